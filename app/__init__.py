@@ -1,0 +1,1 @@
+"""Quorumscope: the console, its API, the audits and the command line."""

@@ -1,0 +1,1 @@
+"""The console's REST API, one router per resource."""

@@ -1,0 +1,1 @@
+"""Pages and fragments of the console, aggregation of the nodes' states, the live stream."""

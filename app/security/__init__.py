@@ -1,0 +1,1 @@
+"""Sessions, tokens, roles, CSRF and the admin trail."""

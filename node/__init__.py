@@ -1,0 +1,1 @@
+"""Everything a member of a replicated log runs. Imports nothing from app/."""

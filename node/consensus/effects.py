@@ -1,0 +1,71 @@
+"""What the core asks of its driver, in the order of duty.
+
+The driver carries out one batch of Effects top to bottom. `hard_state` is durable before anything below it leaves; the
+rest may overlap as each field's comment says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.protocol.messages import Message
+from node.store.log_store import HardState, TruncationRecord
+
+
+@dataclass(slots=True, frozen=True)
+class Send:
+    """A message for one peer. Lost sends are fine: everything that matters is retried by the core."""
+
+    to: str
+    message: Message
+
+
+@dataclass(slots=True, frozen=True)
+class TruncateLog:
+    """Archive and cut off the loop, then `replica.truncated(log_epoch, cut_index, now)`."""
+
+    log_epoch: int
+    cut_index: int
+    record: TruncationRecord
+
+
+@dataclass(slots=True, frozen=True)
+class ReadSlab:
+    """Read for a lagging peer off the loop, then `replica.slab_read(request, slab_or_None, now)`."""
+
+    peer_id: str
+    dispatch_epoch: int
+    log_epoch: int
+    first_index: int
+    max_bytes: int
+
+
+@dataclass(slots=True, frozen=True)
+class Event:
+    """Something an operator may want to know; the driver stamps wall time and a sequence number on it."""
+
+    kind: str  # "role", "term", "truncation", "transfer", "dispatcher", "alarm", "voter_state", ...
+    detail: dict[str, Any]
+    severity: str = "info"  # info | warning | critical
+
+
+@dataclass(slots=True)
+class Effects:
+    """One batch."""
+
+    # 1. Durable BEFORE any send, completion or further step of this batch.
+    hard_state: HardState | None = None
+    # 2. Leaves as soon as 1 holds. Answers carry watermarks, so an early answer never over-promises (SAFETY R1, R2).
+    sends: list[Send] = field(default_factory=list)
+    # 3. Off the loop, one at a time; nothing is appended until it is done.
+    truncate: TruncateLog | None = None
+    # 4. Off the loop, any order.
+    reads: list[ReadSlab] = field(default_factory=list)
+    # 5. The log end moved past its durable index: start a group commit unless one is running (flush sync), or let the
+    #    background sync do it (async). Runs in parallel with 2.
+    sync_wanted: bool = False
+    # 6. For people; never waited for.
+    events: list[Event] = field(default_factory=list)
+    # Completed closures need no field: a closure carries its callback, which only hands the outcome to the driver's own
+    # queue; the core calls it at most once, after the quorum's watermarks promised it.

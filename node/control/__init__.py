@@ -1,0 +1,1 @@
+"""The node's control plane: a FastAPI process beside the engine."""

@@ -1,0 +1,187 @@
+"""What members and clients say to each other, as values.
+
+A request carries `seq`, chosen by its sender; the answer carries the same `seq`. On the wire `seq` is the remoting
+frame's `opaque`, never a body field, so it survives a plain DLedger peer. Node ids are DLedger's ("n0"). `code`
+fields are body response codes (FORMATS 2). -1 means "known to be none" for every index and term.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from node.protocol.codes import FlushMode, ResponseCode, VoteResult, VoterState
+from node.protocol.entry import Slab
+
+
+class PushKind(IntEnum):
+    """What a push asks for; the number is the slab frame's `kind` (SAFETY, "Frames")."""
+
+    APPEND = 0
+    COMMIT = 1
+    COMPARE = 2
+    TRUNCATE = 3
+
+
+@dataclass(slots=True, frozen=True)
+class Hello:
+    """Opens a member connection; sent by both ends (request and answer have the same shape)."""
+
+    seq: int
+    group: str
+    node_id: str
+    store_id: str
+    voter_state: VoterState
+    end_index: int
+    sealed_from: int
+    peers_hash: str
+    data_file_size: int
+    index_file_size: int
+    flush: FlushMode
+    lease_reads: bool = False
+    api_url: str | None = None
+    token: str | None = None
+    caps: tuple[str, ...] = ()
+    version_min: int = 1
+    version_max: int = 1
+    # Our answer's verdict on the sender: SUCCESS, or why the connection is refused (400, 401, 402, 411).
+    code: ResponseCode = ResponseCode.SUCCESS
+    detail: str | None = None
+    # What this node recorded as its peers' stores (E8: "no peer has recorded another store_id for it").
+    recorded: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class TransferTicket:
+    """Lets a vote through although the leader is alive (SAFETY E4)."""
+
+    term: int
+    transferee_id: str
+    nonce: str
+
+
+@dataclass(slots=True, frozen=True)
+class VoteRequest:
+    """Asks for a vote; with `pre=True` it changes nothing at the receiver (SAFETY E3)."""
+
+    seq: int
+    candidate_id: str
+    term: int
+    ledger_end_index: int
+    ledger_end_term: int
+    pre: bool = False
+    ticket: TransferTicket | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class VoteResponse:
+    seq: int
+    term: int
+    result: VoteResult
+    pre: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class HeartBeatRequest:
+    """The leader lives. `commit_index`, `commit_chain` let a follower check a whole prefix in one comparison."""
+
+    seq: int
+    leader_id: str
+    term: int
+    commit_index: int = -1
+    commit_chain: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class HeartBeatResponse:
+    seq: int
+    term: int
+    code: ResponseCode
+    end_index: int = -1
+    voter_state: VoterState = VoterState.VOTER
+
+
+@dataclass(slots=True, frozen=True)
+class PushRequest:
+    """A leader's order to one follower (SAFETY, "Slab push").
+
+    APPEND: `slab` follows the entry (prev_index, prev_term, prev_chain). COMPARE: "do you hold (prev_index, prev_term,
+    prev_chain)?". TRUNCATE: `first_index` = the cut, `prev_term` = the leader's term at the cut or -1. COMMIT: only
+    `commit_index`. `prev_chain` None: chain unknown.
+    """
+
+    seq: int
+    kind: PushKind
+    leader_id: str
+    term: int
+    dispatch_epoch: int
+    commit_index: int
+    prev_index: int = -1
+    prev_term: int = -1
+    prev_chain: int | None = None
+    first_index: int = -1
+    slab: Slab | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class PushResponse:
+    """A follower's answer, with absolute watermarks (SAFETY R1). `seq` -1: the one-way durable ack after a sync."""
+
+    seq: int
+    code: ResponseCode
+    dispatch_epoch: int
+    term: int
+    verified_index: int
+    durable_index: int
+    end_index: int
+    x_term: int = -1
+    x_index: int = -1
+
+
+@dataclass(slots=True, frozen=True)
+class TransferRequest:
+    """`ticket` None: a client or operator asks the leader. Otherwise the leader tells the transferee to campaign."""
+
+    seq: int
+    term: int
+    transferee_id: str
+    take_leadership_index: int = -1
+    ticket: TransferTicket | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class TransferResponse:
+    seq: int
+    term: int
+    code: ResponseCode
+
+
+@dataclass(slots=True, frozen=True)
+class ReadIndexRequest:
+    """A follower asks its leader from which index a linearizable read may be served (SAFETY C1)."""
+
+    seq: int
+    term: int
+
+
+@dataclass(slots=True, frozen=True)
+class ReadIndexResponse:
+    seq: int
+    term: int
+    code: ResponseCode
+    read_index: int = -1
+
+
+Message = (
+    Hello
+    | VoteRequest
+    | VoteResponse
+    | HeartBeatRequest
+    | HeartBeatResponse
+    | PushRequest
+    | PushResponse
+    | TransferRequest
+    | TransferResponse
+    | ReadIndexRequest
+    | ReadIndexResponse
+)

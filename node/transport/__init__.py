@@ -1,0 +1,1 @@
+"""Remoting frames and bodies: bytes to messages and back. Knows node.protocol only."""

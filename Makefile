@@ -12,7 +12,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; this is " + sys.version.split()[0] + ". Set PYTHON=…") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || { echo "setup: creating $(VENV)"; $(PYTHON) -m venv $(VENV) || { echo "setup: the venv module is missing: apt-get install python3-venv"; exit 1; }; }
 	@echo "setup: installing pinned packages (PySpark alone is 456 MB; the first time takes some minutes)"
-	@$(BIN)/pip install --disable-pip-version-check --progress-bar on --require-hashes -r requirements.txt | grep -v 'already satisfied' || test $${PIPESTATUS:-0} = 0
+	@$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements.txt
 	@$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@$(BIN)/pip check
 	@rm -f $(VENV)/.setup-*; touch $@

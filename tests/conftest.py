@@ -1,0 +1,38 @@
+"""What all tests share: where the recorded vectors lie, and free ports on loopback."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.prepare import find_chromium
+
+VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
+
+
+@pytest.fixture(scope="session")
+def vectors() -> Path:
+    """The bytes that the Java original wrote; they are not part of a clone."""
+    if not VECTORS.is_dir():
+        pytest.skip("the recorded vectors are not part of a clone (../shared/vectors is absent)")
+    return VECTORS
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different loopback ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says aloud what could not be run; `tests.prepare` has already failed the target unless it was waived."""
+    if find_chromium() is None:
+        terminalreporter.write_line("NOT RUN: browser tests (no Chromium on this machine)", red=True)

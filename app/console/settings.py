@@ -1,0 +1,91 @@
+"""What a console is started with; the command line fills it in, tests write it by hand.
+
+Invariant: `secure` says whether browsers see HTTPS. A console that listens beyond loopback without it refuses to start
+(`check`), unless a proxy in front is named with `behind_proxy`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_DB = Path(".quorumscope") / "console.db"
+
+
+class SettingsError(ValueError):
+    """The console cannot start with these settings; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A group to watch, named by the control plane of any of its members."""
+
+    control_url: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """See the module's docstring."""
+
+    db_url: str = f"sqlite+aiosqlite:///{DEFAULT_DB}"
+    host: str = "127.0.0.1"
+    port: int = 8421
+    seeds: tuple[Seed, ...] = ()
+    # Bearer token sent to control planes that ask for one (theirs, never a user's).
+    node_token: str | None = None
+    node_ca_file: Path | None = None
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    behind_proxy: bool = False
+    # Names under which browsers reach the console, beside the address it listens on.
+    allowed_hosts: tuple[str, ...] = ()
+    sample_interval_ms: int = 500
+    session_idle_s: int = 12 * 3600
+    session_max_s: int = 7 * 24 * 3600
+    history_days: int = 30
+    demo: bool = False
+    # Where `demo break` listens, when this console belongs to a demo.
+    demo_control_url: str | None = None
+
+    @property
+    def loopback(self) -> bool:
+        return is_loopback(self.host)
+
+    @property
+    def tls(self) -> bool:
+        return self.tls_cert_file is not None
+
+    @property
+    def secure(self) -> bool:
+        """Browsers reach this console over HTTPS, its own or a proxy's."""
+        return self.tls or self.behind_proxy
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+
+    def check(self) -> None:
+        """Raises SettingsError where starting would be unsafe or senseless."""
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise SettingsError("TLS needs both a certificate file and a key file")
+        if not self.loopback and not self.secure:
+            raise SettingsError(
+                f"refusing to serve {self.host} over plain HTTP: passwords and sessions would cross the network in the"
+                " clear. Give a certificate and key, listen on 127.0.0.1, or say --behind-proxy if a proxy ends TLS"
+            )
+        if self.sample_interval_ms < 100:
+            raise SettingsError("sample_interval_ms must be at least 100")
+
+
+def is_loopback(host: str) -> bool:
+    """True for names and addresses that never leave this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

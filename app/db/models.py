@@ -1,0 +1,155 @@
+"""The console's tables (audits have their own module).
+
+Secrets are stored as SHA-256 of a random 256-bit token: whoever reads the database can neither log in nor call the API.
+Passwords, which people choose, go through argon2.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from app.db.base import Base, utc_now
+
+
+class User(Base):
+    __tablename__ = "users"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    role: Mapped[str] = mapped_column(String(16))
+    password_hash: Mapped[str | None] = mapped_column(String(255))
+    disabled_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class LoginSession(Base):
+    __tablename__ = "sessions"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    seen_at: Mapped[datetime] = mapped_column(default=utc_now)
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+    address: Mapped[str] = mapped_column(String(64), default="")
+    agent: Mapped[str] = mapped_column(String(200), default="")
+    user: Mapped[User] = relationship(lazy="joined")
+
+
+class ApiToken(Base):
+    __tablename__ = "api_tokens"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str] = mapped_column(String(64))
+    # The first characters, for people to recognise a token by; never enough to use it.
+    prefix: Mapped[str] = mapped_column(String(16))
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    role: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    user: Mapped[User] = relationship(lazy="joined")
+
+
+class LoginLink(Base):
+    __tablename__ = "login_links"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    issued_at: Mapped[datetime] = mapped_column(default=utc_now)
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+    user: Mapped[User] = relationship(lazy="joined")
+
+
+class Cluster(Base):
+    __tablename__ = "clusters"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(128))
+    group: Mapped[str] = mapped_column(String(128))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    nodes: Mapped[list[ClusterNode]] = relationship(
+        lazy="selectin", cascade="all, delete-orphan", order_by="ClusterNode.node_id"
+    )
+
+
+class ClusterNode(Base):
+    __tablename__ = "cluster_nodes"
+    cluster_id: Mapped[str] = mapped_column(ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True)
+    node_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    address: Mapped[str] = mapped_column(String(255), default="")
+    control_url: Mapped[str | None] = mapped_column(String(512))
+
+
+class OperationRow(Base):
+    __tablename__ = "operations"
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    cluster_id: Mapped[str] = mapped_column(String(64), index=True)
+    node_id: Mapped[str | None] = mapped_column(String(64))
+    kind: Mapped[str] = mapped_column(String(32))
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    progress: Mapped[dict[str, Any] | None]
+    outcome: Mapped[dict[str, Any] | None]
+    problem: Mapped[dict[str, Any] | None]
+    requested_by: Mapped[str] = mapped_column(String(64))
+    idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
+    __table_args__ = (UniqueConstraint("requested_by", "idempotency_key"),)
+
+
+class EventRow(Base):
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    cluster_id: Mapped[str] = mapped_column(String(64))
+    node_id: Mapped[str | None] = mapped_column(String(64))
+    # The node's own `<boot>-<seq>`; the console's own events have none.
+    source_id: Mapped[str | None] = mapped_column(String(64))
+    at: Mapped[datetime]
+    kind: Mapped[str] = mapped_column(String(48))
+    severity: Mapped[str] = mapped_column(String(16))
+    text: Mapped[str] = mapped_column(Text, default="")
+    detail: Mapped[dict[str, Any] | None]
+    __table_args__ = (
+        UniqueConstraint("cluster_id", "node_id", "source_id", name="uq_events_source"),
+        Index("ix_events_cluster_at", "cluster_id", "at"),
+    )
+
+
+class HistoryHour(Base):
+    """One replica's samples of one hour in one tier, packed by columns (app.console.packing)."""
+
+    __tablename__ = "history_hours"
+    cluster_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    node_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    tier_s: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    hour: Mapped[datetime] = mapped_column(primary_key=True)
+    samples: Mapped[int] = mapped_column(Integer)
+    packed: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class TrailRow(Base):
+    """Who changed what, and who read customers' data. Rows are only ever added and completed with their outcome."""
+
+    __tablename__ = "admin_trail"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
+    user_name: Mapped[str] = mapped_column(String(64))
+    role: Mapped[str] = mapped_column(String(16))
+    via: Mapped[str] = mapped_column(String(32))
+    address: Mapped[str] = mapped_column(String(64))
+    action: Mapped[str] = mapped_column(String(64))
+    method: Mapped[str] = mapped_column(String(8))
+    path: Mapped[str] = mapped_column(String(512))
+    # None while it runs (or when the console died meanwhile): the attempt is written before the change.
+    status: Mapped[int | None] = mapped_column(Integer)
+    detail: Mapped[dict[str, Any] | None]
+
+
+class ConsoleMeta(Base):
+    __tablename__ = "console_meta"
+    key: Mapped[str] = mapped_column(String(32), primary_key=True)
+    value: Mapped[str] = mapped_column(Text)

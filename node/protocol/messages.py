@@ -49,6 +49,8 @@ class Hello:
     detail: str | None = None
     # What this node recorded as its peers' stores (E8: "no peer has recorded another store_id for it").
     recorded: dict[str, str] = field(default_factory=dict)
+    # Whether this is the answer to a HELLO. Not a body field: the frame's response flag says it.
+    answer: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,6 +73,8 @@ class VoteRequest:
     ledger_end_term: int
     pre: bool = False
     ticket: TransferTicket | None = None
+    # Asks every member, REJOINING ones too, to form the group again from the longest log (SAFETY E8, async only).
+    reform: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -170,6 +174,8 @@ class ReadIndexResponse:
     term: int
     code: ResponseCode
     read_index: int = -1
+    # The leader's end when it was confirmed: what a REJOINING member has to reach (SAFETY E8).
+    end_index: int = -1
 
 
 Message = (

@@ -1,0 +1,139 @@
+"""The values a driver exchanges with the core: configuration, proposals and their outcomes.
+
+Times are integer nanoseconds of CLOCK_BOOTTIME. Every callback (`on_done`) is called exactly once, from inside a call
+into the core, and must only hand its argument on; it must not call back into the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+
+from node.protocol.codes import FlushMode, ResponseCode
+
+MS = 1_000_000
+SECOND = 1_000 * MS
+
+
+@dataclass(slots=True, frozen=True)
+class Timing:
+    """Every period and time-out of the core, in nanoseconds."""
+
+    heartbeat_ns: int = 100 * MS
+    # A follower's lease of its leader is `election_min_ns`; it campaigns after a random time in [min, max).
+    election_min_ns: int = 500 * MS
+    election_max_ns: int = 1_000 * MS
+    # Pause before another round of votes.
+    vote_retry_min_ns: int = 30 * MS
+    vote_retry_max_ns: int = 150 * MS
+    # After the leader's connection closed (SAFETY E5).
+    quick_election_min_ns: int = 5 * MS
+    quick_election_max_ns: int = 50 * MS
+    push_timeout_ns: int = 1_000 * MS
+    busy_retry_ns: int = 20 * MS
+    # A pure COMMIT to an idle peer that knows less than it may.
+    commit_push_ns: int = 100 * MS
+    diverged_backoff_min_ns: int = 1 * SECOND
+    diverged_backoff_max_ns: int = 30 * SECOND
+    closure_timeout_ns: int = 2 * SECOND
+    read_timeout_ns: int = 2 * SECOND
+    transfer_deadline_ns: int = 5 * SECOND
+    preferred_check_ns: int = 2 * SECOND
+    # A lease read trusts clocks to drift apart by no more than this share of the lease (one in `lease_drift_divisor`).
+    lease_drift_divisor: int = 10
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicaConfig:
+    """What one member of one group must know. `peers` maps every member's id, this one's too, to "host:port"."""
+
+    group: str
+    self_id: str
+    peers: Mapping[str, str]
+    flush: FlushMode = FlushMode.SYNC
+    timing: Timing = field(default_factory=Timing)
+    lease_reads: bool = False
+    preferred_leaders: tuple[str, ...] = ()
+    api_url: str | None = None
+    pending_requests_max: int = 10_000
+    pending_entries_max: int = 1_000_000
+    pending_bytes_max: int = 256 * 1024 * 1024
+    unsynced_bytes_max: int = 64 * 1024 * 1024
+    push_window_slabs: int = 32
+    push_window_bytes: int = 8 * 1024 * 1024
+    # Bytes a second read from disk for one lagging peer; 0: no quota. What is still in memory is never throttled.
+    catch_up_bytes_per_s: int = 64 * 1024 * 1024
+    max_transfer_wait_index: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.self_id not in self.peers:
+            raise ValueError(f"member {self.self_id!r} is not among the peers {sorted(self.peers)}")
+        if not 0 < self.timing.election_min_ns < self.timing.election_max_ns:
+            raise ValueError("election_min_ns must be positive and below election_max_ns")
+
+    @property
+    def quorum(self) -> int:
+        """How many voters a majority is."""
+        return len(self.peers) // 2 + 1
+
+    @property
+    def peers_hash(self) -> str:
+        """Equal on members that agree about who the members are, whatever the order they were named in."""
+        text = ";".join(f"{peer_id}-{address}" for peer_id, address in sorted(self.peers.items()))
+        return sha256(text.encode()).hexdigest()[:16]
+
+
+class Appended(StrEnum):
+    """What is known of a proposal's entries (SAFETY C2)."""
+
+    YES = "yes"
+    NOT_APPENDED = "not_appended"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    """How a proposal ended. Indexes and term are -1 where nothing was appended."""
+
+    code: ResponseCode
+    first_index: int
+    last_index: int
+    term: int
+    appended: Appended
+    leader_id: str | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Proposal:
+    """Bodies to append as one contiguous run; one request, one outcome (SAFETY C3, C4)."""
+
+    bodies: Sequence[bytes]
+    on_done: Callable[[Outcome], None]
+    # The index its first entry must get; None: any.
+    expected_index: int | None = None
+    timeout_ns: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class ReadOutcome:
+    """From where a linearizable read may be served here: committed_index >= `read_index` holds when this is called."""
+
+    code: ResponseCode
+    read_index: int
+    term: int
+    leader_id: str | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class TransferOutcome:
+    """How a leadership transfer ended; always reported (SAFETY E7)."""
+
+    code: ResponseCode
+    transferee_id: str | None
+    leader_id: str | None
+    term: int
+    detail: str = ""

@@ -1,0 +1,180 @@
+"""A copied snapshot of everything an observer may ask of a replica.
+
+Nothing in here is shared with the live core, so that the driver may render it at leisure. Indexes are inclusive, -1 is
+"known to be none", None is "unknown". `_at_ns` are CLOCK_BOOTTIME nanoseconds (the driver turns them into wall time,
+against `as_of_ns`); ages are `_ms`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node.protocol.codes import DispatcherState, FlushMode, Role, VoterState
+
+
+@dataclass(slots=True, frozen=True)
+class LogStatus:
+    """Where this member's own log stands."""
+
+    begin_index: int
+    end_index: int
+    end_term: int
+    durable_index: int
+    committed_index: int
+    applied_index: int
+    verified_index: int  # a follower's: matched the present leader up to here; a leader's: its end
+    committed_chain: int | None
+    log_epoch: int  # truncations and installs since this process started
+    truncating_from_index: int | None
+
+
+@dataclass(slots=True, frozen=True)
+class AlarmStatus:
+    """Something a person should look at, until it clears by itself or is settled."""
+
+    code: str
+    severity: str  # warning | critical
+    peer_id: str | None
+    text: str
+    since_at_ns: int
+
+
+@dataclass(slots=True, frozen=True)
+class PeerStatus:
+    """A member of the group as this one sees it (itself included)."""
+
+    id: str
+    address: str
+    api_url: str | None
+    connected: bool
+    voter_state: VoterState | None
+    store_id: str | None
+    recorded_store_id: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class WatermarkStatus:
+    """How far one member is, as the leader knows it."""
+
+    id: str
+    counts: bool  # whether it has a share in the quorum now
+    match_index: int
+    write_index: int
+    durable_index: int | None
+    watermark_index: int
+    lag_entries: int | None
+    lag_bytes: int | None
+    lag_ms: int | None
+    last_ack_ms: int | None
+
+
+@dataclass(slots=True, frozen=True)
+class TransitionStatus:
+    """One step of a dispatcher."""
+
+    at_ns: int
+    from_state: DispatcherState
+    to_state: DispatcherState
+    reason: str
+
+
+@dataclass(slots=True, frozen=True)
+class DispatcherStatus:
+    """What the leader does for one peer, and why."""
+
+    peer_id: str
+    state: DispatcherState
+    since_at_ns: int
+    dispatch_epoch: int
+    in_flight: int
+    in_flight_bytes: int
+    write_index: int
+    match_index: int
+    resends: int
+    quota_bytes_per_s: int
+    quota_left_bytes: int
+    last_error: str | None
+    transitions: tuple[TransitionStatus, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class ClosureStatus:
+    """One request that waits for its quorum."""
+
+    first_index: int
+    last_index: int
+    term: int
+    bytes: int
+    age_ms: int
+    waits_for: tuple[str, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class ClosureGroupStatus:
+    """Neighbouring requests that wait for the same members: `needed` of `waits_for` must still answer."""
+
+    waits_for: tuple[str, ...]
+    needed: int
+    count: int
+    first_index: int
+    last_index: int
+    oldest_age_ms: int
+    bytes: int
+
+
+@dataclass(slots=True, frozen=True)
+class ClosuresStatus:
+    """All requests that wait; `items` holds the oldest 100."""
+
+    pending: int
+    limit: int
+    pending_entries: int
+    pending_bytes: int
+    oldest_age_ms: int | None
+    groups: tuple[ClosureGroupStatus, ...]
+    items: tuple[ClosureStatus, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class TransferStatus:
+    """A leadership transfer under way."""
+
+    transferee_id: str
+    phase: str  # catching_up | taking_over
+    started_at_ns: int
+    deadline_at_ns: int
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicaStatus:
+    """The whole snapshot: `state`, `watermarks`, `dispatchers` and `closures` of INTERFACES come from it."""
+
+    as_of_ns: int
+    group: str
+    self_id: str
+    role: Role
+    role_since_at_ns: int
+    term: int
+    leader_id: str | None
+    voted_for: str | None
+    voter_state: VoterState
+    vote_floor: int
+    flush: FlushMode
+    lease_reads: bool
+    store_id: str
+    sealed_from: int
+    disk_full: bool
+    log: LogStatus
+    peers: tuple[PeerStatus, ...]
+    alarms: tuple[AlarmStatus, ...]
+    transfer: TransferStatus | None
+    # A leader's view; empty on the others.
+    quorum_index: int | None
+    quorum_needed: int
+    watermarks: tuple[WatermarkStatus, ...]
+    dispatchers: tuple[DispatcherStatus, ...]
+    closures: ClosuresStatus
+    reads_pending: int
+    # Whether this leader can commit now: its own entry is committed and a quorum answered within an election time-out.
+    leader_ready: bool
+    quorum_contact_ms: int | None

@@ -1,0 +1,196 @@
+"""The supervisor: `python -m node …` runs a member's two processes, the engine and the control plane.
+
+Rules (SAFETY S1): an engine that crashed is restarted with back-off; one that refused for a reason that a person must
+settle is not. The control plane outlives the engine to say `engine: down` and why, unless `--exit-with-engine`. Both
+processes die with this one, also when it is killed with SIGKILL (Linux: parent-death signal). The arguments are passed
+on unread, so there is one place that understands them: node.config.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+EXIT_REFUSED: Final = 3  # a person must settle it: lock held, wrong node, lost hard state, corruption
+EXIT_USAGE: Final = 64
+EXIT_UNAVAILABLE: Final = 69  # the port is in use
+NOT_RESTARTED: Final = frozenset({0, EXIT_REFUSED, EXIT_USAGE, EXIT_UNAVAILABLE})
+
+BACK_OFF_S_MIN: Final = 0.2
+BACK_OFF_S_MAX: Final = 10.0
+STEADY_AFTER_S: Final = 30.0  # an engine that ran this long starts again without a wait
+STOP_WITHIN_S: Final = 2.5  # then SIGKILL: a node stops within three seconds
+FLAG_EXIT_WITH_ENGINE: Final = "--exit-with-engine"
+REASON_FILE: Final = "engine-refused.json"
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def back_off_s(previous_s: float, ran_s: float) -> float:
+    """The wait before the next start, in seconds: doubles up to the limit, and starts over after a steady run."""
+    if ran_s >= STEADY_AFTER_S:
+        return BACK_OFF_S_MIN
+    return min(max(previous_s * 2, BACK_OFF_S_MIN), BACK_OFF_S_MAX)
+
+
+def data_directory(arguments: Sequence[str]) -> Path | None:
+    """The value of `--data`, for the one file that the supervisor itself writes there."""
+    for number, argument in enumerate(arguments):
+        if argument == "--data" and number + 1 < len(arguments):
+            return Path(arguments[number + 1])
+        if argument.startswith("--data="):
+            return Path(argument.removeprefix("--data="))
+    return None
+
+
+@dataclass(slots=True)
+class Child:
+    """One of the two processes, and when it started (monotonic seconds)."""
+
+    process: asyncio.subprocess.Process
+    started_at: float
+
+
+def _die_with_parent() -> None:
+    # Runs in the child between fork and exec; libc was loaded before the fork.
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+async def start(module: str, arguments: Sequence[str]) -> Child:
+    """Starts `python -m module` with our own interpreter, output passed through."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        module,
+        *arguments,
+        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        start_new_session=True,  # a Ctrl-C reaches the supervisor alone, which then stops both in order
+    )
+    return Child(process, time.monotonic())
+
+
+async def stop(child: Child) -> None:
+    """SIGTERM, and SIGKILL when that did not end it within STOP_WITHIN_S."""
+    if child.process.returncode is not None:
+        return
+    child.process.terminate()
+    try:
+        await asyncio.wait_for(child.process.wait(), STOP_WITHIN_S)
+    except TimeoutError:
+        child.process.kill()
+        await child.process.wait()
+
+
+def record_crash(data: Path | None, code: int) -> None:
+    """Leaves the reason where the control plane looks for it, unless the engine has said it better itself."""
+    if data is None or not data.is_dir():
+        return
+    path = data / REASON_FILE
+    reason = f"the engine was killed by signal {-code}" if code < 0 else f"the engine ended with exit code {code}"
+    said_at = path.stat().st_mtime if path.exists() else 0.0
+    if time.time() - said_at < 5.0:
+        return
+    note = {"reason": reason, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": "quorumscope node"}
+    path.write_text(json.dumps(note) + "\n")
+
+
+def clear_reason(data: Path | None) -> None:
+    """A running engine has no reason to be down."""
+    if data is not None:
+        (data / REASON_FILE).unlink(missing_ok=True)
+
+
+async def keep_control(arguments: Sequence[str], stopping: asyncio.Event) -> None:
+    """Runs the control plane until the stop; whatever ends it, it comes back with back-off."""
+    wait_s = 0.0
+    while not stopping.is_set():
+        child = await start("node.control", arguments)
+        code = await _ended(child, stopping)
+        if code is None:
+            return
+        if code in NOT_RESTARTED:
+            print(f"node: the control plane ended with {code} and stays down", file=sys.stderr, flush=True)
+            return
+        wait_s = back_off_s(wait_s, time.monotonic() - child.started_at)
+        await _wait(stopping, wait_s)
+
+
+async def keep_engine(arguments: Sequence[str], stopping: asyncio.Event, data: Path | None, *, restart: bool) -> int:
+    """Runs the engine until the stop (0), a refusal (its code) or, without `restart`, its crash (1)."""
+    wait_s = 0.0
+    while True:
+        child = await start("node.server", arguments)
+        code = await _ended(child, stopping)
+        if code is None:
+            return 0
+        if code in NOT_RESTARTED:
+            return code
+        record_crash(data, code)
+        if not restart:
+            return 1
+        wait_s = back_off_s(wait_s, time.monotonic() - child.started_at)
+        print(f"node: the engine ended with {code}; starting it again in {wait_s:.1f} s", file=sys.stderr, flush=True)
+        if await _wait(stopping, wait_s):
+            return 0
+
+
+async def supervise(arguments: Sequence[str]) -> int:
+    """Runs until a signal or, where that ends the node, until the engine ends. Returns the exit code."""
+    exit_with_engine = FLAG_EXIT_WITH_ENGINE in arguments
+    passed_on = [argument for argument in arguments if argument != FLAG_EXIT_WITH_ENGINE]
+    data = data_directory(passed_on)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+
+    clear_reason(data)
+    control = asyncio.create_task(keep_control(passed_on, stopping))
+    code = await keep_engine(passed_on, stopping, data, restart=not exit_with_engine)
+    # A wrong command line helps nobody by staying up; a refusal is shown by the control plane.
+    if not exit_with_engine and code not in (0, EXIT_USAGE):
+        await stopping.wait()
+    stopping.set()
+    await control
+    return code
+
+
+async def _ended(child: Child, stopping: asyncio.Event) -> int | None:
+    """The child's exit code, or None when a stop was asked for first: then the child has been stopped."""
+    tasks = [asyncio.create_task(stopping.wait()), asyncio.create_task(child.process.wait())]
+    _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in rest:
+        task.cancel()
+    if not stopping.is_set():
+        return child.process.returncode
+    await stop(child)
+    return None
+
+
+async def _wait(stopping: asyncio.Event, seconds: float) -> bool:
+    """Sleeps; True when a stop was asked for meanwhile."""
+    try:
+        await asyncio.wait_for(stopping.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def main() -> int:
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    return asyncio.run(supervise(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The supervisor's rules, with small stand-ins for the two processes (the real ones have tests of their own)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from node.__main__ import BACK_OFF_S_MAX, BACK_OFF_S_MIN, STEADY_AFTER_S, back_off_s, data_directory
+
+pytestmark = pytest.mark.process
+
+CONTROL = "import time\nopen('control.pid', 'w').write(str(__import__('os').getpid()))\ntime.sleep(60)\n"
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path) -> Path:
+    """A package `node` whose supervisor is the real one and whose two processes are scripts of the test's."""
+    package = tmp_path / "node"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    real = Path(__file__).parents[2] / "node" / "__main__.py"
+    (package / "__main__.py").write_text(real.read_text())
+    (package / "control.py").write_text(CONTROL)
+    return tmp_path
+
+
+def run(directory: Path, engine: str, *arguments: str) -> subprocess.Popen[str]:
+    (directory / "node" / "server.py").write_text(textwrap.dedent(engine))
+    environment = {**os.environ, "PYTHONPATH": str(directory)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "node", "--data", str(directory), *arguments],
+        cwd=directory, env=environment, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for(path: Path, text: str = "", seconds: float = 15.0) -> str:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if path.exists() and text in (found := path.read_text()) and found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{path.name} never held {text!r}")
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+
+
+def wait_gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and alive(pid):
+        time.sleep(0.02)
+    assert not alive(pid)
+
+
+def test_a_crashed_engine_comes_back_and_the_reason_is_recorded(stand_ins: Path) -> None:
+    node = run(stand_ins, "open('starts', 'a').write('x')\nraise SystemExit(1)")
+    try:
+        wait_for(stand_ins / "starts", "xxx")
+        assert json.loads(wait_for(stand_ins / "engine-refused.json"))["reason"] == "the engine ended with exit code 1"
+        control_pid = int(wait_for(stand_ins / "control.pid"))
+    finally:
+        node.terminate()
+    assert node.wait(5) == 0
+    assert not alive(control_pid)
+
+
+def test_a_refusal_is_not_retried_and_the_control_plane_stays(stand_ins: Path) -> None:
+    node = run(stand_ins, "open('starts', 'a').write('x')\nraise SystemExit(3)")
+    try:
+        control_pid = int(wait_for(stand_ins / "control.pid"))
+        wait_for(stand_ins / "starts", "x")
+        time.sleep(4 * BACK_OFF_S_MIN)
+        assert (stand_ins / "starts").read_text() == "x"
+        assert node.poll() is None
+        assert alive(control_pid)
+    finally:
+        node.terminate()
+    assert node.wait(5) == 3
+    assert not alive(control_pid)
+
+
+def test_exit_with_engine_ends_the_node(stand_ins: Path) -> None:
+    node = run(stand_ins, "raise SystemExit(3)", "--exit-with-engine")
+    assert node.wait(10) == 3
+
+
+def test_a_crashed_control_plane_comes_back(stand_ins: Path) -> None:
+    node = run(stand_ins, "import time; time.sleep(60)")
+    try:
+        first = int(wait_for(stand_ins / "control.pid"))
+        (stand_ins / "control.pid").unlink()
+        os.kill(first, signal.SIGKILL)
+        assert int(wait_for(stand_ins / "control.pid")) != first
+    finally:
+        node.terminate()
+    assert node.wait(5) == 0
+
+
+def test_both_processes_die_with_a_killed_supervisor(stand_ins: Path) -> None:
+    node = run(stand_ins, "import os, time\nopen('engine.pid', 'w').write(str(os.getpid()))\ntime.sleep(60)")
+    pids = [int(wait_for(stand_ins / name)) for name in ("engine.pid", "control.pid")]
+    node.kill()
+    node.wait(5)
+    for pid in pids:
+        wait_gone(pid)
+
+
+def test_the_back_off_doubles_is_bounded_and_starts_over() -> None:
+    waits = [wait := 0.0]
+    for _ in range(10):
+        wait = back_off_s(wait, ran_s=0.1)
+        waits.append(wait)
+    assert waits[1] == BACK_OFF_S_MIN
+    assert waits[2] == 2 * BACK_OFF_S_MIN
+    assert waits[-1] == BACK_OFF_S_MAX
+    assert back_off_s(BACK_OFF_S_MAX, STEADY_AFTER_S) == BACK_OFF_S_MIN
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [(["--data", "d"], Path("d")), (["--data=d", "--id", "n0"], Path("d")), (["--data"], None), ([], None)],
+)
+def test_the_data_directory_is_found(arguments: list[str], expected: Path | None) -> None:
+    assert data_directory(arguments) == expected

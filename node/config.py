@@ -1,0 +1,331 @@
+"""Where every setting comes from: flags, then QUORUMSCOPE_* variables, then `--config FILE` (TOML), then defaults.
+
+Invariants: nothing is ignored. A named file that is missing, an unknown key, an unknown QUORUMSCOPE_ variable and a
+value that does not fit are errors of one line that name where they stand. `Settings.origin` knows for every key which
+of the four said it. `[peers]` is taken whole from the strongest place that has one, never merged.
+
+Variables are QUORUMSCOPE_<TABLE>__<KEY> (one underscore is understood too), and QUORUMSCOPE_PEERS.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+
+from node.config_models import (
+    TABLES,
+    AuditTable,
+    ConsoleTable,
+    ControlTable,
+    NodeTable,
+    StoreTable,
+    TimingTable,
+    check_peers,
+    format_peers,
+    parse_peers,
+    split_address,
+)
+
+__all__ = [
+    "NODE_FLAGS",
+    "ConfigError",
+    "Settings",
+    "format_peers",
+    "is_loopback",
+    "load",
+    "parse_node_arguments",
+    "parse_peers",
+    "read_token",
+    "split_address",
+]
+
+PREFIX: Final = "QUORUMSCOPE_"
+# Ours, but no settings: the config file's name, the CLI's API token, what `make test` may go without.
+OTHER_VARIABLES: Final = ("QUORUMSCOPE_CONFIG", "QUORUMSCOPE_TOKEN", "QUORUMSCOPE_WAIVE")
+DEFAULT: Final = "default"
+
+# Flags of `python -m node` and of its two processes -> the key they set. None: a switch.
+NODE_FLAGS: Final[Mapping[str, str]] = {
+    "--id": "node.id",
+    "--group": "node.group",
+    "--peers": "peers",
+    "--data": "node.data",
+    "--control": "control.address",
+    "--flush": "node.flush",
+    "--init": "node.init",
+}
+SWITCHES: Final = ("--init",)
+USAGE: Final = (
+    "usage: python -m node --id ID --peers ID-HOST:PORT;… [--group G] [--data DIR] [--control HOST:PORT]"
+    " [--flush sync|async] [--init] [--config FILE] [--set TABLE.KEY=VALUE]… [--exit-with-engine]"
+)
+
+
+class ConfigError(ValueError):
+    """What is wrong with the configuration, in one line that names where."""
+
+
+class Settings(BaseModel):
+    """All tables. `origin["timing.max_push_time_out_ms"]` says who set that key; "peers" is one key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    node: NodeTable = NodeTable()
+    peers: dict[str, str] = {}
+    store: StoreTable = StoreTable()
+    timing: TimingTable = TimingTable()
+    control: ControlTable = ControlTable()
+    console: ConsoleTable = ConsoleTable()
+    audit: AuditTable = AuditTable()
+    _origin: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def origin(self) -> Mapping[str, str]:
+        """Dotted key -> "flag --x", "variable QUORUMSCOPE_…", "file NAME" or "default"; every key is there."""
+        return self._origin
+
+    @property
+    def store_directory(self) -> Path:
+        """DATA/dledger-<id>, as DLedger has it."""
+        return self.node.data / f"dledger-{self.node.id}"
+
+    @property
+    def self_address(self) -> str:
+        """This member's own "host:port"."""
+        return self.peers[self.node.id]
+
+    @property
+    def control_token_file(self) -> Path | None:
+        """The control plane's token, the node's own where it has none to itself."""
+        return self.control.token_file or self.node.token_file
+
+    def check_node(self) -> Settings:
+        """Raises ConfigError where no member can be started with this; returns itself."""
+        known = ", ".join(sorted(self.peers)) or "none"
+        if not self.peers:
+            raise ConfigError("[peers] is empty: name the members with --peers n0-127.0.0.1:20911;n1-…")
+        if not self.node.id:
+            raise ConfigError(f"[node] id is missing: say which member this is with --id (known: {known})")
+        if self.node.id not in self.peers:
+            raise ConfigError(f'[node] id "{self.node.id}" is not one of [peers] ({known})')
+        strangers = [name for name in self.node.preferred_leaders if name not in self.peers]
+        if strangers:
+            raise ConfigError(f'[node] preferred_leaders: "{strangers[0]}" is not one of [peers] ({known})')
+        if not is_loopback(split_address(self.self_address)[0]) and not (self.node.tls or self.node.allow_plaintext):
+            raise ConfigError(
+                f"[peers] {self.node.id} = {self.self_address} is beyond loopback: give [node] tls_cert_file,"
+                " tls_key_file and tls_ca_file, or say [node] allow_plaintext = true"
+            )
+        control_host = split_address(self.control.address)[0]
+        if not is_loopback(control_host) and (self.control_token_file is None or self.control.tls_cert_file is None):
+            raise ConfigError(
+                f"[control] address {self.control.address} is beyond loopback: it needs token_file, tls_cert_file"
+                " and tls_key_file"
+            )
+        for key, path in self._named_files():
+            if path is not None and not path.is_file():
+                raise ConfigError(f"{key} = {path} ({self.origin.get(key, DEFAULT)}): there is no such file")
+        return self
+
+    def _named_files(self) -> Iterable[tuple[str, Path | None]]:
+        for key in ("token_file", "tls_cert_file", "tls_key_file", "tls_ca_file"):
+            yield f"node.{key}", getattr(self.node, key)
+        for key in ("token_file", "tls_cert_file", "tls_key_file"):
+            yield f"control.{key}", getattr(self.control, key)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address never leaves this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_token(path: Path) -> str:
+    """A token file's content. Raises ConfigError when there is none, or when it is empty or readable by others."""
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"token file {path}: {getattr(error, 'strerror', None) or error}") from error
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"token file {path}: a token is one word of at least 16 characters")
+    if path.stat().st_mode & 0o007:
+        raise ConfigError(f"token file {path}: others may read it; chmod o-rwx {path}")
+    return token
+
+
+class _Layers:
+    """Raw values with who said them; a later `put` of the same key wins."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
+        self.peers: Any = None
+        self.origin: dict[str, str] = {}
+
+    def put(self, key: str, value: Any, origin: str) -> None:
+        """Sets "table.key" or "peers". Raises ConfigError for a key that does not exist."""
+        table, dot, name = key.partition(".")
+        if key == "peers":
+            self.peers = value
+        elif not dot or table not in TABLES or name not in TABLES[table].model_fields:
+            raise ConfigError(f"{origin}: unknown key {key}{_did_you_mean(key, known_keys())}")
+        else:
+            self.tables[table][name] = value
+        self.origin[key] = origin
+
+    def settings(self) -> Settings:
+        """The validated whole."""
+        built: dict[str, Any] = {name: self._table(name) for name in TABLES}
+        built["peers"] = self._peers()
+        settings = Settings(**built)
+        for key in (*known_keys(), "peers"):
+            settings._origin[key] = self.origin.get(key, DEFAULT)
+        return settings
+
+    def _table(self, name: str) -> Any:
+        try:
+            return TABLES[name](**self.tables[name])
+        except ValidationError as error:
+            first = error.errors()[0]
+            message = first["msg"].removeprefix("Value error, ")
+            if not first["loc"]:
+                raise ConfigError(f"{self._blame(name)}: [{name}] {message}") from error
+            key = f"{name}.{first['loc'][0]}"
+            said = "" if first["type"] == "value_error" else f" (it says {first['input']!r})"
+            raise ConfigError(f"{self.origin.get(key, DEFAULT)}: {key}: {message}{said}") from error
+
+    def _blame(self, table: str) -> str:
+        """Who said what a whole-table rule stumbled over: all that is not a default there."""
+        said = sorted({origin for key, origin in self.origin.items() if key.startswith(f"{table}.")})
+        return ", ".join(said) or DEFAULT
+
+    def _peers(self) -> dict[str, str]:
+        if self.peers is None:
+            return {}
+        try:
+            if isinstance(self.peers, str):
+                return parse_peers(self.peers)
+            if isinstance(self.peers, Mapping) and all(isinstance(value, str) for value in self.peers.values()):
+                return check_peers(dict(self.peers))
+            raise ValueError('write n0 = "127.0.0.1:20911", or one string "n0-127.0.0.1:20911;n1-…"')
+        except ValueError as error:
+            raise ConfigError(f"{self.origin['peers']}: peers: {error}") from error
+
+
+def known_keys() -> list[str]:
+    """All dotted keys but "peers", in the order in which the tables name them."""
+    return [f"{table}.{name}" for table, model in TABLES.items() for name in model.model_fields]
+
+
+def load(
+    argv_overrides: Mapping[str, Any] | None = None,
+    config_file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flag_names: Mapping[str, str] | None = None,
+) -> Settings:
+    """Merges the four places. `argv_overrides`: dotted key (or "peers") -> value; None values are "not given".
+
+    `flag_names` gives the flag to name for a key in messages; the node's flags are known. Raises ConfigError.
+    """
+    environ = os.environ if environ is None else environ
+    if config_file is None and environ.get("QUORUMSCOPE_CONFIG"):
+        config_file = Path(environ["QUORUMSCOPE_CONFIG"])
+    names = {key: flag for flag, key in NODE_FLAGS.items()} | dict(flag_names or {})
+    layers = _Layers()
+    if config_file is not None:
+        _put_file(layers, config_file)
+    _put_environment(layers, environ)
+    for key, value in (argv_overrides or {}).items():
+        if value is not None:
+            layers.put(key, value, f"flag {names.get(key, f'--set {key}')}")
+    return layers.settings()
+
+
+def _put_file(layers: _Layers, path: Path) -> None:
+    origin = f"file {path}"
+    try:
+        parsed = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{origin}: there is no such file") from error
+    except OSError as error:
+        raise ConfigError(f"{origin}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{origin}: {error}") from error
+    for table, content in parsed.items():
+        if table == "peers":
+            layers.put("peers", content, origin)
+        elif table not in TABLES:
+            known = [f"[{name}]" for name in (*TABLES, "peers")]
+            raise ConfigError(f"{origin}: unknown table [{table}]{_did_you_mean(f'[{table}]', known)}")
+        elif not isinstance(content, dict):
+            raise ConfigError(f"{origin}: {table} is a table: write [{table}] and its keys below")
+        else:
+            for name, value in content.items():
+                layers.put(f"{table}.{name}", value, origin)
+
+
+def _put_environment(layers: _Layers, environ: Mapping[str, str]) -> None:
+    known = {f"{PREFIX}PEERS": "peers"}
+    for key in known_keys():
+        table, _, name = key.partition(".")
+        known[f"{PREFIX}{table}__{name}".upper()] = key
+        known[f"{PREFIX}{table}_{name}".upper()] = key
+    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        if variable in OTHER_VARIABLES:
+            continue
+        if variable not in known:
+            listed = [name for name in known if "__" in name or name == f"{PREFIX}PEERS"] + list(OTHER_VARIABLES)
+            raise ConfigError(f"unknown variable {variable}{_did_you_mean(variable, listed)}")
+        layers.put(known[variable], environ[variable], f"variable {variable}")
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def parse_node_arguments(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings:
+    """The command line of `python -m node`, `node.server` and `node.control`, checked. Raises ConfigError."""
+    overrides: dict[str, Any] = {}
+    config_file: Path | None = None
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag == "--exit-with-engine":
+            continue
+        if flag in SWITCHES:
+            overrides[NODE_FLAGS[flag]] = value or "true"
+            continue
+        if flag not in NODE_FLAGS and flag not in ("--config", "--set"):
+            raise ConfigError(f"unknown argument {word}{_did_you_mean(flag, [*NODE_FLAGS, '--config', '--set'])}")
+        if not equals:
+            if not waiting:
+                raise ConfigError(f"{flag} needs a value")
+            value = waiting.pop(0)
+        if flag == "--config":
+            config_file = Path(value)
+        elif flag == "--set":
+            key, setting = parse_set(value)
+            overrides[key] = setting
+        else:
+            overrides[NODE_FLAGS[flag]] = value
+    return load(overrides, config_file, environ).check_node()
+
+
+def parse_set(text: str) -> tuple[str, str]:
+    """ "table.key=value" of `--set` as (key, value). Raises ConfigError."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {text}: write TABLE.KEY=VALUE")
+    return key.strip(), value.strip()

@@ -1,0 +1,261 @@
+"""The configuration's tables: every key, its default, its unit and what it means.
+
+What DLedger has keeps DLedger's name (in snake case) and default, with the unit added; two are different on purpose:
+heartbeat and election times (100 ms and 500 to 1000 ms, so that a failover takes about a second and not ten).
+Invariant: a value that got into a model is usable; what can only be judged across tables is `node.config`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from node.protocol.codes import FlushMode
+
+MIB: Final = 1024 * 1024
+INDEX_UNIT_BYTES: Final = 32
+# DLedger splits "n0-host:port" at the first "-" and the list at ";": an id may hold neither.
+MEMBER_ID: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
+GROUP_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port" or "[v6]:port". Raises ValueError with what is wrong."""
+    host, colon, port_text = address.rpartition(":")
+    if not colon or not host:
+        raise ValueError(f'"{address}" is not host:port')
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f'"{address}": write an IPv6 address in brackets, as [::1]:20911')
+    if not port_text.isascii() or not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
+        raise ValueError(f'"{address}": the port must be a number from 1 to 65535')
+    return host, int(port_text)
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """DLedger's "n0-127.0.0.1:20911;n1-…" as id -> address. Raises ValueError with what is wrong."""
+    peers: dict[str, str] = {}
+    for part in (part.strip() for part in text.split(";")):
+        if not part:
+            continue
+        member_id, dash, address = part.partition("-")
+        if not dash:
+            raise ValueError(f'"{part}" is not id-host:port (as in n0-127.0.0.1:20911)')
+        if member_id in peers:
+            raise ValueError(f'"{member_id}" is named twice')
+        peers[member_id] = address
+    return check_peers(peers)
+
+
+def check_peers(peers: dict[str, str]) -> dict[str, str]:
+    """The same mapping; raises ValueError for an id or address that no member can have."""
+    for member_id, address in peers.items():
+        if not MEMBER_ID.fullmatch(member_id):
+            raise ValueError(f'"{member_id}" is no member id: letters, digits, "_" and "." only')
+        split_address(address)
+    if len(set(peers.values())) != len(peers):
+        raise ValueError("two members have the same address")
+    return peers
+
+
+def format_peers(peers: dict[str, str]) -> str:
+    """The reverse of `parse_peers`."""
+    return ";".join(f"{member_id}-{address}" for member_id, address in peers.items())
+
+
+def _address(text: str) -> str:
+    split_address(text)
+    return text
+
+
+def _listed(value: Any) -> Any:
+    # Flags and variables are text: a list is written with commas.
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _named(pattern: re.Pattern[str], what: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if text and not pattern.fullmatch(text):
+            raise ValueError(f'"{text}" is no {what}: {pattern.pattern} is allowed')
+        return text
+
+    return AfterValidator(check)
+
+
+Address = Annotated[str, AfterValidator(_address)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
+Bytes = Annotated[int, Field(ge=1, le=2**62)]
+
+
+class Table(BaseModel):
+    """What all tables share: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class NodeTable(Table):
+    id: Annotated[str, _named(MEMBER_ID, "member id")] = ""
+    """This member's id; one of [peers]."""
+    group: Annotated[str, _named(GROUP_NAME, "group name"), Field(min_length=1)] = "default"
+    """The group's name; all members and clients say the same one."""
+    data: Path = Path("data")
+    """The data directory; the log itself lies in <data>/dledger-<id>."""
+    init: bool = False
+    """Makes the store of a member of a NEW group. Harmless on one that exists; without it an empty directory
+    is taken for a lost log, and the member does not vote before a leader has brought it back."""
+    flush: FlushMode = FlushMode.SYNC
+    """When a write counts: "sync" = on a quorum's disks, "async" = in a quorum's page caches. Belongs to the group."""
+    lease_reads: bool = False
+    """Linearizable reads from the leader's lease instead of a round trip; trusts the members' clocks a little."""
+    preferred_leaders: Names = ()
+    """Members to which leadership moves by itself when they have caught up."""
+    max_pending_requests_num: Annotated[int, Field(ge=1)] = 10_000
+    """Requests that may wait for their quorum; more are answered LEADER_PENDING_FULL (503)."""
+    max_pending_entries: Annotated[int, Field(ge=1)] = 1_000_000
+    """The same limit in entries."""
+    max_pending_bytes: Bytes = 256 * MIB
+    """The same limit in bytes."""
+    peer_push_quota_bytes_per_s: Annotated[int, Field(ge=0)] = 20 * MIB
+    """What is read from disk each second for one peer that lags far behind; 0 means no limit."""
+    max_leadership_transfer_wait_index: Annotated[int, Field(ge=0)] = 1000
+    """A transfer to a member that lags by more entries is refused."""
+    token_file: Path | None = None
+    """A file with the token that transfers and introspection from other machines must show on the member port."""
+    tls_cert_file: Path | None = None
+    """Certificate of the member port (PEM). With a key and a CA, members prove who they are to each other."""
+    tls_key_file: Path | None = None
+    """Key of that certificate."""
+    tls_ca_file: Path | None = None
+    """The CA that signed the members' certificates."""
+    allow_plaintext: bool = False
+    """Says in so many words that a member port beyond loopback may go without TLS."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether the member port speaks TLS."""
+        return self.tls_cert_file is not None
+
+    @model_validator(mode="after")
+    def _whole_tls(self) -> NodeTable:
+        given = [self.tls_cert_file, self.tls_key_file, self.tls_ca_file]
+        if any(given) and not all(given):
+            raise ValueError("TLS between members needs tls_cert_file, tls_key_file and tls_ca_file together")
+        return self
+
+
+class StoreTable(Table):
+    mapped_file_size_for_entry_data_bytes: Annotated[int, Field(ge=4096, le=2**31 - 1)] = 1024 * MIB
+    """Size of one data file (sparse); the same on all members. An entry has to fit into one."""
+    mapped_file_size_for_entry_index_bytes: Annotated[int, Field(ge=1024, le=2**31 - 1)] = INDEX_UNIT_BYTES * 5 * MIB
+    """Size of one index file (sparse), a multiple of 32; the same on all members."""
+    max_unsynced_bytes: Bytes = 64 * MIB
+    """What may be written but not yet on disk; more is answered LEADER_PENDING_FULL (503)."""
+
+    @model_validator(mode="after")
+    def _whole_units(self) -> StoreTable:
+        size = self.mapped_file_size_for_entry_index_bytes
+        if size % INDEX_UNIT_BYTES:
+            raise ValueError(f"mapped_file_size_for_entry_index_bytes: {size} is not a multiple of {INDEX_UNIT_BYTES}")
+        return self
+
+
+class TimingTable(Table):
+    heart_beat_time_interval_ms: Millis = 100
+    """How often a leader says that it lives (DLedger: 2000)."""
+    election_timeout_min_ms: Millis = 500
+    """A follower that heard nothing for a random time from here ..."""
+    election_timeout_max_ms: Millis = 1000
+    """... to here campaigns (DLedger: three heartbeats of 2000 ms leaked)."""
+    min_vote_interval_ms: Millis = 30
+    """The pause before another round of votes is random, from here (DLedger: 300) ..."""
+    max_vote_interval_ms: Millis = 150
+    """... to here (DLedger: 1000)."""
+    max_push_time_out_ms: Millis = 1000
+    """A push without an answer is sent again after this."""
+    max_wait_ack_time_ms: Millis = 2000
+    """An append that found no quorum within this is answered WAIT_QUORUM_ACK_TIMEOUT (502): outcome unknown."""
+    leadership_transfer_wait_timeout_ms: Millis = 1000
+    """A transfer that names no deadline has this long; then writes go on and the outcome is reported."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> TimingTable:
+        if self.election_timeout_min_ms >= self.election_timeout_max_ms:
+            raise ValueError("election_timeout_min_ms must be below election_timeout_max_ms")
+        if self.min_vote_interval_ms >= self.max_vote_interval_ms:
+            raise ValueError("min_vote_interval_ms must be below max_vote_interval_ms")
+        if 2 * self.heart_beat_time_interval_ms > self.election_timeout_min_ms:
+            raise ValueError(
+                "election_timeout_min_ms must be at least twice heart_beat_time_interval_ms, or one late"
+                " heartbeat starts an election"
+            )
+        return self
+
+
+class ControlTable(Table):
+    address: Address = "127.0.0.1:8431"
+    """Where the control plane listens. Beyond loopback it needs token_file and TLS."""
+    allowed_hosts: Names = ()
+    """Names that a Host header may carry beside the address itself."""
+    token_file: Path | None = None
+    """A file with the bearer token that callers must show; [node] token_file where absent."""
+    tls_cert_file: Path | None = None
+    """Certificate of the control plane (PEM)."""
+    tls_key_file: Path | None = None
+    """Key of that certificate."""
+
+    @model_validator(mode="after")
+    def _whole_tls(self) -> ControlTable:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("TLS needs both tls_cert_file and tls_key_file")
+        return self
+
+
+class ConsoleTable(Table):
+    address: Address = "127.0.0.1:8421"
+    """Where the console listens. Beyond loopback it needs TLS, or behind_proxy."""
+    db_url: str = "sqlite:///.quorumscope/console.db"
+    """The console's database: a SQLite file, or postgresql://…"""
+    nodes: Names = ()
+    """Control planes to watch from the start; one of each group is enough."""
+    node_token_file: Path | None = None
+    """A file with the token that the console shows to control planes."""
+    node_ca_file: Path | None = None
+    """The CA that signed the control planes' certificates."""
+    tls_cert_file: Path | None = None
+    """Certificate of the console (PEM)."""
+    tls_key_file: Path | None = None
+    """Key of that certificate."""
+    behind_proxy: bool = False
+    """A proxy in front ends TLS: browsers see HTTPS although the console speaks HTTP."""
+    allowed_hosts: Names = ()
+    """Names under which browsers reach the console, beside the address itself."""
+    sample_interval_ms: Annotated[int, Field(ge=100, le=60_000)] = 500
+    """How often each node is asked for its state."""
+    session_idle_s: Annotated[int, Field(ge=60)] = 12 * 3600
+    """A login that was not used for this long ends."""
+    session_max_s: Annotated[int, Field(ge=60)] = 7 * 24 * 3600
+    """A login ends after this in any case."""
+    history_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    """How long history is kept."""
+
+
+class AuditTable(Table):
+    master: str = "local[*]"
+    """The Spark master that audits run on."""
+    depth: Literal["chain", "digest", "bytes"] = "bytes"
+    """How much an audit reads where nothing else is said; only "bytes" trusts no node's word."""
+
+
+TABLES: Final[dict[str, type[Table]]] = {
+    "node": NodeTable,
+    "store": StoreTable,
+    "timing": TimingTable,
+    "control": ControlTable,
+    "console": ConsoleTable,
+    "audit": AuditTable,
+}

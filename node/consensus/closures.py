@@ -1,0 +1,172 @@
+"""Requests that wait for their quorum: pending by term and index, each completed exactly once.
+
+The leader appends and then waits; nothing here knows of single entries. Closures lie in the order of their indexes, so
+that a commit completes a run from the left. A time-out or a lost leadership leaves the entry in the log: its fate is
+unknown, and the outcome says so (SAFETY C2).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from node.consensus.api import MS, Appended, Outcome, ReplicaConfig
+from node.consensus.status import ClosureGroupStatus, ClosuresStatus, ClosureStatus
+from node.protocol.codes import ResponseCode
+
+EXPIRY_STEP_NS = 50 * MS  # expired closures are looked for at most this often
+ITEMS_MAX = 100
+
+
+@dataclass(slots=True)
+class Closure:
+    """One request's promise. `outcome` is None while it waits."""
+
+    on_done: Callable[[Outcome], None]
+    first_index: int = -1
+    last_index: int = -1
+    term: int = -1
+    size_bytes: int = 0
+    created_at: int = 0
+    deadline: int = 0
+    outcome: Outcome | None = None
+
+    def complete(self, outcome: Outcome) -> None:
+        """Hands the outcome over; a second time is a bug of the core."""
+        if self.outcome is not None:
+            raise AssertionError(f"closure {self.first_index}..{self.last_index} completed twice")
+        self.outcome = outcome
+        self.on_done(outcome)
+
+    def refuse(self, code: ResponseCode, leader_id: str | None, detail: str) -> None:
+        """Nothing was appended."""
+        self.complete(Outcome(code, -1, -1, -1, Appended.NOT_APPENDED, leader_id, detail))
+
+    def unknown(self, code: ResponseCode, leader_id: str | None, detail: str) -> None:
+        """Appended here, but nobody can say whether it stays."""
+        indexes = (self.first_index, self.last_index, self.term)
+        self.complete(Outcome(code, *indexes, Appended.UNKNOWN, leader_id, detail))
+
+
+class ClosureTable:
+    """The closures of one leadership, within limits in requests, entries and bytes (SAFETY C5)."""
+
+    def __init__(self, config: ReplicaConfig, term: int) -> None:
+        self._config = config
+        self._term = term
+        self._pending: deque[Closure] = deque()
+        self._entries = 0
+        self._bytes = 0
+        self._next_expiry: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def room_for(self, requests: int, entries: int, size_bytes: int) -> bool:
+        """Whether that much more may wait. One request alone is always let in: the slab limits bound it."""
+        config = self._config
+        if not self._pending and requests == 1:
+            return True
+        return (
+            len(self._pending) + requests <= config.pending_requests_max
+            and self._entries + entries <= config.pending_entries_max
+            and self._bytes + size_bytes <= config.pending_bytes_max
+        )
+
+    def add(self, closure: Closure) -> None:
+        """Starts to wait; indexes ascend from one closure to the next."""
+        if self._pending and self._pending[-1].last_index >= closure.first_index:
+            raise AssertionError(f"closure {closure.first_index} after {self._pending[-1].last_index}")
+        self._pending.append(closure)
+        self._entries += closure.last_index - closure.first_index + 1
+        self._bytes += closure.size_bytes
+        if self._next_expiry is None or closure.deadline < self._next_expiry:
+            self._next_expiry = closure.deadline
+
+    def _forget(self, closure: Closure) -> None:
+        self._entries -= closure.last_index - closure.first_index + 1
+        self._bytes -= closure.size_bytes
+
+    def commit(self, committed_index: int, leader_id: str) -> None:
+        """Completes everything up to `committed_index`."""
+        pending = self._pending
+        while pending and pending[0].last_index <= committed_index:
+            closure = pending.popleft()
+            self._forget(closure)
+            indexes = (closure.first_index, closure.last_index, closure.term)
+            closure.complete(Outcome(ResponseCode.SUCCESS, *indexes, Appended.YES, leader_id))
+        if not pending:
+            self._next_expiry = None
+
+    def expire(self, now: int, leader_id: str) -> None:
+        """Fails what waited too long, as unknown (WAIT_QUORUM_ACK_TIMEOUT)."""
+        if self._next_expiry is None or now < self._next_expiry:
+            return
+        kept: deque[Closure] = deque()
+        earliest: int | None = None
+        pending, self._pending = self._pending, kept
+        for closure in pending:
+            if closure.deadline <= now:
+                self._forget(closure)
+                closure.unknown(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, leader_id, "no quorum of acks in time")
+            else:
+                kept.append(closure)
+                earliest = closure.deadline if earliest is None else min(earliest, closure.deadline)
+        self._next_expiry = None if earliest is None else max(earliest, now + EXPIRY_STEP_NS)
+
+    def fail_all(self, code: ResponseCode, leader_id: str | None, detail: str) -> None:
+        """The leadership ends: every outcome is unknown (SAFETY E6)."""
+        pending, self._pending = self._pending, deque()
+        self._entries = self._bytes = 0
+        self._next_expiry = None
+        for closure in pending:
+            closure.unknown(code, leader_id, detail)
+
+    def next_deadline(self) -> int | None:
+        return self._next_expiry
+
+    def status(self, watermarks: Mapping[str, int], quorum: int, now: int) -> ClosuresStatus:
+        """A copy for observers, grouped by the members that the requests wait for."""
+        groups: list[ClosureGroupStatus] = []
+        items: list[ClosureStatus] = []
+        run: list[Closure] = []
+        waits: tuple[str, ...] = ()
+        for closure in self._pending:
+            missing = tuple(sorted(peer for peer, mark in watermarks.items() if mark < closure.last_index))
+            if run and missing != waits:
+                groups.append(_group(run, waits, len(watermarks), quorum, now))
+                run = []
+            waits = missing
+            run.append(closure)
+            if len(items) < ITEMS_MAX:
+                items.append(_item(closure, missing, now))
+        if run:
+            groups.append(_group(run, waits, len(watermarks), quorum, now))
+        oldest = min((closure.created_at for closure in self._pending), default=None)
+        return ClosuresStatus(
+            pending=len(self._pending),
+            limit=self._config.pending_requests_max,
+            pending_entries=self._entries,
+            pending_bytes=self._bytes,
+            oldest_age_ms=None if oldest is None else (now - oldest) // MS,
+            groups=tuple(groups),
+            items=tuple(items),
+        )
+
+
+def _item(closure: Closure, waits: tuple[str, ...], now: int) -> ClosureStatus:
+    age_ms = (now - closure.created_at) // MS
+    return ClosureStatus(closure.first_index, closure.last_index, closure.term, closure.size_bytes, age_ms, waits)
+
+
+def _group(run: list[Closure], waits: tuple[str, ...], voters: int, quorum: int, now: int) -> ClosureGroupStatus:
+    return ClosureGroupStatus(
+        waits_for=waits,
+        needed=max(0, quorum - (voters - len(waits))),
+        count=len(run),
+        first_index=run[0].first_index,
+        last_index=run[-1].last_index,
+        oldest_age_ms=(now - min(closure.created_at for closure in run)) // MS,
+        bytes=sum(closure.size_bytes for closure in run),
+    )

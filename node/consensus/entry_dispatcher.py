@@ -1,0 +1,507 @@
+"""The leader's side of replication to one peer: COMPARE, TRUNCATE, APPEND, and what to do when they fail.
+
+Theory. A dispatcher knows nothing about its peer until a COMPARE succeeded: then `match_index` is the highest index
+known to be equal, and everything above it in the peer's log is either equal too or must go. `TRANSITIONS` is the whole
+state machine; an unlisted pair raises, and the console draws its diagram from the same table.
+
+Invariants: match_index < write_index <= end + 1 in APPEND; `watermark_index` <= match_index; whatever an answer of an
+earlier `dispatch_epoch` says counts for nothing (SAFETY R1). Unlike in the Java original, no index survives a change of
+leadership or of connection (FORMATS 6.1).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from node.consensus.api import SECOND
+from node.consensus.effects import ReadSlab
+from node.consensus.member_state import MemberState
+from node.consensus.quorum_ack_checker import watermark
+from node.consensus.status import DispatcherStatus, TransitionStatus
+from node.protocol.codes import DispatcherState, ResponseCode
+from node.protocol.entry import SLAB_BYTES_MAX, Slab
+from node.protocol.messages import PushKind, PushRequest, PushResponse
+
+TRANSITIONS_KEPT = 50
+
+
+class DispatcherEvent(StrEnum):
+    """What can happen to a dispatcher."""
+
+    MATCHED = "matched"  # COMPARE succeeded at the peer's end
+    MATCHED_BELOW_END = "matched_below_end"  # COMPARE succeeded, but the peer holds more
+    MISMATCHED = "mismatched"  # COMPARE failed: look further back
+    CUT = "cut"  # nothing that conflicts is left above the match
+    INCONSISTENT = "inconsistent"  # an APPEND or TRUNCATE did not fit the peer's log
+    MOVED_BACKWARDS = "moved_backwards"  # the peer's log ends below what it had: wiped or replaced
+    RECONNECTED = "reconnected"  # a new connection: nothing known before it counts
+    REFUSED = "refused"  # the peer would have to lose what it knows to be committed
+    BELOW_BEGIN = "below_begin"  # the peer needs entries that this log no longer holds
+    BACKOFF_OVER = "backoff_over"
+
+
+_S, _E = DispatcherState, DispatcherEvent
+TRANSITIONS: Mapping[tuple[DispatcherState, DispatcherEvent], DispatcherState] = {
+    (_S.COMPARE, _E.MATCHED): _S.APPEND,
+    (_S.COMPARE, _E.MATCHED_BELOW_END): _S.TRUNCATE,
+    (_S.COMPARE, _E.MISMATCHED): _S.COMPARE,
+    (_S.COMPARE, _E.MOVED_BACKWARDS): _S.COMPARE,
+    (_S.COMPARE, _E.RECONNECTED): _S.COMPARE,
+    (_S.COMPARE, _E.REFUSED): _S.DIVERGED,
+    (_S.COMPARE, _E.BELOW_BEGIN): _S.INSTALL_SNAPSHOT,
+    (_S.TRUNCATE, _E.CUT): _S.APPEND,
+    (_S.TRUNCATE, _E.INCONSISTENT): _S.COMPARE,
+    (_S.TRUNCATE, _E.MOVED_BACKWARDS): _S.COMPARE,
+    (_S.TRUNCATE, _E.RECONNECTED): _S.COMPARE,
+    (_S.TRUNCATE, _E.REFUSED): _S.DIVERGED,
+    (_S.APPEND, _E.INCONSISTENT): _S.COMPARE,
+    (_S.APPEND, _E.MOVED_BACKWARDS): _S.COMPARE,
+    (_S.APPEND, _E.RECONNECTED): _S.COMPARE,
+    (_S.APPEND, _E.REFUSED): _S.DIVERGED,
+    (_S.APPEND, _E.BELOW_BEGIN): _S.INSTALL_SNAPSHOT,
+    (_S.INSTALL_SNAPSHOT, _E.BACKOFF_OVER): _S.COMPARE,
+    (_S.INSTALL_SNAPSHOT, _E.RECONNECTED): _S.COMPARE,
+    (_S.DIVERGED, _E.BACKOFF_OVER): _S.COMPARE,
+    (_S.DIVERGED, _E.RECONNECTED): _S.COMPARE,
+}
+
+
+@dataclass(slots=True)
+class InFlight:
+    """One APPEND that has not been answered."""
+
+    first_index: int
+    last_index: int
+    size_bytes: int
+    sent_at: int
+
+
+class EntryDispatcher:
+    """One per peer and leadership."""
+
+    def __init__(self, member: MemberState, peer_id: str, first_epoch: int, now: int) -> None:
+        self._member = member
+        self._timing = member.config.timing
+        self.peer_id = peer_id
+        self.state = DispatcherState.COMPARE
+        self.since = now
+        self.dispatch_epoch = first_epoch
+        self.connected = False
+        self.match_index = -1
+        self.watermark_index = -1
+        self.write_index = member.store.end_index + 1
+        self.durable_index: int | None = None
+        self.last_ack_at: int | None = None
+        self.resends = 0
+        self.last_error: str | None = None
+        self.transitions: deque[TransitionStatus] = deque(maxlen=TRANSITIONS_KEPT)
+        self._in_flight: dict[int, InFlight] = {}
+        self._in_flight_bytes = 0
+        self._probing = False  # one slab at a time, after a time-out, until an answer comes
+        self._compare_index = member.store.end_index
+        self._asked_seq: int | None = None  # the COMPARE or TRUNCATE that is out
+        self._asked_at = now
+        self._retry_at: int | None = None  # nothing is sent before
+        self._backoff_ns = self._timing.diverged_backoff_min_ns
+        self._reading = False
+        self._quota_left = member.config.catch_up_bytes_per_s
+        self._quota_at = now
+        self._commit_sent = -1
+        self._pushed_at = now
+
+    # --- state --------------------------------------------------------------------------------------------------
+    def _step(self, event: DispatcherEvent, reason: str, now: int) -> None:
+        to = TRANSITIONS.get((self.state, event))
+        if to is None:
+            raise AssertionError(f"dispatcher of {self.peer_id}: {event} is impossible in {self.state}")
+        if to is not self.state or event is DispatcherEvent.RECONNECTED:
+            self.transitions.append(TransitionStatus(now, self.state, to, reason))
+            self._member.event(
+                "dispatcher", now, peer=self.peer_id, was=self.state.value, state=to.value, reason=reason
+            )
+            self.since = now
+        self.state = to
+        self._asked_seq = None
+        self._retry_at = None
+
+    def _compare_anew(self, event: DispatcherEvent, reason: str, from_index: int, now: int) -> None:
+        """Forgets everything about the peer, under a new epoch."""
+        self._step(event, reason, now)
+        self.dispatch_epoch += 1
+        self.match_index = self.watermark_index = -1
+        self.durable_index = None
+        self._forget_in_flight()
+        self._reading = False
+        self._commit_sent = -1
+        self._compare_index = min(from_index, self._member.store.end_index)
+        self.write_index = self._compare_index + 1
+        self.pump(now)
+
+    def _forget_in_flight(self) -> None:
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+
+    def connected_now(self, end_index: int, now: int) -> None:
+        """A new connection; `end_index` is what its HELLO said."""
+        self.connected = True
+        reason = f"connected; its log ends at {end_index}"
+        self._compare_anew(DispatcherEvent.RECONNECTED, reason, max(end_index, -1), now)
+
+    def lost_now(self) -> None:
+        """The connection closed: nothing is sent until there is another."""
+        self.connected = False
+        self.last_error = "not connected"
+        self._forget_in_flight()
+        self._asked_seq = None
+        self._reading = False
+
+    def peer_end_seen(self, end_index: int, now: int) -> None:
+        """A heartbeat's answer named the peer's end: a log that moved backwards was wiped."""
+        if end_index < self.match_index:
+            self._moved_backwards(end_index, now)
+
+    def _moved_backwards(self, end_index: int, now: int) -> None:
+        reason = f"its log ends at {end_index}, it had matched up to {self.match_index}"
+        self._member.event("peer_moved_backwards", now, "warning", peer=self.peer_id, text=reason)
+        self._compare_anew(DispatcherEvent.MOVED_BACKWARDS, reason, end_index, now)
+
+    def _stand_back(self, event: DispatcherEvent, alarm: str, reason: str, now: int) -> None:
+        self._step(event, reason, now)
+        self.last_error = reason
+        self.match_index = self.watermark_index = -1
+        self._forget_in_flight()
+        self._retry_at = now + self._backoff_ns
+        self._backoff_ns = min(self._backoff_ns * 2, self._timing.diverged_backoff_max_ns)
+        self._member.alarm(alarm, f"{self.peer_id}: {reason}", now, peer_id=self.peer_id)
+
+    def _back_in_append(self, event: DispatcherEvent, reason: str, now: int) -> None:
+        self._step(event, reason, now)
+        self.write_index = self.match_index + 1
+        self._probing = False
+        self.last_error = None
+        self._backoff_ns = self._timing.diverged_backoff_min_ns
+        for alarm in ("diverged", "fork", "needs_snapshot", "peer_disk_full"):
+            self._member.clear_alarm(alarm, now, peer_id=self.peer_id)
+
+    # --- sending ------------------------------------------------------------------------------------------------
+    def pump(self, now: int) -> None:
+        """Sends whatever the state, the window and the quota allow."""
+        if not self.connected or (self._retry_at is not None and now < self._retry_at):
+            return
+        self._retry_at = None
+        match self.state:
+            case DispatcherState.APPEND:
+                self._pump_appends(now)
+            case DispatcherState.COMPARE:
+                if self._asked_seq is None:
+                    self._send_compare(now)
+            case DispatcherState.TRUNCATE:
+                if self._asked_seq is None:
+                    self._send_truncate(now)
+            case DispatcherState.DIVERGED | DispatcherState.INSTALL_SNAPSHOT:
+                self._compare_anew(DispatcherEvent.BACKOFF_OVER, "another try", self._member.store.end_index, now)
+
+    def _send_compare(self, now: int) -> None:
+        store = self._member.store
+        meta = store.meta(self._compare_index)
+        if meta is None:
+            reason = f"it needs entries from {self._compare_index + 1} on, this log begins at {store.begin_index}"
+            self._stand_back(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
+            return
+        self._ask(PushKind.COMPARE, now, prev=(meta.index, meta.term, meta.chain))
+
+    def _send_truncate(self, now: int) -> None:
+        cut = self.match_index + 1
+        meta = self._member.store.meta(cut)
+        self._ask(PushKind.TRUNCATE, now, prev=(self.match_index, -1 if meta is None else meta.term, None), first=cut)
+
+    def _ask(self, kind: PushKind, now: int, prev: tuple[int, int, int | None], first: int = -1) -> None:
+        self._asked_seq = self._push(kind, now, prev, first)
+        self._asked_at = now
+
+    def _push(
+        self, kind: PushKind, now: int, prev: tuple[int, int, int | None], first: int = -1, slab: Slab | None = None
+    ) -> int:
+        member = self._member
+        seq = member.next_seq()
+        commit = member.committed_index
+        member.send(
+            self.peer_id,
+            PushRequest(seq, kind, member.self_id, member.term, self.dispatch_epoch, commit, *prev, first, slab),
+        )
+        self._commit_sent = commit
+        self._pushed_at = now
+        return seq
+
+    def _window_open(self) -> bool:
+        config = self._member.config
+        limit = 1 if self._probing else config.push_window_slabs
+        return len(self._in_flight) < limit and self._in_flight_bytes < config.push_window_bytes
+
+    def push_new(self, slabs: list[Slab], prev_term: int, now: int) -> None:
+        """The hot path: slabs just appended go out as they are, before the leader's own sync."""
+        if self.state is not DispatcherState.APPEND or not self.connected or self._retry_at is not None:
+            return
+        for slab in slabs:
+            if self.write_index != slab.first_index or not self._window_open():
+                return  # `pump` takes them up again when answers come
+            self._push_slab(slab, prev_term, now)
+            prev_term = slab.last_term
+
+    def _push_slab(self, slab: Slab, prev_term: int, now: int) -> None:
+        prev = (slab.first_index - 1, prev_term, slab.prev_chain)
+        seq = self._push(PushKind.APPEND, now, prev, slab.first_index, slab)
+        size = len(slab.data)
+        self._in_flight[seq] = InFlight(slab.first_index, slab.last_index, size, now)
+        self._in_flight_bytes += size
+        self.write_index = slab.last_index + 1
+
+    def _pump_appends(self, now: int) -> None:
+        store = self._member.store
+        while self.write_index <= store.end_index and self._window_open() and not self._reading:
+            slab = store.recent_slab(self.write_index, SLAB_BYTES_MAX)
+            if slab is None:
+                self._want_read(now)
+                return
+            self._push_read(slab, now)
+
+    def _push_read(self, slab: Slab, now: int) -> None:
+        before = self._member.store.meta(slab.first_index - 1)
+        if before is None:
+            self._below_begin(now)
+        else:
+            self._push_slab(slab, before.term, now)
+
+    def _below_begin(self, now: int) -> None:
+        reason = f"it needs entry {self.write_index}, this log begins at {self._member.store.begin_index}"
+        self._stand_back(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
+
+    def _want_read(self, now: int) -> None:
+        """Asks the driver to read what is not in memory any more, within the quota."""
+        member = self._member
+        if self.write_index < member.store.begin_index:
+            self._below_begin(now)
+            return
+        rate = member.config.catch_up_bytes_per_s
+        if rate > 0:
+            self._quota_left = min(rate, self._quota_left + rate * (now - self._quota_at) // SECOND)
+            self._quota_at = now
+            if self._quota_left <= 0:
+                self._retry_at = now + self._timing.busy_retry_ns
+                return
+        self._reading = True
+        member.effects.reads.append(
+            ReadSlab(self.peer_id, self.dispatch_epoch, member.log_epoch, self.write_index, SLAB_BYTES_MAX)
+        )
+
+    def slab_read(self, request: ReadSlab, slab: Slab | None, now: int) -> None:
+        """The driver read it; None: the disk could not give it."""
+        if request.dispatch_epoch != self.dispatch_epoch or not self._reading:
+            return
+        self._reading = False
+        if self.state is not DispatcherState.APPEND:
+            return
+        if slab is None:
+            self.last_error = f"entry {request.first_index} could not be read from this disk"
+            self._retry_at = now + self._timing.diverged_backoff_min_ns
+            self._member.alarm("read_failed", self.last_error, now, peer_id=self.peer_id)
+            return
+        self._member.clear_alarm("read_failed", now, peer_id=self.peer_id)
+        self._quota_left -= len(slab.data)
+        if slab.first_index == self.write_index:
+            self._push_read(slab, now)
+        self.pump(now)
+
+    def push_commit(self, now: int, *, at_once: bool = False) -> None:
+        """Tells an idle peer the committed index; its answer carries its end (a wiped one shows up by it)."""
+        if self.state is not DispatcherState.APPEND or not self.connected or self._in_flight:
+            return
+        behind = self._commit_sent < self._member.committed_index
+        idle = now - self._pushed_at >= SECOND
+        if (behind and (at_once or now - self._pushed_at >= self._timing.commit_push_ns)) or idle:
+            self._push(PushKind.COMMIT, now, (-1, -1, None))
+
+    # --- answers ------------------------------------------------------------------------------------------------
+    def answered(self, answer: PushResponse, now: int) -> bool:
+        """Takes an answer of this term in; True if the watermark moved."""
+        if answer.dispatch_epoch != self.dispatch_epoch:
+            return False  # it speaks of a log that may not be there any more
+        self.last_ack_at = now
+        if answer.end_index < self.match_index:
+            self._moved_backwards(answer.end_index, now)
+            return False
+        if answer.verified_index > self._member.store.end_index:
+            text = f"{self.peer_id} says it verified {answer.verified_index}, beyond this leader's end"
+            self._member.alarm("bad_answer", text, now, peer_id=self.peer_id)
+            return False
+        standing_back = self.state in (DispatcherState.DIVERGED, DispatcherState.INSTALL_SNAPSHOT)
+        before = self.watermark_index
+        if not standing_back:
+            self.match_index = max(self.match_index, answer.verified_index)
+            # One answer's own pair: an earlier `durable` may have been cut since (R2).
+            mark = watermark(answer.verified_index, answer.durable_index, self._member.config.flush)
+            self.watermark_index = max(self.watermark_index, mark)
+            self.durable_index = answer.durable_index
+            self._by_state(answer, now)
+        return self.watermark_index > before
+
+    def _by_state(self, answer: PushResponse, now: int) -> None:
+        if self.state is DispatcherState.APPEND:
+            self._append_answered(answer, now)
+        elif answer.seq == self._asked_seq:
+            self._asked_seq = None
+            if self.state is DispatcherState.COMPARE:
+                self._compare_answered(answer, now)
+            else:
+                self._truncate_answered(answer, now)
+
+    def _append_answered(self, answer: PushResponse, now: int) -> None:
+        sent = self._in_flight.get(answer.seq)
+        while self._in_flight:  # in the order of sending, so that acknowledged ones are at the front
+            seq, oldest = next(iter(self._in_flight.items()))
+            if oldest.last_index > answer.verified_index:
+                break
+            del self._in_flight[seq]
+            self._in_flight_bytes -= oldest.size_bytes
+        self.write_index = max(self.write_index, self.match_index + 1)
+        if answer.code == ResponseCode.SUCCESS:
+            if sent is not None:
+                self._probing = False
+            self.pump(now)
+        elif sent is not None or answer.code == ResponseCode.INCONSISTENT_INDEX:
+            self._append_refused(answer, sent, now)
+
+    def _append_refused(self, answer: PushResponse, sent: InFlight | None, now: int) -> None:
+        code = answer.code
+        self.last_error = f"APPEND answered {int(code)} {code.name}"
+        if code == ResponseCode.INCONSISTENT_STATE and sent is not None:
+            if self._is_fork(answer, sent.first_index - 1):
+                self._fork(sent.first_index - 1, now)
+                return
+            upto = sent.first_index - 1 if answer.x_term == -1 else sent.last_index
+            back = max(answer.verified_index, self._further_back(answer, upto + 1))
+            self._compare_anew(DispatcherEvent.INCONSISTENT, f"entry {sent.first_index} did not fit", back, now)
+        elif code in (ResponseCode.INCONSISTENT_INDEX, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN):
+            self._diverged(answer, "APPEND", now)
+        else:  # busy, full, or a frame that arrived damaged: the same again, a little later
+            full = code == ResponseCode.DISK_FULL
+            if full:
+                self._member.alarm("peer_disk_full", f"{self.peer_id}: its disk is full", now, peer_id=self.peer_id)
+            self._rewind()
+            self._retry_at = now + (SECOND if full else self._timing.busy_retry_ns)
+
+    def _rewind(self) -> None:
+        self._forget_in_flight()
+        self.write_index = self.match_index + 1
+        self._probing = True
+
+    def _compare_answered(self, answer: PushResponse, now: int) -> None:
+        asked = self._compare_index
+        if answer.code == ResponseCode.SUCCESS:
+            if answer.end_index > self.match_index:
+                reason = f"matches up to {self.match_index}, but its log ends at {answer.end_index}"
+                self._step(DispatcherEvent.MATCHED_BELOW_END, reason, now)
+            else:
+                self._back_in_append(DispatcherEvent.MATCHED, f"matches up to {self.match_index}", now)
+            self.pump(now)
+        elif answer.code == ResponseCode.INCONSISTENT_STATE:
+            if self._is_fork(answer, asked):
+                self._fork(asked, now)
+                return
+            self._compare_index = self._further_back(answer, asked)
+            self.write_index = self._compare_index + 1
+            self._step(DispatcherEvent.MISMATCHED, f"no match at {asked}", now)
+            self.pump(now)
+        elif answer.code in (ResponseCode.INCONSISTENT_INDEX, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN):
+            self._diverged(answer, f"COMPARE at {asked}", now)
+        else:
+            self.last_error = f"COMPARE answered {int(answer.code)} {answer.code.name}"
+            self._retry_at = now + self._timing.busy_retry_ns
+
+    def _further_back(self, answer: PushResponse, asked: int) -> int:
+        """The next index to compare, strictly below `asked` (fast back-up, Raft 5.3)."""
+        store = self._member.store
+        lowest = store.base.index if answer.end_index >= store.base.index and asked > store.base.index else -1
+        if answer.x_term == -1:
+            return max(lowest, min(asked - 1, answer.end_index))
+        ours = min(store.last_index_of_term(answer.x_term), asked - 1)
+        meta = store.meta(ours)
+        if meta is not None and meta.term == answer.x_term and ours >= answer.x_index:
+            return ours
+        return max(lowest, min(asked - 1, answer.x_index - 1))
+
+    def _is_fork(self, answer: PushResponse, asked: int) -> bool:
+        """Equal index and term, and yet another chain (R7)."""
+        meta = self._member.store.meta(asked)
+        return meta is not None and answer.x_index == asked and answer.x_term == meta.term
+
+    def _fork(self, index: int, now: int) -> None:
+        reason = f"entry {index} has our term but another chain: one of the two logs is damaged"
+        self._stand_back(DispatcherEvent.REFUSED, "fork", reason, now)
+
+    def _diverged(self, answer: PushResponse, what: str, now: int) -> None:
+        reason = f"{what} refused ({int(answer.code)}): it would have to lose committed entries"
+        self._stand_back(DispatcherEvent.REFUSED, "diverged", reason, now)
+
+    def _truncate_answered(self, answer: PushResponse, now: int) -> None:
+        cut = self.match_index + 1
+        if answer.code == ResponseCode.SUCCESS:
+            self._back_in_append(DispatcherEvent.CUT, f"nothing conflicts from {cut} on", now)
+            self.pump(now)
+        elif answer.code == ResponseCode.INCONSISTENT_INDEX:
+            self._diverged(answer, f"TRUNCATE from {cut}", now)
+        elif answer.code == ResponseCode.INCONSISTENT_STATE:
+            end = self._member.store.end_index
+            self._compare_anew(DispatcherEvent.INCONSISTENT, f"TRUNCATE from {cut} did not fit", end, now)
+        else:
+            self.last_error = f"TRUNCATE answered {int(answer.code)} {answer.code.name}"
+            self._retry_at = now + self._timing.busy_retry_ns
+
+    # --- time ---------------------------------------------------------------------------------------------------
+    def tick(self, now: int) -> None:
+        """Resends what was not answered in time, and takes up what had to wait."""
+        if not self.connected:
+            return
+        timeout = self._timing.push_timeout_ns
+        if self._asked_seq is not None and now >= self._asked_at + timeout:
+            self._asked_seq = None
+            self.resends += 1
+        oldest = next(iter(self._in_flight.values()), None)
+        if oldest is not None and now >= oldest.sent_at + timeout:
+            self.resends += 1
+            self.last_error = f"no answer to entry {oldest.first_index} in time"
+            self._rewind()
+        self.pump(now)
+
+    def next_deadline(self) -> int | None:
+        if not self.connected:
+            return None
+        times = []
+        if self._retry_at is not None:
+            times.append(self._retry_at)
+        if self._asked_seq is not None:
+            times.append(self._asked_at + self._timing.push_timeout_ns)
+        oldest = next(iter(self._in_flight.values()), None)
+        if oldest is not None:
+            times.append(oldest.sent_at + self._timing.push_timeout_ns)
+        return min(times, default=None)
+
+    def status(self) -> DispatcherStatus:
+        return DispatcherStatus(
+            peer_id=self.peer_id,
+            state=self.state,
+            since_at_ns=self.since,
+            dispatch_epoch=self.dispatch_epoch,
+            in_flight=len(self._in_flight),
+            in_flight_bytes=self._in_flight_bytes,
+            write_index=self.write_index,
+            match_index=self.match_index,
+            resends=self.resends,
+            quota_bytes_per_s=self._member.config.catch_up_bytes_per_s,
+            quota_left_bytes=self._quota_left,
+            last_error=self.last_error,
+            transitions=tuple(self.transitions),
+        )

@@ -1,0 +1,304 @@
+"""The follower's side of replication: answers COMPARE, TRUNCATE, APPEND and COMMIT of its leader.
+
+Invariants: every push is checked for term and leader before anything else (SAFETY R4); `verified_index` only grows
+while leader and term stay (R1) and is never cut below, nor is what is committed (R5); answers carry absolute
+watermarks. The cut itself is the driver's: until it reports back, everything but COMMIT is answered "busy".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node.consensus.effects import TruncateLog
+from node.consensus.member_state import MemberState
+from node.protocol.codes import ResponseCode, Role
+from node.protocol.entry import (
+    HEAD_BYTES,
+    INDEX_UNIT,
+    INDEX_UNIT_BYTES,
+    EntryError,
+    Slab,
+    chain_of,
+    unpack_record,
+)
+from node.protocol.messages import PushKind, PushRequest, PushResponse
+from node.store.log_store import StoreFull, TruncationRecord
+
+BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
+REFUSED = ResponseCode.INCONSISTENT_INDEX
+
+
+@dataclass(slots=True, frozen=True)
+class Verdict:
+    """What to answer: a code and, for a mismatch, where to look next."""
+
+    code: ResponseCode
+    x_term: int = -1
+    x_index: int = -1
+
+
+OK = Verdict(ResponseCode.SUCCESS)
+
+
+class EntryHandler:
+    """One per replica; what belongs to one leader is forgotten when another one speaks."""
+
+    def __init__(self, member: MemberState) -> None:
+        self._member = member
+        self._leader: tuple[int, str] | None = None  # (term, leader) that the fields below belong to
+        self._dispatch_epoch = -1
+        self._early: dict[int, PushRequest] = {}  # APPENDs that came before what they follow, by first index
+
+    # --- entrance -----------------------------------------------------------------------------------------------
+    def handle(self, sender: str, push: PushRequest, now: int) -> None:
+        """Checks (R4), renews the leader's lease, then acts by kind."""
+        code = self.check(sender, push, now)
+        if code is not ResponseCode.SUCCESS:
+            self._answer(sender, push.seq, push.dispatch_epoch, Verdict(code))
+            return
+        if push.dispatch_epoch < self._dispatch_epoch:
+            return  # an order from before the leader's present view of us
+        if push.dispatch_epoch > self._dispatch_epoch:
+            self._dispatch_epoch = push.dispatch_epoch
+            self._early.clear()
+        verdict = self._act(sender, push, now)
+        if verdict is not None:
+            self._commit(push.commit_index)
+            self._answer(sender, push.seq, push.dispatch_epoch, verdict)
+
+    def check(self, sender: str, push: PushRequest, now: int) -> ResponseCode:
+        """Term and leader before anything else (R4); a higher term is adopted."""
+        member = self._member
+        if push.leader_id not in member.config.peers or sender not in member.config.peers:
+            return ResponseCode.UNKNOWN_MEMBER
+        if push.leader_id == member.self_id or push.leader_id != sender:
+            return ResponseCode.UNEXPECTED_MEMBER
+        if push.term < member.term:
+            return ResponseCode.EXPIRED_TERM
+        if push.term > member.term:
+            member.adopt_term(push.term, now, f"{sender} leads it")
+        if member.role is Role.LEADER:
+            member.two_leaders(sender, now)
+            return ResponseCode.NOT_FOLLOWER
+        if member.leader_id not in (None, sender):
+            member.two_leaders(sender, now)
+            return ResponseCode.INCONSISTENT_LEADER
+        member.follow(sender, now)
+        if self._leader != (member.term, sender):
+            self._leader = (member.term, sender)
+            self._dispatch_epoch = -1
+            self._early.clear()
+        return ResponseCode.SUCCESS
+
+    def _act(self, sender: str, push: PushRequest, now: int) -> Verdict | None:
+        if push.kind is PushKind.COMMIT:
+            return OK
+        if self._member.truncating_from is not None:
+            return Verdict(BUSY)
+        if push.kind is PushKind.COMPARE:
+            return self._compare(push, now)
+        if push.kind is PushKind.TRUNCATE:
+            return self._truncate(sender, push, now)
+        return self._append_in_order(sender, push, now)
+
+    def _answer(self, to: str, seq: int, epoch: int, verdict: Verdict) -> None:
+        member = self._member
+        self._member.send(
+            to,
+            PushResponse(
+                seq, verdict.code, epoch, member.term, member.verified_index, member.durable_index,
+                member.store.end_index, verdict.x_term, verdict.x_index,
+            ),
+        )  # fmt: skip
+
+    def _commit(self, leader_commit: int) -> None:
+        """A follower commits what its leader has, never beyond what it verified (R3)."""
+        self._member.advance_commit(min(leader_commit, self._member.verified_index))
+
+    def durable_moved(self) -> None:
+        """A sync is done: the one-way ack to the leader that we follow."""
+        member = self._member
+        following = member.role is Role.FOLLOWER and self._leader == (member.term, member.leader_id)
+        if following and member.leader_id is not None and self._dispatch_epoch >= 0:
+            self._answer(member.leader_id, -1, self._dispatch_epoch, OK)
+
+    def truncated(self) -> None:
+        """The cut is durable: what arrived early followed a log that is no more."""
+        self._early.clear()
+
+    # --- COMPARE ------------------------------------------------------------------------------------------------
+    def _compare(self, push: PushRequest, now: int) -> Verdict:
+        member, store = self._member, self._member.store
+        if push.prev_index > store.end_index:
+            return Verdict(ResponseCode.INCONSISTENT_STATE)
+        verdict = self._match(push, now)
+        if verdict is OK:
+            member.verified_index = max(member.verified_index, push.prev_index)
+        return verdict
+
+    def _match(self, push: PushRequest, now: int) -> Verdict:
+        """Whether our entry at `prev_index` <= end is the leader's (R6, R7)."""
+        member, store = self._member, self._member.store
+        index = push.prev_index
+        meta = store.meta(index)
+        if meta is None:  # before our own first entry: committed long ago, and not here to compare
+            return Verdict(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+        if meta.term != push.prev_term:
+            if index <= member.committed_index:
+                self._refused(
+                    f"entry {index} of term {push.prev_term} asked for, ours is of term {meta.term}", push, now
+                )
+                return Verdict(REFUSED)
+            return self._conflict_at(index, meta.term)
+        if push.prev_chain is not None and meta.chain is not None and push.prev_chain != meta.chain:
+            self._fork(index, push, now)
+            return Verdict(ResponseCode.INCONSISTENT_STATE, meta.term, index)
+        return OK
+
+    def _conflict_at(self, index: int, term: int) -> Verdict:
+        """Where our entries of the conflicting term begin; never at or below what is committed or verified (R6)."""
+        member = self._member
+        lowest = max(member.committed_index, member.verified_index) + 1
+        return Verdict(ResponseCode.INCONSISTENT_STATE, term, max(member.store.term_start(index), lowest))
+
+    def _refused(self, text: str, push: PushRequest, now: int) -> None:
+        member = self._member
+        full = f"{push.leader_id} (term {push.term}) was refused: {text}; committed here up to {member.committed_index}"
+        member.alarm("order_refused", full, now, peer_id=push.leader_id)
+
+    def _fork(self, index: int, push: PushRequest, now: int) -> None:
+        text = f"entry {index} has the term of {push.leader_id}'s but another chain; scrub both logs"
+        self._member.alarm("fork", text, now, peer_id=push.leader_id)
+
+    # --- TRUNCATE -----------------------------------------------------------------------------------------------
+    def _truncate(self, sender: str, push: PushRequest, now: int) -> Verdict:
+        member, store = self._member, self._member.store
+        cut = push.first_index
+        if cut > store.end_index:
+            return OK
+        meta = store.meta(cut)
+        ours = -1 if meta is None else meta.term
+        conflict = ours != push.prev_term if push.prev_term != -1 else ours < push.term
+        if meta is not None and not conflict:
+            return OK
+        if cut <= max(member.verified_index, member.committed_index):
+            self._refused(f"TRUNCATE from {cut}", push, now)
+            return Verdict(REFUSED)
+        if cut - 1 > member.verified_index:
+            return Verdict(ResponseCode.INCONSISTENT_STATE)  # no COMPARE vouches for what would stay
+        reason = f"term {ours} here, " + (f"term {push.prev_term}" if push.prev_term != -1 else "nothing") + " there"
+        record = TruncationRecord(
+            by=member.self_id, leader_id=sender, term=push.term, from_index=cut, to_index=store.end_index,
+            reason=f"TRUNCATE from {sender} in term {push.term}: {reason}", committed_index=member.committed_index,
+        )  # fmt: skip
+        member.log_epoch += 1  # a sync under way no longer speaks of this log (R8)
+        member.durable_index = min(member.durable_index, cut - 1)
+        member.truncating_from = cut
+        member.effects.truncate = TruncateLog(member.log_epoch, cut, record)
+        member.event(
+            "truncation", now, "warning", from_index=cut, to_index=store.end_index, leader=sender, term=push.term
+        )
+        return Verdict(BUSY)
+
+    # --- APPEND -------------------------------------------------------------------------------------------------
+    def _append_in_order(self, sender: str, push: PushRequest, now: int) -> Verdict | None:
+        """Appends, or keeps what came early; None: the answer comes later."""
+        slab = push.slab
+        if slab is None or slab.first_index != push.prev_index + 1:
+            return Verdict(ResponseCode.UNEXPECTED_ARGUMENT)
+        if push.prev_index > self._member.store.end_index:
+            return self._keep_early(push, slab)
+        verdict = self._append(push, slab, now)
+        if verdict is OK and self._early:
+            self._commit(push.commit_index)
+            self._answer(sender, push.seq, push.dispatch_epoch, verdict)
+            self._drain_early(sender, now)
+            return None
+        return verdict
+
+    def _keep_early(self, push: PushRequest, slab: Slab) -> Verdict | None:
+        if slab.first_index in self._early:
+            return Verdict(ResponseCode.REPEATED_PUSH)
+        if len(self._early) >= self._member.config.push_window_slabs:
+            return Verdict(ResponseCode.INCONSISTENT_STATE)
+        self._early[slab.first_index] = push
+        return None
+
+    def _drain_early(self, sender: str, now: int) -> None:
+        """The gap is closed: what waited behind it, in order, each with its own answer."""
+        store = self._member.store
+        while True:
+            ready = [first for first in self._early if first <= store.end_index + 1]
+            if not ready:
+                return
+            push = self._early.pop(min(ready))
+            assert push.slab is not None
+            verdict = self._append(push, push.slab, now)
+            self._commit(push.commit_index)
+            self._answer(sender, push.seq, push.dispatch_epoch, verdict)
+
+    def _append(self, push: PushRequest, slab: Slab, now: int) -> Verdict:
+        """A slab that starts at or before our end."""
+        member, store = self._member, self._member.store
+        if slab.last_index <= member.committed_index and push.prev_index < store.base.index:
+            return Verdict(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+        verdict = self._match(push, now)
+        if verdict is not OK:
+            return verdict
+        member.verified_index = max(member.verified_index, push.prev_index)
+        try:
+            if slab.first_index <= store.end_index:
+                rest, verdict = self._beyond_overlap(slab, push, now)
+                if rest is None:
+                    return verdict
+                slab = rest
+            if member.unsynced.total > member.config.unsynced_bytes_max:
+                member.effects.sync_wanted = True
+                return Verdict(BUSY)
+            store.append_slab(slab)
+        except EntryError as error:
+            member.event("bad_push", now, "warning", leader=push.leader_id, text=str(error))
+            return Verdict(ResponseCode.UNEXPECTED_ARGUMENT)
+        except StoreFull as error:
+            member.disk_full = True
+            member.alarm("disk_full", str(error), now)
+            return Verdict(ResponseCode.DISK_FULL)
+        member.verified_index = slab.last_index
+        member.unsynced.written(slab.last_index, len(slab.data))
+        member.effects.sync_wanted = True
+        return OK
+
+    def _beyond_overlap(self, slab: Slab, push: PushRequest, now: int) -> tuple[Slab | None, Verdict]:
+        """What of the slab lies beyond our end, once the part that we hold proved equal; it extends `verified`."""
+        member, store = self._member, self._member.store
+        chain = slab.prev_chain
+        offset = 0
+        for number in range(slab.count):
+            index = slab.first_index + number
+            if index > store.end_index:
+                return _tail_of(slab, number, offset, chain), OK
+            entry = unpack_record(slab.data, offset)
+            if entry.index != index:
+                raise EntryError(f"slab {slab.first_index}..{slab.last_index}: entry {entry.index} in place of {index}")
+            chain = None if chain is None else chain_of(entry, chain)
+            ours = store.meta(index)
+            if ours is None or ours.term != entry.term:
+                return None, self._conflict_at(index, -1 if ours is None else ours.term)
+            if chain is not None and ours.chain is not None and chain != ours.chain:
+                self._fork(index, push, now)
+                return None, Verdict(ResponseCode.INTERNAL_ERROR)
+            member.verified_index = max(member.verified_index, index)
+            offset += entry.size
+        return None, OK
+
+
+def _tail_of(slab: Slab, number: int, offset: int, chain: int | None) -> Slab:
+    """The slab without its first `number` records, which take `offset` bytes and end in `chain`."""
+    records = slab.index_records[number * INDEX_UNIT_BYTES :]
+    _magic, _pos, size, _index, term = INDEX_UNIT.unpack_from(records)
+    if size < HEAD_BYTES:
+        raise EntryError(f"slab {slab.first_index}..{slab.last_index}: a record of {size} bytes")
+    return Slab(
+        slab.first_index + number, slab.count - number, slab.pos + offset, slab.data[offset:], records,
+        term, slab.last_term, chain, slab.last_chain,
+    )  # fmt: skip

@@ -1,0 +1,291 @@
+"""Elections: pre-vote, votes and their answers.
+
+Theory. A candidate first asks whether it could win (PRE_VOTE changes nothing anywhere), then makes term + 1 and its own
+vote durable and asks for votes. A member that sees the higher term adopts it and answers REJECT_TERM_NOT_READY, as
+DLedger does; the candidate asks again at once, in the same term. The answers of a round are parsed as DLedger parses
+them (`parse_votes`).
+
+Invariants: one vote a term, durable before its answer leaves (SAFETY E2); only a term that this process raised itself
+is ever led (E1); an answer of another round counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from node.consensus.member_state import MemberState, RoleEvent
+from node.consensus.membership import Membership
+from node.protocol.codes import Role, VoteResult, VoterState
+from node.protocol.messages import TransferTicket, VoteRequest, VoteResponse
+
+
+class ParseResult(StrEnum):
+    """What a round's answers come to (DLedger's names)."""
+
+    PASSED = "PASSED"
+    REVOTE_IMMEDIATELY = "REVOTE_IMMEDIATELY"
+    WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
+    WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"
+
+
+BIGGER_LEDGER = frozenset({VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX})
+
+
+def parse_votes(results: Iterable[VoteResult], needed: int) -> ParseResult:
+    """From the answers so far, the own one included, to what to do; `needed` accepts win."""
+    given = [result for result in results if result is not VoteResult.UNKNOWN]
+    accepted = given.count(VoteResult.ACCEPT)
+    not_ready = given.count(VoteResult.REJECT_TERM_NOT_READY)
+    bigger = sum(1 for result in given if result in BIGGER_LEDGER)
+    if accepted >= needed:
+        return ParseResult.PASSED
+    if not_ready and accepted + not_ready >= needed:
+        return ParseResult.REVOTE_IMMEDIATELY
+    if VoteResult.REJECT_ALREADY_HAS_LEADER in given or len(given) - bigger < needed:
+        return ParseResult.WAIT_TO_REVOTE
+    if accepted + bigger >= needed:
+        return ParseResult.WAIT_TO_REVOTE
+    return ParseResult.WAIT_TO_VOTE_NEXT
+
+
+@dataclass(slots=True)
+class Round:
+    """One round of (pre-)votes; the candidate's own vote is in `results` from the start."""
+
+    pre: bool
+    term: int
+    seq: int
+    ends_at: int
+    needed: int
+    reform: bool
+    ticket: TransferTicket | None
+    results: dict[str, VoteResult] = field(default_factory=dict)
+
+
+class LeaderElector:
+    """One per replica. `on_elected(now)` is called once a quorum voted for us in our term."""
+
+    def __init__(
+        self, member: MemberState, membership: Membership, on_elected: Callable[[int], None], now: int
+    ) -> None:
+        self._member = member
+        self._membership = membership
+        self._on_elected = on_elected
+        self._timing = member.config.timing
+        self._round: Round | None = None
+        # A ticket that the leader handed to us; None unless taking leadership.
+        self._taking: TransferTicket | None = None
+        # Checks a ticket that this member itself handed out as leader.
+        self.ticket_is_ours: Callable[[TransferTicket], bool] = lambda _ticket: False
+        self._timeout_ns = 0
+        self._campaign_at = now
+        self._draw_timeout(now)
+        if not member.others:
+            self._campaign_at = now
+
+    # --- timers -------------------------------------------------------------------------------------------------
+    def _draw_timeout(self, now: int) -> None:
+        timing = self._timing
+        self._timeout_ns = self._member.rng.randrange(timing.election_min_ns, timing.election_max_ns)
+        self._campaign_at = now + self._timeout_ns
+
+    def leader_spoke(self, now: int) -> None:
+        """Any frame from the leader counts as a heartbeat."""
+        self._round = None
+        self._taking = None
+        self._campaign_at = now + self._timeout_ns
+
+    def stepped_down(self, now: int) -> None:
+        """Another term, or no leadership any more: wait before campaigning."""
+        self._round = None
+        self._taking = None
+        self._draw_timeout(now)
+
+    def leader_lost(self, now: int) -> None:
+        """The leader's connection closed: a short random wait, not before the lease's end with lease reads (E5)."""
+        member, timing = self._member, self._timing
+        quick = member.rng.randrange(timing.quick_election_min_ns, timing.quick_election_max_ns)
+        start = now
+        if member.config.lease_reads and member.leader_contact_at is not None:
+            start = max(now, member.leader_contact_at + timing.election_min_ns)
+        else:
+            member.leader_contact_at = None
+        self._campaign_at = min(self._campaign_at, start + quick)
+
+    def _retry_soon(self, now: int) -> None:
+        timing = self._timing
+        self._campaign_at = now + self._member.rng.randrange(timing.vote_retry_min_ns, timing.vote_retry_max_ns)
+
+    def next_deadline(self) -> int | None:
+        if self._member.role is Role.LEADER:
+            return None
+        return self._round.ends_at if self._round is not None else self._campaign_at
+
+    def tick(self, now: int) -> None:
+        if self._member.role is Role.LEADER:
+            return
+        if self._round is not None:
+            if now >= self._round.ends_at:
+                self._close_round(now)
+        elif now >= self._campaign_at:
+            self.campaign(now)
+
+    # --- the candidate's side -----------------------------------------------------------------------------------
+    def campaign(self, now: int) -> None:
+        """The time-out ran out: a pre-vote, if this member may lead at all."""
+        member = self._member
+        reform = self._membership.may_reform()
+        if member.truncating_from is not None or not (reform or member.voter_state is VoterState.VOTER):
+            if member.role is Role.FOLLOWER:
+                member.change_role(RoleEvent.CAMPAIGN, now, "the leader is silent")
+            self._draw_timeout(now)
+            return
+        member.change_role(RoleEvent.CAMPAIGN, now, "no leader for an election time-out")
+        self._open_round(now, pre=True, term=member.term + 1, reform=reform, ticket=None)
+
+    def take_leadership(self, ticket: TransferTicket, now: int) -> None:
+        """The leader told us to: a real campaign at once, with its ticket (E4, E7)."""
+        self._member.change_role(RoleEvent.CAMPAIGN, now, f"told to take leadership of term {ticket.term}")
+        self._taking = ticket
+        self._real_campaign(now, reform=False, ticket=ticket)
+
+    def _real_campaign(self, now: int, *, reform: bool, ticket: TransferTicket | None) -> None:
+        member = self._member
+        member.save(term=member.term + 1, voted_for=member.self_id)
+        member.verified_index = -1
+        member.event("term", now, term=member.term, reason="own campaign")
+        self._open_round(now, pre=False, term=member.term, reform=reform, ticket=ticket)
+
+    def _open_round(self, now: int, *, pre: bool, term: int, reform: bool, ticket: TransferTicket | None) -> None:
+        member = self._member
+        needed = len(member.config.peers) if reform else member.quorum
+        ends_at = now + self._timing.vote_retry_max_ns
+        this = Round(pre, term, member.next_seq(), ends_at, needed, reform, ticket)
+        this.results[member.self_id] = VoteResult.ACCEPT
+        self._round = this
+        store = member.store
+        request = VoteRequest(
+            this.seq, member.self_id, term, store.end_index, store.end_term, pre=pre, ticket=ticket, reform=reform
+        )
+        for peer_id in member.others:
+            member.send(peer_id, request)
+        if needed == 1:
+            self._passed(this, now)
+
+    def handle_answer(self, sender: str, answer: VoteResponse, now: int) -> None:
+        """A vote's answer; a higher term in it is adopted, an answer of another round ignored."""
+        member, this = self._member, self._round
+        if this is None or answer.seq != this.seq or answer.pre != this.pre or sender in this.results:
+            return
+        if answer.term > member.term:
+            member.adopt_term(answer.term, now, f"{sender} knows it")
+            self._round = None
+            self._taking = None
+            self._retry_soon(now)
+            return
+        counts = this.reform or self._membership.counts(sender)
+        this.results[sender] = answer.result if counts else VoteResult.UNKNOWN
+        parsed = parse_votes(this.results.values(), this.needed)
+        if parsed is ParseResult.PASSED:
+            self._passed(this, now)
+        elif parsed is ParseResult.REVOTE_IMMEDIATELY:
+            self._open_round(now, pre=this.pre, term=this.term, reform=this.reform, ticket=this.ticket)
+        elif len(this.results) == len(member.config.peers):
+            self._close_round(now)
+
+    def _passed(self, this: Round, now: int) -> None:
+        self._round = None
+        if this.pre:
+            self._real_campaign(now, reform=this.reform, ticket=None)
+            return
+        self._taking = None
+        if this.reform:
+            self._membership.reformed(now)
+        self._member.change_role(RoleEvent.ELECTED, now, f"elected in term {this.term}")
+        self._on_elected(now)
+
+    def _close_round(self, now: int) -> None:
+        """Not won: when to try again depends on why (DLedger's parse of results)."""
+        this = self._round
+        assert this is not None
+        self._round = None
+        self._taking = None
+        parsed = parse_votes(this.results.values(), this.needed)
+        has_leader = VoteResult.REJECT_ALREADY_HAS_LEADER in this.results.values()
+        if parsed is ParseResult.WAIT_TO_REVOTE and has_leader:
+            self._draw_timeout(now)  # whoever leads will speak to us, or stop speaking to them
+        else:
+            self._retry_soon(now)
+
+    # --- the voter's side ---------------------------------------------------------------------------------------
+    def handle_vote(self, sender: str, vote: VoteRequest, now: int) -> None:
+        result = self._judge(sender, vote, now)
+        self._member.send(sender, VoteResponse(vote.seq, self._member.term, result, pre=vote.pre))
+
+    def _judge(self, sender: str, vote: VoteRequest, now: int) -> VoteResult:
+        member, store = self._member, self._member.store
+        if vote.candidate_id not in member.config.peers:
+            return VoteResult.REJECT_UNKNOWN_LEADER
+        if vote.candidate_id == member.self_id or vote.candidate_id != sender:
+            return VoteResult.REJECT_UNEXPECTED_LEADER
+        if vote.ledger_end_term < store.end_term:
+            return VoteResult.REJECT_EXPIRED_LEDGER_TERM
+        if vote.ledger_end_term == store.end_term and vote.ledger_end_index < store.end_index:
+            return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+        may_vote = self._membership.may_reform() if vote.reform else member.voter_state is VoterState.VOTER
+        if vote.pre:
+            return self._judge_pre(vote, may_vote, now)
+        return self._judge_real(vote, may_vote, now)
+
+    def _judge_pre(self, vote: VoteRequest, may_vote: bool, now: int) -> VoteResult:
+        """Changes nothing here (E3)."""
+        member = self._member
+        if member.leader_alive(now):
+            return VoteResult.REJECT_ALREADY_HAS_LEADER
+        if vote.term <= max(member.term, member.hard.vote_floor):
+            return VoteResult.REJECT_EXPIRED_VOTE_TERM
+        if vote.ledger_end_term > vote.term:
+            return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
+        return VoteResult.ACCEPT if may_vote else VoteResult.UNKNOWN
+
+    def _judge_real(self, vote: VoteRequest, may_vote: bool, now: int) -> VoteResult:
+        member = self._member
+        if vote.term < member.term:
+            return VoteResult.REJECT_EXPIRED_VOTE_TERM
+        if vote.term > member.term:
+            if member.leader_alive(now) and not self._ticket_valid(vote):
+                return VoteResult.REJECT_ALREADY_HAS_LEADER  # without adopting its term (E4)
+            member.adopt_term(vote.term, now, f"{vote.candidate_id} campaigns in it")
+            self.stepped_down(now)
+            return VoteResult.REJECT_TERM_NOT_READY
+        if member.hard.voted_for != vote.candidate_id:
+            if member.leader_id is not None:
+                return VoteResult.REJECT_ALREADY_HAS_LEADER
+            if member.hard.voted_for is not None:
+                return VoteResult.REJECT_ALREADY_VOTED
+        if vote.term < member.store.end_term:
+            return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
+        if self._taking is not None:
+            return VoteResult.REJECT_TAKING_LEADERSHIP
+        if vote.term <= member.hard.vote_floor:
+            return VoteResult.REJECT_ALREADY_VOTED  # perhaps, before its record of it was lost
+        if not may_vote:
+            return VoteResult.UNKNOWN
+        if member.hard.voted_for is None:
+            member.save(voted_for=vote.candidate_id)
+            member.event("vote", now, candidate=vote.candidate_id, term=vote.term)
+        if vote.reform:
+            self._membership.voted_to_reform(vote.candidate_id, vote.term)
+        self._draw_timeout(now)
+        return VoteResult.ACCEPT
+
+    def _ticket_valid(self, vote: VoteRequest) -> bool:
+        """The leader of our present term handed it to this candidate for the very next one (E4)."""
+        ticket, member = vote.ticket, self._member
+        if ticket is None or ticket.transferee_id != vote.candidate_id:
+            return False
+        if ticket.term != member.term or vote.term != ticket.term + 1:
+            return False
+        return member.role is not Role.LEADER or self.ticket_is_ours(ticket)

@@ -1,0 +1,309 @@
+"""One leadership, from the election to the step-down: dispatchers, closures, heartbeats, commit.
+
+Built when a quorum elected us, thrown away when we step down, so that nothing of one term can leak into another.
+
+Invariants: an entry of the own term (a NOOP) is the first thing appended; the committed index moves only by
+`committable` over the voters' watermarks (SAFETY R3); without a quorum of answers for an election time-out the
+leadership ends (E6). Slabs go to the followers before the leader's own sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from node.consensus.api import Proposal
+from node.consensus.closures import Closure, ClosureTable
+from node.consensus.entry_dispatcher import EntryDispatcher
+from node.consensus.member_state import MemberState, RoleEvent
+from node.consensus.membership import Membership
+from node.consensus.quorum_ack_checker import committable, quorum_value
+from node.consensus.reads import ALWAYS, LeaderReads
+from node.protocol.codes import DispatcherState, ResponseCode, VoterState
+from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, EntryError, Magic, Slab
+from node.protocol.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    PushResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
+)
+from node.store.log_store import StoreFull
+
+STANDING_BACK = (DispatcherState.DIVERGED, DispatcherState.INSTALL_SNAPSHOT)
+
+
+class Leadership:
+    """See the module's docstring. `first_epoch` keeps dispatcher epochs apart within this process."""
+
+    def __init__(self, member: MemberState, membership: Membership, first_epoch: int, now: int) -> None:
+        self._member = member
+        self._membership = membership
+        self._timing = member.config.timing
+        self.term = member.term
+        self.own_term_from = member.store.end_index + 1
+        self.closures = ClosureTable(member.config, member.term)
+        self.reads = LeaderReads(member, membership.counts, now)
+        self.dispatchers = {peer: EntryDispatcher(member, peer, first_epoch, now) for peer in member.others}
+        self._answered_at = dict.fromkeys(member.others, now)
+        self._beat_at = now
+        self._fits_bytes = min(BODY_BYTES_MAX, member.store.data_file_size - HEAD_BYTES - BLANK_BYTES)
+        # When each recent slab was appended, for lag in milliseconds: (last index, at).
+        self.appended_at: list[tuple[int, int]] = []
+
+    def begin(self, now: int) -> None:
+        """Heartbeats, COMPARE to every connected peer, and the NOOP that commits earlier terms (R3)."""
+        for peer_id, dispatcher in self.dispatchers.items():
+            dispatcher.connected = self._membership.peers[peer_id].connected
+        self.beat(now)
+        for dispatcher in self.dispatchers.values():
+            dispatcher.pump(now)
+        try:
+            self._append([b""], Magic.NOOP, now)
+        except StoreFull as error:
+            self._member.disk_full = True
+            self._member.alarm("disk_full", str(error), now)
+
+    def next_epoch(self) -> int:
+        """Above every epoch that this leadership used."""
+        return max((d.dispatch_epoch for d in self.dispatchers.values()), default=0) + 1
+
+    # --- appending ----------------------------------------------------------------------------------------------
+    def propose_many(self, proposals: Sequence[Proposal], now: int) -> list[Closure]:
+        """One append for everything that may be appended; each request gets its own outcome."""
+        member = self._member
+        closures: list[Closure] = []
+        accepted: list[tuple[Proposal, Closure]] = []
+        bodies: list[bytes] = []
+        total_bytes = 0
+        for proposal in proposals:
+            closure = Closure(proposal.on_done)
+            closures.append(closure)
+            next_index = member.store.end_index + 1 + len(bodies)
+            size_bytes = sum(map(len, proposal.bodies))
+            refusal = self._refusal(proposal, next_index)
+            if refusal is None and not self._room(len(accepted) + 1, len(bodies), proposal, total_bytes + size_bytes):
+                refusal = (ResponseCode.LEADER_PENDING_FULL, "too much waits for its quorum or its sync already")
+            if refusal is not None:
+                closure.refuse(refusal[0], member.self_id, refusal[1])
+                continue
+            closure.first_index = next_index
+            closure.last_index = next_index + len(proposal.bodies) - 1
+            closure.size_bytes = size_bytes
+            accepted.append((proposal, closure))
+            bodies.extend(proposal.bodies)
+            total_bytes += size_bytes
+        if accepted:
+            self._append_accepted(accepted, bodies, now)
+        return closures
+
+    def _refusal(self, proposal: Proposal, next_index: int) -> tuple[ResponseCode, str] | None:
+        if not proposal.bodies:
+            return ResponseCode.REQUEST_WITH_EMPTY_BODYS, "no entry to append"
+        longest = max(map(len, proposal.bodies))
+        if longest > self._fits_bytes:
+            text = f"a body of {longest} bytes is over the limit of {self._fits_bytes}"
+            return ResponseCode.UNEXPECTED_ARGUMENT, text
+        if proposal.expected_index is not None and proposal.expected_index != next_index:
+            text = f"expected index {proposal.expected_index}, the log ends at {next_index - 1}"
+            return ResponseCode.INCONSISTENT_INDEX, text
+        return None
+
+    def _room(self, requests: int, entries: int, proposal: Proposal, size_bytes: int) -> bool:
+        member = self._member
+        unsynced = member.unsynced.total
+        if unsynced > 0 and unsynced + size_bytes > member.config.unsynced_bytes_max:
+            return False
+        return self.closures.room_for(requests, entries + len(proposal.bodies), size_bytes)
+
+    def _append_accepted(self, accepted: list[tuple[Proposal, Closure]], bodies: list[bytes], now: int) -> None:
+        member = self._member
+        default_ns = self._timing.closure_timeout_ns
+        try:
+            slabs = self._write(bodies, Magic.NORMAL, now)
+        except (StoreFull, EntryError) as error:
+            full = isinstance(error, StoreFull)
+            if full:
+                member.disk_full = True
+                member.alarm("disk_full", str(error), now)
+            code = ResponseCode.DISK_FULL if full else ResponseCode.UNEXPECTED_ARGUMENT
+            for _proposal, closure in accepted:
+                closure.first_index = closure.last_index = -1
+                closure.refuse(code, member.self_id, str(error))
+            return
+        for proposal, closure in accepted:  # registered before anything can commit them (FORMATS 6.9)
+            closure.term = self.term
+            closure.created_at = now
+            closure.deadline = now + (default_ns if proposal.timeout_ns is None else proposal.timeout_ns)
+            self.closures.add(closure)
+        self._replicate(slabs, now)
+
+    def _append(self, bodies: list[bytes], magic: int, now: int) -> None:
+        self._replicate(self._write(bodies, magic, now), now)
+
+    def _write(self, bodies: list[bytes], magic: int, now: int) -> list[Slab]:
+        member = self._member
+        self._prev_term = member.store.end_term
+        slabs = member.store.append_as_leader(bodies, self.term, magic)
+        for slab in slabs:
+            member.unsynced.written(slab.last_index, len(slab.data))
+        self.appended_at.append((member.store.end_index, now))
+        if len(self.appended_at) > 4096:
+            del self.appended_at[:2048]
+        return slabs
+
+    def _replicate(self, slabs: list[Slab], now: int) -> None:
+        for dispatcher in self.dispatchers.values():
+            dispatcher.push_new(slabs, self._prev_term, now)
+        self._member.effects.sync_wanted = True
+        self.advance_commit(now)
+
+    # --- commit -------------------------------------------------------------------------------------------------
+    def watermarks(self) -> dict[str, int]:
+        """What each voter contributes; -1 where it has no share in the quorum."""
+        marks = {self._member.self_id: self._member.own_watermark()}
+        for peer_id, dispatcher in self.dispatchers.items():
+            marks[peer_id] = dispatcher.watermark_index if self._membership.counts(peer_id) else -1
+        return marks
+
+    def advance_commit(self, now: int) -> None:
+        """Commits what a quorum holds, and whatever waited for it."""
+        member = self._member
+        index = committable(self.watermarks().values(), member.committed_index, self.own_term_from)
+        if index is None or not member.advance_commit(index):
+            return
+        self.closures.commit(index, member.self_id)
+        self._drain_reads(now)
+
+    @property
+    def own_entry_committed(self) -> bool:
+        return self._member.committed_index >= self.own_term_from
+
+    # --- answers ------------------------------------------------------------------------------------------------
+    def _heard(self, peer_id: str, seq: int, now: int) -> None:
+        """An answer of our term: counts for check-quorum and reads, unless the peer has no share (E6, R6)."""
+        if self._membership.counts(peer_id) and self.dispatchers[peer_id].state not in STANDING_BACK:
+            self._answered_at[peer_id] = now
+            if seq >= 0:
+                self.reads.answered(peer_id, seq)
+                self._drain_reads(now)
+
+    def handle_push_answer(self, sender: str, answer: PushResponse, now: int) -> None:
+        member = self._member
+        if answer.term > member.term:
+            member.adopt_term(answer.term, now, f"{sender} knows it")
+            return
+        if answer.term != member.term:
+            return
+        if answer.code in (ResponseCode.NOT_FOLLOWER, ResponseCode.INCONSISTENT_LEADER):
+            member.two_leaders(sender, now)
+            return
+        if answer.code in (ResponseCode.UNKNOWN_MEMBER, ResponseCode.UNEXPECTED_MEMBER):
+            member.alarm("peer_refuses", f"{sender} answers {answer.code.name}", now, peer_id=sender)
+            return
+        if self.dispatchers[sender].answered(answer, now):
+            self.advance_commit(now)
+        self._heard(sender, answer.seq, now)
+
+    def handle_beat_answer(self, sender: str, answer: HeartBeatResponse, now: int) -> None:
+        """DLedger's parse of heartbeat results."""
+        member = self._member
+        if answer.term > member.term:
+            member.adopt_term(answer.term, now, f"{sender} knows it")
+        elif answer.code is ResponseCode.SUCCESS and answer.term == member.term:
+            self._membership.voter_state_seen(sender, answer.voter_state, now)
+            self._heard(sender, answer.seq, now)
+            self.dispatchers[sender].peer_end_seen(answer.end_index, now)
+        elif answer.code is ResponseCode.TERM_NOT_READY:
+            self._beat_one(sender, member.next_seq())
+        elif answer.code is ResponseCode.INCONSISTENT_LEADER:
+            member.change_role(RoleEvent.DEPOSED, now, f"{sender} follows another leader of term {member.term}")
+        elif answer.code in (ResponseCode.UNKNOWN_MEMBER, ResponseCode.UNEXPECTED_MEMBER):
+            member.alarm("peer_refuses", f"{sender} answers {answer.code.name}", now, peer_id=sender)
+
+    # --- heartbeats, check-quorum -------------------------------------------------------------------------------
+    def _beat_one(self, peer_id: str, seq: int) -> None:
+        member = self._member
+        commit = member.committed_index
+        member.send(peer_id, HeartBeatRequest(seq, member.self_id, member.term, commit, member.chain_at(commit)))
+
+    def beat(self, now: int) -> None:
+        """One round of heartbeats, under one number for all peers."""
+        seq = self._member.next_seq()
+        for peer_id in self.dispatchers:
+            self._beat_one(peer_id, seq)
+        self.reads.round_sent(seq, now)
+        self._beat_at = now + self._timing.heartbeat_ns
+
+    def quorum_contact_at(self) -> int:
+        """Since when a quorum has answered; we ourselves always do. Only answers that count move it (`_heard`)."""
+        return quorum_value([ALWAYS, *self._answered_at.values()])
+
+    def tick(self, now: int) -> None:
+        member = self._member
+        if now >= self.quorum_contact_at() + self._timing.election_max_ns:
+            member.change_role(RoleEvent.DEPOSED, now, "no quorum of answers for an election time-out")
+            return
+        if now >= self._beat_at:
+            self.beat(now)
+            for dispatcher in self.dispatchers.values():
+                dispatcher.push_commit(now)
+        for dispatcher in self.dispatchers.values():
+            dispatcher.tick(now)
+        self.closures.expire(now, member.self_id)
+        self.reads.expire(now)
+
+    def next_deadline(self) -> int:
+        times = [self._beat_at, self.quorum_contact_at() + self._timing.election_max_ns]
+        waits = [self.closures.next_deadline(), self.reads.next_deadline()]
+        waits += [dispatcher.next_deadline() for dispatcher in self.dispatchers.values()]
+        return min([*times, *(at for at in waits if at is not None)])
+
+    # --- reads --------------------------------------------------------------------------------------------------
+    def read_index(self, deliver: Callable[[ResponseCode, int], None], now: int) -> None:
+        """A linearizable read that arrived here."""
+        if self.own_entry_committed and self.reads.lease_holds(now):
+            deliver(ResponseCode.SUCCESS, self._member.committed_index)
+            return
+        if self.reads.add(deliver, now):
+            self.beat(now)
+        self._drain_reads(now)
+
+    def _drain_reads(self, now: int) -> None:
+        if self.reads.drain(self.own_entry_committed):
+            self.beat(now)
+
+    def handle_read_index(self, sender: str, request: ReadIndexRequest, now: int) -> None:
+        """A follower's read, or a joining member's question for its target (SAFETY C1, E8)."""
+        member = self._member
+
+        def deliver(code: ResponseCode, index: int) -> None:
+            if code is ResponseCode.SUCCESS:
+                self.dispatchers[sender].push_commit(now, at_once=True)
+            end = member.store.end_index
+            member.send(sender, ReadIndexResponse(request.seq, member.term, code, index, end))
+
+        if self.reads.add(deliver, now):
+            self.beat(now)
+        self._drain_reads(now)
+
+    # --- end ----------------------------------------------------------------------------------------------------
+    def end(self, reason: str, now: int) -> None:
+        """Steps down: the fate of what waits is unknown (E6)."""
+        self.closures.fail_all(ResponseCode.TERM_CHANGED, None, f"leadership of term {self.term} ended: {reason}")
+        self.reads.fail_all(ResponseCode.TERM_CHANGED)
+        for peer_id in self.dispatchers:
+            for alarm in ("diverged", "fork", "needs_snapshot", "peer_disk_full", "read_failed"):
+                self._member.clear_alarm(alarm, now, peer_id=peer_id)
+
+    def may_take_over(self, peer_id: str) -> ResponseCode:
+        """Whether leadership could go to that peer now (DLedger's refusals)."""
+        dispatcher = self.dispatchers[peer_id]
+        if not dispatcher.connected:
+            return ResponseCode.NETWORK_ERROR
+        view = self._membership.peers[peer_id]
+        if view.voter_state is not VoterState.VOTER or dispatcher.state in STANDING_BACK:
+            return ResponseCode.ILLEGAL_MEMBER_STATE
+        behind = self._member.store.end_index - dispatcher.match_index
+        if dispatcher.state is not DispatcherState.APPEND or behind >= self._member.config.max_transfer_wait_index:
+            return ResponseCode.FALL_BEHIND_TOO_MUCH
+        return ResponseCode.SUCCESS

@@ -1,0 +1,223 @@
+"""What one member knows about itself: role, term and vote, leader, and where its log stands.
+
+Invariants: the term never goes down, and a vote is given once a term; both leave here only as `effects.hard_state`,
+which the driver makes durable before anything else of the batch. `committed_index` never goes down and never passes
+the log's end. `verified_index` belongs to one leader in one term and one process (SAFETY R1). Role changes follow
+`ROLE_TRANSITIONS`; anything unlisted raises.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from node.consensus.api import ReplicaConfig
+from node.consensus.effects import Effects, Event, Send
+from node.consensus.status import AlarmStatus
+from node.protocol.codes import FlushMode, Role, VoterState
+from node.protocol.messages import Message
+from node.store.log_store import LogStore
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+class RoleEvent(StrEnum):
+    """What can change a role."""
+
+    CAMPAIGN = "campaign"  # no live leader for an election time-out, or told to take leadership
+    ELECTED = "elected"  # a quorum voted for us
+    FOLLOW = "follow"  # a leader of our term spoke
+    DEPOSED = "deposed"  # a higher term, or no quorum of answers
+
+
+ROLE_TRANSITIONS: Mapping[tuple[Role, RoleEvent], Role] = {
+    (Role.CANDIDATE, RoleEvent.CAMPAIGN): Role.CANDIDATE,
+    (Role.FOLLOWER, RoleEvent.CAMPAIGN): Role.CANDIDATE,
+    (Role.CANDIDATE, RoleEvent.ELECTED): Role.LEADER,
+    (Role.CANDIDATE, RoleEvent.FOLLOW): Role.FOLLOWER,
+    (Role.FOLLOWER, RoleEvent.FOLLOW): Role.FOLLOWER,
+    (Role.CANDIDATE, RoleEvent.DEPOSED): Role.CANDIDATE,
+    (Role.FOLLOWER, RoleEvent.DEPOSED): Role.CANDIDATE,
+    (Role.LEADER, RoleEvent.DEPOSED): Role.CANDIDATE,
+}
+
+
+class UnsyncedBytes:
+    """How many bytes were written that no sync has covered yet (SAFETY S9); one item per slab."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._slabs: deque[tuple[int, int]] = deque()
+
+    def written(self, last_index: int, size_bytes: int) -> None:
+        """A slab that ends at `last_index` went to the page cache."""
+        self._slabs.append((last_index, size_bytes))
+        self.total += size_bytes
+
+    def durable(self, index: int) -> None:
+        """A sync covered everything up to `index`."""
+        while self._slabs and self._slabs[0][0] <= index:
+            self.total -= self._slabs.popleft()[1]
+
+    def cut(self, cut_index: int) -> None:
+        """Everything from `cut_index` on is gone."""
+        while self._slabs and self._slabs[-1][0] >= cut_index:
+            self.total -= self._slabs.pop()[1]
+
+
+class MemberState:
+    """Shared by the parts of one replica; `effects` collects what the driver must do."""
+
+    def __init__(self, config: ReplicaConfig, store: LogStore, rng: Random, now: int) -> None:
+        self.config = config
+        self.store = store
+        self.rng = rng
+        self.self_id = config.self_id
+        self.others: tuple[str, ...] = tuple(sorted(peer for peer in config.peers if peer != config.self_id))
+        self.quorum = config.quorum
+        self.effects = Effects()
+        # Called with a reason just before this member stops being the leader.
+        self.on_abdicate: Callable[[str, int], None] = lambda _reason, _now: None
+
+        self.hard = store.hard_state
+        self.role = Role.CANDIDATE
+        self.role_since = now
+        self.leader_id: str | None = None
+        # The follower's lease of its leader: the last frame from it, None once the lease is void.
+        self.leader_contact_at: int | None = None
+
+        self.committed_index = min(store.recovered_commit_index, store.end_index)
+        self.durable_index = min(store.durable_index, store.end_index)
+        self.verified_index = -1
+        self.log_epoch = 0
+        self.truncating_from: int | None = None
+        self.unsynced = UnsyncedBytes()
+        self.disk_full = False
+        self.alarms: dict[tuple[str, str | None], AlarmStatus] = {}
+        self._seq = 0
+        if store.end_term > self.hard.term:
+            # The log was written under a term that never became durable here: we may have voted in it (E1, E2).
+            floor = max(self.hard.vote_floor, store.end_term)
+            self.save(term=store.end_term, voted_for=None, vote_floor=floor)
+
+    # --- hard state ---------------------------------------------------------------------------------------------
+    @property
+    def term(self) -> int:
+        return self.hard.term
+
+    @property
+    def voter_state(self) -> VoterState:
+        return self.hard.voter_state
+
+    def save(self, **changes: Any) -> None:
+        """Changes the hard state; it is durable before this batch's sends leave (E2)."""
+        after = replace(self.hard, **changes)
+        if after.term < self.hard.term:
+            raise AssertionError(f"term went down from {self.hard.term} to {after.term}")
+        self.hard = after
+        self.effects.hard_state = after
+
+    # --- roles --------------------------------------------------------------------------------------------------
+    def change_role(self, event: RoleEvent, now: int, reason: str) -> None:
+        """Follows ROLE_TRANSITIONS."""
+        to = ROLE_TRANSITIONS.get((self.role, event))
+        if to is None:
+            raise AssertionError(f"{self.self_id}: {event} is impossible as {self.role} in term {self.term}")
+        if self.role is Role.LEADER:
+            self.on_abdicate(reason, now)
+        if to is not self.role:
+            self.event("role", now, role=to.value, was=self.role.value, term=self.term, reason=reason)
+            self.role_since = now
+        self.role = to
+        if to is Role.LEADER:
+            self.leader_id = self.self_id
+        elif to is Role.CANDIDATE:
+            self.leader_id = None
+            self.leader_contact_at = None
+
+    def adopt_term(self, term: int, now: int, reason: str) -> None:
+        """A higher term exists: whoever leads a lower one is deposed, and votes start anew."""
+        if term <= self.term:
+            raise AssertionError(f"adopting term {term} from {self.term}")
+        self.change_role(RoleEvent.DEPOSED, now, reason)
+        self.save(term=term, voted_for=None)
+        self.verified_index = -1
+        self.event("term", now, term=term, reason=reason)
+
+    def follow(self, leader_id: str, now: int) -> None:
+        """The leader of our term spoke: renews the lease."""
+        if self.leader_id != leader_id:
+            self.change_role(RoleEvent.FOLLOW, now, f"{leader_id} leads term {self.term}")
+            self.leader_id = leader_id
+            self.event("leader", now, leader=leader_id, term=self.term)
+        self.leader_contact_at = now
+
+    def leader_alive(self, now: int) -> bool:
+        """Whether votes against the present leader are refused (E3, E4); a leader is alive to itself."""
+        if self.role is Role.LEADER:
+            return True
+        contact = self.leader_contact_at
+        return self.leader_id is not None and contact is not None and now < contact + self.config.timing.election_min_ns
+
+    # --- the log ------------------------------------------------------------------------------------------------
+    def own_watermark(self) -> int:
+        """What this member itself contributes to a quorum as leader (R3)."""
+        return self.durable_index if self.config.flush is FlushMode.SYNC else self.store.end_index
+
+    def advance_commit(self, index: int) -> bool:
+        """Moves the committed index up, never down; True if it moved."""
+        if index <= self.committed_index:
+            return False
+        if index > self.store.end_index:
+            raise AssertionError(f"commit {index} beyond the end {self.store.end_index}")
+        self.committed_index = index
+        self.store.note_progress(index, index)
+        return True
+
+    def chain_at(self, index: int) -> int | None:
+        """The chain at `index`, None where it is not known."""
+        meta = self.store.meta(index)
+        return None if meta is None else meta.chain
+
+    # --- what leaves --------------------------------------------------------------------------------------------
+    def next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    @property
+    def last_seq(self) -> int:
+        """Every frame sent from now on has a higher number."""
+        return self._seq
+
+    def send(self, to: str, message: Message) -> None:
+        self.effects.sends.append(Send(to, message))
+
+    def event(self, kind: str, now: int, severity: str = "info", **detail: Any) -> None:
+        """Something for people; `now` keeps callers honest about the moment it belongs to."""
+        self.effects.events.append(Event(kind, {"at_ns": now, **detail}, severity))
+
+    def alarm(self, code: str, text: str, now: int, *, peer_id: str | None = None, severity: str = "critical") -> None:
+        """Raises an alarm; one that stands already only gets the new text."""
+        known = self.alarms.get((code, peer_id))
+        self.alarms[(code, peer_id)] = AlarmStatus(code, severity, peer_id, text, known.since_at_ns if known else now)
+        if known is None:
+            self.event("alarm", now, severity, code=code, peer=peer_id, text=text)
+
+    def clear_alarm(self, code: str, now: int, *, peer_id: str | None = None) -> None:
+        """The reason is gone."""
+        if self.alarms.pop((code, peer_id), None) is not None:
+            self.event("alarm_cleared", now, code=code, peer=peer_id)
+
+    def two_leaders(self, other: str, now: int) -> None:
+        """Impossible by E1 and E2; if it ever happens, nobody should have to guess."""
+        text = f"{other} and {self.leader_id} both claim to lead term {self.term}"
+        self.alarm("two_leaders", text, now, peer_id=other)
+
+    def take_effects(self) -> Effects:
+        """Hands over what has gathered and starts an empty batch."""
+        taken, self.effects = self.effects, Effects()
+        return taken

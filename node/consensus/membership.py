@@ -1,0 +1,245 @@
+"""Who belongs to the group, who may vote, and how a member comes to vote (SAFETY E8).
+
+Theory. A vote or an ack may only count if the member that gives it still holds whatever it acknowledged before. So
+each store has an identity that its peers record before they count it, and a store that may have lost history is
+REJOINING until it holds everything that a confirmed leader held after the joining began. FORMING is a new store that
+waits to learn whether its group is new as well.
+
+Invariants: FORMING and REJOINING members neither vote nor count; a member becomes VOTER by exactly one of three ways:
+forming (`_try_forming`), joining (`_try_complete`), re-forming (`reformed`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node.consensus.member_state import MemberState
+from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
+from node.protocol.messages import Hello, ReadIndexRequest, ReadIndexResponse
+
+VERSION = 1
+
+
+@dataclass(slots=True)
+class PeerView:
+    """What is known of one peer; `hello` is the last one accepted."""
+
+    hello: Hello | None = None
+    connected: bool = False
+    voter_state: VoterState | None = None
+    counts: bool = False
+
+
+class Membership:
+    """One per replica."""
+
+    def __init__(self, member: MemberState, now: int) -> None:
+        self._member = member
+        self.peers: dict[str, PeerView] = {peer_id: PeerView() for peer_id in member.others}
+        # REJOINING: what must be durable here before we vote again, and under which (term, leader) it was told.
+        self.target_index: int | None = None
+        self._target_of: tuple[int, str] | None = None
+        self._target_seq: int | None = None
+        self._ask_at = now
+        self._reform_vote: tuple[int, str] | None = None
+        self._try_forming(now)
+
+    # --- HELLO --------------------------------------------------------------------------------------------------
+    def hello(self, seq: int, *, answer: bool = False, code: ResponseCode, detail: str | None = None) -> Hello:
+        """Our own HELLO."""
+        member, store = self._member, self._member.store
+        config = member.config
+        return Hello(
+            seq=seq,
+            group=config.group,
+            node_id=config.self_id,
+            store_id=store.store_id,
+            voter_state=member.voter_state,
+            end_index=store.end_index,
+            sealed_from=store.sealed_from,
+            peers_hash=config.peers_hash,
+            data_file_size=store.data_file_size,
+            index_file_size=store.index_file_size,
+            flush=config.flush,
+            lease_reads=config.lease_reads,
+            api_url=config.api_url,
+            code=code,
+            detail=detail,
+            recorded=dict(member.hard.store_ids),
+            answer=answer,
+        )
+
+    def _judge(self, sender: str, hello: Hello) -> tuple[ResponseCode, str | None]:
+        config, store = self._member.config, self._member.store
+        if hello.group != config.group:
+            return ResponseCode.UNKNOWN_GROUP, f"this is group {config.group!r}, not {hello.group!r}"
+        if hello.node_id not in self.peers:
+            return ResponseCode.UNKNOWN_MEMBER, f"{hello.node_id!r} is not a peer of {config.self_id!r}"
+        if hello.node_id != sender:
+            return ResponseCode.UNEXPECTED_MEMBER, f"{sender!r} says it is {hello.node_id!r}"
+        for name, ours, theirs in (
+            ("peers", config.peers_hash, hello.peers_hash),
+            ("data_file_size", store.data_file_size, hello.data_file_size),
+            ("index_file_size", store.index_file_size, hello.index_file_size),
+            ("flush", config.flush, hello.flush),
+            ("lease_reads", config.lease_reads, hello.lease_reads),
+        ):
+            if ours != theirs:
+                text = f"{name} differs: {theirs} at {hello.node_id}, {ours} at {config.self_id}"
+                return ResponseCode.UNEXPECTED_ARGUMENT, text
+        if not hello.version_min <= VERSION <= hello.version_max:
+            text = f"versions {hello.version_min}..{hello.version_max} are spoken there, {VERSION} here"
+            return ResponseCode.UNEXPECTED_ARGUMENT, text
+        return ResponseCode.SUCCESS, None
+
+    def handle_hello(self, sender: str, hello: Hello, now: int) -> None:
+        """A peer's HELLO, or its answer to ours: take it in, answer a request."""
+        code, detail = self._judge(sender, hello)
+        refused = detail if code is not ResponseCode.SUCCESS else hello.detail or "refused"
+        if code is ResponseCode.SUCCESS and hello.code is ResponseCode.SUCCESS:
+            self._member.clear_alarm("hello_refused", now, peer_id=sender)
+            self._take_in(sender, hello, now)
+        else:
+            text = f"no connection with {sender}: {refused}"
+            self._member.alarm("hello_refused", text, now, peer_id=sender if sender in self.peers else None)
+        if not hello.answer:
+            self._member.send(sender, self.hello(hello.seq, answer=True, code=code, detail=detail))
+
+    def _take_in(self, sender: str, hello: Hello, now: int) -> None:
+        peer = self.peers[sender]
+        peer.hello = hello
+        self.voter_state_seen(sender, hello.voter_state, now)
+        if self._member.voter_state is VoterState.FORMING:
+            self._try_forming(now)
+
+    def voter_state_seen(self, peer_id: str, state: VoterState, now: int) -> None:
+        """A peer said what it is; a VOTER's store is on record before it counts."""
+        peer = self.peers[peer_id]
+        if state is peer.voter_state and (peer.counts or state is not VoterState.VOTER):
+            hello = peer.hello
+            if hello is None or self._member.hard.store_ids.get(peer_id) in (None, hello.store_id):
+                return
+        peer.voter_state = state
+        peer.counts = False
+        if state is VoterState.VOTER and peer.hello is not None:
+            self._record(peer_id, peer.hello.store_id, now)
+            peer.counts = True
+
+    def _record(self, peer_id: str, store_id: str, now: int) -> None:
+        member = self._member
+        known = member.hard.store_ids.get(peer_id)
+        if known == store_id:
+            return
+        if known is not None:
+            member.event("store_replaced", now, "warning", peer=peer_id, was=known, store_id=store_id)
+        member.save(store_ids={**member.hard.store_ids, peer_id: store_id})
+
+    def counts(self, peer_id: str) -> bool:
+        """Whether that peer's votes and acks have a share in a quorum."""
+        return self.peers[peer_id].counts
+
+    # --- FORMING ------------------------------------------------------------------------------------------------
+    def _try_forming(self, now: int) -> None:
+        """VOTER with a quorum of equally new members; REJOINING where the group already has a history."""
+        member = self._member
+        if member.voter_state is not VoterState.FORMING:
+            return
+        hellos = [peer.hello for peer in self.peers.values() if peer.hello is not None]
+        own = member.store.store_id
+        for hello in hellos:
+            recorded = hello.recorded.get(member.self_id)
+            if recorded not in (None, own):
+                self._become(VoterState.REJOINING, f"{hello.node_id} knew another store of this member", now)
+                return
+            if hello.end_index >= 0:
+                self._become(VoterState.REJOINING, f"{hello.node_id} already holds entries", now)
+                return
+        new = sum(1 for hello in hellos if hello.voter_state in (VoterState.FORMING, VoterState.VOTER))
+        if new + 1 >= member.quorum:
+            self._become(VoterState.VOTER, "a quorum of the group is as new as this member", now)
+
+    def leader_spoke(self, now: int) -> None:
+        """A FORMING member that hears a leader came late: it joins through that leader."""
+        member = self._member
+        if member.voter_state is VoterState.FORMING:
+            self._become(VoterState.REJOINING, f"{member.leader_id} already leads the group", now)
+        if self._reform_vote is not None and self._reform_vote == (member.term, member.leader_id):
+            self.reformed(now)
+
+    def _become(self, state: VoterState, reason: str, now: int, **also: int) -> None:
+        member = self._member
+        was = member.voter_state
+        member.save(voter_state=state, **also)
+        member.event("voter_state", now, "info", state=state.value, was=was.value, reason=reason)
+
+    # --- REJOINING ----------------------------------------------------------------------------------------------
+    def tick(self, now: int) -> None:
+        """Asks the leader how far this member has to come; anew under each leader."""
+        member = self._member
+        if member.voter_state is not VoterState.REJOINING or member.role is not Role.FOLLOWER:
+            return
+        assert member.leader_id is not None
+        if self._target_of != (member.term, member.leader_id):
+            self.target_index = None
+            if now >= self._ask_at:
+                self._target_seq = member.next_seq()
+                self._ask_at = now + 2 * member.config.timing.heartbeat_ns
+                member.send(member.leader_id, ReadIndexRequest(self._target_seq, member.term))
+
+    def handle_target(self, sender: str, answer: ReadIndexResponse, now: int) -> bool:
+        """The leader's confirmed end; False if this answer was not asked for by the joining."""
+        member = self._member
+        if self._target_seq is None or answer.seq != self._target_seq:
+            return False
+        self._target_seq = None
+        current = answer.term == member.term and sender == member.leader_id
+        if answer.code is ResponseCode.SUCCESS and current and member.voter_state is VoterState.REJOINING:
+            self.target_index = answer.end_index
+            self._target_of = (answer.term, sender)
+            self.progress(now)
+        return True
+
+    def progress(self, now: int) -> None:
+        """Something became durable: perhaps the joining is complete."""
+        member = self._member
+        if member.voter_state is not VoterState.REJOINING or self.target_index is None:
+            return
+        if self._target_of != (member.term, member.leader_id):
+            return
+        if min(member.verified_index, member.durable_index) >= self.target_index:
+            floor = max(member.hard.vote_floor, member.term)
+            reason = f"durable up to the target {self.target_index}"
+            self._become(VoterState.VOTER, reason, now, vote_floor=floor)
+            self.target_index = self._target_of = None
+
+    def next_deadline(self) -> int | None:
+        member = self._member
+        waits = member.voter_state is VoterState.REJOINING and member.role is Role.FOLLOWER
+        return self._ask_at if waits and self._target_of != (member.term, member.leader_id) else None
+
+    # --- forming again ------------------------------------------------------------------------------------------
+    def may_reform(self) -> bool:
+        """Whether no quorum of VOTERs is left, and the group is async and complete, so that all may elect together."""
+        member = self._member
+        if member.config.flush is not FlushMode.ASYNC or member.voter_state is VoterState.FORMING:
+            return False
+        voters = int(member.voter_state is VoterState.VOTER)
+        for peer in self.peers.values():
+            if not peer.connected or peer.voter_state in (None, VoterState.FORMING):
+                return False
+            voters += peer.voter_state is VoterState.VOTER
+        return voters < member.quorum
+
+    def voted_to_reform(self, candidate_id: str, term: int) -> None:
+        """Remembers whom this member helped to form the group again."""
+        self._reform_vote = (term, candidate_id)
+
+    def reformed(self, now: int) -> None:
+        """The whole group elected the longest log among all: whoever took part is a voter again."""
+        member = self._member
+        self._reform_vote = None
+        if member.voter_state is VoterState.VOTER:
+            return
+        self._become(VoterState.VOTER, "the whole group formed again from its longest log", now, vote_floor=member.term)
+        text = "no quorum of voters was left after a loss of unsynced writes; acknowledged entries may be gone"
+        member.alarm("group_reformed", text, now)

@@ -1,0 +1,183 @@
+"""Linearizable reads (SAFETY C1): from which index a read may be served.
+
+Theory. A leader that heard from a quorum *after* the read arrived was still the leader then, so whatever anybody had
+been told is committed lies at or below its committed index, provided an entry of its own term is committed. Frames are
+numbered, so "sent after the read arrived" is "answered number > the number at arrival". With lease reads (off by
+default) a recent quorum stands in for the round trip, as long as clocks drift apart by no more than a bounded share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.consensus.api import ReadOutcome
+from node.consensus.member_state import MemberState
+from node.consensus.quorum_ack_checker import quorum_value
+from node.protocol.codes import ResponseCode, Role
+from node.protocol.messages import ReadIndexRequest, ReadIndexResponse
+
+Deliver = Callable[[ResponseCode, int], None]  # code, read index
+ALWAYS = 1 << 62  # what the leader itself has "answered"
+ROUNDS_KEPT = 64
+
+
+@dataclass(slots=True)
+class PendingRead:
+    """A read at the leader that waits for its quorum."""
+
+    after_seq: int
+    deadline: int
+    deliver: Deliver
+
+
+class LeaderReads:
+    """The leader's half; lives as long as the leadership."""
+
+    def __init__(self, member: MemberState, counts: Callable[[str], bool], now: int) -> None:
+        self._member = member
+        self._counts = counts
+        self._pending: deque[PendingRead] = deque()
+        self._answered = dict.fromkeys(member.others, -1)
+        self._round_seq = -1  # the last round of heartbeats
+        self._rounds: dict[int, int] = {}  # seq -> when it was sent
+        self._lease_at = dict.fromkeys(member.others, now - member.config.timing.election_max_ns)
+        self.lease_void = False
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, deliver: Deliver, now: int) -> bool:
+        """Queues a read; True if a round of heartbeats should leave at once."""
+        member = self._member
+        self._pending.append(PendingRead(member.last_seq, now + member.config.timing.read_timeout_ns, deliver))
+        return len(self._pending) == 1 or self._confirmed_seq() >= self._round_seq
+
+    def round_sent(self, seq: int, now: int) -> None:
+        """A heartbeat left to every peer under `seq`."""
+        self._round_seq = seq
+        self._rounds[seq] = now
+        if len(self._rounds) > ROUNDS_KEPT:
+            del self._rounds[next(iter(self._rounds))]
+
+    def answered(self, peer_id: str, seq: int) -> None:
+        """A peer answered frame `seq` in our term."""
+        if seq > self._answered[peer_id]:
+            self._answered[peer_id] = seq
+        sent_at = self._rounds.get(seq)
+        if sent_at is not None:
+            self._lease_at[peer_id] = max(self._lease_at[peer_id], sent_at)
+
+    def _confirmed_seq(self) -> int:
+        answered = self._answered
+        return quorum_value([ALWAYS, *(seq if self._counts(peer) else -1 for peer, seq in answered.items())])
+
+    def drain(self, ready: bool) -> bool:
+        """Delivers what a quorum confirmed, once an own entry is committed; True if the rest needs a new round."""
+        if not ready or not self._pending:
+            return False
+        confirmed = self._confirmed_seq()
+        index = self._member.committed_index
+        before = len(self._pending)
+        while self._pending and self._pending[0].after_seq < confirmed:
+            self._pending.popleft().deliver(ResponseCode.SUCCESS, index)
+        return bool(self._pending) and len(self._pending) < before
+
+    def lease_holds(self, now: int) -> bool:
+        """Whether a quorum cannot have given its vote away yet (never after a take-leadership, SAFETY E7)."""
+        config = self._member.config
+        if not config.lease_reads or self.lease_void:
+            return False
+        since = [at if self._counts(peer) else -ALWAYS for peer, at in self._lease_at.items()]
+        lease = config.timing.election_min_ns
+        return now < quorum_value([now, *since]) + lease - lease // config.timing.lease_drift_divisor
+
+    def expire(self, now: int) -> None:
+        while self._pending and self._pending[0].deadline <= now:
+            self._pending.popleft().deliver(ResponseCode.TIMEOUT, -1)
+
+    def fail_all(self, code: ResponseCode) -> None:
+        pending, self._pending = self._pending, deque()
+        for read in pending:
+            read.deliver(code, -1)
+
+    def next_deadline(self) -> int | None:
+        return self._pending[0].deadline if self._pending else None
+
+
+@dataclass(slots=True)
+class AskedRead:
+    """A read here that waits for the leader's answer, then for our own log to get there."""
+
+    on_done: Callable[[ReadOutcome], None]
+    deadline: int
+    leader_id: str
+    term: int
+    read_index: int | None = None
+
+
+class FollowerReads:
+    """The follower's half: asks the leader for the index, then waits until it is committed here."""
+
+    def __init__(self, member: MemberState) -> None:
+        self._member = member
+        self._asked: dict[int, AskedRead] = {}
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def ask(self, on_done: Callable[[ReadOutcome], None], now: int) -> None:
+        """Starts one read."""
+        member = self._member
+        if member.role is not Role.FOLLOWER or member.leader_id is None:
+            on_done(ReadOutcome(ResponseCode.NOT_LEADER, -1, member.term, None, "no leader is known here"))
+            return
+        seq = member.next_seq()
+        deadline = now + member.config.timing.read_timeout_ns
+        self._asked[seq] = AskedRead(on_done, deadline, member.leader_id, member.term)
+        member.send(member.leader_id, ReadIndexRequest(seq, member.term))
+
+    def handle_answer(self, sender: str, answer: ReadIndexResponse) -> None:
+        read = self._asked.get(answer.seq)
+        if read is None or read.leader_id != sender:
+            return
+        if answer.code is not ResponseCode.SUCCESS:
+            del self._asked[answer.seq]
+            self._finish(read, ResponseCode(answer.code), -1, f"{sender} could not confirm its leadership")
+            return
+        read.read_index = answer.read_index
+        self.progress()
+
+    def progress(self) -> None:
+        """The committed index may have moved."""
+        committed = self._member.committed_index
+        ready = [seq for seq, r in self._asked.items() if r.read_index is not None and r.read_index <= committed]
+        for seq in ready:
+            read = self._asked.pop(seq)
+            assert read.read_index is not None
+            self._finish(read, ResponseCode.SUCCESS, read.read_index, "")
+
+    def tick(self, now: int) -> None:
+        """Fails what took too long, and what was asked of a leader that is no more."""
+        if not self._asked:
+            return
+        member = self._member
+        for seq, read in list(self._asked.items()):
+            if (read.leader_id, read.term) != (member.leader_id, member.term) and read.read_index is None:
+                del self._asked[seq]
+                self._finish(read, ResponseCode.TERM_CHANGED, -1, "the leader changed")
+            elif now >= read.deadline:
+                del self._asked[seq]
+                self._finish(read, ResponseCode.TIMEOUT, -1, "no confirmation in time")
+
+    def fail_all(self, code: ResponseCode) -> None:
+        asked, self._asked = self._asked, {}
+        for read in asked.values():
+            self._finish(read, code, -1, "stopped")
+
+    def _finish(self, read: AskedRead, code: ResponseCode, index: int, detail: str) -> None:
+        read.on_done(ReadOutcome(code, index, self._member.term, self._member.leader_id, detail))
+
+    def next_deadline(self) -> int | None:
+        return min((read.deadline for read in self._asked.values()), default=None)

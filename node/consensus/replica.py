@@ -1,0 +1,424 @@
+"""One member's replication core: composes the parts and is all that a driver sees.
+
+The driver calls one method at a time, with `now` in CLOCK_BOOTTIME nanoseconds, then carries out `take_effects()` in
+its order of duty. Nothing here touches a socket, a clock, a thread or a file; the log store is called synchronously.
+The same object runs under the asyncio driver, the simulator and the scenario scripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from node.consensus import snapshot
+from node.consensus.api import (
+    Appended,
+    Outcome,
+    Proposal,
+    ReadOutcome,
+    ReplicaConfig,
+    Timing,
+    TransferOutcome,
+)
+from node.consensus.closures import Closure
+from node.consensus.effects import Effects, ReadSlab
+from node.consensus.entry_handler import EntryHandler
+from node.consensus.heartbeat import handle_heartbeat
+from node.consensus.leader_elector import LeaderElector
+from node.consensus.leadership import Leadership
+from node.consensus.leadership_transfer import LeadershipTransfer
+from node.consensus.member_state import MemberState, RoleEvent
+from node.consensus.membership import Membership
+from node.consensus.reads import FollowerReads
+from node.consensus.status import ReplicaStatus
+from node.protocol.codes import ResponseCode, Role, VoterState
+from node.protocol.entry import Slab
+from node.protocol.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    Hello,
+    Message,
+    PushRequest,
+    PushResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    TransferRequest,
+    TransferResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from node.store.log_store import LogStore
+
+if TYPE_CHECKING:
+    from random import Random
+
+__all__ = [
+    "Appended",
+    "Closure",
+    "Outcome",
+    "Proposal",
+    "ReadOutcome",
+    "Replica",
+    "ReplicaConfig",
+    "Timing",
+    "TransferOutcome",
+]
+
+
+class Replica:
+    """See the module's docstring."""
+
+    def __init__(self, config: ReplicaConfig, store: LogStore, rng: Random, now: int) -> None:
+        self.config = config
+        self.store = store
+        self.member = MemberState(config, store, rng, now)
+        self.membership = Membership(self.member, now)
+        self.elector = LeaderElector(self.member, self.membership, self._elected, now)
+        self.handler = EntryHandler(self.member)
+        self.transfers = LeadershipTransfer(self.member)
+        self.follower_reads = FollowerReads(self.member)
+        self.leadership: Leadership | None = None
+        self.elector.ticket_is_ours = self.transfers.ticket_is_ours
+        self.member.on_abdicate = self._abdicated
+        self._first_epoch = 1
+        self._preferred_at = now
+        self._stopped = False
+
+    # --- plain reads --------------------------------------------------------------------------------------------
+    @property
+    def log_epoch(self) -> int:
+        return self.member.log_epoch
+
+    @property
+    def role(self) -> Role:
+        return self.member.role
+
+    @property
+    def term(self) -> int:
+        return self.member.term
+
+    @property
+    def leader_id(self) -> str | None:
+        return self.member.leader_id
+
+    @property
+    def committed_index(self) -> int:
+        return self.member.committed_index
+
+    @property
+    def applied_index(self) -> int:
+        return self.member.committed_index
+
+    def status(self, now: int) -> ReplicaStatus:
+        """A copy of everything an observer may ask."""
+        return snapshot.take(self, now)
+
+    def take_effects(self) -> Effects:
+        """What the driver must do now, in that order; starts a new batch."""
+        return self.member.take_effects()
+
+    # --- leadership begins and ends -----------------------------------------------------------------------------
+    def _elected(self, now: int) -> None:
+        self.leadership = Leadership(self.member, self.membership, self._first_epoch, now)
+        self._preferred_at = now + self.config.timing.preferred_check_ns
+        self.leadership.begin(now)
+
+    def _abdicated(self, reason: str, now: int) -> None:
+        """Called by MemberState just before this member stops leading."""
+        leadership, self.leadership = self.leadership, None
+        if leadership is not None:
+            self._first_epoch = leadership.next_epoch()
+            leadership.end(reason, now)
+        self.elector.stepped_down(now)
+
+    # --- messages -----------------------------------------------------------------------------------------------
+    def receive(self, sender: str, message: Message, now: int) -> None:
+        """A message of a peer: a request, or the answer to one of ours."""
+        match message:
+            case PushResponse():
+                if self.leadership is not None and sender in self.leadership.dispatchers:
+                    self.leadership.handle_push_answer(sender, message, now)
+            case PushRequest():
+                self.handler.handle(sender, message, now)
+                self._leader_spoke(sender, now)
+            case HeartBeatRequest():
+                if handle_heartbeat(self.member, sender, message, now) is ResponseCode.TERM_NOT_READY:
+                    self.elector.stepped_down(now)
+                self._leader_spoke(sender, now)
+            case HeartBeatResponse():
+                if self.leadership is not None and sender in self.leadership.dispatchers:
+                    self.leadership.handle_beat_answer(sender, message, now)
+            case VoteRequest():
+                self.elector.handle_vote(sender, message, now)
+            case VoteResponse():
+                if sender in self.membership.peers:
+                    self.elector.handle_answer(sender, message, now)
+            case Hello():
+                self.membership.handle_hello(sender, message, now)
+            case TransferRequest():
+                self._take_leadership(sender, message, now)
+            case TransferResponse():
+                self.transfers.handle_answer(sender, message, now)
+            case ReadIndexRequest():
+                self._read_index_asked(sender, message, now)
+            case ReadIndexResponse():
+                if not self.membership.handle_target(sender, message, now):
+                    self.follower_reads.handle_answer(sender, message)
+        self._settle(now)
+
+    def _leader_spoke(self, sender: str, now: int) -> None:
+        member = self.member
+        if member.role is Role.FOLLOWER and member.leader_id == sender and member.leader_contact_at == now:
+            self.elector.leader_spoke(now)
+            self.membership.leader_spoke(now)
+            self.follower_reads.progress()
+
+    def _settle(self, now: int) -> None:
+        """What may follow from any step: a transfer's next one, a finished joining."""
+        self.membership.progress(now)
+        transferee = self.transfers.transferee_id
+        if transferee is None:
+            return
+        if self.leadership is not None and transferee in self.leadership.dispatchers:
+            if self.transfers.step(self.leadership.dispatchers[transferee].match_index, now):
+                self.leadership.reads.lease_void = True  # E7
+        else:
+            self.transfers.leader_known(now)
+
+    def _take_leadership(self, sender: str, request: TransferRequest, now: int) -> None:
+        """The leader hands leadership over to us."""
+        member, store = self.member, self.store
+        ticket = request.ticket
+        if request.term != member.term:
+            code = ResponseCode.INCONSISTENT_TERM
+        elif sender != member.leader_id or member.role is not Role.FOLLOWER:
+            code = ResponseCode.INCONSISTENT_LEADER
+        elif ticket is None or request.transferee_id != member.self_id or ticket.transferee_id != member.self_id:
+            code = ResponseCode.UNEXPECTED_ARGUMENT
+        elif member.voter_state is not VoterState.VOTER or member.truncating_from is not None:
+            code = ResponseCode.ILLEGAL_MEMBER_STATE
+        elif store.end_index < request.take_leadership_index or member.disk_full:
+            code = ResponseCode.TAKE_LEADERSHIP_FAILED
+        else:
+            code = ResponseCode.SUCCESS
+        member.send(sender, TransferResponse(request.seq, member.term, code))
+        if code is ResponseCode.SUCCESS and ticket is not None:
+            self.elector.take_leadership(ticket, now)
+
+    def _read_index_asked(self, sender: str, request: ReadIndexRequest, now: int) -> None:
+        leads = self.leadership is not None and sender in self.leadership.dispatchers
+        if self.leadership is not None and leads and request.term == self.member.term:
+            self.leadership.handle_read_index(sender, request, now)
+        else:
+            self.member.send(sender, ReadIndexResponse(request.seq, self.member.term, ResponseCode.NOT_LEADER))
+
+    # --- clients ------------------------------------------------------------------------------------------------
+    def propose_many(self, proposals: Sequence[Proposal], now: int) -> list[Closure]:
+        """Everything that arrived since the last turn, as one append; every proposal gets exactly one outcome."""
+        refusal = self._write_refusal()
+        if refusal is None and self.leadership is not None:
+            closures = self.leadership.propose_many(proposals, now)
+            self._settle(now)
+            return closures
+        closures = [Closure(proposal.on_done) for proposal in proposals]
+        code, detail = refusal or (ResponseCode.NOT_LEADER, "")
+        for closure in closures:
+            closure.refuse(code, self.leader_id, detail)
+        return closures
+
+    def _write_refusal(self) -> tuple[ResponseCode, str] | None:
+        if self._stopped or self.leadership is None:
+            return ResponseCode.NOT_LEADER, f"{self.config.self_id} does not lead term {self.term}"
+        if self.transfers.pauses_writes:
+            return ResponseCode.LEADER_TRANSFERRING, f"leadership moves to {self.transfers.transferee_id}"
+        if self.member.disk_full:
+            return ResponseCode.DISK_FULL, f"the disk of {self.config.self_id} is full"
+        return None
+
+    def propose(
+        self,
+        bodies: Sequence[bytes],
+        now: int,
+        *,
+        expected_index: int | None = None,
+        on_done: Callable[[Outcome], None] | None = None,
+    ) -> Closure:
+        """One request on its own."""
+        proposal = Proposal(bodies, on_done or (lambda _outcome: None), expected_index)
+        return self.propose_many([proposal], now)[0]
+
+    def read_index(self, on_done: Callable[[ReadOutcome], None], now: int) -> None:
+        """From where a linearizable read may be served here; on any member (SAFETY C1)."""
+        if self.leadership is None:
+            self.follower_reads.ask(on_done, now)
+            return
+        member = self.member
+
+        def deliver(code: ResponseCode, index: int) -> None:
+            on_done(ReadOutcome(code, index, member.term, member.leader_id, "" if index >= 0 else code.name))
+
+        self.leadership.read_index(deliver, now)
+
+    def transfer(
+        self,
+        to: str | None,
+        now: int,
+        *,
+        on_done: Callable[[TransferOutcome], None],
+        deadline_ns: int | None = None,
+        if_term: int | None = None,
+    ) -> None:
+        """Moves leadership; `to` None picks the best peer. The outcome is always reported."""
+        leadership, transfers = self.leadership, self.transfers
+        if leadership is None:
+            transfers.refuse(ResponseCode.NOT_LEADER, f"{self.config.self_id} does not lead", on_done, to)
+        elif if_term is not None and if_term != self.term:
+            transfers.refuse(ResponseCode.INCONSISTENT_TERM, f"the term is {self.term}, not {if_term}", on_done, to)
+        elif transfers.transferee_id is not None:
+            text = f"a transfer to {transfers.transferee_id} is under way"
+            transfers.refuse(ResponseCode.LEADER_TRANSFERRING, text, on_done, to)
+        elif to == self.config.self_id:
+            transfers.refuse(ResponseCode.UNEXPECTED_ARGUMENT, f"{to} leads already", on_done, to)
+        elif to is not None and to not in leadership.dispatchers:
+            transfers.refuse(ResponseCode.UNKNOWN_MEMBER, f"{to} is not a member", on_done, to)
+        else:
+            chosen = to or self._best_transferee(leadership)
+            code = ResponseCode.TAKE_LEADERSHIP_FAILED if chosen is None else leadership.may_take_over(chosen)
+            if chosen is None or code is not ResponseCode.SUCCESS:
+                text = (
+                    f"{chosen or 'no member'} can take leadership now" if chosen is None else f"{chosen}: {code.name}"
+                )
+                transfers.refuse(code, text, on_done, to)
+                return
+            deadline = self.config.timing.transfer_deadline_ns if deadline_ns is None else deadline_ns
+            transfers.start(chosen, now, deadline, on_done)
+            self._settle(now)
+
+    def _best_transferee(self, leadership: Leadership) -> str | None:
+        """A preferred leader first, then whoever holds most."""
+        preferred = self.config.preferred_leaders
+        able = [peer for peer in leadership.dispatchers if leadership.may_take_over(peer) is ResponseCode.SUCCESS]
+        ranked = sorted(able, key=lambda peer: (peer not in preferred, -leadership.dispatchers[peer].match_index, peer))
+        return ranked[0] if ranked else None
+
+    # --- what the driver reports --------------------------------------------------------------------------------
+    def hello(self, seq: int) -> Hello:
+        """Our own, for the driver to open a connection with."""
+        return self.membership.hello(seq, code=ResponseCode.SUCCESS)
+
+    def peer_connected(self, peer_id: str, now: int) -> None:
+        """Our outbound HELLO was accepted; its answer came in through `receive` before."""
+        peer = self.membership.peers[peer_id]
+        peer.connected = True
+        if self.leadership is not None:
+            end_index = peer.hello.end_index if peer.hello is not None else self.store.end_index
+            self.leadership.dispatchers[peer_id].connected_now(end_index, now)
+        self._settle(now)
+
+    def peer_lost(self, peer_id: str, now: int) -> None:
+        """Either connection of that peer closed."""
+        self.membership.peers[peer_id].connected = False
+        if self.leadership is not None:
+            self.leadership.dispatchers[peer_id].lost_now()
+            self.transfers.transferee_lost(peer_id, now)
+        elif self.member.leader_id == peer_id:
+            self.elector.leader_lost(now)
+
+    def flushed(self, log_epoch: int, end_index: int, now: int) -> None:
+        """Everything up to `end_index` is durable; `log_epoch` is the one in which that sync began (R8)."""
+        member = self.member
+        if log_epoch != member.log_epoch or end_index <= member.durable_index:
+            return
+        member.durable_index = min(end_index, self.store.end_index)
+        member.unsynced.durable(member.durable_index)
+        if self.leadership is not None:
+            self.leadership.advance_commit(now)
+        else:
+            self.handler.durable_moved()
+        self._settle(now)
+
+    def truncated(self, log_epoch: int, cut_index: int, now: int) -> None:
+        """The archive and the cut are durable (S4)."""
+        member = self.member
+        if member.truncating_from is None or log_epoch != member.log_epoch:
+            return
+        member.truncating_from = None
+        member.durable_index = min(member.durable_index, cut_index - 1, self.store.end_index)
+        member.unsynced.cut(cut_index)
+        member.effects.sync_wanted |= member.durable_index < self.store.end_index
+        self.handler.truncated()
+        member.event("truncated", now, end_index=self.store.end_index)
+
+    def truncate_failed(self, log_epoch: int, now: int) -> None:
+        """The archive could not be written: nothing was cut, the leader will ask again (S4)."""
+        if self.member.truncating_from is not None and log_epoch == self.member.log_epoch:
+            self.member.truncating_from = None
+            self.disk_full(True, now)
+
+    def slab_read(self, request: ReadSlab, slab: Slab | None, now: int) -> None:
+        """The outcome of `effects.reads`."""
+        if self.leadership is not None and request.peer_id in self.leadership.dispatchers:
+            self.leadership.dispatchers[request.peer_id].slab_read(request, slab, now)
+
+    def disk_full(self, full: bool, now: int) -> None:
+        """No space, or space again: heartbeats and reads go on, and another leads if it can (S8)."""
+        member = self.member
+        member.disk_full = full
+        if not full:
+            member.clear_alarm("disk_full", now)
+            return
+        member.alarm("disk_full", f"the disk of {self.config.self_id} is full", now)
+        if self.leadership is not None and self.transfers.transferee_id is None:
+            self.transfer(None, now, on_done=lambda _outcome: None)
+
+    # --- time ---------------------------------------------------------------------------------------------------
+    def tick(self, now: int) -> None:
+        """Time passes."""
+        if self._stopped:
+            return
+        self.elector.tick(now)
+        if self.leadership is not None:
+            self.leadership.tick(now)
+        self.transfers.tick(now)
+        self.membership.tick(now)
+        self.follower_reads.tick(now)
+        self._prefer_others(now)
+        self._settle(now)
+
+    def _prefer_others(self, now: int) -> None:
+        """A leader that is not preferred hands over to one that is, when that one is ready."""
+        if self.leadership is None or now < self._preferred_at or not self.config.preferred_leaders:
+            return
+        self._preferred_at = now + self.config.timing.preferred_check_ns
+        preferred = self.config.preferred_leaders
+        if self.config.self_id in preferred or self.transfers.transferee_id is not None:
+            return
+        for peer_id in preferred:
+            known = peer_id in self.leadership.dispatchers
+            if known and self.leadership.may_take_over(peer_id) is ResponseCode.SUCCESS:
+                self.transfer(peer_id, now, on_done=lambda _outcome: None)
+                return
+
+    def next_deadline(self) -> int:
+        """When `tick` has something to do next."""
+        times = [
+            self.elector.next_deadline(),
+            self.transfers.next_deadline(),
+            self.membership.next_deadline(),
+            self.follower_reads.next_deadline(),
+        ]
+        if self.leadership is not None:
+            times.append(self.leadership.next_deadline())
+            if self.config.preferred_leaders:
+                times.append(self._preferred_at)
+        return min(at for at in times if at is not None)
+
+    def stop(self, now: int) -> None:
+        """The end of this process's part: whatever waits fails as unknown."""
+        if self._stopped:
+            return
+        if self.member.role is Role.LEADER:
+            self.member.change_role(RoleEvent.DEPOSED, now, "this member stops")
+        self.follower_reads.fail_all(ResponseCode.TERM_CHANGED)
+        self.transfers.abandon("this member stops", now)
+        self._stopped = True

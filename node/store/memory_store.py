@@ -1,0 +1,267 @@
+"""A LogStore in memory, for the core's tests, the scenarios and the simulator: same layout, same answers as FileStore.
+
+What a disk would lose is told by `durable_index`: `lose_unsynced` drops everything above it, as a power cut would.
+Invariants: those of LogStore; `_records[i]` is entry `begin_index + i`, at the position that the layout gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from node.protocol.codes import VoterState
+from node.protocol.entry import (
+    SLAB_BYTES_MAX,
+    Entry,
+    EntryError,
+    Magic,
+    Seal,
+    Slab,
+    chain_of,
+    encode_slab,
+    iter_bodies,
+    seal_of,
+    slab_of,
+    unpack_record,
+    verify_slab,
+)
+from node.store.layout import check_fits, place, plan_runs
+from node.store.log_store import (
+    ORIGIN,
+    EntryMeta,
+    HardState,
+    LogStore,
+    StoreFull,
+    SyncTicket,
+    TruncationRecord,
+)
+from node.store.term_table import TermTable
+
+
+@dataclass(slots=True)
+class MemoryTicket:
+    """A group commit that costs nothing; `on_run` lets a test fail or delay it."""
+
+    end_index: int
+    cuts: int
+    on_run: Callable[[], None] | None = None
+
+    def run(self) -> None:
+        if self.on_run is not None:
+            self.on_run()
+
+
+@dataclass(slots=True, frozen=True)
+class _Record:
+    data: bytes
+    pos: int
+    term: int
+    chain: int
+
+
+class MemoryStore(LogStore):
+    """See the module's docstring. Test hooks: `full`, `on_sync`, `recent_from`, `archive`, `lose_unsynced`."""
+
+    def __init__(
+        self,
+        *,
+        store_id: str = "memory",
+        hard_state: HardState | None = None,
+        base: EntryMeta = ORIGIN,
+        base_pos: int = 0,
+        data_file_size: int = 1024 * 1024 * 1024,
+        index_file_size: int = 32 * 5 * 1024 * 1024,
+    ) -> None:
+        self.store_id = store_id
+        self.hard_state = hard_state or HardState(voter_state=VoterState.VOTER)
+        self.base = base
+        self.begin_index = base.index + 1
+        self.end_index = base.index
+        self.end_term = base.term
+        self.end_chain = base.chain
+        self.durable_index = base.index
+        self.sealed_from = base.index + 1
+        self.recovered_commit_index = -1
+        self.data_file_size = data_file_size
+        self.index_file_size = index_file_size
+        self.committed_index = -1
+        self.applied_index = -1
+        self.archive: list[tuple[TruncationRecord, list[Entry]]] = []
+        self.full = False  # appends and archives raise StoreFull while True
+        self.on_sync: Callable[[], None] | None = None
+        self.recent_from = 0  # `recent_slab` answers None below this index
+        self._records: list[_Record] = []
+        self._terms = TermTable()
+        self._end_pos = base_pos
+        self._begin_pos = base_pos
+        self._cuts = 0
+        self._durable_state = (self.hard_state, -1)
+
+    # --- loop half ---------------------------------------------------------------------------------------------
+
+    def append_as_leader(self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL) -> list[Slab]:
+        if term < self.end_term:
+            raise EntryError(f"term {term} after term {self.end_term}")
+        if self.end_chain is None:
+            raise EntryError("the chain at the end of this log is unknown")
+        lengths = [len(body) for body in bodies]
+        check_fits(lengths, self.data_file_size)
+        if self.full:
+            raise StoreFull("no space for the append (a test said so)")
+        slabs: list[Slab] = []
+        sizes = [length + 48 for length in lengths]
+        for run in plan_runs(sizes, self._end_pos, self.data_file_size):
+            chain = self.end_chain
+            slab = encode_slab(bodies[run.first : run.stop], self.end_index + 1, term, run.pos, chain, magic)
+            self._extend(slab)
+            slabs.append(slab)
+        return slabs
+
+    def append_slab(self, slab: Slab) -> None:
+        if slab.first_index != self.end_index + 1:
+            raise EntryError(f"slab {slab.first_index}..{slab.last_index} does not continue {self.end_index}")
+        if slab.first_term < self.end_term:
+            raise EntryError(f"slab {slab.first_index}: term {slab.first_term} after term {self.end_term}")
+        verify_slab(slab, self.end_chain)
+        if self.full:
+            raise StoreFull("no space for the append (a test said so)")
+        self._extend(slab)
+
+    def _extend(self, slab: Slab) -> None:
+        offset = 0
+        chain = self.end_chain or 0
+        for body in iter_bodies(slab):
+            entry = unpack_record(slab.data, offset)
+            chain = chain_of(entry, chain)
+            pos = place(self._end_pos, entry.size, self.data_file_size)
+            self._records.append(_Record(bytes(slab.data[offset : offset + 48]) + bytes(body), pos, entry.term, chain))
+            self._terms.extend(entry.index, entry.term)
+            offset += entry.size
+            self._end_pos = pos + entry.size
+        self.end_index, self.end_term, self.end_chain = slab.last_index, slab.last_term, chain
+
+    def meta(self, index: int) -> EntryMeta | None:
+        if index == self.base.index:
+            return self.base
+        if not self.begin_index <= index <= self.end_index:
+            return None
+        record = self._records[index - self.begin_index]
+        return EntryMeta(index, record.term, record.chain)
+
+    def get(self, index: int) -> Entry | None:
+        if not self.begin_index <= index <= self.end_index:
+            return None
+        return unpack_record(self._records[index - self.begin_index].data)
+
+    def recent_slab(self, first_index: int, max_bytes: int) -> Slab | None:
+        if first_index < self.recent_from or not self.begin_index <= first_index <= self.end_index:
+            return None
+        return self._slab(first_index, max_bytes)
+
+    def _slab(self, first_index: int, max_bytes: int) -> Slab:
+        number = first_index - self.begin_index
+        first = self._records[number]
+        parts: list[bytes] = []
+        limit = min(max_bytes, SLAB_BYTES_MAX)
+        next_pos, size = first.pos, 0
+        chain = first.chain
+        for record in self._records[number:]:
+            if parts and (size + len(record.data) > limit or record.pos != next_pos):
+                break
+            parts.append(record.data)
+            size += len(record.data)
+            next_pos += len(record.data)
+            chain = record.chain
+        before = self.meta(first_index - 1)
+        return slab_of(b"".join(parts), first.pos, before.chain if before else None, chain)
+
+    def term_start(self, index: int) -> int:
+        return self._terms.start_of(index)
+
+    def last_index_of_term(self, term: int) -> int:
+        return self._terms.last_index_of(term, self.begin_index, self.end_index)
+
+    def save_hard_state(self, state: HardState) -> None:
+        self.hard_state = state
+
+    def note_progress(self, committed_index: int, applied_index: int) -> None:
+        self.committed_index, self.applied_index = committed_index, applied_index
+
+    def prepare_sync(self) -> SyncTicket | None:
+        if self.durable_index >= self.end_index:
+            return None
+        return MemoryTicket(self.end_index, self._cuts, self.on_sync)
+
+    def finish_sync(self, ticket: SyncTicket) -> int:
+        if isinstance(ticket, MemoryTicket) and ticket.cuts == self._cuts:
+            self.durable_index = max(self.durable_index, ticket.end_index)
+            self.recovered_commit_index = max(self.recovered_commit_index, min(self.committed_index, ticket.end_index))
+        return self.durable_index
+
+    # --- thread half -------------------------------------------------------------------------------------------
+
+    def read_slab(self, first_index: int, max_bytes: int) -> Slab:
+        if not self.begin_index <= first_index <= self.end_index:
+            raise KeyError(first_index)
+        return self._slab(first_index, max_bytes)
+
+    def truncate(self, cut_index: int, record: TruncationRecord) -> None:
+        if not self.begin_index <= cut_index <= self.end_index:
+            raise EntryError(f"cut at {cut_index} outside {self.begin_index}..{self.end_index}")
+        if self.full:
+            raise StoreFull("the truncation archive cannot be written (a test said so)")
+        entries = [unpack_record(one.data) for one in self._records[cut_index - self.begin_index :]]
+        self.archive.append((replace(record, to_index=self.end_index, seq=len(self.archive) + 1), entries))
+        self._cut(cut_index)
+
+    def _cut(self, cut_index: int) -> None:
+        del self._records[cut_index - self.begin_index :]
+        self._terms.cut(cut_index)
+        last = self.meta(cut_index - 1) or self.base
+        self.end_index, self.end_term, self.end_chain = last.index, last.term, last.chain
+        self._end_pos = self._records[-1].pos + len(self._records[-1].data) if self._records else self._begin_pos
+        self.durable_index = min(self.durable_index, self.end_index)
+        self.recovered_commit_index = min(self.recovered_commit_index, self.end_index)
+        self._cuts += 1
+
+    def remove_prefix(self, through_index: int) -> None:
+        through = min(through_index, self.end_index)
+        keep_from = self.begin_index
+        last_file = self._end_pos // self.data_file_size
+        for number, record in enumerate(self._records):
+            index = self.begin_index + number
+            starts_file = number == 0 or record.pos // self.data_file_size != self._records[number - 1].pos // (
+                self.data_file_size
+            )
+            if starts_file and index - 1 <= through and record.pos // self.data_file_size <= last_file:
+                keep_from = index
+        if keep_from == self.begin_index:
+            return
+        base = self.meta(keep_from - 1)
+        if base is None:
+            raise AssertionError(f"no entry before {keep_from}")
+        del self._records[: keep_from - self.begin_index]
+        self._terms.drop_before(keep_from)
+        self.base, self.begin_index = base, keep_from
+        self._begin_pos = self._records[0].pos
+
+    def close(self) -> None:
+        self.durable_index = self.end_index
+
+    # --- what tests ask for --------------------------------------------------------------------------------------
+
+    def lose_unsynced(self) -> None:
+        """A power cut: what was not durable is gone, and the committed index is what the last sync recorded."""
+        if self.durable_index < self.end_index:
+            self._cut(self.durable_index + 1)
+        self.committed_index = self.applied_index = self.recovered_commit_index
+
+    def seals(self) -> list[Seal]:
+        """The seal of every entry, in order."""
+        chain = self.base.chain or 0
+        seals: list[Seal] = []
+        for record in self._records:
+            entry = unpack_record(record.data)
+            seals.append(seal_of(entry, chain))
+            chain = record.chain
+        return seals

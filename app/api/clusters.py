@@ -1,0 +1,99 @@
+"""The groups that the console watches, their views and their history."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, Time, time_or_none
+
+router = APIRouter(tags=["clusters"])
+
+
+class NewCluster(BaseModel):
+    """The control plane of any member; it names the others."""
+
+    model_config = ConfigDict(extra="forbid")
+    control_url: Annotated[str, Field(min_length=1, max_length=512)]
+    name: Annotated[str | None, Field(min_length=1, max_length=128)] = None
+
+
+class ClusterPatch(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+
+
+def summary(view: Json) -> Json:
+    kept = ("as_of", "severity", "sentence", "leader_id", "term", "flush", "quorum", "quorum_index", "leader_end_index")
+    members = [{key: one[key] for key in ("id", "address", "control_url", "role", "reach")} for one in view["members"]]
+    problems = len([one for one in view["problems"] if one["severity"] != "info"])
+    return {**view["cluster"], **{key: view[key] for key in kept}, "problems": problems, "members": members}
+
+
+@router.get("/clusters")
+async def list_clusters(console: ConsoleDep) -> Json:
+    seeds = [{"field": f"seed {url}", "reason": why, "since": None} for url, why in console.seed_problems.items()]
+    return {"items": [summary(view) for view in console.clusters()], "next": None, "unknown": seeds}
+
+
+@router.post("/clusters", status_code=201)
+async def add_cluster(body: NewCluster, console: ConsoleDep, response: Response) -> Json:
+    view = await console.add_cluster(body.control_url, body.name)
+    response.headers["location"] = f"/api/v1/clusters/{view['cluster']['id']}"
+    return summary(view)
+
+
+@router.get("/clusters/{cluster_id}")
+async def one_cluster(cluster_id: ClusterId, console: ConsoleDep) -> Json:
+    return summary(console.group_view(cluster_id))
+
+
+@router.patch("/clusters/{cluster_id}")
+async def rename_cluster(cluster_id: ClusterId, body: ClusterPatch, console: ConsoleDep) -> Json:
+    return summary(await console.rename_cluster(cluster_id, body.name))
+
+
+@router.delete("/clusters/{cluster_id}", status_code=204)
+async def remove_cluster(cluster_id: ClusterId, console: ConsoleDep) -> None:
+    await console.remove_cluster(cluster_id)
+
+
+@router.get("/clusters/{cluster_id}/view")
+async def view(cluster_id: ClusterId, console: ConsoleDep, at: Time = None) -> Json:
+    """The GroupView that the page draws; with `at`, as it was then."""
+    moment = time_or_none(at, "at")
+    return console.group_view(cluster_id) if moment is None else await console.view_at(cluster_id, moment)
+
+
+@router.get("/clusters/{cluster_id}/history")
+async def history(
+    cluster_id: ClusterId,
+    console: ConsoleDep,
+    since: Time = None,
+    until: Time = None,
+    points: Annotated[int, Query(ge=2, le=5000)] = 600,
+) -> Json:
+    """Every replica over time; each point is the worst of its bucket, and `note` says so."""
+    return await console.history(cluster_id, time_or_none(since, "since"), time_or_none(until, "until"), points)
+
+
+@router.get("/clusters/{cluster_id}/problems")
+async def cluster_problems(cluster_id: ClusterId, console: ConsoleDep) -> Json:
+    return {"items": console.problems(cluster_id), "next": None}
+
+
+@router.get("/clusters/{cluster_id}/events")
+async def cluster_events(cluster_id: ClusterId, console: ConsoleDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+    return await console.events(cluster_id, limit, cursor)
+
+
+@router.get("/problems")
+async def problems(console: ConsoleDep) -> Json:
+    return {"items": console.problems(), "next": None}
+
+
+@router.get("/events")
+async def events(console: ConsoleDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+    return await console.events(None, limit, cursor)

@@ -1,0 +1,69 @@
+"""What all routers share: bounded parameters, the console of a request, and lists with a cursor."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Query, Request
+
+from app.console.console import Console
+from app.console.errors import Invalid
+from app.db.base import parse_time
+from app.db.engine import Sessions
+from app.security.roles import Viewer
+
+Json = dict[str, Any]
+INT64_MAX = (1 << 63) - 1
+
+ClusterId = Annotated[str, Path(max_length=64)]
+NodeId = Annotated[str | None, Query(max_length=64, description="a member; the leader when absent")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(max_length=128)]
+Index = Annotated[int, Path(ge=0, le=INT64_MAX)]
+From = Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)]
+Time = Annotated[str | None, Query(max_length=40, description="RFC 3339")]
+RowId = Annotated[int, Path(ge=1, le=INT64_MAX)]
+
+
+def console_of(request: Request) -> Console:
+    console: Console = request.app.state.console
+    return console
+
+
+def sessions_of(request: Request) -> Sessions:
+    sessions: Sessions = request.app.state.sessions
+    return sessions
+
+
+def viewer_of(request: Request) -> Viewer:
+    viewer: Viewer = request.state.viewer
+    return viewer
+
+
+ConsoleDep = Annotated[Console, Depends(console_of)]
+SessionsDep = Annotated[Sessions, Depends(sessions_of)]
+ViewerDep = Annotated[Viewer, Depends(viewer_of)]
+
+
+def time_or_none(text: str | None, name: str) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return parse_time(text.replace(" ", "+"))  # a plus that somebody forgot to encode
+    except ValueError:
+        raise Invalid(f"{name}: {text!r} is not an RFC 3339 time with a zone") from None
+
+
+def page_of(items: list[Json], limit: int, key: str = "id") -> Json:
+    """`items` was asked for with one more than `limit`."""
+    shown = items[:limit]
+    return {"items": shown, "next": str(shown[-1][key]) if len(items) > limit else None}
+
+
+def before_id(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not cursor.isdigit() or int(cursor) > INT64_MAX:
+        raise Invalid(f"{cursor!r} is no cursor of this list")
+    return int(cursor)

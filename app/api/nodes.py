@@ -1,0 +1,150 @@
+"""The nodes' own resources, reached through the console: one member's answer, or all members' side by side.
+
+Every answer names the `node_id` it came from. What a node refuses is passed on as it said it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from app.api.common import (
+    INT64_MAX,
+    ClusterId,
+    ConsoleDep,
+    Cursor,
+    From,
+    Index,
+    Json,
+    Limit,
+    NodeId,
+    Time,
+    time_or_none,
+)
+from app.console.nodes import ANSWER_BYTES_MAX
+from app.console.proxy import pick
+
+router = APIRouter(prefix="/clusters/{cluster_id}", tags=["nodes"])
+As = Literal["text", "json", "hex", "base64"]
+Seq = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+Member = Annotated[str, Path(max_length=64)]
+Block = Annotated[int, Query(ge=1, le=1_000_000)]
+Range = Annotated[int, Query(ge=0, le=INT64_MAX)]
+
+
+@router.get("/state")
+async def state(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
+    """All members' states, as last sampled; one member's, asked now, with `node`."""
+    if node is not None:
+        return await console.ask(cluster_id, "state", node_id=node)
+    view = console.group_view(cluster_id)
+    kept = ("id", "reach", "last_seen", "state", "unknown")
+    return {"items": [{key: one[key] for key in kept} for one in view["members"]], "next": None, "as_of": view["as_of"]}
+
+
+@router.get("/watermarks")
+async def watermarks(
+    cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None, since: Time = None, until: Time = None
+) -> Json:
+    """The leader's watermarks; with `since`, the replicas' history from then on."""
+    if since is not None:
+        return await console.history(cluster_id, time_or_none(since, "since"), time_or_none(until, "until"))
+    return await console.ask(cluster_id, "watermarks", node_id=node)
+
+
+@router.get("/dispatchers")
+async def dispatchers(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
+    return await console.ask(cluster_id, "dispatchers", node_id=node)
+
+
+@router.get("/closures")
+async def closures(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
+    return await console.ask(cluster_id, "closures", node_id=node)
+
+
+@router.get("/entries")
+async def entries(
+    cluster_id: ClusterId,
+    console: ConsoleDep,
+    node: NodeId = None,
+    from_: From = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    view: Literal["committed", "raw"] = "committed",
+    as_: Annotated[As, Query(alias="as")] = "text",
+    consistency: Literal["linearizable"] | None = None,
+) -> Json:
+    """Needs `read_bodies`, and is in the trail."""
+    asked = {"node_id": node, "from_index": from_, "limit": limit, "view": view, "as_": as_}
+    return await console.entries(cluster_id, consistency=consistency, **asked)  # type: ignore[arg-type]
+
+
+@router.get("/entries/{index}")
+async def entry(
+    cluster_id: ClusterId, index: Index, console: ConsoleDep, as_: Annotated[As, Query(alias="as")] = "text"
+) -> Json:
+    """One entry as every replica holds it. Needs `read_bodies`, and is in the trail."""
+    return await console.entry(cluster_id, index, as_)
+
+
+@router.get("/truncations")
+async def truncations(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
+    return await console.truncations(cluster_id, node)
+
+
+@router.get("/truncations/{node_id}/{seq}")
+async def truncation(cluster_id: ClusterId, node_id: Member, seq: Seq, console: ConsoleDep) -> Json:
+    return await console.ask(cluster_id, f"truncations/{seq}", node_id=node_id)
+
+
+@router.get("/truncations/{node_id}/{seq}/entries")
+async def truncation_entries(
+    cluster_id: ClusterId,
+    node_id: Member,
+    seq: Seq,
+    console: ConsoleDep,
+    from_: From = None,
+    limit: Limit = 50,
+    as_: Annotated[As, Query(alias="as")] = "text",
+    cursor: Cursor = None,
+) -> Json:
+    asked = {"from": from_, "limit": limit, "as": as_, "cursor": cursor}
+    return await console.truncation_entries(cluster_id, node_id, seq, **asked)
+
+
+@router.get("/segments")
+async def segments(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
+    return await console.ask(cluster_id, "segments", node_id=node)
+
+
+@router.get("/segments/{kind}/{name}")
+async def segment(
+    cluster_id: ClusterId,
+    kind: Literal["data", "index"],
+    name: Annotated[str, Path(pattern=r"^[0-9]{20}$")],
+    request: Request,
+    console: ConsoleDep,
+    node: NodeId = None,
+) -> Response:
+    """Raw bytes by Range (at most 16 MiB at a time through the console)."""
+    _, url = pick(console.group_view(cluster_id), node)
+    wanted = request.headers.get("range") or f"bytes=0-{ANSWER_BYTES_MAX - 1}"
+    passed = {"range": wanted} | {k: v for k, v in request.headers.items() if k in ("if-match", "if-none-match")}
+    answer = await console.nodes.request("GET", url, f"segments/{kind}/{name}", headers=passed)
+    kept = ("content-type", "content-range", "accept-ranges", "etag")
+    headers = {key: answer.headers[key] for key in kept if key in answer.headers}
+    return Response(answer.content, status_code=answer.status_code, headers=headers)
+
+
+@router.get("/digests")
+async def digests(
+    cluster_id: ClusterId,
+    console: ConsoleDep,
+    from_: From = None,
+    to: Range | None = None,
+    block: Block = 1000,
+    node: NodeId = None,
+) -> Json:
+    asked = {"from": from_, "to": to, "block": block}
+    return await console.ask(cluster_id, "digests", node_id=node, **asked)

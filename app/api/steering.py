@@ -1,0 +1,67 @@
+"""Calls that change a group: leadership transfer, and appends by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.common import INT64_MAX, ClusterId, ConsoleDep, Json, ViewerDep
+from app.console.proxy import pick
+
+router = APIRouter(prefix="/clusters/{cluster_id}", tags=["steering"])
+Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
+APPEND_TIMEOUT_S = 15.0
+
+
+class Transfer(BaseModel):
+    """`to` absent or null: the best peer. `if_term` refuses with 412 when the term moved."""
+
+    model_config = ConfigDict(extra="forbid")
+    to: Annotated[str | None, Field(max_length=64)] = None
+    if_term: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
+    deadline_ms: Annotated[int | None, Field(ge=100, le=60_000)] = None
+    dry_run: bool = False
+
+
+class NewEntries(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    entries: Annotated[list[Annotated[str, Field(max_length=4 << 20)]], Field(min_length=1, max_length=1000)]
+    as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
+    expected_index: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
+
+
+@router.get("/leadership-transfer")
+async def preflight(cluster_id: ClusterId, console: ConsoleDep, to: str | None = None) -> Json:
+    """What a transfer would mean; changes nothing."""
+    return console.preflight(cluster_id, to)
+
+
+@router.post("/leadership-transfer", status_code=202)
+async def transfer(
+    cluster_id: ClusterId, body: Transfer, console: ConsoleDep, viewer: ViewerDep, response: Response, key: Key = None
+) -> Json:
+    if body.dry_run:
+        response.status_code = 200
+        return {"dry_run": True, **console.preflight(cluster_id, body.to)}
+    operation = await console.transfer(
+        cluster_id,
+        body.to,
+        if_term=body.if_term,
+        deadline_ms=body.deadline_ms,
+        requested_by=viewer.name,
+        idempotency_key=key,
+    )
+    response.headers["location"] = f"/api/v1/operations/{operation['id']}"
+    return operation
+
+
+@router.post("/entries", status_code=200)
+async def append(cluster_id: ClusterId, body: NewEntries, console: ConsoleDep) -> Json:
+    """Appends through the leader. 504 with `outcome: unknown` must not be repeated blindly."""
+    view = console.group_view(cluster_id)
+    node_id, url = pick(view, view["leader_id"])
+    sent: dict[str, Any] = body.model_dump(by_alias=True, exclude_none=True)
+    answer = await console.nodes.json("POST", url, "entries", json=sent, timeout_s=APPEND_TIMEOUT_S)
+    return {"node_id": node_id, **answer}

@@ -1,0 +1,145 @@
+"""People and the admin trail: admins only.
+
+Invariant: there is always an admin who can sign in; the last one can be neither demoted, disabled nor removed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import delete, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.common import Cursor, Json, Limit, SessionsDep, before_id, page_of
+from app.console.errors import Conflict, NotFound
+from app.db.base import rfc3339, utc_now
+from app.db.models import LoginSession, TrailRow, User
+from app.security import links
+from app.security.roles import Role
+
+router = APIRouter(tags=["people"])
+RoleName = Literal["viewer", "operator", "admin"]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
+Name = Annotated[str, Path(max_length=64)]
+
+
+class NewUser(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: Annotated[str, Field(pattern=NAME)]
+    role: RoleName = "viewer"
+
+
+class UserPatch(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    role: RoleName | None = None
+    disabled: bool | None = None
+
+
+@router.get("/users")
+async def list_users(sessions: SessionsDep) -> Json:
+    async with sessions() as db:
+        rows = await db.scalars(select(User).order_by(User.name).limit(1000))
+        return {"items": [user_json(row) for row in rows], "next": None}
+
+
+@router.post("/users", status_code=201)
+async def add_user(body: NewUser, sessions: SessionsDep, response: Response) -> Json:
+    """Answers with the one-time login link to hand over."""
+    async with sessions() as db, db.begin():
+        if await db.scalar(select(User).where(User.name == body.name)) is not None:
+            raise Conflict(f"There is a user {body.name} already.")
+        link = await links.issue_in(db, body.name, body.role)
+        user = await find(db, body.name)
+        shown = user_json(user)
+    response.headers["location"] = f"/api/v1/users/{body.name}"
+    return {**shown, "login_link": link}
+
+
+@router.get("/users/{name}")
+async def one_user(name: Name, sessions: SessionsDep) -> Json:
+    async with sessions() as db:
+        return user_json(await find(db, name))
+
+
+@router.patch("/users/{name}")
+async def change_user(name: Name, body: UserPatch, sessions: SessionsDep) -> Json:
+    """A disabled user's sessions end at once."""
+    async with sessions() as db, db.begin():
+        user = await find(db, name)
+        loses_admin = (body.role is not None and body.role != "admin") or body.disabled is True
+        if loses_admin:
+            await keep_an_admin(db, user)
+        if body.role is not None:
+            user.role = body.role
+        if body.disabled is not None:
+            user.disabled_at = utc_now() if body.disabled else None
+            if body.disabled:
+                await db.execute(delete(LoginSession).where(LoginSession.user_id == user.id))
+        return user_json(user)
+
+
+@router.delete("/users/{name}", status_code=204)
+async def remove_user(name: Name, sessions: SessionsDep) -> None:
+    async with sessions() as db, db.begin():
+        user = await find(db, name)
+        await keep_an_admin(db, user)
+        await db.delete(user)
+
+
+@router.post("/users/{name}/login-link", status_code=201)
+async def another_link(name: Name, sessions: SessionsDep) -> Json:
+    async with sessions() as db, db.begin():
+        user = await find(db, name)
+        return {"name": user.name, "login_link": await links.issue_in(db, user.name, None)}
+
+
+@router.get("/admin-trail")
+async def admin_trail(sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+    """Newest first. `status` null: the console died while it ran."""
+    asked = select(TrailRow).order_by(TrailRow.id.desc()).limit(limit + 1)
+    before = before_id(cursor)
+    if before is not None:
+        asked = asked.where(TrailRow.id < before)
+    async with sessions() as db:
+        return page_of([trail_json(row) for row in await db.scalars(asked)], limit)
+
+
+async def find(db: AsyncSession, name: str) -> User:
+    user = await db.scalar(select(User).where(User.name == name))
+    if user is None:
+        raise NotFound(f"There is no user {name!r}.", title="Unknown user")
+    return user
+
+
+async def keep_an_admin(db: AsyncSession, user: User) -> None:
+    able = (User.role == Role.ADMIN.value) & User.disabled_at.is_(None) & (User.id != user.id)
+    if user.role == Role.ADMIN and not await db.scalar(select(func.count()).select_from(User).where(able)):
+        raise Conflict(f"{user.name} is the last admin; name another one first.")
+
+
+def user_json(row: User) -> Json:
+    return {
+        "name": row.name,
+        "role": row.role,
+        "has_password": row.password_hash is not None,
+        "disabled_at": rfc3339(row.disabled_at) if row.disabled_at else None,
+        "created_at": rfc3339(row.created_at),
+    }
+
+
+def trail_json(row: TrailRow) -> Json:
+    return {
+        "id": row.id,
+        "at": rfc3339(row.at),
+        "user": row.user_name,
+        "role": row.role,
+        "via": row.via,
+        "address": row.address,
+        "action": row.action,
+        "method": row.method,
+        "path": row.path,
+        "status": row.status,
+        "detail": row.detail,
+    }

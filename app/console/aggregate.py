@@ -1,0 +1,147 @@
+"""From the nodes' last samples to one picture of the group: the GroupView.
+
+Pure: samples and a time in, a JSON-able dict out. Invariants: nothing unknown reads 0 (it is None and listed in
+`unknown`); members are sorted by id and never reordered; a stale member keeps its last marks and does not count towards
+the quorum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from app.console.sampler import NodeSample
+from app.db.base import rfc3339
+
+Json = dict[str, Any]
+# An acknowledgement older than this says nothing about now (the leader steps down without a quorum in about 1 s).
+ACK_FRESH_MS = 3000
+# Watermarks are of one term: a deposed leader's answer must not colour the new one's picture.
+NO_LEADER_REASON = "no leader is known that could tell"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    id: str
+    name: str
+    group: str
+
+
+def find_leader(samples: Iterable[NodeSample]) -> NodeSample | None:
+    """The reachable leader of the highest term; a deposed one may still believe it leads."""
+    leaders = [one for one in samples if one.leads]
+    return max(leaders, key=lambda one: (one.state or {}).get("term") or 0, default=None)
+
+
+def group_view(info: ClusterInfo, samples: Sequence[NodeSample], now: datetime) -> Json:
+    """Everything but problems, sentence and what needs a memory (`app.console.watch` adds these)."""
+    ordered = sorted(samples, key=lambda one: one.node_id)
+    leader = find_leader(ordered)
+    watermarks = by_id(leader.watermarks if leader else None, "peers", "id")
+    dispatchers = by_id(leader.dispatchers if leader else None, "items", "peer_id")
+    members = [member(one, leader, watermarks.get(one.node_id), dispatchers.get(one.node_id)) for one in ordered]
+    leader_log = (leader.state or {}).get("log") or {} if leader else {}
+    return {
+        "cluster": {"id": info.id, "name": info.name, "group": info.group},
+        "as_of": rfc3339(now),
+        "at": None,
+        "severity": "unknown",
+        "sentence": {"headline": "", "rest": ""},
+        "problems": [],
+        "leader_id": leader.node_id if leader else None,
+        "term": newest_term(ordered),
+        "flush": flush_mode(leader, ordered),
+        "leader_end_index": leader_log.get("end_index"),
+        "quorum": quorum(members, leader, watermarks),
+        "quorum_index": (leader.watermarks or {}).get("quorum_index") if leader else None,
+        "members": members,
+        "closures": leader.closures if leader else None,
+        "leader_since": None,
+        "last_completed": (leader.closures or {}).get("last_completed") if leader else None,
+    }
+
+
+def by_id(answer: Json | None, field: str, key: str) -> dict[str, Json]:
+    return {str(item[key]): item for item in (answer or {}).get(field) or [] if key in item}
+
+
+def newest_term(samples: Iterable[NodeSample]) -> int | None:
+    terms = [one.state["term"] for one in samples if one.reach == "ok" and one.state and "term" in one.state]
+    return max((term for term in terms if term is not None), default=None)
+
+
+def flush_mode(leader: NodeSample | None, samples: Sequence[NodeSample]) -> str | None:
+    """The leader's word; without one, what any member said last."""
+    said = [one.state.get("flush") for one in ([leader] if leader else samples) if one and one.state]
+    return next((str(one) for one in said if one), None)
+
+
+def member(sample: NodeSample, leader: NodeSample | None, watermark: Json | None, dispatcher: Json | None) -> Json:
+    state, reach = sample.state, sample.reach
+    unknown: list[Json] = list((state or {}).get("unknown") or [])
+    since = rfc3339(sample.last_seen or sample.added_at)
+    if reach != "ok":
+        reason = sample.problem or ("its engine does not run" if reach == "down" else "no answer yet")
+        unknown.append({"field": "state", "reason": reason, "since": since})
+    if leader is None:
+        unknown += [{"field": f, "reason": NO_LEADER_REASON, "since": since} for f in ("watermark", "dispatcher")]
+    return {
+        "id": sample.node_id,
+        "address": sample.address,
+        "control_url": sample.control_url,
+        "role": (state or {}).get("role") if reach == "ok" else None,
+        "reach": reach,
+        "last_seen": rfc3339(sample.last_seen) if sample.last_seen else None,
+        "never_reached_since": rfc3339(sample.added_at) if reach == "never" else None,
+        "is_java": bool((state or {}).get("is_java", False)),
+        "problem": sample.problem,
+        "state": state,
+        "watermark": watermark,
+        "dispatcher": dispatcher,
+        "unknown": unknown,
+    }
+
+
+def quorum(members: Sequence[Json], leader: NodeSample | None, watermarks: dict[str, Json]) -> Json:
+    """How many are needed, how many answer, and whether the quorum stands (None: nobody can tell).
+
+    The leader's fresh acknowledgements are better evidence than our own view: it may hear whom we do not.
+    """
+    size = len(members)
+    needed = size // 2 + 1
+    if leader is not None and leader.watermarks and leader.watermarks.get("needed"):
+        needed = int(leader.watermarks["needed"])
+    answering = [one for one in members if one["reach"] == "ok" and one["role"] in ("LEADER", "FOLLOWER")]
+    stands: bool | None
+    if leader is not None:
+        heard = sum(1 for one in watermarks.values() if one.get("id") != leader.node_id and ack_is_fresh(one))
+        told = any(one.get("last_ack_ms") is not None for one in watermarks.values() if one["id"] != leader.node_id)
+        stands = 1 + heard >= needed if told or size == 1 else (True if len(answering) >= needed else None)
+    elif any(one["role"] == "FOLLOWER" and (one["state"] or {}).get("leader_id") for one in members):
+        stands = None  # somebody follows a leader that we cannot reach
+    elif all(one["reach"] in ("never", "stale") for one in members):
+        stands = None
+    else:
+        stands = False
+    return {"size": size, "needed": needed, "standing": len(answering), "stands": stands}
+
+
+def ack_is_fresh(watermark: Json) -> bool:
+    age_ms = watermark.get("last_ack_ms")
+    return age_ms is not None and 0 <= age_ms <= ACK_FRESH_MS
+
+
+def lag_entries(view: Json, one: Json) -> int | None:
+    """How far a member is behind the leader's end; None when either end is unknown."""
+    if one["id"] == view["leader_id"]:
+        return 0
+    told = (one["watermark"] or {}).get("lag_entries")
+    if told is not None and one["reach"] == "ok":
+        return int(told)
+    end = ((one["state"] or {}).get("log") or {}).get("end_index")
+    leader_end = view["leader_end_index"]
+    if end is None or leader_end is None or one["reach"] != "ok":
+        return None
+    return max(0, int(leader_end) - int(end))

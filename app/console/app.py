@@ -1,0 +1,166 @@
+"""The console's FastAPI app: what belongs together, wired once.
+
+`create_app` does no I/O; the lifespan brings the schema up to date, starts the watches and ends them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
+
+import httpx2
+from fastapi import FastAPI, Request
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.responses import JSONResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.templating import Jinja2Templates
+
+from app.api import router as api_router
+from app.console import errors, live_routes, login
+from app.console.console import Console
+from app.console.live import Fragment, Hub, LiveKey
+from app.console.settings import ROOT, ConsoleSettings
+from app.db.engine import open_engine, open_sessions, upgrade_async
+from app.db.repositories import meta
+from app.security.gate import Gate
+from app.security.identity import Identity
+
+# Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
+PAGE_PARTS = ("app.console.pages", "app.console.audit_pages")
+API_PARTS = ("app.api.audits",)
+
+
+def part(name: str) -> ModuleType | None:
+    return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
+
+
+def package_version() -> str:
+    try:
+        return version("quorumscope")
+    except PackageNotFoundError:
+        return "0"
+
+
+def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTransport | None = None) -> FastAPI:
+    """`transport` replaces the network towards the control planes in tests."""
+    settings.check()
+    engine = open_engine(settings.db_url)
+    sessions = open_sessions(engine)
+    identity = Identity(sessions, idle_s=settings.session_idle_s, max_s=settings.session_max_s)
+    parts = [found for name in (*PAGE_PARTS, *API_PARTS) if (found := part(name)) is not None]
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await upgrade_async(settings.db_url)
+        app.state.instance = await meta(sessions, "instance", secrets.token_hex(4))
+        console = app.state.console = Console(settings, sessions, transport)
+        hub = app.state.hub = Hub(renderer(app, console))
+        await console.start()
+        started = [one for one in parts if hasattr(one, "start")]
+        for one in started:
+            await one.start(app)
+        try:
+            yield
+        finally:
+            await hub.close()
+            for one in reversed(started):
+                await one.stop(app)
+            await console.stop()
+            await engine.dispose()
+
+    app = FastAPI(
+        title="Quorumscope console",
+        version=package_version(),
+        lifespan=lifespan,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers=errors.HANDLERS,
+    )
+    app.state.settings, app.state.sessions, app.state.identity = settings, sessions, identity
+    app.state.instance = ""
+    app.state.cookie_name = lambda: "__Host-qs" if settings.secure else f"qs_{app.state.instance}"
+    app.state.templates = templates_of(app)
+    app.state.live_pages = live_pages()
+    include_routes(app)
+    app.add_middleware(
+        Gate,
+        settings=settings,
+        sessions=sessions,
+        identity=identity,
+        cookie_name=app.state.cookie_name,
+        render=errors.render,
+    )
+    return app
+
+
+def include_routes(app: FastAPI) -> None:
+    app.include_router(login.router)
+    app.include_router(live_routes.router)
+    app.add_api_route("/api/v1", about, tags=["console"])
+    app.include_router(api_router, prefix="/api/v1")
+    for name in API_PARTS:
+        if (found := part(name)) is not None:
+            app.include_router(found.router, prefix="/api/v1")
+    for name in PAGE_PARTS:
+        if (found := part(name)) is not None:
+            app.include_router(found.router, include_in_schema=False)
+    app.add_api_route("/healthz", healthz, include_in_schema=False)
+    app.mount("/static", StaticFiles(directory=ROOT / "static"), name="static")
+
+
+async def about(request: Request) -> dict[str, str]:
+    """What this is."""
+    return {"kind": "console", "version": request.app.version}
+
+
+async def healthz() -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+def templates_of(app: FastAPI) -> Jinja2Templates:
+    env = Environment(
+        loader=FileSystemLoader(ROOT / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    def context(request: Request) -> dict[str, Any]:
+        viewer = getattr(request.state, "viewer", None)
+        return {
+            "viewer": viewer,
+            "csrf_token": viewer.csrf_token if viewer is not None else "",
+            "instance": app.state.instance,
+            "version": app.version,
+            "demo": app.state.settings.demo,
+        }
+
+    for name in PAGE_PARTS:
+        install = getattr(part(name), "install", None)
+        if install is not None:
+            install(env)
+    return Jinja2Templates(env=env, context_processors=[context])
+
+
+def live_pages() -> Mapping[str, Any]:
+    """Page name -> renderer, from every part that brings some."""
+    pages: dict[str, Any] = {}
+    for name in PAGE_PARTS:
+        pages |= getattr(part(name), "LIVE", {})
+    return pages
+
+
+def renderer(app: FastAPI, console: Console) -> Any:
+    def render(key: LiveKey) -> Sequence[Fragment]:
+        fragments: Sequence[Fragment] = app.state.live_pages[key.page](console, key)
+        return fragments
+
+    return render

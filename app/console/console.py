@@ -1,0 +1,320 @@
+"""The console object that pages and the REST API share: one function for a page and its JSON twin.
+
+It owns the watches (one a group), the history, the operations and the clients of the control planes. Synchronous
+methods do no I/O and answer from the newest view; asynchronous ones ask the database or the nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx2
+
+from app.console import proxy
+from app.console.aggregate import ClusterInfo
+from app.console.errors import Conflict, ConsoleError, Invalid, NotFound, TermMoved, UnknownCluster
+from app.console.history import History
+from app.console.nodes import Nodes, normal_control_url
+from app.console.operations import Steering
+from app.console.preflight import preflight
+from app.console.sampler import NodeSample
+from app.console.settings import ConsoleSettings, Seed
+from app.console.watch import Watch
+from app.db.base import utc_now
+from app.db.engine import Sessions
+from app.db.models import Cluster
+from app.db.repositories import RUNNING, Clusters, Events, Operations
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+SEED_RETRY_S = 1.0
+TRANSFER_DEADLINE_MS = 5000
+TRANSFER_DEADLINE_MS_MAX = 60_000
+SAVE_EVERY_S = 60.0
+EVENT_QUEUE_MAX = 10_000
+
+
+class Console:
+    """See the module's docstring."""
+
+    def __init__(
+        self, settings: ConsoleSettings, sessions: Sessions, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
+        self.settings = settings
+        self.nodes = Nodes(settings, transport)
+        self.clusters_kept = Clusters(sessions)
+        self.operations_kept = Operations(sessions)
+        self.events_kept = Events(sessions)
+        self.history_kept = History(sessions, days=settings.history_days)
+        self.steering = Steering(self.nodes, self.operations_kept)
+        self.watches: dict[str, Watch] = {}
+        self.seed_problems: dict[str, str] = {}
+        self.event_queue: asyncio.Queue[tuple[str, str | None, list[Json]]] = asyncio.Queue(EVENT_QUEUE_MAX)
+        self.tasks: list[asyncio.Task[None]] = []
+
+    # --- life ---
+
+    async def start(self) -> None:
+        await self.operations_kept.orphaned()
+        for row in await self.clusters_kept.all():
+            self.watch(row)
+        jobs = [self.assemble_forever(), self.keep_events(), self.save_history_forever()]
+        jobs += [self.attach_seed(seed) for seed in self.settings.seeds]
+        self.tasks = [asyncio.create_task(job) for job in jobs]
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.gather(*(one.stop() for one in self.watches.values()))
+        await self.steering.close()
+        await self.history_kept.save()
+        await self.nodes.close()
+
+    def watch(self, row: Cluster) -> Watch:
+        members = [NodeSample(one.node_id, one.address, one.control_url) for one in row.nodes]
+        info = ClusterInfo(row.id, row.name, row.group)
+        one = Watch(
+            info,
+            members,
+            self.nodes,
+            self.settings.sample_interval_ms / 1000,
+            on_events=self.take_events,
+            on_address=self.address_learned,
+        )
+        self.watches[row.id] = one
+        one.start()
+        return one
+
+    async def assemble_forever(self) -> None:
+        """Views are rebuilt at the sampling rate whether or not nodes answer: silence must show."""
+        while True:
+            await asyncio.sleep(self.settings.sample_interval_ms / 1000)
+            for watch in list(self.watches.values()):
+                try:
+                    view = watch.assemble()
+                    self.history_kept.record(view)
+                except Exception:
+                    # One group's odd answer must not freeze the others; its own view keeps its old `as_of`.
+                    log.exception("assembling the view of %s failed", watch.info.id)
+
+    async def attach_seed(self, seed: Seed) -> None:
+        """Tries until the group is found: a console may start before its nodes."""
+        while True:
+            try:
+                await self.add_cluster(seed.control_url, seed.name)
+                self.seed_problems.pop(seed.control_url, None)
+                return
+            except ConsoleError as error:
+                self.seed_problems[seed.control_url] = error.detail
+                await asyncio.sleep(SEED_RETRY_S)
+
+    def take_events(self, cluster_id: str, node_id: str | None, items: list[Json]) -> None:
+        with contextlib.suppress(asyncio.QueueFull):
+            self.event_queue.put_nowait((cluster_id, node_id, items))
+
+    async def keep_events(self) -> None:
+        while True:
+            cluster_id, node_id, items = await self.event_queue.get()
+            try:
+                await self.events_kept.add(cluster_id, node_id, items)
+            except Exception:
+                log.exception("events of %s could not be stored", cluster_id)
+
+    async def save_history_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_EVERY_S)
+            try:
+                await self.history_kept.save()
+                for cluster_id in self.watches:
+                    await self.events_kept.trim(cluster_id)
+            except Exception:
+                log.exception("the history could not be saved")
+
+    def address_learned(self, cluster_id: str, sample: NodeSample) -> None:
+        moved = self.clusters_kept.moved(cluster_id, sample.node_id, sample.address, sample.control_url)
+        task = asyncio.create_task(moved)
+        self.tasks.append(task)
+        task.add_done_callback(self.tasks.remove)
+
+    # --- what is watched ---
+
+    def clusters(self) -> list[Json]:
+        return sorted((one.view for one in self.watches.values()), key=lambda view: str(view["cluster"]["name"]))
+
+    def watch_of(self, cluster_id: str) -> Watch:
+        found = self.watches.get(cluster_id)
+        if found is None:
+            raise UnknownCluster(f"No group is called {cluster_id!r} here.")
+        return found
+
+    def group_view(self, cluster_id: str) -> Json:
+        return self.watch_of(cluster_id).view
+
+    def problems(self, cluster_id: str | None = None) -> list[Json]:
+        views = [self.group_view(cluster_id)] if cluster_id is not None else self.clusters()
+        return [{"cluster_id": view["cluster"]["id"], **one} for view in views for one in view["problems"]]
+
+    async def add_cluster(self, control_url: str, name: str | None = None) -> Json:
+        """One control plane names them all: `state.peers` carries the others' addresses."""
+        url = normal_control_url(control_url)
+        state = await self.nodes.get(url, "state")
+        if not state.get("group") or not state.get("self_id"):
+            raise Invalid(f"{url} is no control plane of a node: it names neither group nor node")
+        found = {str(one["id"]): one for one in state.get("peers") or [] if one.get("id")}
+        found.setdefault(str(state["self_id"]), {"address": ""})
+        members = [
+            (
+                key,
+                str(one.get("address") or ""),
+                url if key == state["self_id"] else url_or_none(one.get("control_url")),
+            )
+            for key, one in sorted(found.items())
+        ]
+        row = await self.clusters_kept.save(name, str(state["group"]), members)
+        known = self.watches.pop(row.id, None)
+        if known is not None:
+            await known.stop()
+        return self.watch(row).view
+
+    async def rename_cluster(self, cluster_id: str, name: str) -> Json:
+        watch = self.watch_of(cluster_id)
+        await self.clusters_kept.rename(cluster_id, name)
+        watch.info = ClusterInfo(watch.info.id, name, watch.info.group)
+        return watch.assemble()
+
+    async def remove_cluster(self, cluster_id: str) -> None:
+        watch = self.watch_of(cluster_id)
+        del self.watches[cluster_id]
+        await watch.stop()
+        await self.clusters_kept.remove(cluster_id)
+
+    # --- nodes ---
+
+    def control_url(self, cluster_id: str, node_id: str | None) -> tuple[str, str]:
+        """(node id, control URL) of a member, or of the leader, or of any that answers."""
+        view = self.group_view(cluster_id)
+        return proxy.pick(view, node_id)
+
+    async def ask(self, cluster_id: str, path: str, *, node_id: str | None = None, **params: Any) -> Json:
+        chosen, url = self.control_url(cluster_id, node_id)
+        return {"node_id": chosen, **await self.nodes.get(url, path, **params)}
+
+    async def entries(
+        self,
+        cluster_id: str,
+        *,
+        node_id: str | None = None,
+        from_index: int | None = None,
+        limit: int = 50,
+        view: str = "committed",
+        as_: str = "text",
+        consistency: str | None = None,
+    ) -> Json:
+        asked: Json = {"from": from_index, "limit": limit, "as": as_, "consistency": consistency}
+        asked["view"] = None if view == "committed" else view
+        return await self.ask(cluster_id, "entries", node_id=node_id, **asked)
+
+    async def entry(self, cluster_id: str, index: int, as_: str = "text") -> Json:
+        return await proxy.side_by_side(self.nodes, self.group_view(cluster_id), index, as_)
+
+    async def truncations(self, cluster_id: str, node_id: str | None = None) -> Json:
+        return await proxy.truncations(self.nodes, self.group_view(cluster_id), node_id)
+
+    async def truncation_entries(self, cluster_id: str, node_id: str, seq: str, **params: Any) -> Json:
+        return await self.ask(cluster_id, f"truncations/{seq}/entries", node_id=node_id, **params)
+
+    # --- time ---
+
+    async def history(
+        self,
+        cluster_id: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        points: int = 600,
+    ) -> Json:
+        until = until or utc_now()
+        since = since or until - timedelta(hours=1)
+        if since >= until:
+            raise Invalid("`since` must be before `until`")
+        ids = [one["id"] for one in self.group_view(cluster_id)["members"]]
+        answer = await self.history_kept.query(cluster_id, ids, since, until, points)
+        answer["events"] = await self.events_kept.list(cluster_id, limit=500, since=since, until=until)
+        return answer
+
+    async def view_at(self, cluster_id: str, at: datetime) -> Json:
+        return await self.history_kept.view_at(self.group_view(cluster_id), at)
+
+    async def events(self, cluster_id: str | None = None, limit: int = 100, cursor: str | None = None) -> Json:
+        if cluster_id is not None:
+            self.watch_of(cluster_id)
+        before = int(cursor) if cursor and cursor.isdigit() else None
+        if cursor and before is None:
+            raise Invalid(f"{cursor!r} is no cursor of this list")
+        items = await self.events_kept.list(cluster_id, limit=limit, before_id=before)
+        return {"items": items, "next": items[-1]["id"] if len(items) == limit else None}
+
+    # --- steering ---
+
+    def preflight(self, cluster_id: str, to: str | None = None) -> Json:
+        return preflight(self.group_view(cluster_id), to)
+
+    async def transfer(
+        self,
+        cluster_id: str,
+        to: str | None,
+        *,
+        if_term: int | None = None,
+        deadline_ms: int | None = None,
+        requested_by: str,
+        idempotency_key: str | None = None,
+    ) -> Json:
+        view = self.group_view(cluster_id)
+        if if_term is not None and view["term"] is not None and if_term != view["term"]:
+            raise TermMoved(f"The group is in term {view['term']}, not {if_term}; look again, then repeat.")
+        checked = preflight(view, to)
+        refused = [one["text"] for one in checked["checks"] if one["state"] == "refused"]
+        if refused:
+            raise Conflict("; ".join(refused), title="Transfer refused")
+        deadline_ms = deadline_ms or TRANSFER_DEADLINE_MS
+        if not 100 <= deadline_ms <= TRANSFER_DEADLINE_MS_MAX:
+            raise Invalid(f"deadline_ms must be between 100 and {TRANSFER_DEADLINE_MS_MAX}")
+        leader_id, url = proxy.pick(view, view["leader_id"])
+        operation, fresh = await self.operations_kept.open(
+            cluster_id,
+            "leadership_transfer",
+            requested_by,
+            node_id=leader_id,
+            key=idempotency_key,
+            progress={"detail": f"from {leader_id} to {to or 'the best peer'}"},
+        )
+        if fresh:
+            body = {"to": to, "if_term": if_term if if_term is not None else view["term"], "deadline_ms": deadline_ms}
+            self.steering.transfer(operation, url, body, deadline_ms, lambda: self.group_view(cluster_id)["leader_id"])
+        return operation
+
+    async def operation(self, operation_id: str) -> Json:
+        found = await self.operations_kept.get(operation_id)
+        if found is None:
+            raise NotFound(f"There is no operation {operation_id}.", title="Unknown operation")
+        return found
+
+    async def operations(self, cluster_id: str | None = None, limit: int = 50) -> list[Json]:
+        return await self.operations_kept.list(cluster_id, limit)
+
+    async def cancel(self, operation_id: str) -> Json:
+        operation = await self.operation(operation_id)
+        if operation["state"] != RUNNING:
+            raise Conflict(f"The operation is {operation['state']} already.")
+        _, url = proxy.pick(self.group_view(operation["cluster_id"]), operation["node_id"])
+        await self.steering.cancel(operation, url)
+        return await self.operation(operation_id)
+
+
+def url_or_none(told: Any) -> str | None:
+    return normal_control_url(str(told)) if told else None

@@ -1,0 +1,216 @@
+"""What every replica held, over time: recorded each sample, kept in three tiers, answered for a window.
+
+Invariants: a sample is recorded only while the replica answers, so silence is a gap and never a straight line; the
+coarser tiers are stored an hour a row, packed (app.console.packing), and what is stored is never read whole. Recording
+does no I/O; `save` writes what changed.
+"""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import delete, select
+
+from app.console.aggregate import lag_entries
+from app.console.errors import NotFound
+from app.console.packing import NULL, pack, unpack
+from app.console.tiers import COLUMNS, ROLES, TIERS, Buckets, Row, T, Tier, bucketed, row_of, to_columns, to_rows
+from app.db.base import parse_time, rfc3339, utc_now
+from app.db.engine import Sessions
+from app.db.models import HistoryHour
+
+Json = dict[str, Any]
+HOUR_S = 3600
+POINTS_MAX = 5000
+# The memory of a stored tier holds the hour being filled and the one before.
+MEMORY_S = 2 * HOUR_S
+# A frozen view shows the newest sample at most this old.
+FROZEN_S = 900
+
+
+class History:
+    """All groups' history."""
+
+    def __init__(self, sessions: Sessions, *, days: int = 30) -> None:
+        self.sessions = sessions
+        self.keep_s = {
+            tier.step_s: tier.keep_s if not tier.stored else min(tier.keep_s, days * 86_400) for tier in TIERS
+        }
+        self.buckets: dict[tuple[str, str, int], Buckets] = {}
+
+    def record(self, view: Json) -> None:
+        at_s = int(parse_time(view["as_of"]).timestamp())
+        for member in view["members"]:
+            if member["reach"] != "ok":
+                continue
+            row = row_of(at_s, member, lag_entries(view, member))
+            for tier in TIERS:
+                key = (view["cluster"]["id"], member["id"], tier.step_s)
+                buckets = self.buckets.setdefault(key, Buckets(tier))
+                buckets.add(row)
+                if len(buckets.rows) % 64 == 0:
+                    buckets.trim(at_s, MEMORY_S if tier.stored else tier.keep_s)
+
+    # --- storing ---
+
+    async def save(self) -> None:
+        """Writes the hours that changed, and forgets what is too old."""
+        for (cluster_id, node_id, step_s), buckets in list(self.buckets.items()):
+            if not buckets.tier.stored or buckets.dirty_from_s is None:
+                continue
+            first_hour = buckets.dirty_from_s - buckets.dirty_from_s % HOUR_S
+            last = buckets.rows[-1][T]
+            for hour_s in range(first_hour, last + 1, HOUR_S):
+                await self.save_hour(cluster_id, node_id, step_s, hour_s, buckets.between(hour_s, hour_s + HOUR_S - 1))
+            buckets.dirty_from_s = last
+        now = utc_now()
+        async with self.sessions() as db, db.begin():
+            for step_s, keep_s in self.keep_s.items():
+                old = (HistoryHour.tier_s == step_s) & (HistoryHour.hour < now - timedelta(seconds=keep_s + HOUR_S))
+                await db.execute(delete(HistoryHour).where(old))
+
+    async def save_hour(self, cluster_id: str, node_id: str, step_s: int, hour_s: int, rows: list[Row]) -> None:
+        """Merges with what an earlier run of the console stored of the same hour."""
+        if not rows:
+            return
+        hour = datetime.fromtimestamp(hour_s, UTC)
+        async with self.sessions() as db, db.begin():
+            stored = await db.get(HistoryHour, (cluster_id, node_id, step_s, hour))
+            if stored is not None:
+                before = [row for row in to_rows(unpack(stored.packed)) if row[T] < rows[0][T]]
+                rows = before + rows
+                stored.packed, stored.samples = pack(to_columns(rows)), len(rows)
+            else:
+                db.add(
+                    HistoryHour(
+                        cluster_id=cluster_id,
+                        node_id=node_id,
+                        tier_s=step_s,
+                        hour=hour,
+                        samples=len(rows),
+                        packed=pack(to_columns(rows)),
+                    )
+                )
+
+    # --- asking ---
+
+    def tier_for(self, since: datetime, step_s: int) -> Tier:
+        """The finest tier that reaches back to `since` and is not finer than what can be drawn."""
+        age_s = (utc_now() - since).total_seconds()
+        reaching = [tier for tier in TIERS if age_s <= self.keep_s[tier.step_s] + 60] or [TIERS[-1]]
+        coarse_enough = [tier for tier in reaching if tier.step_s <= max(step_s, 1)]
+        return coarse_enough[-1] if coarse_enough else reaching[0]
+
+    async def rows(self, cluster_id: str, node_id: str, tier: Tier, since_s: float, until_s: float) -> list[Row]:
+        buckets = self.buckets.get((cluster_id, node_id, tier.step_s))
+        fresh = buckets.between(since_s, until_s) if buckets is not None else []
+        if not tier.stored:
+            return fresh
+        first_hour = datetime.fromtimestamp(since_s - since_s % HOUR_S, UTC)
+        until = datetime.fromtimestamp(until_s, UTC)
+        mine = (HistoryHour.cluster_id == cluster_id) & (HistoryHour.node_id == node_id)
+        window = (HistoryHour.tier_s == tier.step_s) & (HistoryHour.hour >= first_hour) & (HistoryHour.hour <= until)
+        async with self.sessions() as db:
+            asked = select(HistoryHour.packed).where(mine & window).order_by(HistoryHour.hour)
+            stored = [row for packed in await db.scalars(asked) for row in to_rows(unpack(packed))]
+        edge = fresh[0][T] if fresh else until_s + 1
+        return [row for row in stored if since_s <= row[T] <= until_s and row[T] < edge] + fresh
+
+    async def query(self, cluster_id: str, node_ids: list[str], since: datetime, until: datetime, points: int) -> Json:
+        """One shared time axis; None where a replica has no sample (a gap)."""
+        points = max(2, min(points, POINTS_MAX))
+        since_s, until_s = since.timestamp(), until.timestamp()
+        wanted_s = (until_s - since_s) / points
+        tier = self.tier_for(since, int(wanted_s))
+        step_s = tier.step_s * max(1, -(-int(wanted_s) // tier.step_s))
+        series = {}
+        for node_id in node_ids:
+            rows = await self.rows(cluster_id, node_id, tier, since_s, until_s)
+            series[node_id] = {row[T]: row for row in bucketed(rows, step_s)}
+        times = sorted({at for rows in series.values() for at in rows})
+        times = with_gaps(times, step_s)
+        return {
+            "cluster_id": cluster_id,
+            "since": rfc3339(since),
+            "until": rfc3339(until),
+            "step_s": step_s,
+            "tier": tier.step_s,
+            "downsampled": step_s > 1,
+            "note": f"each point is the worst of {step_s} s" if step_s > 1 else "every sample",
+            "t": times,
+            "replicas": {node_id: columns_of(times, rows) for node_id, rows in series.items()},
+        }
+
+    async def view_at(self, view: Json, at: datetime) -> Json:
+        """The group as it was: marks from the history, everything that history does not keep listed as unknown."""
+        frozen = copy.deepcopy(view)
+        frozen |= {"at": rfc3339(at), "closures": None, "last_completed": None, "leader_since": None}
+        frozen |= {"problems": [], "severity": "unknown", "leader_id": None, "term": None, "quorum_index": None}
+        at_s, found = at.timestamp(), False
+        tier = self.tier_for(at, 1)
+        for member in frozen["members"]:
+            rows = await self.rows(view["cluster"]["id"], member["id"], tier, at_s - FROZEN_S, at_s)
+            row = rows[-1] if rows and rows[-1][T] >= at_s - 3 * tier.step_s - 2 else None
+            found = found or row is not None
+            freeze_member(member, row, at)
+            if (
+                row is not None
+                and member["role"] == "LEADER"
+                and (member["state"]["term"] or 0) >= (frozen["term"] or 0)
+            ):
+                frozen["leader_id"], frozen["term"] = member["id"], member["state"]["term"]
+                frozen["leader_end_index"] = member["state"]["log"]["end_index"]
+                frozen["quorum_index"] = member["state"]["log"]["committed_index"]
+        if not found:
+            raise NotFound(f"The history holds no sample of {rfc3339(at)}.", title="No history there")
+        standing = sum(1 for one in frozen["members"] if one["reach"] == "ok")
+        frozen["quorum"] |= {"standing": standing, "stands": None}
+        frozen["sentence"] = {
+            "headline": f"The group as it was at {rfc3339(at)}.",
+            "rest": f"{standing} of {frozen['quorum']['size']} replicas answered then. "
+            + (f"{frozen['leader_id']} led term {frozen['term']}." if frozen["leader_id"] else "No leader was seen."),
+        }
+        return frozen
+
+
+def freeze_member(member: Json, row: Row | None, at: datetime) -> None:
+    reason = "the history keeps marks only" if row is not None else "no sample was taken then"
+    unknown = [{"field": name, "reason": reason, "since": rfc3339(at)} for name in ("watermark", "dispatcher")]
+    member |= {"watermark": None, "dispatcher": None, "unknown": unknown, "problem": None}
+    if row is None:
+        member |= {"state": None, "role": None, "reach": "stale"}
+        return
+    told = {name: (None if value == NULL else value) for name, value in zip(COLUMNS, row, strict=True)}
+    log = {f"{name}_index": told[name] for name in ("begin", "applied", "committed", "durable", "end")}
+    role = ROLES[told["role"] or 0] or None
+    state = member["state"] or {}
+    kept = {key: state.get(key) for key in ("group", "self_id", "flush", "version")}
+    member |= {
+        "state": {**kept, "term": told["term"], "role": role, "log": log, "alarms": []},
+        "watermark": {"id": member["id"], "lag_entries": told["lag"], "lag_bytes": None, "lag_ms": None},
+        "role": role,
+        "reach": "ok",
+        "last_seen": rfc3339(datetime.fromtimestamp(row[T], UTC)),
+        "never_reached_since": None,
+    }
+
+
+def with_gaps(times: list[int], step_s: int) -> list[int]:
+    """A moment without any sample between two that lie apart, so that a line breaks there."""
+    out: list[int] = []
+    for at in times:
+        if out and at - out[-1] > 3 * step_s:
+            out.append(out[-1] + step_s)
+        out.append(at)
+    return out
+
+
+def columns_of(times: list[int], rows: dict[int, Row]) -> Json:
+    columns: Json = {}
+    for place, name in enumerate(COLUMNS[1:], start=1):
+        found = [row[place] if (row := rows.get(at)) is not None else NULL for at in times]
+        columns[name] = [None if value == NULL else value for value in found]
+    columns["role"] = [ROLES[value] or None if value is not None else None for value in columns["role"]]
+    return columns

@@ -1,0 +1,174 @@
+"""Live pages: one event stream per page; a fragment is rendered once per (page, group, node, role) and broadcast.
+
+Invariants: a topic renders only while somebody listens, at most twice a second, and sends only what changed. A slow
+reader misses intermediate states, never the newest, and holds at most one copy of each fragment. `beat` goes out every
+2 s even when nothing changes: a page without one knows that it is stale. A stream whose session died says `expired` and
+ends; nothing here redirects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from app.db.base import rfc3339, utc_now
+
+log = logging.getLogger(__name__)
+
+RENDER_INTERVAL_S = 0.5
+BEAT_S = 2.0
+SUBSCRIBERS_MAX = 2000
+SESSION_CHECK_BEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKey:
+    """What a fragment may depend on: nothing that differs between two people of one role."""
+
+    page: str
+    cluster_id: str | None
+    node_id: str | None
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    event: str
+    html: str
+
+
+Renderer = Callable[[LiveKey], Sequence[Fragment]]
+
+
+def encode(event: str, data: str) -> bytes:
+    """One server-sent event; every line of the data gets its own field."""
+    head = f"event: {event}\n" if event else ""
+    return (head + "".join(f"data: {line}\n" for line in data.splitlines() or [""]) + "\n").encode()
+
+
+@dataclass(eq=False, slots=True)
+class Subscriber:
+    """One open page: what it has still to be sent, newest only."""
+
+    pending: dict[str, bytes] = field(default_factory=dict)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    # Its topic cannot be rendered any more: the stream ends, so that the page knows.
+    ended: bool = False
+
+    def end(self) -> None:
+        self.ended = True
+        self.woken.set()
+
+    def give(self, event: str, encoded: bytes) -> None:
+        self.pending.pop(event, None)
+        self.pending[event] = encoded
+        self.woken.set()
+
+    def take(self) -> bytes:
+        taken = b"".join(self.pending.values())
+        self.pending.clear()
+        self.woken.clear()
+        return taken
+
+
+@dataclass(slots=True)
+class Topic:
+    key: LiveKey
+    subscribers: set[Subscriber] = field(default_factory=set)
+    # Unnamed fragments are told apart by their place.
+    last: dict[str, bytes] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+
+
+class Hub:
+    """All topics. `stop` ends every stream at once, so that Ctrl-C works with pages open."""
+
+    def __init__(self, render: Renderer) -> None:
+        self.render = render
+        self.topics: dict[LiveKey, Topic] = {}
+        self.stopping = asyncio.Event()
+        self.count = 0
+
+    def stop(self) -> None:
+        self.stopping.set()
+        for topic in self.topics.values():
+            for subscriber in topic.subscribers:
+                subscriber.woken.set()
+
+    async def close(self) -> None:
+        self.stop()
+        tasks = [topic.task for topic in self.topics.values() if topic.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def stream(self, key: LiveKey, alive: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
+        """Everything at once, then what changes; ends when the console stops or the session dies."""
+        subscriber = Subscriber()
+        topic = self.join(key, subscriber)
+        try:
+            yield encode("beat", rfc3339(utc_now())) + subscriber.take()
+            beats, next_beat = 0, asyncio.get_running_loop().time() + BEAT_S
+            while not (self.stopping.is_set() or subscriber.ended):
+                now = asyncio.get_running_loop().time()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, next_beat - now)):
+                        await subscriber.woken.wait()
+                data = subscriber.take()
+                if asyncio.get_running_loop().time() >= next_beat:
+                    beats, next_beat = beats + 1, next_beat + BEAT_S
+                    if beats % SESSION_CHECK_BEATS == 0 and not await alive():
+                        yield encode("expired", "")
+                        return
+                    data += encode("beat", rfc3339(utc_now()))
+                if data:
+                    yield data
+        finally:
+            self.leave(topic, subscriber)
+
+    def join(self, key: LiveKey, subscriber: Subscriber) -> Topic:
+        topic = self.topics.get(key)
+        if topic is None:
+            topic = self.topics[key] = Topic(key)
+            self.refresh(topic)
+            topic.task = asyncio.create_task(self.run(topic), name=f"live {key.page}")
+        topic.subscribers.add(subscriber)
+        self.count += 1
+        for name, encoded in topic.last.items():
+            subscriber.give(name, encoded)
+        return topic
+
+    def leave(self, topic: Topic, subscriber: Subscriber) -> None:
+        topic.subscribers.discard(subscriber)
+        self.count -= 1
+        if not topic.subscribers:
+            if self.topics.get(topic.key) is topic:
+                del self.topics[topic.key]
+            if topic.task is not None:
+                topic.task.cancel()
+
+    async def run(self, topic: Topic) -> None:
+        while True:
+            await asyncio.sleep(RENDER_INTERVAL_S)
+            try:
+                self.refresh(topic)
+            except Exception:
+                # A page that is not rendered must not look alive: end its streams, they will ask again and be told.
+                log.exception("rendering %s failed", topic.key)
+                self.topics.pop(topic.key, None)
+                for subscriber in topic.subscribers:
+                    subscriber.end()
+                return
+
+    def refresh(self, topic: Topic) -> None:
+        """Renders once and hands on what changed."""
+        for place, fragment in enumerate(self.render(topic.key)):
+            name = fragment.event or f"#{place}"
+            encoded = encode(fragment.event, fragment.html)
+            if topic.last.get(name) != encoded:
+                topic.last[name] = encoded
+                for subscriber in topic.subscribers:
+                    subscriber.give(name, encoded)

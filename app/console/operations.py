@@ -1,0 +1,111 @@
+"""Steering: leadership transfer through the leader's control plane, followed to its end.
+
+Invariants: an operation has exactly one end, and the end is what the group then shows, not what we asked for; an answer
+that never came is `unknown`. The leader's own Idempotency-Key is our operation's id, so asking twice transfers once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from app.console.errors import ConsoleError, NodeUnreachable
+from app.console.nodes import NodeRefused, Nodes
+from app.db.repositories import CANCELLED, DONE, FAILED, RUNNING, UNKNOWN, Operations
+
+Json = dict[str, Any]
+POLL_S = 0.25
+# Beyond its own deadline the leader has this long to say how it went.
+GRACE_S = 5.0
+STATES = frozenset({RUNNING, DONE, FAILED, CANCELLED, UNKNOWN})
+
+
+class Steering:
+    """Starts operations and follows them in tasks of its own."""
+
+    def __init__(self, nodes: Nodes, operations: Operations) -> None:
+        self.nodes = nodes
+        self.operations = operations
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def close(self) -> None:
+        """What still runs is left to `Operations.orphaned` at the next start."""
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+    def transfer(
+        self, operation: Json, leader_url: str, body: Json, deadline_ms: int, leader_now: Callable[[], str | None]
+    ) -> None:
+        task = asyncio.create_task(
+            self.follow_transfer(operation["id"], leader_url, body, deadline_ms, leader_now),
+            name=f"transfer {operation['id']}",
+        )
+        self.tasks[operation["id"]] = task
+        task.add_done_callback(lambda _: self.tasks.pop(operation["id"], None))
+
+    async def follow_transfer(
+        self, operation_id: str, leader_url: str, body: Json, deadline_ms: int, leader_now: Callable[[], str | None]
+    ) -> None:
+        try:
+            async with asyncio.timeout(deadline_ms / 1000 + GRACE_S):
+                remote = await self.ask(operation_id, leader_url, body, deadline_ms)
+                while remote.get("state") == RUNNING:
+                    progress = {"node_operation_id": remote["id"], "detail": remote.get("progress")}
+                    await self.operations.set(operation_id, progress=progress)
+                    await asyncio.sleep(POLL_S)
+                    remote = await self.nodes.get(leader_url, f"operations/{remote['id']}")
+        except NodeRefused as refusal:
+            await self.end(operation_id, FAILED, None, problem_of(refusal))
+        except (TimeoutError, NodeUnreachable) as error:
+            await self.end_unknown(operation_id, body.get("to"), str(error), leader_now)
+        else:
+            state = remote.get("state")
+            await self.end(
+                operation_id,
+                state if state in STATES else UNKNOWN,
+                as_json(remote.get("outcome")),
+                as_json(remote.get("problem")),
+            )
+
+    async def ask(self, operation_id: str, leader_url: str, body: Json, deadline_ms: int) -> Json:
+        return await self.nodes.json(
+            "POST",
+            leader_url,
+            "leadership-transfer",
+            json=body,
+            headers={"idempotency-key": operation_id},
+            timeout_s=deadline_ms / 1000 + GRACE_S,
+        )
+
+    async def end_unknown(
+        self, operation_id: str, to: str | None, why: str, leader_now: Callable[[], str | None]
+    ) -> None:
+        """The old leader fell silent; if the wanted one leads by now, that is the outcome all the same."""
+        if to is not None and leader_now() == to:
+            await self.end(operation_id, DONE, {"leader_id": to, "detail": "seen by the console"}, None)
+            return
+        detail = f"No answer came ({why or 'timed out'}); the group shows who leads."
+        await self.end(operation_id, UNKNOWN, None, {"title": "Outcome unknown", "detail": detail})
+
+    async def end(self, operation_id: str, state: str, outcome: Json | None, problem: Json | None) -> None:
+        await self.operations.set(operation_id, state=state, outcome=outcome, problem=problem)
+
+    async def cancel(self, operation: Json, leader_url: str | None) -> None:
+        """Asks the node to cancel; the follower sees the end."""
+        remote_id = (operation["progress"] or {}).get("node_operation_id")
+        if leader_url is None or remote_id is None:
+            raise NodeUnreachable("no node is known that could cancel this")
+        await self.nodes.json("DELETE", leader_url, f"operations/{remote_id}")
+
+
+def as_json(told: Any) -> Json | None:
+    if told is None or isinstance(told, dict):
+        return told
+    return {"detail": str(told)}
+
+
+def problem_of(error: ConsoleError) -> Json:
+    told: Json = {"title": error.title, "detail": error.detail, "status": error.status}
+    return told | ({"code": error.code} if error.code is not None else {})

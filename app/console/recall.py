@@ -1,0 +1,94 @@
+"""What a classifier must remember of the last minute: lags, terms, progress, and since when each problem stands.
+
+Invariants: bounded (a deque each, one minute of samples); `since` of a problem is when it was first seen without a
+break, unless the rule knows better.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+WINDOW_S = 60.0
+SAMPLES_MAX = 240
+# A trend needs this much time behind it before it is worth a word.
+TREND_S = 3.0
+TREND_WINDOW_S = 10.0
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Series:
+    """Values of the last minute with their times (seconds, monotonic)."""
+
+    points: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+
+    def add(self, at_s: float, value: int | None) -> None:
+        if value is not None:
+            self.points.append((at_s, value))
+        while self.points and self.points[0][0] < at_s - WINDOW_S:
+            self.points.popleft()
+
+    def over(self, window_s: float) -> list[tuple[float, int]]:
+        """The points of the last `window_s` seconds, counted from the newest."""
+        if not self.points:
+            return []
+        newest = self.points[-1][0]
+        return [point for point in self.points if point[0] >= newest - window_s]
+
+    def rate_per_s(self) -> float | None:
+        """Change a second over the last ten; None while too little is known."""
+        window = self.over(TREND_WINDOW_S)
+        if len(window) < 2 or window[-1][0] - window[0][0] < TREND_S:
+            return None
+        return (window[-1][1] - window[0][1]) / (window[-1][0] - window[0][0])
+
+    def held_s(self, wanted: Any) -> float:
+        """For how long `wanted(value)` has been true without a break."""
+        since: float | None = None
+        for at_s, value in reversed(self.points):
+            if not wanted(value):
+                break
+            since = at_s
+        return self.points[-1][0] - since if since is not None else 0.0
+
+
+@dataclass(slots=True)
+class Recall:
+    """One group's memory."""
+
+    lags: dict[str, Series] = field(default_factory=dict)
+    committed: Series = field(default_factory=Series)
+    end: Series = field(default_factory=Series)
+    terms: Series = field(default_factory=Series)
+    leader: tuple[str, int] | None = None
+    leader_since: datetime | None = None
+    first_seen: dict[str, datetime] = field(default_factory=dict)
+
+    def observe(self, view: Json, lags: dict[str, int | None], at_s: float, now: datetime) -> None:
+        for node_id, lag in lags.items():
+            self.lags.setdefault(node_id, Series()).add(at_s, lag)
+        leader = next((one for one in view["members"] if one["id"] == view["leader_id"]), None)
+        log = ((leader or {}).get("state") or {}).get("log") or {}
+        self.committed.add(at_s, log.get("committed_index"))
+        self.end.add(at_s, log.get("end_index"))
+        self.terms.add(at_s, view["term"])
+        if leader is None:
+            self.leader = self.leader_since = None
+        elif self.leader != (leader["id"], view["term"]):
+            self.leader, self.leader_since = (leader["id"], view["term"]), now
+
+    def term_changes(self) -> int:
+        values = [value for _, value in self.terms.points]
+        return sum(1 for before, after in pairwise(values) if after != before)
+
+    def since(self, problem_id: str, now: datetime) -> datetime:
+        return self.first_seen.setdefault(problem_id, now)
+
+    def forget_all_but(self, problem_ids: set[str]) -> None:
+        for gone in self.first_seen.keys() - problem_ids:
+            del self.first_seen[gone]

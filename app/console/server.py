@@ -1,0 +1,129 @@
+"""Serving the console: `python -m app.console.server`, and `serve(settings)` for the command line.
+
+Invariants: the address is bound before anything starts, so that "in use" is one clear line; Ctrl-C ends open streams
+first, so that it never waits for a browser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import socket
+import sys
+from dataclasses import replace
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.console.app import create_app
+from app.console.settings import ConsoleSettings, Seed, SettingsError
+
+GRACE_S = 2
+EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
+
+
+class CannotListen(RuntimeError):
+    """The address cannot be bound; the message says why and what to do."""
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that ends open streams as soon as it is asked to stop."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self.console_app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        hub = getattr(self.console_app.state, "hub", None)
+        if hub is not None:
+            hub.stop()
+        super().handle_exit(sig, frame)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise CannotListen(f"port {port} on {host} is in use; choose another with --listen HOST:PORT") from None
+        raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def make_server(settings: ConsoleSettings, app: FastAPI) -> Server:
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        timeout_graceful_shutdown=GRACE_S,
+        ssl_certfile=settings.tls_cert_file,
+        ssl_keyfile=str(settings.tls_key_file) if settings.tls_key_file else None,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=64 << 10,
+        # An idle keep-alive connection must not delay the end.
+        timeout_keep_alive=30,
+    )
+    return Server(config, app)
+
+
+def serve(settings: ConsoleSettings) -> int:
+    """Runs until SIGINT or SIGTERM; returns the exit code."""
+    try:
+        settings.check()
+        listener = bind(settings.host, settings.port)
+    except SettingsError as error:
+        print(f"quorumscope console: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except CannotListen as error:
+        print(f"quorumscope console: {error}", file=sys.stderr)
+        return EXIT_UNAVAILABLE
+    settings = replace(settings, port=listener.getsockname()[1])
+    server = make_server(settings, create_app(settings))
+    print(json.dumps({"event": "listening", "url": settings.url}), flush=True)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        # uvicorn raises the signal again once everything has ended in order.
+        return 0
+    return 0 if server.started else 1
+
+
+def parse(argv: list[str] | None) -> ConsoleSettings:
+    parser = argparse.ArgumentParser(prog="python -m app.console.server", description=__doc__.partition("\n")[0])
+    parser.add_argument("--db", default=ConsoleSettings().db_url, help="SQLite file or database URL")
+    parser.add_argument("--listen", default="127.0.0.1:8421", metavar="HOST:PORT")
+    parser.add_argument(
+        "--cluster", action="append", default=[], metavar="CONTROL_URL", help="a node of a group to watch"
+    )
+    parser.add_argument("--node-token", default=None, help="bearer token for control planes")
+    parser.add_argument("--allowed-host", action="append", default=[])
+    parser.add_argument("--behind-proxy", action="store_true")
+    parser.add_argument("--demo", action="store_true")
+    given = parser.parse_args(argv)
+    host, _, port = given.listen.rpartition(":")
+    if not port.isdigit():
+        parser.error(f"--listen {given.listen!r}: HOST:PORT is expected")
+    return ConsoleSettings(
+        db_url=given.db,
+        host=host.strip("[]") or "127.0.0.1",
+        port=int(port),
+        seeds=tuple(Seed(url) for url in given.cluster),
+        node_token=given.node_token,
+        allowed_hosts=tuple(given.allowed_host),
+        behind_proxy=given.behind_proxy,
+        demo=given.demo,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(serve(parse(None)))

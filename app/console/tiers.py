@@ -1,0 +1,108 @@
+"""The three tiers of history and how a finer one is folded into a coarser.
+
+1 s for an hour (memory only), 10 s for a day, 5 min for 30 days. Invariants: a bucket keeps the *worst* lag (and the
+band min..max) and the last of everything else; a bucket nobody sampled does not exist: gaps stay gaps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from app.console.packing import NULL, Column
+
+Json = dict[str, Any]
+VALUES = ("begin", "applied", "committed", "durable", "end", "lag")
+COLUMNS = ("t", *VALUES, "lag_min", "lag_max", "role", "term")
+ROLES = ("", "FOLLOWER", "CANDIDATE", "LEADER")
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    step_s: int
+    keep_s: int
+    stored: bool
+
+
+TIERS: tuple[Tier, ...] = (Tier(1, 3600, False), Tier(10, 86_400, True), Tier(300, 30 * 86_400, True))
+Row = list[int]
+T, LAG, LAG_MIN, LAG_MAX = (COLUMNS.index(name) for name in ("t", "lag", "lag_min", "lag_max"))
+
+
+def row_of(at_s: int, member: Json, lag: int | None) -> Row:
+    """One sample of one replica."""
+    state = member["state"] or {}
+    told = state.get("log") or {}
+    log = [told.get(name) for name in ("begin_index", "applied_index", "committed_index", "durable_index", "end_index")]
+    role = ROLES.index(member["role"]) if member["role"] in ROLES else 0
+    numbers = [*log, lag, lag, lag, role, state.get("term")]
+    return [at_s, *(NULL if one is None else int(one) for one in numbers)]
+
+
+def fold(into: Row, row: Row) -> None:
+    """Adds a sample to a bucket: worst lag, last of the rest."""
+    low = min((one for one in (into[LAG_MIN], row[LAG_MIN]) if one != NULL), default=NULL)
+    high = max(into[LAG_MAX], row[LAG_MAX])
+    at_s = into[T]
+    for place, value in enumerate(row):
+        if value != NULL:
+            into[place] = value
+    into[T], into[LAG_MIN], into[LAG_MAX], into[LAG] = at_s, low, high, high
+
+
+@dataclass(slots=True)
+class Buckets:
+    """One replica's rows of one tier, ascending by time; the last one is still filling."""
+
+    tier: Tier
+    rows: list[Row] = field(default_factory=list)
+    # Rows from here on have not been saved yet.
+    dirty_from_s: int | None = None
+
+    def add(self, row: Row) -> None:
+        at_s = row[T] - row[T] % self.tier.step_s
+        if self.rows and self.rows[-1][T] >= at_s:
+            fold(self.rows[-1], row)  # also when the wall clock stepped back: time never runs backwards in here
+        else:
+            self.rows.append([at_s, *row[1:]])
+        at_s = self.rows[-1][T]
+        self.dirty_from_s = at_s if self.dirty_from_s is None else min(self.dirty_from_s, at_s)
+
+    def trim(self, now_s: int, keep_s: int) -> None:
+        cut = self.place(now_s - keep_s)
+        if cut > 0:
+            del self.rows[:cut]
+
+    def place(self, at_s: float) -> int:
+        """Where the first row at or after `at_s` lies."""
+        return bisect_left(self.rows, at_s, key=lambda row: row[T])
+
+    def between(self, since_s: float, until_s: float) -> list[Row]:
+        return self.rows[self.place(since_s) : self.place(until_s + 1)]
+
+
+def to_columns(rows: list[Row]) -> dict[str, Column]:
+    table = np.array(rows, dtype=np.int64).reshape(len(rows), len(COLUMNS))
+    return {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(COLUMNS)}
+
+
+def to_rows(columns: dict[str, Column]) -> list[Row]:
+    count = len(columns["t"])
+    missing = np.full(count, NULL, dtype=np.int64)
+    rows: list[Row] = np.stack([columns.get(name, missing) for name in COLUMNS], axis=1).tolist()
+    return rows
+
+
+def bucketed(rows: list[Row], step_s: int) -> list[Row]:
+    """Rows folded to a coarser step."""
+    out: list[Row] = []
+    for row in rows:
+        at_s = row[T] - row[T] % step_s
+        if out and out[-1][T] == at_s:
+            fold(out[-1], row)
+        else:
+            out.append([at_s, *row[1:]])
+    return out

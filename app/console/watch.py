@@ -1,0 +1,123 @@
+"""One group under watch: its pollers, its memory, its newest GroupView.
+
+Invariants: `view` is replaced whole, never edited, so that whoever renders it sees one moment; problems that open or
+close become events of the console itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from app.console.aggregate import ClusterInfo, group_view, lag_entries
+from app.console.nodes import Nodes
+from app.console.problems import classify
+from app.console.recall import Recall
+from app.console.sampler import NodeSample, Poller
+from app.console.verdict import conclude
+from app.db.base import utc_now
+
+Json = dict[str, Any]
+# (cluster_id, node_id or None, events as nodes give them)
+EventSink = Callable[[str, str | None, list[Json]], None]
+AddressSink = Callable[[str, NodeSample], None]
+
+
+class Watch:
+    """Owns the pollers of one cluster."""
+
+    def __init__(
+        self,
+        info: ClusterInfo,
+        members: list[NodeSample],
+        nodes: Nodes,
+        interval_s: float,
+        *,
+        on_events: EventSink,
+        on_address: AddressSink,
+    ) -> None:
+        self.info = info
+        self.interval_s = interval_s
+        self.recall = Recall()
+        self.on_events = on_events
+        self.on_address = on_address
+        self.pollers = {one.node_id: Poller(one, nodes, interval_s, self.node_events) for one in members}
+        self.problem_ids: dict[str, Json] | None = None
+        self.view: Json = {}
+        self.assemble()
+
+    @property
+    def samples(self) -> list[NodeSample]:
+        return [one.sample for one in self.pollers.values()]
+
+    def start(self) -> None:
+        for poller in self.pollers.values():
+            poller.start()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(one.stop() for one in self.pollers.values()))
+
+    def node_events(self, node_id: str, items: list[Json]) -> None:
+        self.on_events(self.info.id, node_id, items)
+
+    def assemble(self) -> Json:
+        """A new view from the samples as they are now."""
+        now, at_s = utc_now(), time.monotonic()
+        self.learn_addresses()
+        view = group_view(self.info, self.samples, now)
+        lags = {one["id"]: lag_entries(view, one) for one in view["members"]}
+        self.recall.observe(view, lags, at_s, now)
+        since = self.recall.leader_since
+        view["leader_since"] = self.leader_since_told(view) or (since.isoformat() if since else None)
+        view["problems"] = classify(view, self.recall, now)
+        conclude(view)
+        self.note_problems(view)
+        self.view = view
+        return view
+
+    def leader_since_told(self, view: Json) -> str | None:
+        """The leader's own word goes back further than what this console saw."""
+        leader = next((one for one in view["members"] if one["id"] == view["leader_id"]), None)
+        told = ((leader or {}).get("state") or {}).get("role_since")
+        return told if isinstance(told, str) else None
+
+    def learn_addresses(self) -> None:
+        """Members tell each other's control planes: a node that came back elsewhere is found again."""
+        for teller in self.samples:
+            if teller.reach != "ok":
+                continue
+            for peer in (teller.state or {}).get("peers") or []:
+                poller = self.pollers.get(str(peer.get("id")))
+                url = peer.get("control_url")
+                if poller is None or not url or poller.sample.reach == "ok":
+                    continue
+                sample = poller.sample
+                if sample.control_url != str(url).rstrip("/"):
+                    sample.control_url = str(url).rstrip("/")
+                    sample.address = str(peer.get("address") or sample.address)
+                    self.on_address(self.info.id, sample)
+
+    def note_problems(self, view: Json) -> None:
+        """Opened and closed problems, as events; the first view only sets the mark."""
+        now_open = {one["id"]: one for one in view["problems"]}
+        before, self.problem_ids = self.problem_ids, now_open
+        if before is None:
+            return
+        events = [event_of("problem_opened", one, view["as_of"]) for key, one in now_open.items() if key not in before]
+        events += [event_of("problem_closed", one, view["as_of"]) for key, one in before.items() if key not in now_open]
+        if events:
+            self.on_events(self.info.id, None, events)
+
+
+def event_of(kind: str, problem: Json, at: str) -> Json:
+    weight = {"critical": "critical", "attention": "warning", "unknown": "warning"}.get(problem["severity"], "info")
+    return {
+        "id": None,
+        "at": at,
+        "kind": kind,
+        "severity": weight if kind == "problem_opened" else "info",
+        "text": problem["text"] if kind == "problem_opened" else f"Over: {problem['text']}",
+        "detail": {key: problem[key] for key in ("code", "node_id", "since")},
+    }

@@ -1,0 +1,257 @@
+"""What the console keeps: clusters, operations, events, people. One class per noun, short transactions.
+
+Invariants: a list is bounded and continues by cursor; an event that a node told twice is stored once; an operation that
+ran when the console died is `unknown` afterwards, never silently gone.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.base import parse_time, rfc3339, utc_now
+from app.db.engine import Sessions
+from app.db.models import Cluster, ClusterNode, ConsoleMeta, EventRow, OperationRow
+
+Json = dict[str, Any]
+RUNNING, DONE, FAILED, CANCELLED, UNKNOWN = "running", "done", "failed", "cancelled", "unknown"
+EVENTS_KEPT_PER_CLUSTER = 20_000
+
+
+class Clusters:
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+
+    async def all(self) -> list[Cluster]:
+        async with self.sessions() as db:
+            return list(await db.scalars(select(Cluster).order_by(Cluster.name)))
+
+    async def save(self, name: str | None, group: str, nodes: list[tuple[str, str, str | None]]) -> Cluster:
+        """A known group (same name of the group, a common member) is updated, not doubled."""
+        ids = {node_id for node_id, _, _ in nodes}
+        async with self.sessions() as db, db.begin():
+            known = list(await db.scalars(select(Cluster).where(Cluster.group == group)))
+            row = next((one for one in known if ids & {node.node_id for node in one.nodes}), None)
+            if row is None:
+                row = Cluster(id=await self.free_id(db, name or group), name=name or group, group=group)
+                row.nodes = []
+                db.add(row)
+            elif name:
+                row.name = name
+            have = {node.node_id: node for node in row.nodes}
+            for node_id, address, control_url in nodes:
+                if node_id in have:
+                    have[node_id].address = address or have[node_id].address
+                    have[node_id].control_url = control_url or have[node_id].control_url
+                else:
+                    row.nodes.append(ClusterNode(node_id=node_id, address=address, control_url=control_url))
+        return row
+
+    async def free_id(self, db: AsyncSession, name: str) -> str:
+        base = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48] or "group"
+        taken = set(await db.scalars(select(Cluster.id).where(Cluster.id.startswith(base))))
+        return next(one for one in [base, *(f"{base}-{n}" for n in range(2, len(taken) + 3))] if one not in taken)
+
+    async def moved(self, cluster_id: str, node_id: str, address: str, control_url: str | None) -> None:
+        where = (ClusterNode.cluster_id == cluster_id) & (ClusterNode.node_id == node_id)
+        async with self.sessions() as db, db.begin():
+            await db.execute(update(ClusterNode).where(where).values(address=address, control_url=control_url))
+
+    async def rename(self, cluster_id: str, name: str) -> None:
+        async with self.sessions() as db, db.begin():
+            await db.execute(update(Cluster).where(Cluster.id == cluster_id).values(name=name))
+
+    async def remove(self, cluster_id: str) -> None:
+        """The console forgets it; the nodes are not touched."""
+        async with self.sessions() as db, db.begin():
+            row = await db.get(Cluster, cluster_id)
+            if row is not None:
+                await db.delete(row)
+
+
+class Operations:
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+
+    async def open(
+        self, cluster_id: str, kind: str, requested_by: str, *, node_id: str | None, key: str | None, progress: Json
+    ) -> tuple[Json, bool]:
+        """(the operation, whether it is new): the same Idempotency-Key of the same person finds the first one."""
+        row = OperationRow(
+            id=str(uuid.uuid4()),
+            cluster_id=cluster_id,
+            node_id=node_id,
+            kind=kind,
+            state=RUNNING,
+            progress=progress,
+            outcome=None,
+            problem=None,
+            requested_by=requested_by,
+            idempotency_key=key,
+            created_at=utc_now(),
+            updated_at=utc_now(),
+        )
+        try:
+            async with self.sessions() as db, db.begin():
+                db.add(row)
+            return operation_json(row), True
+        except IntegrityError:
+            same = (OperationRow.requested_by == requested_by) & (OperationRow.idempotency_key == key)
+            async with self.sessions() as db:
+                first = await db.scalar(select(OperationRow).where(same))
+            if first is None:
+                raise
+            return operation_json(first), False
+
+    async def set(self, operation_id: str, **values: Any) -> None:
+        async with self.sessions() as db, db.begin():
+            found = update(OperationRow).where(OperationRow.id == operation_id)
+            await db.execute(found.values(updated_at=utc_now(), **values))
+
+    async def get(self, operation_id: str) -> Json | None:
+        async with self.sessions() as db:
+            row = await db.get(OperationRow, operation_id)
+            return operation_json(row) if row is not None else None
+
+    async def list(self, cluster_id: str | None, limit: int, cursor: datetime | None = None) -> list[Json]:
+        asked = select(OperationRow).order_by(OperationRow.created_at.desc()).limit(limit)
+        if cluster_id is not None:
+            asked = asked.where(OperationRow.cluster_id == cluster_id)
+        if cursor is not None:
+            asked = asked.where(OperationRow.created_at < cursor)
+        async with self.sessions() as db:
+            return [operation_json(row) for row in await db.scalars(asked)]
+
+    async def orphaned(self) -> int:
+        """At start: whatever was running has lost its follower."""
+        problem = {
+            "title": "The console stopped meanwhile",
+            "detail": "The console was restarted while this ran; the group's events tell how it ended.",
+        }
+        running = update(OperationRow).where(OperationRow.state == RUNNING)
+        async with self.sessions() as db, db.begin():
+            asked = select(OperationRow.id).where(OperationRow.state == RUNNING)
+            count = len(list(await db.scalars(asked)))
+            await db.execute(running.values(state=UNKNOWN, problem=problem, updated_at=utc_now()))
+        return count
+
+
+def operation_json(row: OperationRow) -> Json:
+    return {
+        "id": row.id,
+        "kind": row.kind,
+        "state": row.state,
+        "progress": row.progress,
+        "outcome": row.outcome,
+        "problem": row.problem,
+        "cluster_id": row.cluster_id,
+        "node_id": row.node_id,
+        "requested_by": row.requested_by,
+        "created_at": rfc3339(row.created_at),
+        "updated_at": rfc3339(row.updated_at),
+    }
+
+
+class Events:
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+
+    async def add(self, cluster_id: str, node_id: str | None, items: list[Json]) -> int:
+        """Stores what is new; returns how many that were."""
+        rows = [row for item in items if (row := event_row(cluster_id, node_id, item)) is not None]
+        async with self.sessions() as db, db.begin():
+            ids = [row.source_id for row in rows if row.source_id is not None]
+            mine = (EventRow.cluster_id == cluster_id) & (EventRow.node_id == node_id)
+            known = set(await db.scalars(select(EventRow.source_id).where(mine & EventRow.source_id.in_(ids))))
+            fresh = {row.source_id or id(row): row for row in rows if row.source_id not in known or not row.source_id}
+            db.add_all(fresh.values())
+        return len(fresh)
+
+    async def list(
+        self,
+        cluster_id: str | None = None,
+        *,
+        limit: int = 100,
+        before_id: int | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> list[Json]:
+        """Newest first."""
+        asked = select(EventRow).order_by(EventRow.id.desc()).limit(limit)
+        if cluster_id is not None:
+            asked = asked.where(EventRow.cluster_id == cluster_id)
+        if before_id is not None:
+            asked = asked.where(EventRow.id < before_id)
+        if since is not None:
+            asked = asked.where(EventRow.at >= since)
+        if until is not None:
+            asked = asked.where(EventRow.at <= until)
+        async with self.sessions() as db:
+            return [event_json(row) for row in await db.scalars(asked)]
+
+    async def trim(self, cluster_id: str) -> None:
+        newest = select(EventRow.id).where(EventRow.cluster_id == cluster_id).order_by(EventRow.id.desc())
+        async with self.sessions() as db, db.begin():
+            limit_id = await db.scalar(newest.offset(EVENTS_KEPT_PER_CLUSTER).limit(1))
+            if limit_id is not None:
+                gone = (EventRow.cluster_id == cluster_id) & (EventRow.id <= limit_id)
+                await db.execute(delete(EventRow).where(gone))
+
+
+def event_row(cluster_id: str, node_id: str | None, item: Json) -> EventRow | None:
+    try:
+        at = parse_time(str(item["at"]))
+    except (KeyError, ValueError):
+        return None
+    detail = item.get("detail")
+    return EventRow(
+        cluster_id=cluster_id,
+        node_id=node_id,
+        source_id=str(item["id"])[:64] if item.get("id") else None,
+        at=at,
+        kind=str(item.get("kind", "event"))[:48],
+        severity=str(item.get("severity", "info"))[:16],
+        text=str(item.get("text") or describe(item)),
+        detail=detail if isinstance(detail, dict) else ({"text": detail} if detail else None),
+    )
+
+
+def describe(item: Json) -> str:
+    """A node's event in words; its own text where it has one."""
+    detail = item.get("detail")
+    if not isinstance(detail, dict):
+        return str(detail or item.get("kind", ""))
+    if detail.get("text"):
+        return str(detail["text"])
+    named = ", ".join(f"{key} {value}" for key, value in detail.items() if value is not None)
+    return f"{item.get('kind')}: {named}" if named else str(item.get("kind"))
+
+
+def event_json(row: EventRow) -> Json:
+    return {
+        "id": str(row.id),
+        "cluster_id": row.cluster_id,
+        "node_id": row.node_id,
+        "source_id": row.source_id,
+        "at": rfc3339(row.at),
+        "kind": row.kind,
+        "severity": row.severity,
+        "text": row.text,
+        "detail": row.detail,
+    }
+
+
+async def meta(sessions: Sessions, key: str, default: str) -> str:
+    """A value that is made once and kept, such as this console's instance id."""
+    async with sessions() as db, db.begin():
+        row = await db.get(ConsoleMeta, key)
+        if row is None:
+            row = ConsoleMeta(key=key, value=default)
+            db.add(row)
+        return row.value

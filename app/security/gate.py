@@ -1,0 +1,261 @@
+"""The gate: every request passes it before any handler, in this order.
+
+Host -> headers -> foreign Origin -> rule (app.security.policy) -> who is it -> CSRF -> right -> trail -> handler.
+
+Invariants: no handler runs for a caller without the rule's right; no session cookie authorises a change without the
+session's CSRF token; stream and API paths never redirect; a refused change is in the trail as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.console.settings import ConsoleSettings, is_loopback
+from app.db.engine import Sessions
+from app.security import headers as security_headers
+from app.security import policy, trail
+from app.security.identity import Identity
+from app.security.roles import Viewer
+from app.security.secrets import same
+
+FORM_BYTES_MAX = 1 << 20
+FORM_TYPE = "application/x-www-form-urlencoded"
+API_TYPES = ("application/json", "application/octet-stream")
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Refusal(Exception):
+    """Raised inside the gate, rendered by it."""
+
+    def __init__(self, status: int, title: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.title, self.detail = status, title, detail
+
+
+RefusalRenderer = Callable[[Scope, int, str, str], Response]
+
+
+class Gate:
+    """Pure ASGI, so that streams pass through unbuffered."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: ConsoleSettings,
+        sessions: Sessions,
+        identity: Identity,
+        cookie_name: Callable[[], str],
+        render: RefusalRenderer,
+    ) -> None:
+        self.app = app
+        self.settings = settings
+        self.sessions = sessions
+        self.identity = identity
+        self.cookie_name = cookie_name
+        self.render = render
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        if scope["type"] != "http":
+            return await send({"type": "websocket.close", "code": 1008})
+        send = self.with_headers(scope["path"], send)
+        scope.setdefault("state", {})["viewer"] = None
+        try:
+            await self.pass_through(scope, receive, send)
+        except Refusal as refusal:
+            await self.refuse(scope, receive, send, refusal)
+        return None
+
+    def with_headers(self, path: str, send: Send) -> Send:
+        extra = security_headers.for_path(path, secure=self.settings.secure)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                have = MutableHeaders(scope=message)
+                for name, value in extra:
+                    have.setdefault(name.decode(), value.decode())
+            await send(message)
+
+        return send_with_headers
+
+    async def pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path, asked = scope["method"], scope["path"], Headers(scope=scope)
+        changes = method not in policy.SAFE_METHODS
+        check_host(asked.get("host", ""), self.settings)
+        check_origin(asked, changes=changes, secure=self.settings.secure)
+        rule = policy.find(method, path)
+        viewer = await self.who(asked)
+        scope["state"]["viewer"] = viewer
+        action = rule.trail or (f"{method} {rule.secret_path or path}" if changes else None)
+        begin = self.recorder(scope, viewer, action, rule.secret_path)
+        try:
+            if rule.right is not None and viewer is None:
+                raise Refusal(401, "Not signed in", "Sign in, or send an API token as `Authorization: Bearer …`.")
+            if changes and path.startswith("/api/"):
+                check_api_type(asked)
+            if changes and viewer is not None and viewer.via == "session" and rule.right is not None:
+                receive = await check_csrf(asked, receive, viewer)
+            if rule.right is not None and viewer is not None and not viewer.can(rule.right):
+                raise Refusal(403, "Not allowed", f"{path} needs the right `{rule.right}`; {viewer.role}s have not.")
+        except Refusal as refusal:
+            if action is not None and viewer is not None:
+                await trail.complete(self.sessions, await begin(), refusal.status, {"refused": refusal.detail})
+            raise
+        if action is None:
+            return await self.app(scope, receive, send)
+        return await self.recorded(await begin(), scope, receive, send)
+
+    async def recorded(self, row_id: int, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs the handler and completes the trail's row with the status it answered."""
+        status = 500
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, note_status)
+        finally:
+            await trail.complete(self.sessions, row_id, status, scope["state"].get("trail_detail"))
+
+    def recorder(
+        self, scope: Scope, viewer: Viewer | None, action: str | None, secret_path: str | None
+    ) -> Callable[[], Awaitable[int]]:
+        query = scope.get("query_string", b"").decode("latin-1")
+        shown = secret_path or scope["path"] + (f"?{query}" if query else "")
+
+        async def begin() -> int:
+            return await trail.begin(
+                self.sessions,
+                viewer,
+                action=action or "",
+                method=scope["method"],
+                path=shown,
+                address=client_address(scope, self.settings),
+            )
+
+        return begin
+
+    async def who(self, asked: Headers) -> Viewer | None:
+        """A bearer token that is wrong is nobody: it never falls back to the cookie."""
+        authorization = asked.get("authorization")
+        if authorization is not None:
+            scheme, _, token = authorization.partition(" ")
+            return await self.identity.by_token(token.strip()) if scheme.lower() == "bearer" else None
+        cookie = read_cookie(asked.get("cookie", ""), self.cookie_name())
+        return await self.identity.by_cookie(cookie) if cookie else None
+
+    async def refuse(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+        if refusal.status == 401 and wants_page(scope) and scope["method"] in policy.SAFE_METHODS:
+            query = scope.get("query_string", b"").decode("latin-1")
+            target = scope["path"] + (f"?{query}" if query else "")
+            response: Response = RedirectResponse(f"/login?next={quote(target, safe='')}", status_code=303)
+        else:
+            response = self.render(scope, refusal.status, refusal.title, refusal.detail)
+            if refusal.status == 401:
+                response.headers["www-authenticate"] = "Bearer"
+        await response(scope, receive, send)
+
+
+def wants_page(scope: Scope) -> bool:
+    """True for a person's navigation: not the API, not a stream, not a fragment that htmx fetches."""
+    asked = Headers(scope=scope)
+    if scope["path"].startswith(("/api/", "/live/")) or "hx-request" in asked:
+        return False
+    return "text/html" in asked.get("accept", "")
+
+
+def read_cookie(header: str, name: str) -> str | None:
+    try:
+        morsel = SimpleCookie(header).get(name)
+    except CookieError:
+        return None
+    return morsel.value if morsel is not None else None
+
+
+def check_host(host: str, settings: ConsoleSettings) -> None:
+    """Against DNS rebinding: a page elsewhere may resolve its own name to our address, but it cannot lie in Host."""
+    name = urlsplit(f"//{host}").hostname or ""
+    allowed = LOOPBACK_NAMES if settings.loopback else {settings.host}
+    if name in allowed or name in settings.allowed_hosts:
+        return
+    if not settings.loopback and is_address(name):
+        return
+    raise Refusal(421, "Unknown host", f"This console does not answer to {name!r}; add it to console.allowed_hosts.")
+
+
+def is_address(name: str) -> bool:
+    """An IP literal cannot be rebound."""
+    return is_loopback(name) or name.replace(".", "").isdigit() or ":" in name
+
+
+def check_origin(asked: Headers, *, changes: bool, secure: bool) -> None:
+    """A browser on another site is refused, whatever it carries; navigations to us (GET) are fine."""
+    origin = asked.get("origin")
+    ours = f"{'https' if secure else 'http'}://{asked.get('host', '')}"
+    if origin is not None and origin != ours:
+        raise Refusal(403, "Foreign origin", f"Requests from {origin} are refused; this console is {ours}.")
+    if changes and asked.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Refusal(403, "Foreign site", "A change may only come from this console's own pages.")
+
+
+def check_api_type(asked: Headers) -> None:
+    """Only types that a plain form on another site cannot send; no body needs no type."""
+    given = asked.get("content-type", "").partition(";")[0].strip().lower()
+    if given in API_TYPES or (not given and asked.get("content-length", "0") == "0"):
+        return
+    raise Refusal(415, "Unsupported media type", f"Send application/json (or an octet-stream), not {given!r}.")
+
+
+async def check_csrf(asked: Headers, receive: Receive, viewer: Viewer) -> Receive:
+    """The token from the header, or from the form's hidden field; the body that was read is given on again."""
+    token = asked.get("x-csrf-token")
+    if token is None and asked.get("content-type", "").partition(";")[0].strip().lower() == FORM_TYPE:
+        body = await read_body(receive)
+        fields: dict[str, list[Any]] = parse_qs(body.decode("latin-1"))
+        token = fields.get("csrf_token", [None])[0]
+        receive = replay(body, receive)
+    if token is None or not same(token, viewer.csrf_token):
+        raise Refusal(403, "Form expired", "The CSRF token is missing or belongs to another session; reload the page.")
+    return receive
+
+
+async def read_body(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > FORM_BYTES_MAX:
+            raise Refusal(413, "Too large", f"A form may have {FORM_BYTES_MAX} bytes.")
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return bytes(body)
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return receive_again
+
+
+def client_address(scope: Scope, settings: ConsoleSettings) -> str:
+    """Behind a proxy the last X-Forwarded-For entry, which the proxy itself wrote."""
+    if settings.behind_proxy:
+        forwarded = Headers(scope=scope).get("x-forwarded-for", "")
+        if forwarded:
+            return forwarded.rpartition(",")[2].strip()
+    client = scope.get("client")
+    return client[0] if client else ""

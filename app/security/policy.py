@@ -1,0 +1,79 @@
+"""Who may call what: one table, first match wins, and what it does not list is closed.
+
+Invariants: a path that no rule names needs the right `view` to be read and `admin` to be changed. A rule with `trail`
+is recorded even though it only reads (bodies are customers' data); every change is recorded without being told.
+`secret_path` keeps a path that carries a secret out of the trail.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from app.security.roles import Right
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+READ = "GET"
+CHANGE = "POST PUT PATCH DELETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    methods: frozenset[str]
+    path: re.Pattern[str]
+    right: Right | None  # None = public
+    trail: str | None = None
+    secret_path: str | None = None
+
+    def matches(self, method: str, path: str) -> bool:
+        return method in self.methods and self.path.fullmatch(path) is not None
+
+
+def rule(
+    methods: str, path: str, right: Right | None, trail: str | None = None, secret_path: str | None = None
+) -> Rule:
+    return Rule(frozenset(methods.split()), re.compile(path), right, trail, secret_path)
+
+
+CLUSTER = r"/api/v1/clusters/[^/]+"
+PAGE = r"/clusters/[^/]+"
+
+TABLE: tuple[Rule, ...] = (
+    # Before anybody is known.
+    rule(READ, r"/static/.*", None),
+    rule(READ, r"/healthz|/api/v1|/favicon\.ico", None),
+    rule("GET POST", r"/login", None),
+    rule("GET POST", r"/login/link/[^/]+", None, secret_path="/login/link/…"),
+    # One's own ways in.
+    rule("POST", r"/logout", Right.VIEW),
+    rule("GET PUT", r"/api/v1/me(/password)?", Right.VIEW),
+    rule("GET POST DELETE", r"/api/v1/(tokens|sessions)(/[^/]+)?", Right.VIEW),
+    rule("GET POST", r"/account(/.*)?", Right.VIEW),
+    # Bodies.
+    rule(READ, CLUSTER + r"/entries(/[^/]+)?", Right.READ_BODIES, trail="read bodies"),
+    rule(READ, CLUSTER + r"/truncations/[^/]+/[^/]+/entries", Right.READ_BODIES, trail="read truncated bodies"),
+    rule(READ, CLUSTER + r"/segments/.+", Right.READ_BODIES, trail="read segment"),
+    rule(READ, PAGE + r"/(log|entries)(/.*)?", Right.READ_BODIES, trail="read bodies"),
+    rule(READ, PAGE + r"/truncations/[^/]+/[^/]+/entries", Right.READ_BODIES, trail="read truncated bodies"),
+    # Steering.
+    rule("POST", CLUSTER + r"/leadership-transfer", Right.OPERATE),
+    rule("POST", CLUSTER + r"/entries", Right.OPERATE),
+    rule(CHANGE, r"/api/v1/operations/[^/]+", Right.OPERATE),
+    rule(CHANGE, r"/api/v1/audits(/.*)?", Right.OPERATE),
+    rule("POST", PAGE + r"/leadership(/.*)?", Right.OPERATE),
+    rule("POST", PAGE + r"/audits(/.*)?|/audits(/.*)?", Right.OPERATE),
+    rule("POST", r"/operations/[^/]+/cancel", Right.OPERATE),
+    rule("POST", r"/demo(/.*)?|/api/v1/demo(/.*)?", Right.OPERATE),
+    # People and the trail.
+    rule("GET " + CHANGE, r"/api/v1/(users|admin-trail)(/.*)?", Right.ADMIN),
+    rule("GET POST", r"/(users|admin-trail|settings)(/.*)?", Right.ADMIN),
+    # Everything else.
+    rule("GET", r".*", Right.VIEW),
+)
+CLOSED = Rule(frozenset(), re.compile(""), Right.ADMIN)
+
+
+def find(method: str, path: str) -> Rule:
+    """The rule for a request; HEAD and OPTIONS count as GET."""
+    asked = "GET" if method in SAFE_METHODS else method
+    return next((one for one in TABLE if one.matches(asked, path)), CLOSED)

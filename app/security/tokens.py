@@ -1,0 +1,72 @@
+"""API tokens from the command line: issue, list and revoke without a session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.base import rfc3339, utc_now
+from app.db.engine import open_engine, open_sessions, upgrade_async
+from app.db.models import ApiToken, User
+from app.security.identity import issue_api_token
+
+Result = TypeVar("Result")
+
+
+async def within(db_url: str, work: Callable[[AsyncSession], Awaitable[Result]]) -> Result:
+    """One transaction on an up-to-date schema."""
+    await upgrade_async(db_url)
+    engine = open_engine(db_url)
+    try:
+        async with open_sessions(engine)() as db, db.begin():
+            return await work(db)
+    finally:
+        await engine.dispose()
+
+
+def issue(db_url: str, user: str, name: str, role: str = "operator", days: int | None = 90) -> str:
+    """The token, shown once. LookupError when there is no such user."""
+
+    async def work(db: AsyncSession) -> str:
+        row = await db.scalar(select(User).where(User.name == user))
+        if row is None:
+            raise LookupError(f"there is no user {user!r}; `quorumscope user link {user}` makes one")
+        return (await issue_api_token(db, row, name, role, days=days))[1]
+
+    return asyncio.run(within(db_url, work))
+
+
+def listing(db_url: str) -> list[dict[str, Any]]:
+    async def work(db: AsyncSession) -> list[dict[str, Any]]:
+        rows = await db.scalars(select(ApiToken).where(ApiToken.revoked_at.is_(None)).order_by(ApiToken.id))
+        return [
+            {
+                "id": row.id,
+                "user": row.user.name,
+                "name": row.name,
+                "prefix": row.prefix,
+                "role": row.role,
+                "created_at": rfc3339(row.created_at),
+                "expires_at": rfc3339(row.expires_at) if row.expires_at else None,
+            }
+            for row in rows
+        ]
+
+    return asyncio.run(within(db_url, work))
+
+
+def revoke(db_url: str, token_id: int) -> bool:
+    """False when there is no such token."""
+
+    async def work(db: AsyncSession) -> bool:
+        row = await db.get(ApiToken, token_id)
+        if row is None:
+            return False
+        row.revoked_at = row.revoked_at or utc_now()
+        return True
+
+    return asyncio.run(within(db_url, work))

@@ -10,11 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
+from typing import Protocol
 
 from node.protocol.codes import FlushMode, ResponseCode
 
 MS = 1_000_000
 SECOND = 1_000 * MS
+
+
+class Randomness(Protocol):
+    """What the core needs of a `random.Random`; it is passed in, so that one seed gives one run."""
+
+    def randrange(self, start: int, stop: int, /) -> int: ...
+
+    def getrandbits(self, k: int, /) -> int: ...
 
 
 @dataclass(slots=True, frozen=True)

@@ -151,8 +151,9 @@ class EntryDispatcher:
         self._compare_anew(DispatcherEvent.RECONNECTED, reason, max(end_index, -1), now)
 
     def lost_now(self) -> None:
-        """The connection closed: nothing is sent until there is another."""
+        """The connection closed: nothing is sent until there is another, nothing it said before counts any more."""
         self.connected = False
+        self.watermark_index = -1
         self.last_error = "not connected"
         self._forget_in_flight()
         self._asked_seq = None

@@ -12,17 +12,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from node.consensus.api import ReplicaConfig
+from node.consensus.api import Randomness, ReplicaConfig
 from node.consensus.effects import Effects, Event, Send
 from node.consensus.status import AlarmStatus
 from node.protocol.codes import FlushMode, Role, VoterState
 from node.protocol.messages import Message
 from node.store.log_store import LogStore
-
-if TYPE_CHECKING:
-    from random import Random
 
 
 class RoleEvent(StrEnum):
@@ -72,7 +69,7 @@ class UnsyncedBytes:
 class MemberState:
     """Shared by the parts of one replica; `effects` collects what the driver must do."""
 
-    def __init__(self, config: ReplicaConfig, store: LogStore, rng: Random, now: int) -> None:
+    def __init__(self, config: ReplicaConfig, store: LogStore, rng: Randomness, now: int) -> None:
         self.config = config
         self.store = store
         self.rng = rng

@@ -8,13 +8,13 @@ The same object runs under the asyncio driver, the simulator and the scenario sc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from node.consensus import snapshot
 from node.consensus.api import (
     Appended,
     Outcome,
     Proposal,
+    Randomness,
     ReadOutcome,
     ReplicaConfig,
     Timing,
@@ -49,9 +49,6 @@ from node.protocol.messages import (
 )
 from node.store.log_store import LogStore
 
-if TYPE_CHECKING:
-    from random import Random
-
 __all__ = [
     "Appended",
     "Closure",
@@ -68,7 +65,7 @@ __all__ = [
 class Replica:
     """See the module's docstring."""
 
-    def __init__(self, config: ReplicaConfig, store: LogStore, rng: Random, now: int) -> None:
+    def __init__(self, config: ReplicaConfig, store: LogStore, rng: Randomness, now: int) -> None:
         self.config = config
         self.store = store
         self.member = MemberState(config, store, rng, now)

@@ -1,0 +1,251 @@
+"""A group of replicas on one clock and one simulated network, for scenario scripts and the fuzz test.
+
+It does what a driver does: hard state first, then sends; syncs, cuts and reads happen when the test says so. A
+connection is made by a HELLO that goes through the network like any other message.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from node.consensus.api import MS, ReplicaConfig, Timing
+from node.consensus.effects import Effects, Event, ReadSlab, TruncateLog
+from node.consensus.replica import Replica
+from node.protocol.codes import FlushMode, ResponseCode
+from node.protocol.messages import Hello, Message
+from node.store.log_store import StoreFull, SyncTicket
+from tests.scenarios.fake_store import FakeStore
+
+
+@dataclass(slots=True, frozen=True)
+class Packet:
+    """A message under way; `link` numbers the pair's connection, a new one drops what was in the old."""
+
+    sender: str
+    to: str
+    message: Message
+    link: int
+
+
+class SimNode:
+    """One member: its store survives a crash, its replica does not."""
+
+    def __init__(self, config: ReplicaConfig, store: FakeStore, rng: random.Random, now: int) -> None:
+        self.config = config
+        self.store = store
+        self.replica = Replica(config, store, rng, now)
+        self.up = True
+        self.sync: tuple[int, SyncTicket] | None = None
+        self.sync_wanted = False
+        self.cut: TruncateLog | None = None
+        self.reads: list[ReadSlab] = []
+        self.connected: set[str] = set()
+
+
+class Cluster:
+    """See the module's docstring."""
+
+    def __init__(
+        self, count: int, seed: int = 1, flush: FlushMode = FlushMode.SYNC, timing: Timing | None = None
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.now = 1_000 * MS
+        self.ids = [f"n{number}" for number in range(count)]
+        self.peers = {node_id: f"127.0.0.1:{20911 + number}" for number, node_id in enumerate(self.ids)}
+        self.flush = flush
+        self.timing = timing or Timing()
+        self.packets: list[Packet] = []
+        self.links: dict[frozenset[str], int] = {}
+        self.cut_links: set[frozenset[str]] = set()
+        self.dialling: set[tuple[str, str]] = set()
+        self.on_event: Callable[[str, Event], None] = lambda _node, _event: None
+        self.on_send: Callable[[Packet], None] = lambda _packet: None
+        self.stores_made = 0
+        self.nodes: dict[str, SimNode] = {}
+        for node_id in self.ids:
+            self.nodes[node_id] = SimNode(self.config_of(node_id), self.new_store(node_id), self.rng, self.now)
+        for node_id in self.ids:
+            self.carry_out(node_id)
+
+    def config_of(self, node_id: str) -> ReplicaConfig:
+        return ReplicaConfig("g", node_id, self.peers, flush=self.flush, timing=self.timing)
+
+    def new_store(self, node_id: str, *, forming: bool = True) -> FakeStore:
+        self.stores_made += 1
+        return FakeStore(f"{node_id}-s{self.stores_made}", forming=forming)
+
+    # --- the driver's part --------------------------------------------------------------------------------------
+    def carry_out(self, node_id: str) -> Effects:
+        """One batch of effects, in the order of duty."""
+        node = self.nodes[node_id]
+        effects = node.replica.take_effects()
+        if effects.hard_state is not None:
+            node.store.save_hard_state(effects.hard_state)
+        for send in effects.sends:
+            self.post(node_id, send.to, send.message)
+        if effects.truncate is not None:
+            assert node.cut is None, "one truncation at a time"
+            node.cut = effects.truncate
+        node.reads.extend(effects.reads)
+        node.sync_wanted |= effects.sync_wanted
+        for event in effects.events:
+            self.on_event(node_id, event)
+        return effects
+
+    def post(self, sender: str, to: str, message: Message) -> None:
+        pair = frozenset((sender, to))
+        if pair in self.cut_links or to not in self.nodes or not self.nodes[to].up:
+            return
+        packet = Packet(sender, to, message, self.links.get(pair, 0))
+        self.packets.append(packet)
+        self.on_send(packet)
+
+    def deliver(self, packet: Packet) -> None:
+        """One message arrives, unless its connection is gone."""
+        pair = frozenset((packet.sender, packet.to))
+        node = self.nodes[packet.to]
+        if not node.up or pair in self.cut_links or packet.link != self.links.get(pair, 0):
+            return
+        message = packet.message
+        node.replica.receive(packet.sender, message, self.now)
+        if isinstance(message, Hello) and message.answer:
+            self.dialling.discard((packet.to, packet.sender))
+            if message.code is ResponseCode.SUCCESS and packet.sender not in node.connected:
+                node.connected.add(packet.sender)
+                node.replica.peer_connected(packet.sender, self.now)
+        self.carry_out(packet.to)
+
+    def dial(self) -> None:
+        """Every node calls every peer that it has no connection to."""
+        for node_id in self.ids:
+            node = self.nodes[node_id]
+            for peer_id in self.ids:
+                pair = frozenset((node_id, peer_id))
+                reachable = peer_id != node_id and self.nodes[peer_id].up and pair not in self.cut_links
+                if node.up and reachable and peer_id not in node.connected:
+                    self.dialling.add((node_id, peer_id))
+                    self.post(node_id, peer_id, node.replica.hello(0))
+
+    def drop_link(self, one: str, other: str) -> None:
+        """Both connections of a pair close; what was in them is lost."""
+        pair = frozenset((one, other))
+        self.links[pair] = self.links.get(pair, 0) + 1
+        self.packets = [packet for packet in self.packets if frozenset((packet.sender, packet.to)) != pair]
+        for node_id, peer_id in ((one, other), (other, one)):
+            node = self.nodes[node_id]
+            self.dialling.discard((node_id, peer_id))
+            if node.up and peer_id in node.connected:
+                node.connected.discard(peer_id)
+                node.replica.peer_lost(peer_id, self.now)
+                self.carry_out(node_id)
+            node.connected.discard(peer_id)
+
+    def start_sync(self, node_id: str) -> None:
+        node = self.nodes[node_id]
+        if node.sync is None and node.cut is None and node.sync_wanted:
+            node.sync_wanted = False
+            ticket = node.store.prepare_sync()
+            if ticket is not None:
+                node.sync = (node.replica.log_epoch, ticket)
+
+    def finish_sync(self, node_id: str) -> None:
+        node = self.nodes[node_id]
+        if node.sync is not None:
+            log_epoch, ticket = node.sync
+            node.sync = None
+            durable = node.store.finish_sync(ticket)  # type: ignore[arg-type]
+            node.replica.flushed(log_epoch, durable, self.now)
+            self.carry_out(node_id)
+
+    def finish_cut(self, node_id: str) -> None:
+        node = self.nodes[node_id]
+        if node.cut is not None:
+            cut, node.cut = node.cut, None
+            try:
+                node.store.truncate(cut.cut_index, cut.record)
+            except StoreFull:
+                node.replica.truncate_failed(cut.log_epoch, self.now)
+            else:
+                node.replica.truncated(cut.log_epoch, cut.cut_index, self.now)
+            self.carry_out(node_id)
+
+    def finish_reads(self, node_id: str) -> None:
+        node = self.nodes[node_id]
+        reads, node.reads = node.reads, []
+        for request in reads:
+            try:
+                slab = node.store.read_slab(request.first_index, request.max_bytes)
+            except KeyError:
+                slab = None
+            node.replica.slab_read(request, slab, self.now)
+        if reads:
+            self.carry_out(node_id)
+
+    def settle_disks(self, node_id: str) -> None:
+        """Everything the disk was asked for is done."""
+        node = self.nodes[node_id]
+        if node.up:
+            self.finish_sync(node_id)
+            self.finish_cut(node_id)
+            self.start_sync(node_id)
+            self.finish_sync(node_id)
+            self.finish_reads(node_id)
+
+    def tick(self, node_id: str) -> None:
+        if self.nodes[node_id].up:
+            self.nodes[node_id].replica.tick(self.now)
+            self.carry_out(node_id)
+
+    # --- faults -------------------------------------------------------------------------------------------------
+    def crash(self, node_id: str) -> None:
+        """The process dies; what was not synced goes with it (a machine that lost power)."""
+        for peer_id in self.ids:
+            if peer_id != node_id:
+                self.drop_link(node_id, peer_id)
+        node = self.nodes[node_id]
+        node.up = False
+        node.connected.clear()
+
+    def restart(self, node_id: str, *, store: FakeStore | None = None) -> None:
+        """Opens the store again; async members that lost unsynced history are REJOINING (SAFETY E8)."""
+        old = self.nodes[node_id]
+        assert not old.up
+        if store is None:
+            store = old.store.after_crash()
+            if self.flush is FlushMode.ASYNC and store.hard_state.voter_state.value == "VOTER":
+                rejoining = type(store.hard_state.voter_state).REJOINING
+                store.hard_state = replace(store.hard_state, voter_state=rejoining)
+        self.nodes[node_id] = SimNode(self.config_of(node_id), store, self.rng, self.now)
+        self.carry_out(node_id)
+
+    # --- running ------------------------------------------------------------------------------------------------
+    def deliver_all(self, limit: int = 10_000) -> None:
+        """Delivers until the network and the disks are quiet."""
+        while limit > 0:
+            packets, self.packets = self.packets, []
+            for packet in packets:
+                self.deliver(packet)
+            for node_id in self.ids:
+                self.settle_disks(node_id)
+            if not self.packets:
+                return
+            limit -= len(packets) or 1
+        raise AssertionError("the network never gets quiet")
+
+    def run(self, duration_ns: int, step_ns: int = 10 * MS) -> None:
+        """Time passes without faults."""
+        end = self.now + duration_ns
+        while self.now < end:
+            self.now += step_ns
+            self.dial()
+            for node_id in self.ids:
+                self.tick(node_id)
+            self.deliver_all()
+
+    def leader(self) -> str | None:
+        """The leader of the highest term among the living."""
+        leaders = [n for n in self.nodes.values() if n.up and n.replica.role.value == "LEADER"]
+        best = max(leaders, key=lambda node: node.replica.term, default=None)
+        return None if best is None else best.config.self_id

@@ -1,0 +1,89 @@
+"""What must hold after every step of a group, whatever happened to it: Raft's safety properties and our own."""
+
+from __future__ import annotations
+
+from node.consensus.api import Appended, Outcome
+from node.consensus.effects import Event
+from node.protocol.codes import FlushMode, Role
+from tests.scenarios.cluster import Cluster
+
+
+class Invariants:
+    """Watches one cluster; `check` raises AssertionError with what broke."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._leaders: dict[int, str] = {}  # term -> who led it
+        self.committed: dict[int, tuple[int, int]] = {}  # index -> (term, chain), as first seen committed anywhere
+        self.committed_index = -1
+        self._seen: dict[str, int] = dict.fromkeys(cluster.ids, -1)  # how far each replica was checked
+        self._replicas: dict[str, object] = {}
+        self.acknowledged = -1
+        self.outcomes: dict[int, Outcome] = {}
+        self.proposed = 0
+        self.reads = 0
+
+    def proposal(self, number: int, outcome: Outcome) -> None:
+        """Closures complete exactly once; what is acknowledged is committed."""
+        assert number not in self.outcomes, f"proposal {number} completed twice"
+        self.outcomes[number] = outcome
+        if outcome.appended is Appended.YES:
+            self.acknowledged = max(self.acknowledged, outcome.last_index)
+
+    def event(self, node_id: str, event: Event) -> None:
+        """Elections as they happen, also those that end before the next check."""
+        if event.kind == "role" and event.detail["role"] == "LEADER":
+            term = event.detail["term"]
+            assert self._leaders.setdefault(term, node_id) == node_id, f"two leaders in term {term}"
+        assert event.detail.get("code") not in ("fork", "two_leaders", "order_refused"), event
+
+    def check(self) -> None:
+        for node_id, node in self._cluster.nodes.items():
+            if node.up:
+                self._check_node(node_id)
+
+    def _check_node(self, node_id: str) -> None:
+        node = self._cluster.nodes[node_id]
+        replica, store = node.replica, node.store
+        if self._replicas.get(node_id) is not replica:
+            self._replicas[node_id] = replica
+            self._seen[node_id] = -1
+        committed = replica.committed_index
+        assert committed <= store.end_index, f"{node_id}: committed {committed} > end {store.end_index}"
+        assert replica.member.durable_index <= store.end_index
+        for index in range(self._seen[node_id] + 1, committed + 1):
+            meta = store.meta(index)
+            assert meta is not None and meta.chain is not None
+            entry = (meta.term, meta.chain)
+            assert self.committed.setdefault(index, entry) == entry, f"{node_id}: committed entry {index} differs"
+        self._seen[node_id] = max(self._seen[node_id], committed)
+        if committed > self.committed_index:
+            self.committed_index = committed
+        if replica.role is Role.LEADER:
+            self._check_leader(node_id)
+
+    def _check_leader(self, node_id: str) -> None:
+        """Leader completeness, and watermarks that promise no more than the peers hold."""
+        cluster = self._cluster
+        node = cluster.nodes[node_id]
+        leaders = [n for n in cluster.nodes.values() if n.up and n.replica.role is Role.LEADER]
+        if node.replica.term == max(n.replica.term for n in leaders) and self.committed_index >= 0:
+            known = node.store.meta(self.committed_index)
+            assert known is not None, f"{node_id} leads without committed entry {self.committed_index}"
+            assert (known.term, known.chain) == self.committed[self.committed_index]
+        assert node.replica.leadership is not None
+        for peer_id, dispatcher in node.replica.leadership.dispatchers.items():
+            mark = dispatcher.watermark_index
+            peer = cluster.nodes[peer_id]
+            if mark >= 0 and peer.up and peer_id in node.connected and peer.replica.term == node.replica.term:
+                if cluster.flush is FlushMode.SYNC:
+                    assert peer.store.durable_index >= mark, f"{node_id} counts {peer_id} up to {mark}"
+                assert peer.store.meta(mark) == node.store.meta(mark), f"{peer_id} differs at its watermark {mark}"
+
+    def finish(self) -> None:
+        """Nothing acknowledged is lost, every proposal has its one outcome."""
+        assert self.acknowledged <= self.committed_index
+        assert len(self.outcomes) == self.proposed, "a closure never completed"
+        for outcome in self.outcomes.values():
+            if outcome.appended is Appended.YES:
+                assert self.committed[outcome.last_index][0] == outcome.term

@@ -89,9 +89,9 @@ class ReplicaConfig:
 
     @property
     def peers_hash(self) -> str:
-        """Equal on members that agree about who the members are, whatever the order they were named in."""
-        text = ";".join(f"{peer_id}-{address}" for peer_id, address in sorted(self.peers.items()))
-        return sha256(text.encode()).hexdigest()[:16]
+        """Equal on members that agree about who the members are. An address is not membership: a member may be
+        reached under different ones (relays, several networks)."""
+        return sha256(";".join(sorted(self.peers)).encode()).hexdigest()[:16]
 
 
 class Appended(StrEnum):

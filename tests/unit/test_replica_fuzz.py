@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from node.consensus.api import MS, Outcome, Proposal, ReadOutcome, TransferOutcome
+from node.consensus.api import MS, Outcome, Proposal, ReadOutcome, Timing, TransferOutcome
 from node.protocol.codes import DispatcherState, FlushMode, ResponseCode, Role, VoterState
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.invariants import Invariants
@@ -22,18 +22,34 @@ BATCH = 20
 STEPS = 500
 
 
+# A tenth of the real periods, so that a few hundred steps hold many elections.
+FAST = Timing(
+    heartbeat_ns=20 * MS,
+    election_min_ns=80 * MS,
+    election_max_ns=160 * MS,
+    vote_retry_min_ns=10 * MS,
+    vote_retry_max_ns=40 * MS,
+    push_timeout_ns=120 * MS,
+    commit_push_ns=20 * MS,
+    diverged_backoff_min_ns=50 * MS,
+    diverged_backoff_max_ns=400 * MS,
+    closure_timeout_ns=300 * MS,
+    read_timeout_ns=300 * MS,
+)
+
+
 class Run:
     """One seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         size = self.rng.choice((3, 3, 3, 5, 4, 2))
-        self.cluster = Cluster(size, seed=seed, flush=FlushMode.SYNC)
+        self.cluster = Cluster(size, seed=seed, flush=FlushMode.SYNC, timing=FAST)
         self.invariants = Invariants(self.cluster)
         self.cluster.on_event = self.invariants.event
         self.loss = self.rng.choice((0.0, 0.02, 0.2))
         self.reorder = self.rng.random() < 0.5
-        self.calm = self.rng.choice((1, 4, 16))  # how many quiet steps for each fault
+        self.calm = self.rng.choice((0.7, 0.9, 0.97))  # the share of steps without a fault
         self.transfers = 0
         self.transfers_done = 0
         self.wiped: str | None = None
@@ -45,11 +61,11 @@ class Run:
     def step(self) -> None:
         cluster, rng = self.cluster, self.rng
         quiet: list[Callable[[], None]] = [
-            self.deliver, self.deliver, self.deliver, self.deliver, self.disk, self.disk, self.propose, self.time,
+            self.deliver, self.deliver, self.deliver, self.disk, self.disk, self.propose, self.time, self.time, self.read,
         ]  # fmt: skip
-        faults = [self.crash, self.restart, self.restart, self.cut, self.heal, self.heal, self.reset, self.transfer]
-        faults += [self.read, self.wipe]
-        act = rng.choice(quiet if rng.random() < 0.3 + 0.04 * self.calm else faults)
+        faults = [self.crash, self.restart, self.restart, self.cut, self.heal, self.heal, self.isolate, self.isolate]
+        faults += [self.reset, self.transfer, self.wipe]
+        act = rng.choice(quiet if rng.random() < self.calm else faults)
         act()
         if rng.random() < 0.2:
             cluster.dial()
@@ -60,7 +76,7 @@ class Run:
 
     def deliver(self) -> None:
         cluster, rng = self.cluster, self.rng
-        for _ in range(rng.randrange(1, 12)):
+        for _ in range(rng.randrange(1, 40)):
             if not cluster.packets:
                 return
             at = rng.randrange(len(cluster.packets)) if self.reorder and rng.random() < 0.3 else 0
@@ -72,15 +88,14 @@ class Run:
             cluster.deliver(packet)
 
     def disk(self) -> None:
-        node_id = self.node()
-        if self.cluster.nodes[node_id].up:
-            act = self.rng.choice(
-                (self.cluster.start_sync, self.cluster.finish_sync, self.cluster.finish_cut, self.cluster.finish_reads)
-            )
-            act(node_id)
+        cluster = self.cluster
+        for node_id in cluster.ids:
+            for act in (cluster.finish_sync, cluster.finish_cut, cluster.start_sync, cluster.finish_reads):
+                if self.rng.random() < 0.4 and cluster.nodes[node_id].up:
+                    act(node_id)
 
     def time(self) -> None:
-        self.cluster.now += self.rng.choice((1, 5, 20, 60)) * MS
+        self.cluster.now += self.rng.choice((1, 5, 10, 20)) * MS
         for node_id in self.cluster.ids:
             if self.rng.random() < 0.9:
                 self.cluster.tick(node_id)
@@ -168,9 +183,26 @@ class Run:
         self.cluster.cut_links.add(frozenset((one, other)))
         self.cluster.drop_link(one, other)
 
+    def isolate(self) -> None:
+        """The leader alone on its side, with writes that nobody else gets: what a later leader has to cut."""
+        leader = self.cluster.leader()
+        if leader is None:
+            return
+        for peer_id in self.cluster.ids:
+            if peer_id != leader and self.rng.random() < 0.8:
+                self.cluster.cut_links.add(frozenset((leader, peer_id)))
+                self.cluster.drop_link(leader, peer_id)
+        for _ in range(3):
+            self.propose()
+            self.cluster.start_sync(leader)
+            self.cluster.finish_sync(leader)
+
     def heal(self) -> None:
-        if self.cluster.cut_links:
-            self.cluster.cut_links.discard(self.rng.choice(sorted(self.cluster.cut_links, key=sorted)))
+        """Some links come back, or all of them."""
+        everything = self.rng.random() < 0.3
+        for link in sorted(self.cluster.cut_links, key=sorted):
+            if everything or self.rng.random() < 0.4:
+                self.cluster.cut_links.discard(link)
 
     def reset(self) -> None:
         self.cluster.drop_link(*self.rng.sample(self.cluster.ids, 2))
@@ -184,7 +216,7 @@ class Run:
             if not cluster.nodes[node_id].up:
                 cluster.restart(node_id)
         for _ in range(40):
-            cluster.run(500 * MS, 25 * MS)
+            cluster.run(200 * MS, 10 * MS)
             self.invariants.check()
             if self.settled():
                 break
@@ -224,7 +256,7 @@ class Run:
 def run_seed(seed: int) -> Run:
     run = Run(seed)
     try:
-        run.cluster.run(1_200 * MS, 40 * MS)
+        run.cluster.run(300 * MS, 10 * MS)
         for _ in range(STEPS):
             run.step()
         run.recover()

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from node.consensus.api import MS, ReplicaConfig, Timing
 from node.consensus.effects import Effects, Event, ReadSlab, TruncateLog
 from node.consensus.replica import Replica
-from node.protocol.codes import FlushMode, ResponseCode
+from node.protocol.codes import FlushMode, ResponseCode, VoterState
 from node.protocol.messages import Hello, Message
-from node.store.log_store import StoreFull, SyncTicket
-from tests.scenarios.fake_store import FakeStore
+from node.store.log_store import HardState, StoreFull, SyncTicket
+from node.store.memory_store import MemoryStore
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,7 +32,7 @@ class Packet:
 class SimNode:
     """One member: its store survives a crash, its replica does not."""
 
-    def __init__(self, config: ReplicaConfig, store: FakeStore, rng: random.Random, now: int) -> None:
+    def __init__(self, config: ReplicaConfig, store: MemoryStore, rng: random.Random, now: int) -> None:
         self.config = config
         self.store = store
         self.replica = Replica(config, store, rng, now)
@@ -72,9 +72,10 @@ class Cluster:
     def config_of(self, node_id: str) -> ReplicaConfig:
         return ReplicaConfig("g", node_id, self.peers, flush=self.flush, timing=self.timing)
 
-    def new_store(self, node_id: str, *, forming: bool = True) -> FakeStore:
+    def new_store(self, node_id: str, *, forming: bool = True) -> MemoryStore:
         self.stores_made += 1
-        return FakeStore(f"{node_id}-s{self.stores_made}", forming=forming)
+        state = VoterState.FORMING if forming else VoterState.REJOINING
+        return MemoryStore(store_id=f"{node_id}-s{self.stores_made}", hard_state=HardState(voter_state=state))
 
     # --- the driver's part --------------------------------------------------------------------------------------
     def carry_out(self, node_id: str) -> Effects:
@@ -155,7 +156,7 @@ class Cluster:
         if node.sync is not None:
             log_epoch, ticket = node.sync
             node.sync = None
-            durable = node.store.finish_sync(ticket)  # type: ignore[arg-type]
+            durable = node.store.finish_sync(ticket)
             node.replica.flushed(log_epoch, durable, self.now)
             self.carry_out(node_id)
 
@@ -208,15 +209,15 @@ class Cluster:
         node.up = False
         node.connected.clear()
 
-    def restart(self, node_id: str, *, store: FakeStore | None = None) -> None:
+    def restart(self, node_id: str, *, store: MemoryStore | None = None) -> None:
         """Opens the store again; async members that lost unsynced history are REJOINING (SAFETY E8)."""
         old = self.nodes[node_id]
         assert not old.up
         if store is None:
-            store = old.store.after_crash()
-            if self.flush is FlushMode.ASYNC and store.hard_state.voter_state.value == "VOTER":
-                rejoining = type(store.hard_state.voter_state).REJOINING
-                store.hard_state = replace(store.hard_state, voter_state=rejoining)
+            store = old.store
+            store.lose_unsynced()
+            if self.flush is FlushMode.ASYNC and store.hard_state.voter_state is VoterState.VOTER:
+                store.hard_state = replace(store.hard_state, voter_state=VoterState.REJOINING)
         self.nodes[node_id] = SimNode(self.config_of(node_id), store, self.rng, self.now)
         self.carry_out(node_id)
 

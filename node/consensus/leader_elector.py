@@ -185,6 +185,8 @@ class LeaderElector:
             self._taking = None
             self._retry_soon(now)
             return
+        if answer.result is VoteResult.ACCEPT and not this.reform:
+            self._membership.voter_state_seen(sender, VoterState.VOTER, now)  # nobody else gives a vote
         counts = this.reform or self._membership.counts(sender)
         this.results[sender] = answer.result if counts else VoteResult.UNKNOWN
         parsed = parse_votes(this.results.values(), this.needed)

@@ -171,6 +171,9 @@ class Membership:
         was = member.voter_state
         member.save(voter_state=state, **also)
         member.event("voter_state", now, "info", state=state.value, was=was.value, reason=reason)
+        for peer_id, peer in self.peers.items():  # what our HELLO said is no longer so
+            if peer.connected:
+                member.send(peer_id, self.hello(member.next_seq(), code=ResponseCode.SUCCESS))
 
     # --- REJOINING ----------------------------------------------------------------------------------------------
     def tick(self, now: int) -> None:

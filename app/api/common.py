@@ -8,13 +8,13 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Query, Request
 
 from app.console.console import Console
+from app.console.cursors import INT64_MAX
 from app.console.errors import Invalid
 from app.db.base import parse_time
 from app.db.engine import Sessions
 from app.security.roles import Viewer
 
 Json = dict[str, Any]
-INT64_MAX = (1 << 63) - 1
 
 ClusterId = Annotated[str, Path(max_length=64)]
 NodeId = Annotated[str | None, Query(max_length=64, description="a member; the leader when absent")]
@@ -59,11 +59,3 @@ def page_of(items: list[Json], limit: int, key: str = "id") -> Json:
     """`items` was asked for with one more than `limit`."""
     shown = items[:limit]
     return {"items": shown, "next": str(shown[-1][key]) if len(items) > limit else None}
-
-
-def before_id(cursor: str | None) -> int | None:
-    if cursor is None:
-        return None
-    if not cursor.isdigit() or int(cursor) > INT64_MAX:
-        raise Invalid(f"{cursor!r} is no cursor of this list")
-    return int(cursor)

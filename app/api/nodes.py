@@ -11,7 +11,6 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from app.api.common import (
-    INT64_MAX,
     ClusterId,
     ConsoleDep,
     Cursor,
@@ -23,6 +22,7 @@ from app.api.common import (
     Time,
     time_or_none,
 )
+from app.console.cursors import INT64_MAX
 from app.console.nodes import ANSWER_BYTES_MAX
 from app.console.proxy import pick
 

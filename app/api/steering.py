@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.common import INT64_MAX, ClusterId, ConsoleDep, Json, ViewerDep
+from app.api.common import ClusterId, ConsoleDep, Json, ViewerDep
+from app.console.cursors import INT64_MAX
 from app.console.proxy import pick
 
 router = APIRouter(prefix="/clusters/{cluster_id}", tags=["steering"])

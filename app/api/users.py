@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.common import Cursor, Json, Limit, SessionsDep, before_id, page_of
+from app.api.common import Cursor, Json, Limit, SessionsDep, page_of
+from app.console.cursors import before_id
 from app.console.errors import Conflict, NotFound
 from app.db.base import rfc3339, utc_now
 from app.db.models import LoginSession, TrailRow, User

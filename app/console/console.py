@@ -16,6 +16,7 @@ import httpx2
 
 from app.console import proxy
 from app.console.aggregate import ClusterInfo
+from app.console.cursors import before_id
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound, TermMoved, UnknownCluster
 from app.console.history import History
 from app.console.nodes import Nodes, normal_control_url
@@ -253,10 +254,7 @@ class Console:
     async def events(self, cluster_id: str | None = None, limit: int = 100, cursor: str | None = None) -> Json:
         if cluster_id is not None:
             self.watch_of(cluster_id)
-        before = int(cursor) if cursor and cursor.isdigit() else None
-        if cursor and before is None:
-            raise Invalid(f"{cursor!r} is no cursor of this list")
-        items = await self.events_kept.list(cluster_id, limit=limit, before_id=before)
+        items = await self.events_kept.list(cluster_id, limit=limit, before_id=before_id(cursor))
         return {"items": items, "next": items[-1]["id"] if len(items) == limit else None}
 
     # --- steering ---

@@ -23,6 +23,7 @@ Json = dict[str, Any]
 # (cluster_id, node_id or None, events as nodes give them)
 EventSink = Callable[[str, str | None, list[Json]], None]
 AddressSink = Callable[[str, NodeSample], None]
+MISSES_UNTIL_NEXT_ADDRESS = 10
 
 
 class Watch:
@@ -85,19 +86,26 @@ class Watch:
 
     def learn_addresses(self) -> None:
         """Members tell each other's control planes: a node that came back elsewhere is found again."""
+        told: dict[str, list[tuple[str, str]]] = {}
         for teller in self.samples:
-            if teller.reach != "ok":
-                continue
-            for peer in (teller.state or {}).get("peers") or []:
-                poller = self.pollers.get(str(peer.get("id")))
-                url = peer.get("control_url")
-                if poller is None or not url or poller.sample.reach == "ok":
-                    continue
-                sample = poller.sample
-                if sample.control_url != str(url).rstrip("/"):
-                    sample.control_url = str(url).rstrip("/")
-                    sample.address = str(peer.get("address") or sample.address)
-                    self.on_address(self.info.id, sample)
+            for peer in (teller.state or {}).get("peers") or [] if teller.reach == "ok" else []:
+                if peer.get("control_url"):
+                    url = str(peer["control_url"]).rstrip("/")
+                    told.setdefault(str(peer.get("id")), []).append((url, str(peer.get("address") or "")))
+        for node_id, addresses in told.items():
+            poller = self.pollers.get(node_id)
+            if poller is not None and poller.sample.reach != "ok":
+                self.try_another(poller.sample, addresses)
+
+    def try_another(self, sample: NodeSample, addresses: list[tuple[str, str]]) -> None:
+        """An address nobody names any more is left at once, one that is disputed after some misses."""
+        others = [one for one in addresses if one[0] != sample.control_url]
+        named = len(others) < len(addresses)
+        if not others or (named and sample.misses % MISSES_UNTIL_NEXT_ADDRESS != MISSES_UNTIL_NEXT_ADDRESS - 1):
+            return
+        sample.control_url, sample.address = others[0][0], others[0][1] or sample.address
+        sample.misses += 1
+        self.on_address(self.info.id, sample)
 
     def note_problems(self, view: Json) -> None:
         """Opened and closed problems, as events; the first view only sets the mark."""

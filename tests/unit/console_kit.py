@@ -1,0 +1,100 @@
+"""What the console's tests share: an app in this process, over a fake group, and people who are signed in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from fastapi import FastAPI
+
+from app.console.app import create_app
+from app.console.console import Console
+from app.console.settings import ConsoleSettings, Seed
+from app.security.links import issue_in
+from app.security.secrets import csrf_token_of
+from tests.unit.fake_control import FakeGroup
+
+BASE = "http://127.0.0.1:8421"
+
+
+@dataclass
+class Person:
+    """A signed-in browser; `csrf` goes into forms or the header."""
+
+    client: httpx2.AsyncClient
+    csrf: str
+
+    async def get(self, path: str, **more: Any) -> httpx2.Response:
+        return await self.client.get(path, **more)
+
+    async def change(self, method: str, path: str, **more: Any) -> httpx2.Response:
+        headers = {
+            "x-csrf-token": self.csrf,
+            "origin": str(self.client.base_url).rstrip("/"),
+            **more.pop("headers", {}),
+        }
+        return await self.client.request(method, path, headers=headers, **more)
+
+
+@dataclass
+class Kit:
+    app: FastAPI
+    group: FakeGroup
+    base: str = BASE
+
+    @property
+    def console(self) -> Console:
+        console: Console = self.app.state.console
+        return console
+
+    def client(self, **headers: str) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=self.app), base_url=self.base, headers=headers)
+
+    async def link(self, name: str, role: str | None = None) -> str:
+        async with self.app.state.sessions() as db, db.begin():
+            return await issue_in(db, name, role)
+
+    async def person(self, name: str = "ann", role: str = "admin") -> Person:
+        client = self.client()
+        answer = await client.post(await self.link(name, role), headers={"origin": self.base})
+        assert answer.status_code == 303, answer.text
+        return Person(client, csrf_token_of(client.cookies[self.app.state.cookie_name()]))
+
+    async def until(self, wanted: Callable[[], Any], seconds: float = 10.0) -> Any:
+        """Waits for a condition, not for a time."""
+        async with asyncio.timeout(seconds):
+            while not (found := wanted()):  # noqa: ASYNC110 - what is awaited has no event
+                await asyncio.sleep(0.02)
+        return found
+
+    async def watched(self, cluster_id: str = "demo") -> dict[str, Any]:
+        """The view once every living node has been sampled and the leader's views are in."""
+
+        def complete() -> Any:
+            watch = self.console.watches.get(cluster_id)
+            view = watch.view if watch is not None else None
+            return view if view and view["leader_id"] and view["closures"] else None
+
+        found: dict[str, Any] = await self.until(complete)
+        return found
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path, group: FakeGroup | None = None, *, seeded: bool = True, base: str = BASE, **settings: Any
+) -> AsyncIterator[Kit]:
+    group = group or FakeGroup()
+    seeds = (Seed("http://127.0.0.1:8431"),) if seeded else ()
+    chosen = {"db_url": f"sqlite:///{tmp_path / 'console.db'}", "seeds": seeds, "sample_interval_ms": 100, **settings}
+    app = create_app(ConsoleSettings(**chosen), transport=group)
+    async with app.router.lifespan_context(app):
+        yield Kit(app, group, base)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)

@@ -1,0 +1,195 @@
+"""A group of control planes that exists only as a transport: JSON as INTERFACES has it, adjustable at any time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from app.db.base import rfc3339, utc_now
+
+Json = dict[str, Any]
+
+
+@dataclass
+class FakeNode:
+    """One control plane; `alive = False` closes its port, `engine` is what it says of its engine."""
+
+    group: FakeGroup
+    id: str
+    url: str
+    alive: bool = True
+    engine: str = "ok"
+    end: int = 1000
+    durable: int = 1000
+    role: str = "FOLLOWER"
+    ack_ms: int | None = 20
+    dispatcher: str = "APPEND"
+    dispatcher_since: str = field(default_factory=lambda: rfc3339(utc_now()))
+    transitions: list[Json] = field(default_factory=list)
+    alarms: list[Any] = field(default_factory=list)
+    events: list[Json] = field(default_factory=list)
+    truncations: list[Json] = field(default_factory=list)
+    bodies: dict[int, str] = field(default_factory=dict)
+
+    def state(self) -> Json:
+        leader = self.group.leader
+        return {
+            "as_of": rfc3339(utc_now()),
+            "engine": self.engine,
+            "boot_id": f"boot-{self.id}",
+            "group": self.group.name,
+            "self_id": self.id,
+            "role": self.role,
+            "term": self.group.term,
+            "leader_id": leader.id if leader and leader.alive else None,
+            "voted_for": None,
+            "transferee": None,
+            "flush": self.group.flush,
+            "log": {
+                "begin_index": 0,
+                "end_index": self.end,
+                "end_term": self.group.term,
+                "durable_index": self.durable,
+                "committed_index": min(self.end, self.group.committed),
+                "applied_index": min(self.end, self.group.committed),
+                "size_bytes": self.end * 300,
+                "committed_chain_crc": 7,
+            },
+            "peers": [
+                {"id": one.id, "address": f"127.0.0.1:{20911 + n}", "control_url": one.url}
+                for n, one in enumerate(self.group.nodes.values())
+            ],
+            "disk": {"free_bytes": 10**11, "used_ratio": 0.2},
+            "alarms": self.alarms,
+            "version": "0.1.0",
+            "unknown": [],
+        }
+
+
+class FakeGroup(httpx2.AsyncBaseTransport):
+    """The network towards one group; n0 leads at first."""
+
+    def __init__(self, size: int = 3, name: str = "demo") -> None:
+        self.name, self.term, self.flush, self.committed = name, 4, "sync", 1000
+        self.nodes = {f"n{n}": FakeNode(self, f"n{n}", f"http://127.0.0.1:{8431 + n}") for n in range(size)}
+        self.nodes["n0"].role = "LEADER"
+        self.closures: Json = {"pending": 0, "limit": 10_000, "oldest_age_ms": None, "groups": [], "items": []}
+        self.operations: dict[str, Json] = {}
+        self.operation_steps = 1
+        self.requests: list[httpx2.Request] = []
+        self.silent_on_transfer = False
+
+    @property
+    def leader(self) -> FakeNode | None:
+        return next((one for one in self.nodes.values() if one.role == "LEADER"), None)
+
+    def lead(self, node_id: str | None) -> None:
+        self.term += 1
+        for one in self.nodes.values():
+            one.role = "LEADER" if one.id == node_id else "FOLLOWER"
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        base = f"http://{request.url.netloc.decode()}"
+        node = next((one for one in self.nodes.values() if one.url == base), None)
+        if node is None or not node.alive:
+            raise httpx2.ConnectError("connection refused", request=request)
+        self.requests.append(request)
+        path = request.url.path.removeprefix("/api/v1/").split("/")
+        status, body = self.answer(node, request, path)
+        return httpx2.Response(status, json=body, request=request)
+
+    def answer(self, node: FakeNode, request: httpx2.Request, path: list[str]) -> tuple[int, Json]:
+        what, rest = path[0], path[1:]
+        if what == "state":
+            return 200, node.state()
+        if what == "closures":
+            return 200, self.closures
+        if what in ("watermarks", "dispatchers"):
+            return 200, getattr(self, what)(node)
+        if what == "events":
+            after = int(request.url.params.get("cursor") or 0)
+            fresh = node.events[after:]
+            return 200, {"items": fresh, "next": str(len(node.events))}
+        if what == "entries" and rest:
+            index = int(rest[0])
+            if index > node.end:
+                return 404, {"title": "Not found", "detail": f"{node.id} ends at {node.end}", "code": 410}
+            return 200, {
+                "index": index,
+                "term": 4,
+                "body": node.bodies.get(index, f"entry {index}"),
+                "chain_crc": index,
+            }
+        if what == "entries" and request.method == "POST":
+            sent = json.loads(request.content)
+            node.end += len(sent["entries"])
+            return 200, {"first_index": node.end, "last_index": node.end, "term": self.term, "durable": True}
+        if what == "entries":
+            return 200, {"items": [{"index": 1, "term": 4, "body": "one"}], "next": None}
+        if what == "truncations":
+            return 200, {"items": node.truncations, "next": None}
+        if what == "leadership-transfer":
+            return self.transfer(request)
+        if what == "operations" and rest[0] in self.operations:
+            return 200, self.step(self.operations[rest[0]])
+        return 404, {"title": "Not found", "detail": "/".join(path)}
+
+    def watermarks(self, node: FakeNode) -> Json:
+        peers = [
+            {
+                "id": one.id,
+                "match_index": one.end,
+                "write_index": one.end + 1,
+                "durable_index": one.durable,
+                "lag_entries": node.end - one.end,
+                "lag_bytes": (node.end - one.end) * 300,
+                "lag_ms": None if one.end < node.end else 0,
+                "last_ack_ms": None if one is node else one.ack_ms,
+            }
+            for one in self.nodes.values()
+        ]
+        return {"term": self.term, "leader_id": node.id, "quorum_index": self.committed, "peers": peers, "needed": 2}
+
+    def dispatchers(self, node: FakeNode) -> Json:
+        return {
+            "items": [
+                {
+                    "peer_id": one.id,
+                    "state": one.dispatcher,
+                    "since": one.dispatcher_since,
+                    "in_flight": 0,
+                    "last_error": None,
+                    "transitions": one.transitions,
+                }
+                for one in self.nodes.values()
+                if one is not node
+            ]
+        }
+
+    def transfer(self, request: httpx2.Request) -> tuple[int, Json]:
+        if self.silent_on_transfer:
+            raise httpx2.ReadTimeout("no answer", request=request)
+        body = json.loads(request.content)
+        if body["if_term"] != self.term:
+            return 412, {"title": "The term moved", "detail": f"term {self.term}", "code": 501}
+        key = request.headers["idempotency-key"]
+        operation = {
+            "id": f"node-{key}",
+            "kind": "leadership_transfer",
+            "state": "running",
+            "to": body["to"],
+            "left": 1,
+        }
+        operation["left"] = self.operation_steps
+        self.operations[operation["id"]] = operation
+        return 202, operation
+
+    def step(self, operation: Json) -> Json:
+        operation["left"] -= 1
+        if operation["left"] <= 0 and operation["state"] == "running":
+            operation["state"], operation["outcome"] = "done", {"leader_id": operation["to"], "term": self.term + 1}
+            self.lead(operation["to"])
+        return operation

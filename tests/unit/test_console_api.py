@@ -1,0 +1,185 @@
+"""The console's REST API over a fake group: what a page shows, a program can ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.console_kit import run, running
+from tests.unit.fake_control import FakeGroup
+
+
+def test_one_control_url_finds_the_group(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            made = await ann.change("POST", "/api/v1/clusters", json={"control_url": "127.0.0.1:8432"})
+            assert made.status_code == 201, made.text
+            assert [one["id"] for one in made.json()["members"]] == ["n0", "n1", "n2"]
+            assert made.headers["location"] == "/api/v1/clusters/demo"
+            await kit.watched()
+            again = await ann.change("POST", "/api/v1/clusters", json={"control_url": "http://127.0.0.1:8433/"})
+            assert again.json()["id"] == "demo"
+            assert len((await ann.get("/api/v1/clusters")).json()["items"]) == 1
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        ("http://127.0.0.1:9", 502),
+        ("ftp://x", 422),
+        ("http://u:p@h:1", 422),
+        ("http://h:1/path", 422),
+        ("h:99999", 422),
+    ],
+)
+def test_a_wrong_control_url_is_refused_with_a_reason(tmp_path: Path, url: str, status: int) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            refused = await ann.change("POST", "/api/v1/clusters", json={"control_url": url})
+            assert refused.status_code == status
+            assert refused.headers["content-type"] == "application/problem+json"
+            assert refused.json()["detail"]
+
+    run(work())
+
+
+def test_the_view_and_the_nodes_resources(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ann = await kit.person()
+            view = (await ann.get("/api/v1/clusters/demo/view")).json()
+            assert view["leader_id"] == "n0" and view["quorum_index"] == 1000
+            assert view["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": True}
+            assert view["sentence"]["headline"] == "All 3 replicas are in step."
+            assert [one["dispatcher"] and one["dispatcher"]["state"] for one in view["members"]] == [
+                None,
+                "APPEND",
+                "APPEND",
+            ]
+            states = (await ann.get("/api/v1/clusters/demo/state")).json()
+            assert [one["id"] for one in states["items"]] == ["n0", "n1", "n2"]
+            one = (await ann.get("/api/v1/clusters/demo/state?node=n2")).json()
+            assert one["self_id"] == one["node_id"] == "n2"
+            for what in ("watermarks", "dispatchers", "closures"):
+                assert (await ann.get(f"/api/v1/clusters/demo/{what}")).json()["node_id"] == "n0"
+            assert (await ann.get("/api/v1/clusters/none/view")).status_code == 404
+            assert (await ann.get("/api/v1/clusters/demo/state?node=n9")).status_code == 404
+
+    run(work())
+
+
+def test_an_entry_side_by_side(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        group.nodes["n1"].bodies[7] = "something else"
+        group.nodes["n2"].end = 5
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            ann = await kit.person()
+            entry = (await ann.get("/api/v1/clusters/demo/entries/7")).json()
+            assert entry["agree"] is False and entry["compared"] == 2
+            assert entry["replicas"][2]["entry"] is None and "ends at 5" in entry["replicas"][2]["problem"]
+            assert (await ann.get("/api/v1/clusters/demo/entries/3")).json()["agree"] is True
+            group.nodes["n1"].alive = group.nodes["n2"].alive = False
+            alone = (await ann.get("/api/v1/clusters/demo/entries/3")).json()
+            assert alone["agree"] is None, "one copy agrees with nobody"
+
+    run(work())
+
+
+def test_truncations_of_all_replicas_in_one_list(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        group.nodes["n1"].truncations = [{"id": 1, "at": "2026-01-01T00:00:00Z"}]
+        group.nodes["n0"].truncations = [{"id": 4, "at": "2026-01-02T00:00:00Z"}]
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            group.nodes["n2"].alive = False
+            ann = await kit.person()
+            found = (await ann.get("/api/v1/clusters/demo/truncations")).json()
+            assert [(one["node_id"], one["id"]) for one in found["items"]] == [("n0", 4), ("n1", 1)]
+            assert found["unknown"][0]["field"] == "truncations of n2"
+
+    run(work())
+
+
+def test_events_of_nodes_are_kept_once_and_paged(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        group.nodes["n0"].events = [
+            {"id": f"boot-{n}", "at": "2026-01-01T00:00:00Z", "kind": "role", "severity": "info", "detail": {"to": n}}
+            for n in range(5)
+        ]
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            await kit.until(lambda: kit.console.watch_of("demo").pollers["n0"].sample.events_cursor)
+        async with running(tmp_path, group, seeded=False) as kit:
+            ann = await kit.person()
+            await kit.until(lambda: kit.console.watch_of("demo").pollers["n0"].sample.events_cursor)
+            seen, path = [], "/api/v1/clusters/demo/events?limit=3"
+            page = (await ann.get(path)).json()
+            while True:
+                seen += [one["source_id"] for one in page["items"] if one["kind"] == "role"]
+                if page["next"] is None:
+                    break
+                page = (await ann.get(f"{path}&cursor={page['next']}")).json()
+            assert sorted(seen) == [f"boot-{n}" for n in range(5)]
+            assert (await ann.get("/api/v1/events?cursor=x")).status_code == 422
+
+    run(work())
+
+
+def test_numbers_out_of_range_are_refused_not_crashed_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ann = await kit.person()
+            huge = 1 << 70
+            for path in (
+                f"/api/v1/clusters/demo/entries/{huge}",
+                f"/api/v1/clusters/demo/entries?from={huge}",
+                f"/api/v1/sessions/{huge}",
+                f"/api/v1/admin-trail?cursor={huge}",
+                f"/api/v1/events?cursor={huge}",
+                "/api/v1/clusters/demo/history?since=yesterday",
+                "/api/v1/clusters/demo/history?since=2026-01-01T00:00:00",
+                "/api/v1/operations?limit=0",
+            ):
+                method = "DELETE" if "sessions" in path else "GET"
+                answer = await ann.change(method, path)
+                assert answer.status_code == 422, (path, answer.text)
+
+    run(work())
+
+
+def test_a_node_that_moved_is_found_again_through_its_peers(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            group.nodes["n2"].url = "http://127.0.0.1:9999"
+            watch = kit.console.watch_of("demo")
+            await kit.until(lambda: watch.pollers["n2"].sample.control_url == "http://127.0.0.1:9999")
+            await kit.until(lambda: watch.view["members"][2]["reach"] == "ok" and not watch.view["problems"])
+        async with running(tmp_path, group, seeded=False) as kit:
+            urls = [one.control_url for one in kit.console.watch_of("demo").samples]
+            assert "http://127.0.0.1:9999" in urls, "what was learned survives a restart"
+
+    run(work())
+
+
+def test_openapi_describes_the_api_and_no_page(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            paths = (await ann.get("/api/v1/openapi.json")).json()["paths"]
+            assert all(path.startswith("/api/v1") for path in paths)
+            assert {"/api/v1/clusters", "/api/v1/me", "/api/v1/admin-trail", "/api/v1/problems"} <= set(paths)
+
+    run(work())

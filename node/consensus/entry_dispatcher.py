@@ -2,7 +2,7 @@
 
 Theory. A dispatcher knows nothing about its peer until a COMPARE succeeded: then `match_index` is the highest index
 known to be equal, and everything above it in the peer's log is either equal too or must go. `TRANSITIONS` is the whole
-state machine; an unlisted pair raises, and the console draws its diagram from the same table.
+state machine (it lies in the protocol, because the console draws its diagram from the same table); an unlisted pair raises.
 
 Invariants: match_index < write_index <= end + 1 in APPEND; `watermark_index` <= match_index; whatever an answer of an
 earlier `dispatch_epoch` says counts for nothing (SAFETY R1). Unlike in the Java original, no index survives a change of
@@ -12,71 +12,21 @@ leadership or of connection (FORMATS 6.1).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 
 from node.consensus.api import SECOND
 from node.consensus.effects import ReadSlab
 from node.consensus.member_state import MemberState
+from node.consensus.push_window import CatchUpQuota, InFlight, PushWindow
 from node.consensus.quorum_ack_checker import watermark
 from node.consensus.status import DispatcherStatus, TransitionStatus
 from node.protocol.codes import DispatcherState, ResponseCode
+from node.protocol.dispatcher import TRANSITIONS, DispatcherEvent
 from node.protocol.entry import SLAB_BYTES_MAX, Slab
 from node.protocol.messages import PushKind, PushRequest, PushResponse
 
+__all__ = ["TRANSITIONS", "DispatcherEvent", "EntryDispatcher"]
+
 TRANSITIONS_KEPT = 50
-
-
-class DispatcherEvent(StrEnum):
-    """What can happen to a dispatcher."""
-
-    MATCHED = "matched"  # COMPARE succeeded at the peer's end
-    MATCHED_BELOW_END = "matched_below_end"  # COMPARE succeeded, but the peer holds more
-    MISMATCHED = "mismatched"  # COMPARE failed: look further back
-    CUT = "cut"  # nothing that conflicts is left above the match
-    INCONSISTENT = "inconsistent"  # an APPEND or TRUNCATE did not fit the peer's log
-    MOVED_BACKWARDS = "moved_backwards"  # the peer's log ends below what it had: wiped or replaced
-    RECONNECTED = "reconnected"  # a new connection: nothing known before it counts
-    REFUSED = "refused"  # the peer would have to lose what it knows to be committed
-    BELOW_BEGIN = "below_begin"  # the peer needs entries that this log no longer holds
-    BACKOFF_OVER = "backoff_over"
-
-
-_S, _E = DispatcherState, DispatcherEvent
-TRANSITIONS: Mapping[tuple[DispatcherState, DispatcherEvent], DispatcherState] = {
-    (_S.COMPARE, _E.MATCHED): _S.APPEND,
-    (_S.COMPARE, _E.MATCHED_BELOW_END): _S.TRUNCATE,
-    (_S.COMPARE, _E.MISMATCHED): _S.COMPARE,
-    (_S.COMPARE, _E.MOVED_BACKWARDS): _S.COMPARE,
-    (_S.COMPARE, _E.RECONNECTED): _S.COMPARE,
-    (_S.COMPARE, _E.REFUSED): _S.DIVERGED,
-    (_S.COMPARE, _E.BELOW_BEGIN): _S.INSTALL_SNAPSHOT,
-    (_S.TRUNCATE, _E.CUT): _S.APPEND,
-    (_S.TRUNCATE, _E.INCONSISTENT): _S.COMPARE,
-    (_S.TRUNCATE, _E.MOVED_BACKWARDS): _S.COMPARE,
-    (_S.TRUNCATE, _E.RECONNECTED): _S.COMPARE,
-    (_S.TRUNCATE, _E.REFUSED): _S.DIVERGED,
-    (_S.APPEND, _E.INCONSISTENT): _S.COMPARE,
-    (_S.APPEND, _E.MOVED_BACKWARDS): _S.COMPARE,
-    (_S.APPEND, _E.RECONNECTED): _S.COMPARE,
-    (_S.APPEND, _E.REFUSED): _S.DIVERGED,
-    (_S.APPEND, _E.BELOW_BEGIN): _S.INSTALL_SNAPSHOT,
-    (_S.INSTALL_SNAPSHOT, _E.BACKOFF_OVER): _S.COMPARE,
-    (_S.INSTALL_SNAPSHOT, _E.RECONNECTED): _S.COMPARE,
-    (_S.DIVERGED, _E.BACKOFF_OVER): _S.COMPARE,
-    (_S.DIVERGED, _E.RECONNECTED): _S.COMPARE,
-}
-
-
-@dataclass(slots=True)
-class InFlight:
-    """One APPEND that has not been answered."""
-
-    first_index: int
-    last_index: int
-    size_bytes: int
-    sent_at: int
 
 
 class EntryDispatcher:
@@ -98,17 +48,14 @@ class EntryDispatcher:
         self.resends = 0
         self.last_error: str | None = None
         self.transitions: deque[TransitionStatus] = deque(maxlen=TRANSITIONS_KEPT)
-        self._in_flight: dict[int, InFlight] = {}
-        self._in_flight_bytes = 0
-        self._probing = False  # one slab at a time, after a time-out, until an answer comes
+        self.window = PushWindow(member.config)
+        self.quota = CatchUpQuota(member.config.catch_up_bytes_per_s, now)
         self._compare_index = member.store.end_index
         self._asked_seq: int | None = None  # the COMPARE or TRUNCATE that is out
         self._asked_at = now
         self._retry_at: int | None = None  # nothing is sent before
         self._backoff_ns = self._timing.diverged_backoff_min_ns
         self._reading = False
-        self._quota_left = member.config.catch_up_bytes_per_s
-        self._quota_at = now
         self._commit_sent = -1
         self._pushed_at = now
 
@@ -133,16 +80,12 @@ class EntryDispatcher:
         self.dispatch_epoch += 1
         self.match_index = self.watermark_index = -1
         self.durable_index = None
-        self._forget_in_flight()
+        self.window.clear()
         self._reading = False
         self._commit_sent = -1
         self._compare_index = min(from_index, self._member.store.end_index)
         self.write_index = self._compare_index + 1
         self.pump(now)
-
-    def _forget_in_flight(self) -> None:
-        self._in_flight.clear()
-        self._in_flight_bytes = 0
 
     def connected_now(self, end_index: int, now: int) -> None:
         """A new connection; `end_index` is what its HELLO said."""
@@ -155,7 +98,7 @@ class EntryDispatcher:
         self.connected = False
         self.watermark_index = -1
         self.last_error = "not connected"
-        self._forget_in_flight()
+        self.window.clear()
         self._asked_seq = None
         self._reading = False
 
@@ -173,7 +116,7 @@ class EntryDispatcher:
         self._step(event, reason, now)
         self.last_error = reason
         self.match_index = self.watermark_index = -1
-        self._forget_in_flight()
+        self.window.clear()
         self._retry_at = now + self._backoff_ns
         self._backoff_ns = min(self._backoff_ns * 2, self._timing.diverged_backoff_max_ns)
         self._member.alarm(alarm, f"{self.peer_id}: {reason}", now, peer_id=self.peer_id)
@@ -181,7 +124,7 @@ class EntryDispatcher:
     def _back_in_append(self, event: DispatcherEvent, reason: str, now: int) -> None:
         self._step(event, reason, now)
         self.write_index = self.match_index + 1
-        self._probing = False
+        self.window.probing = False
         self.last_error = None
         self._backoff_ns = self._timing.diverged_backoff_min_ns
         for alarm in ("diverged", "fork", "needs_snapshot", "peer_disk_full"):
@@ -237,17 +180,12 @@ class EntryDispatcher:
         self._pushed_at = now
         return seq
 
-    def _window_open(self) -> bool:
-        config = self._member.config
-        limit = 1 if self._probing else config.push_window_slabs
-        return len(self._in_flight) < limit and self._in_flight_bytes < config.push_window_bytes
-
     def push_new(self, slabs: list[Slab], prev_term: int, now: int) -> None:
         """The hot path: slabs just appended go out as they are, before the leader's own sync."""
         if self.state is not DispatcherState.APPEND or not self.connected or self._retry_at is not None:
             return
         for slab in slabs:
-            if self.write_index != slab.first_index or not self._window_open():
+            if self.write_index != slab.first_index or not self.window.is_open():
                 return  # `pump` takes them up again when answers come
             self._push_slab(slab, prev_term, now)
             prev_term = slab.last_term
@@ -255,14 +193,12 @@ class EntryDispatcher:
     def _push_slab(self, slab: Slab, prev_term: int, now: int) -> None:
         prev = (slab.first_index - 1, prev_term, slab.prev_chain)
         seq = self._push(PushKind.APPEND, now, prev, slab.first_index, slab)
-        size = len(slab.data)
-        self._in_flight[seq] = InFlight(slab.first_index, slab.last_index, size, now)
-        self._in_flight_bytes += size
+        self.window.sent(seq, slab, now)
         self.write_index = slab.last_index + 1
 
     def _pump_appends(self, now: int) -> None:
         store = self._member.store
-        while self.write_index <= store.end_index and self._window_open() and not self._reading:
+        while self.write_index <= store.end_index and self.window.is_open() and not self._reading:
             slab = store.recent_slab(self.write_index, SLAB_BYTES_MAX)
             if slab is None:
                 self._want_read(now)
@@ -286,13 +222,9 @@ class EntryDispatcher:
         if self.write_index < member.store.begin_index:
             self._below_begin(now)
             return
-        rate = member.config.catch_up_bytes_per_s
-        if rate > 0:
-            self._quota_left = min(rate, self._quota_left + rate * (now - self._quota_at) // SECOND)
-            self._quota_at = now
-            if self._quota_left <= 0:
-                self._retry_at = now + self._timing.busy_retry_ns
-                return
+        if self.quota.exhausted(now):
+            self._retry_at = now + self._timing.busy_retry_ns
+            return
         self._reading = True
         member.effects.reads.append(
             ReadSlab(self.peer_id, self.dispatch_epoch, member.log_epoch, self.write_index, SLAB_BYTES_MAX)
@@ -311,14 +243,14 @@ class EntryDispatcher:
             self._member.alarm("read_failed", self.last_error, now, peer_id=self.peer_id)
             return
         self._member.clear_alarm("read_failed", now, peer_id=self.peer_id)
-        self._quota_left -= len(slab.data)
+        self.quota.spend(len(slab.data))
         if slab.first_index == self.write_index:
             self._push_read(slab, now)
         self.pump(now)
 
     def push_commit(self, now: int, *, at_once: bool = False) -> None:
         """Tells an idle peer the committed index; its answer carries its end (a wiped one shows up by it)."""
-        if self.state is not DispatcherState.APPEND or not self.connected or self._in_flight:
+        if self.state is not DispatcherState.APPEND or not self.connected or len(self.window) > 0:
             return
         behind = self._commit_sent < self._member.committed_index
         idle = now - self._pushed_at >= SECOND
@@ -360,17 +292,11 @@ class EntryDispatcher:
                 self._truncate_answered(answer, now)
 
     def _append_answered(self, answer: PushResponse, now: int) -> None:
-        sent = self._in_flight.get(answer.seq)
-        while self._in_flight:  # in the order of sending, so that acknowledged ones are at the front
-            seq, oldest = next(iter(self._in_flight.items()))
-            if oldest.last_index > answer.verified_index:
-                break
-            del self._in_flight[seq]
-            self._in_flight_bytes -= oldest.size_bytes
+        sent = self.window.answered(answer.seq, answer.verified_index)
         self.write_index = max(self.write_index, self.match_index + 1)
         if answer.code == ResponseCode.SUCCESS:
             if sent is not None:
-                self._probing = False
+                self.window.probing = False
             self.pump(now)
         elif sent is not None or answer.code == ResponseCode.INCONSISTENT_INDEX:
             self._append_refused(answer, sent, now)
@@ -395,9 +321,9 @@ class EntryDispatcher:
             self._retry_at = now + (SECOND if full else self._timing.busy_retry_ns)
 
     def _rewind(self) -> None:
-        self._forget_in_flight()
+        self.window.clear()
         self.write_index = self.match_index + 1
-        self._probing = True
+        self.window.probing = True
 
     def _compare_answered(self, answer: PushResponse, now: int) -> None:
         asked = self._compare_index
@@ -470,7 +396,7 @@ class EntryDispatcher:
         if self._asked_seq is not None and now >= self._asked_at + timeout:
             self._asked_seq = None
             self.resends += 1
-        oldest = next(iter(self._in_flight.values()), None)
+        oldest = self.window.oldest()
         if oldest is not None and now >= oldest.sent_at + timeout:
             self.resends += 1
             self.last_error = f"no answer to entry {oldest.first_index} in time"
@@ -485,7 +411,7 @@ class EntryDispatcher:
             times.append(self._retry_at)
         if self._asked_seq is not None:
             times.append(self._asked_at + self._timing.push_timeout_ns)
-        oldest = next(iter(self._in_flight.values()), None)
+        oldest = self.window.oldest()
         if oldest is not None:
             times.append(oldest.sent_at + self._timing.push_timeout_ns)
         return min(times, default=None)
@@ -496,13 +422,13 @@ class EntryDispatcher:
             state=self.state,
             since_at_ns=self.since,
             dispatch_epoch=self.dispatch_epoch,
-            in_flight=len(self._in_flight),
-            in_flight_bytes=self._in_flight_bytes,
+            in_flight=len(self.window),
+            in_flight_bytes=self.window.size_bytes,
             write_index=self.write_index,
             match_index=self.match_index,
             resends=self.resends,
-            quota_bytes_per_s=self._member.config.catch_up_bytes_per_s,
-            quota_left_bytes=self._quota_left,
+            quota_bytes_per_s=self.quota.bytes_per_s,
+            quota_left_bytes=self.quota.left_bytes,
             last_error=self.last_error,
             transitions=tuple(self.transitions),
         )

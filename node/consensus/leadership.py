@@ -307,3 +307,10 @@ class Leadership:
         if dispatcher.state is not DispatcherState.APPEND or behind >= self._member.config.max_transfer_wait_index:
             return ResponseCode.FALL_BEHIND_TOO_MUCH
         return ResponseCode.SUCCESS
+
+    def best_transferee(self) -> str | None:
+        """Of those that may take over: a preferred leader first, then whoever holds most."""
+        preferred = self._member.config.preferred_leaders
+        able = [peer for peer in self.dispatchers if self.may_take_over(peer) is ResponseCode.SUCCESS]
+        ranked = sorted(able, key=lambda peer: (peer not in preferred, -self.dispatchers[peer].match_index, peer))
+        return ranked[0] if ranked else None

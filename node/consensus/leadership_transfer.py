@@ -15,7 +15,7 @@ from enum import StrEnum
 from node.consensus.api import MS, TransferOutcome
 from node.consensus.member_state import MemberState
 from node.consensus.status import TransferStatus
-from node.protocol.codes import ResponseCode, Role
+from node.protocol.codes import ResponseCode, Role, VoterState
 from node.protocol.messages import TransferRequest, TransferResponse, TransferTicket
 
 
@@ -156,3 +156,19 @@ class LeadershipTransfer:
         if current is None:
             return None
         return TransferStatus(current.transferee_id, current.phase.value, current.started_at, current.deadline_at)
+
+
+def judge_take_leadership(member: MemberState, sender: str, request: TransferRequest) -> ResponseCode:
+    """The transferee's side: whether to campaign on that order."""
+    ticket = request.ticket
+    if request.term != member.term:
+        return ResponseCode.INCONSISTENT_TERM
+    if sender != member.leader_id or member.role is not Role.FOLLOWER:
+        return ResponseCode.INCONSISTENT_LEADER
+    if ticket is None or request.transferee_id != member.self_id or ticket.transferee_id != member.self_id:
+        return ResponseCode.UNEXPECTED_ARGUMENT
+    if member.voter_state is not VoterState.VOTER or member.truncating_from is not None:
+        return ResponseCode.ILLEGAL_MEMBER_STATE
+    if member.store.end_index < request.take_leadership_index or member.disk_full:
+        return ResponseCode.TAKE_LEADERSHIP_FAILED
+    return ResponseCode.SUCCESS

@@ -26,12 +26,12 @@ from node.consensus.entry_handler import EntryHandler
 from node.consensus.heartbeat import handle_heartbeat
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership import Leadership
-from node.consensus.leadership_transfer import LeadershipTransfer
+from node.consensus.leadership_transfer import LeadershipTransfer, judge_take_leadership
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
 from node.consensus.reads import FollowerReads
 from node.consensus.status import ReplicaStatus
-from node.protocol.codes import ResponseCode, Role, VoterState
+from node.protocol.codes import ResponseCode, Role
 from node.protocol.entry import Slab
 from node.protocol.messages import (
     HeartBeatRequest,
@@ -184,23 +184,10 @@ class Replica:
 
     def _take_leadership(self, sender: str, request: TransferRequest, now: int) -> None:
         """The leader hands leadership over to us."""
-        member, store = self.member, self.store
-        ticket = request.ticket
-        if request.term != member.term:
-            code = ResponseCode.INCONSISTENT_TERM
-        elif sender != member.leader_id or member.role is not Role.FOLLOWER:
-            code = ResponseCode.INCONSISTENT_LEADER
-        elif ticket is None or request.transferee_id != member.self_id or ticket.transferee_id != member.self_id:
-            code = ResponseCode.UNEXPECTED_ARGUMENT
-        elif member.voter_state is not VoterState.VOTER or member.truncating_from is not None:
-            code = ResponseCode.ILLEGAL_MEMBER_STATE
-        elif store.end_index < request.take_leadership_index or member.disk_full:
-            code = ResponseCode.TAKE_LEADERSHIP_FAILED
-        else:
-            code = ResponseCode.SUCCESS
-        member.send(sender, TransferResponse(request.seq, member.term, code))
-        if code is ResponseCode.SUCCESS and ticket is not None:
-            self.elector.take_leadership(ticket, now)
+        code = judge_take_leadership(self.member, sender, request)
+        self.member.send(sender, TransferResponse(request.seq, self.term, code))
+        if code is ResponseCode.SUCCESS and request.ticket is not None:
+            self.elector.take_leadership(request.ticket, now)
 
     def _read_index_asked(self, sender: str, request: ReadIndexRequest, now: int) -> None:
         leads = self.leadership is not None and sender in self.leadership.dispatchers
@@ -279,7 +266,7 @@ class Replica:
         elif to is not None and to not in leadership.dispatchers:
             transfers.refuse(ResponseCode.UNKNOWN_MEMBER, f"{to} is not a member", on_done, to)
         else:
-            chosen = to or self._best_transferee(leadership)
+            chosen = to or leadership.best_transferee()
             code = ResponseCode.TAKE_LEADERSHIP_FAILED if chosen is None else leadership.may_take_over(chosen)
             if chosen is None or code is not ResponseCode.SUCCESS:
                 text = (
@@ -290,13 +277,6 @@ class Replica:
             deadline = self.config.timing.transfer_deadline_ns if deadline_ns is None else deadline_ns
             transfers.start(chosen, now, deadline, on_done)
             self._settle(now)
-
-    def _best_transferee(self, leadership: Leadership) -> str | None:
-        """A preferred leader first, then whoever holds most."""
-        preferred = self.config.preferred_leaders
-        able = [peer for peer in leadership.dispatchers if leadership.may_take_over(peer) is ResponseCode.SUCCESS]
-        ranked = sorted(able, key=lambda peer: (peer not in preferred, -leadership.dispatchers[peer].match_index, peer))
-        return ranked[0] if ranked else None
 
     # --- what the driver reports --------------------------------------------------------------------------------
     def hello(self, seq: int) -> Hello:
@@ -387,14 +367,10 @@ class Replica:
         if self.leadership is None or now < self._preferred_at or not self.config.preferred_leaders:
             return
         self._preferred_at = now + self.config.timing.preferred_check_ns
+        best = self.leadership.best_transferee()
         preferred = self.config.preferred_leaders
-        if self.config.self_id in preferred or self.transfers.transferee_id is not None:
-            return
-        for peer_id in preferred:
-            known = peer_id in self.leadership.dispatchers
-            if known and self.leadership.may_take_over(peer_id) is ResponseCode.SUCCESS:
-                self.transfer(peer_id, now, on_done=lambda _outcome: None)
-                return
+        if best in preferred and self.config.self_id not in preferred and self.transfers.transferee_id is None:
+            self.transfer(best, now, on_done=lambda _outcome: None)
 
     def next_deadline(self) -> int:
         """When `tick` has something to do next."""

@@ -58,9 +58,8 @@ class Run:
     # --- steps --------------------------------------------------------------------------------------------------
     def step(self) -> None:
         cluster, rng = self.cluster, self.rng
-        quiet: list[Callable[[], None]] = [
-            self.deliver, self.deliver, self.deliver, self.disk, self.disk, self.propose, self.time, self.time, self.read,
-        ]  # fmt: skip
+        quiet: list[Callable[[], None]] = [self.deliver, self.deliver, self.deliver, self.disk, self.disk]
+        quiet += [self.propose, self.time, self.time, self.read]
         faults = [self.crash, self.restart, self.restart, self.cut, self.heal, self.heal, self.isolate, self.isolate]
         faults += [self.reset, self.transfer, self.wipe]
         act = rng.choice(quiet if rng.random() < self.calm else faults)
@@ -247,8 +246,8 @@ class Run:
         for node_id, node in self.cluster.nodes.items():
             member = node.replica.member
             lines.append(
-                f"{node_id} {member.role} term {member.term} end {node.store.end_index} commit {member.committed_index} "
-                f"verified {member.verified_index} {member.voter_state} connected {sorted(node.connected)}"
+                f"{node_id} {member.role} term {member.term} end {node.store.end_index} "
+                f"commit {member.committed_index} verified {member.verified_index} {member.voter_state} connected {sorted(node.connected)}"
             )
         return "\n".join(lines)
 

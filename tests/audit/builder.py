@@ -40,6 +40,7 @@ class Store:
     begin_index: int = 0
     sealed: bool = True
     file_bytes: int = FILE_BYTES
+    index_file_bytes: int = INDEX_FILE_BYTES
     start_pos: int = 0
     chain: int = 0
     positions: dict[int, int] = field(default_factory=dict)
@@ -78,11 +79,11 @@ class Store:
             (self.root / kind).mkdir(parents=True, exist_ok=True)
         for start, content in data.items():
             (self.root / "data" / f"{start:020d}").write_bytes(content)
-        per_file = INDEX_FILE_BYTES // 32
+        per_file = self.index_file_bytes // 32
         first_file = self.begin_index // per_file
         for file in range(first_file, max(self.end_index, 0) // per_file + 1):
             raw = b"".join(units.get(i, bytes(32)) for i in range(file * per_file, (file + 1) * per_file))
-            (self.root / "index" / f"{file * INDEX_FILE_BYTES:020d}").write_bytes(raw)
+            (self.root / "index" / f"{file * self.index_file_bytes:020d}").write_bytes(raw)
         return self
 
     def _put(self, data: dict[int, bytearray], pos: int, raw: bytes) -> None:
@@ -108,13 +109,13 @@ class Store:
         path.write_bytes(content)
 
     def put_unit(self, index: int, raw: bytes) -> None:
-        path, offset = self._file("index", index * 32, INDEX_FILE_BYTES)
+        path, offset = self._file("index", index * 32, self.index_file_bytes)
         content = bytearray(path.read_bytes())
         content[offset : offset + 32] = raw
         path.write_bytes(content)
 
     def unit(self, index: int) -> bytes:
-        path, offset = self._file("index", index * 32, INDEX_FILE_BYTES)
+        path, offset = self._file("index", index * 32, self.index_file_bytes)
         return path.read_bytes()[offset : offset + 32]
 
     def fence(self, name: str, committed: int | None = None, **more: object) -> ReplicaFence:

@@ -1,0 +1,229 @@
+"""`quorumscope audit`: starts the job in a process of its own, shows its progress on stderr, prints its result.
+
+Exit codes: 0 consistent, 1 divergent, 2 unauditable or not finished, 64 usage, 69 unreachable, 77 denied, 130
+interrupted. Invariant: stdout carries the result and nothing else; Spark is never imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from app.audit.launch import Lines, last_words, request_cancel, start_job, write_spec
+from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
+from app.audit.result import DEPTHS, EXIT_CODES
+from app.audit.segments import ReadFailed
+
+DEFAULT_CONSOLE_URL = "http://127.0.0.1:8421"
+USAGE, UNREACHABLE, UNDETERMINED, DENIED, INTERRUPTED = 64, 69, 2, 77, 130
+FAILURE_CODES: Final = {"usage": USAGE, "unreachable": UNREACHABLE}
+STEP_TEXT: Final = {
+    "starting_jvm": "starting the JVM",
+    "fencing": "fixing the fence",
+    "reading": "reading and comparing",
+    "comparing": "comparing",
+}
+
+
+@dataclass(frozen=True)
+class AuditArgs:
+    """What the command line was given."""
+
+    nodes: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    cluster: str | None = None
+    depth: str = "bytes"
+    from_index: int | None = None
+    to_index: int | None = None
+    master: str | None = None
+    out: str | None = None
+    as_json: bool = False
+    token: str | None = None
+    ca_file: str | None = None
+    console_url: str | None = None
+    group: str | None = None
+
+
+class CommandError(Exception):
+    """Ends the command: one line on stderr and an exit code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def run(args: AuditArgs) -> int:
+    """Blocking; handles Ctrl-C itself."""
+    directory = Path(tempfile.mkdtemp(prefix="quorumscope-audit-"))
+    try:
+        specs = replica_specs(args)
+        write_spec(
+            directory, specs, depth=args.depth, from_index=args.from_index, to_index=args.to_index,
+            master=args.master, out=str(Path(args.out).resolve()) if args.out else None,
+        )  # fmt: skip
+        return _follow(directory, start_job(directory), args)
+    except CommandError as error:
+        print(f"quorumscope audit: {error}", file=sys.stderr)
+        return error.code
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def replica_specs(args: AuditArgs) -> list[ReplicaSpec]:
+    """Who is audited. Raises CommandError on wrong usage and on a cluster that the console does not know."""
+    if args.depth not in DEPTHS:
+        raise CommandError(USAGE, f"--depth is {', '.join(DEPTHS)}; not {args.depth!r}")
+    if args.from_index is not None and args.to_index is not None and args.from_index > args.to_index:
+        raise CommandError(USAGE, f"--from {args.from_index} lies behind --to {args.to_index}")
+    if args.cluster is not None and (args.nodes or args.stores):
+        raise CommandError(USAGE, "--cluster names all replicas; give either it or --node and --store")
+    token = args.token or os.environ.get("QUORUMSCOPE_TOKEN")
+    nodes = [ReplicaSpec("http", url, None, token, args.ca_file, args.group) for url in args.nodes]
+    stores = [store_spec(text) for text in args.stores]
+    if args.cluster is not None:
+        nodes = cluster_specs(args, token)
+    if not nodes and not stores:
+        raise CommandError(USAGE, "name the replicas: --node URL, --store [ID=]DIR, or --cluster NAME")
+    for spec in nodes:
+        if not spec.location.startswith(("http://", "https://")):
+            raise CommandError(USAGE, f"--node takes the URL of a control plane, not {spec.location!r}")
+    return [*nodes, *stores]
+
+
+def store_spec(text: str) -> ReplicaSpec:
+    """`[ID=]DIR`; an `=` belongs to the directory where what is before it looks like a path."""
+    name, equals, path = text.partition("=")
+    if equals and name and "/" not in name:
+        return ReplicaSpec("directory", str(Path(path).expanduser().resolve()), name)
+    return ReplicaSpec("directory", str(Path(text).expanduser().resolve()))
+
+
+def cluster_specs(args: AuditArgs, token: str | None) -> list[ReplicaSpec]:
+    """The members' control planes, as the console knows them."""
+    url = args.console_url or os.environ.get("QUORUMSCOPE_CONSOLE_URL") or DEFAULT_CONSOLE_URL
+    console = ControlPlane(ReplicaSpec("http", url, token=token, ca_file=args.ca_file))
+    try:
+        listed = console.get_json("/clusters")["items"]
+        found = [c for c in listed if args.cluster in (_cluster(c).get("name"), _cluster(c).get("id"))]
+        if not found:
+            known = ", ".join(sorted(str(_cluster(c).get("name")) for c in listed)) or "none"
+            raise CommandError(USAGE, f"the console knows no cluster {args.cluster!r} (it knows: {known})")
+        members = console.get_json(f"/clusters/{_cluster(found[0])['id']}/view")["members"]
+    except ControlError as error:
+        code = DENIED if error.status in (401, 403) else UNDETERMINED
+        raise CommandError(code, f"{error}") from None
+    except ReadFailed as error:
+        raise CommandError(UNREACHABLE, f"the console: {error}") from None
+    finally:
+        console.close()
+    node_token = os.environ.get("QUORUMSCOPE_NODE_TOKEN", token)
+    return [
+        ReplicaSpec("http", m["control_url"], m["id"], node_token, args.ca_file, args.group)
+        for m in members
+        if m.get("control_url")
+    ]
+
+
+def _cluster(row: dict[str, Any]) -> dict[str, Any]:
+    inner = row.get("cluster", row)
+    return inner if isinstance(inner, dict) else row
+
+
+def _follow(directory: Path, job: subprocess.Popen[bytes], args: AuditArgs) -> int:
+    lines = Lines(directory)
+    screen = Screen()
+    try:
+        while True:
+            ended = job.poll() is not None
+            for event in lines.read():
+                if event["event"] == "progress":
+                    screen.show(event)
+                    continue
+                screen.clear()
+                job.wait()
+                return _finish(event, args)
+            if ended:
+                raise CommandError(UNDETERMINED, f"the audit's process ended by itself: {last_words(directory)}")
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        screen.clear()
+        request_cancel(directory)
+        try:
+            job.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            job.kill()
+        print("quorumscope audit: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _finish(event: dict[str, Any], args: AuditArgs) -> int:
+    if event["event"] == "cancelled":
+        raise CommandError(INTERRUPTED, "cancelled")
+    if event["event"] == "failed":
+        raise CommandError(FAILURE_CODES.get(event["code"], UNDETERMINED), event["detail"])
+    result: dict[str, Any] = event["result"]
+    print(json.dumps(result) if args.as_json else render(result))
+    return EXIT_CODES[result["verdict"]]
+
+
+class Screen:
+    """Progress on stderr: one line that is rewritten on a terminal, one line per step elsewhere."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._last_step: str | None = None
+
+    def show(self, event: dict[str, Any]) -> None:
+        step = event["step"]
+        if step is None:
+            return
+        text = STEP_TEXT[step]
+        if event["blocks_total"]:
+            text += (
+                f": {event['blocks_done']:,} of {event['blocks_total']:,} blocks, {event['bytes_done'] / 1e6:,.0f} MB"
+            )
+            if event["eta_s"] is not None:
+                text += f", {event['eta_s']:.0f} s left"
+        if self._live:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        elif step != self._last_step:
+            print(f"audit: {STEP_TEXT[step]}", file=sys.stderr, flush=True)
+        self._last_step = step
+
+    def clear(self) -> None:
+        if self._live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def render(result: dict[str, Any]) -> str:
+    """The result for people: the sentence, what it proves, what it does not, then the findings."""
+    out = [
+        result["summary"],
+        "",
+        f"verdict  {result['verdict']} (depth {result['depth']})",
+        f"proves   {result['proves']}",
+    ]
+    for replica in result["replicas"]:
+        if replica["problem"]:
+            out.append(f"{replica['id']:8} not read: {replica['problem']}")
+            continue
+        committed = replica["committed_index"]
+        told = "unknown" if committed is None else f"{committed:,}"
+        out.append(f"{replica['id']:8} {replica['begin_index']:,} to {replica['end_index']:,}, committed {told}")
+    for gap in result["unaudited"]:
+        out.append(f"NOT AUDITED  {gap['replica']} {gap['from_index']:,} to {gap['to_index']:,}: {gap['reason']}")
+    for lone in result["single_copy_ranges"]:
+        out.append(f"single copy  {lone['from_index']:,} to {lone['to_index']:,} only on {lone['replica']}")
+    out.extend(f"{row['severity']:8} {row['class']:22} {row['detail']}" for row in result["findings"])
+    if result["findings_truncated"]:
+        out.append(f"... {result['findings_total'] - len(result['findings']):,} more findings")
+    out.append(f"{result['rows']:,} records read in {result['seconds']:.1f} s")
+    return "\n".join(out)

@@ -1,0 +1,193 @@
+"""Fixing the fence: asking every replica what it holds, before anything is read.
+
+Invariant: a replica that cannot be read is part of the fence with its `problem`; only naming mistakes (two replicas of
+one name, different groups) are errors of the whole audit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from app.audit.fence import Fence, ReplicaFence, Truncated
+from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
+from app.audit.segments import ReadFailed, Segment
+
+
+class FenceError(Exception):
+    """The audit makes no sense as asked for; the message says why."""
+
+
+def utc_text() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def fix_fence(specs: Sequence[ReplicaSpec], from_index: int | None = None, to_index: int | None = None) -> Fence:
+    """Asks all replicas at once. Raises FenceError."""
+    if not specs:
+        raise FenceError("no replica is named")
+    taken_at = utc_text()
+    with ThreadPoolExecutor(max_workers=len(specs)) as pool:
+        replicas = list(pool.map(_fence_one, specs))
+    named: dict[str, str] = {}
+    for replica in replicas:
+        if replica.id in named:
+            raise FenceError(f"{replica.id} is named twice: {named[replica.id]} and {replica.source}")
+        named[replica.id] = replica.source
+    groups = {r.group: r.id for r in replicas if r.group is not None}
+    if len(groups) > 1:
+        told = ", ".join(f"{one} of group {group}" for group, one in sorted(groups.items()))
+        raise FenceError(f"these replicas are not of one group: {told}")
+    return Fence(tuple(replicas), from_index, to_index, taken_at)
+
+
+def _fence_one(spec: ReplicaSpec) -> ReplicaFence:
+    try:
+        return fence_http(spec) if spec.kind == "http" else fence_directory(spec)
+    except Exception as error:  # whatever a damaged directory or a strange server causes is that replica's problem
+        name = spec.id or spec.public
+        text = str(error) if str(error) else type(error).__name__
+        return ReplicaFence(name, spec.public, spec.kind, problem=text)
+
+
+def fence_http(spec: ReplicaSpec) -> ReplicaFence:
+    """State, segments and truncations of a node's control plane."""
+    plane = ControlPlane(spec)
+    try:
+        state = plane.get_json("/state")
+        log = state.get("log") or {}
+        segments = tuple(
+            Segment(row["kind"], row["name"], int(row.get("start", row["name"])), row["size_bytes"])
+            for row in _items(plane, "/segments")
+        )
+        begin, end = log.get("begin_index"), log.get("durable_index")
+        if begin is None or end is None:
+            held = [r for r in _items(plane, "/segments") if r["kind"] == "data" and (r.get("last_index") or -1) >= 0]
+            begin = min((r["first_index"] for r in held), default=0)
+            end = max((r["last_index"] for r in held), default=-1)
+        truncations = _truncations(plane)
+        etag = _etag(plane, segments)
+    finally:
+        plane.close()
+    return ReplicaFence(
+        id=spec.id or state["self_id"],
+        source=spec.public,
+        kind="http",
+        group=state.get("group"),
+        java=bool(state.get("is_java", False)),
+        begin_index=begin,
+        end_index=end,
+        committed_index=log.get("committed_index"),
+        sealed_from=state.get("sealed_from"),
+        etag=etag,
+        segments=segments,
+        truncations=truncations,
+    )
+
+
+def _etag(plane: ControlPlane, segments: Sequence[Segment]) -> str | None:
+    """The log's identity at the fence: a truncation or a restart from here on changes it."""
+    first = next((s for s in segments if s.kind == "data"), None)
+    if first is None:
+        return None
+    try:
+        _, headers, _ = plane.get(f"/segments/data/{first.name}", headers={"Range": "bytes=0-0"})
+    except ControlError:
+        return None
+    return headers.get("etag")
+
+
+def _items(plane: ControlPlane, path: str) -> Iterable[dict[str, Any]]:
+    cursor: str | None = None
+    while True:
+        page = plane.get_json(path, cursor=cursor)
+        yield from page["items"]
+        cursor = page.get("next")
+        if cursor is None:
+            return
+
+
+def _truncations(plane: ControlPlane) -> tuple[Truncated, ...]:
+    try:
+        rows = list(_items(plane, "/truncations"))
+    except ControlError as error:
+        if error.status in (404, 405, 501):
+            return ()
+        raise
+    return tuple(_truncated(number, row) for number, row in enumerate(rows))
+
+
+def _truncated(number: int, row: dict[str, Any]) -> Truncated:
+    committed = row.get("committed_at", row.get("committed_index"))
+    return Truncated(
+        seq=int(row.get("seq", number)),
+        from_index=row["from_index"],
+        to_index=row["to_index"],
+        committed_index=committed,
+        leader_id=row.get("leader_id") or row.get("leader"),
+        reason=str(row.get("reason") or ""),
+        time=str(row.get("time") or ""),
+    )
+
+
+def fence_directory(spec: ReplicaSpec) -> ReplicaFence:
+    """A store directory, ours or the Java node's; also the data directory that holds it."""
+    from node.store.reader import StoreReader  # what an audit over HTTP needs no part of
+
+    root = store_directory(Path(spec.location))
+    reader = StoreReader(root)
+    ours = _identity(root)
+    segments = tuple(Segment(s.kind, s.name, s.start, s.size_bytes) for s in reader.segments())
+    durable = reader.durable_index
+    end = reader.end_index if durable is None else min(reader.end_index, durable)
+    truncations = tuple(
+        Truncated(t.seq, t.from_index, t.to_index, t.committed_index, t.leader_id, t.reason, t.time)
+        for t in reader.truncations()
+    )
+    return ReplicaFence(
+        id=spec.id or (ours or {}).get("node_id") or root.name.removeprefix("dledger-"),
+        source=str(root),
+        kind="directory",
+        group=(ours or {}).get("group"),
+        java=ours is None,
+        begin_index=reader.begin_index,
+        end_index=end,
+        committed_index=reader.committed_index,
+        sealed_from=(ours or {}).get("sealed_from"),
+        segments=segments,
+        truncations=truncations,
+    )
+
+
+def store_directory(path: Path) -> Path:
+    """The directory with `data/` and `index/` in it: the path itself, or the one store below it."""
+    if not path.is_dir():
+        raise ReadFailed(f"{path} is no directory")
+    if (path / "data").is_dir():
+        return path.resolve()
+    stores = sorted(child for child in path.glob("dledger-*") if (child / "data").is_dir())
+    if len(stores) != 1:
+        raise ReadFailed(f"{path} holds no store (no data directory in it, {len(stores)} dledger-* below it)")
+    return stores[0].resolve()
+
+
+def _identity(root: Path) -> dict[str, Any] | None:
+    """quorumscope.json; None in a directory that the Java node wrote."""
+    try:
+        loaded = json.loads((root / "quorumscope.json").read_text())
+    except FileNotFoundError:
+        return None
+    if not isinstance(loaded, dict):
+        raise ReadFailed(f"{root}/quorumscope.json does not hold an object")
+    return loaded
+
+
+def resolve_specs(specs: Sequence[ReplicaSpec], fence: Fence) -> list[ReplicaSpec]:
+    """The specs with the ids that the fence found, for the workers; only those that can be read."""
+    pairs = zip(specs, fence.replicas, strict=True)
+    return [replace(spec, id=one.id) for spec, one in pairs if one.problem is None and not one.empty]

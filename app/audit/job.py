@@ -1,0 +1,268 @@
+"""The audit's driver process: `python -m app.audit.job SPEC.json`.
+
+The spec is a file (it may hold tokens, so never the command line): {replicas, depth, from_index, to_index, master,
+out}. Progress and the result are JSON lines on stdout. A file named `cancel` beside the spec cancels, also before
+anything has started; so do SIGTERM and SIGINT. Invariant: exactly one final line is written, and nothing of ours lives
+on after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from app.audit.blocks import Party
+from app.audit.chain import ChainResult, compare_chains, merge_ranges
+from app.audit.classify import Unaudited, classify
+from app.audit.fence import Fence
+from app.audit.fencing import FenceError, fix_fence, resolve_specs
+from app.audit.java import NoJava
+from app.audit.observe import Fact
+from app.audit.progress import Progress
+from app.audit.replicas import ReplicaSpec, open_segments
+from app.audit.result import DEPTHS, build_result
+from app.audit.session import LOCAL, is_local, start_session
+from app.audit.sizes import estimate_bytes
+from app.audit.tasks import (
+    BLOCK_ENTRIES,
+    FACTS_PER_BLOCK_MAX,
+    ROW_SCHEMA,
+    Piece,
+    compare_task,
+    facts_of,
+    plan_pieces,
+    split_tasks,
+)
+
+FINISHED, USAGE, UNREACHABLE, FAILED, CANCELLED = 0, 64, 69, 70, 130
+WATCH_S = 0.2
+JOB_GROUP = "quorumscope-audit"
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What to audit, and how."""
+
+    replicas: tuple[ReplicaSpec, ...]
+    depth: str = "bytes"
+    from_index: int | None = None
+    to_index: int | None = None
+    master: str = LOCAL
+    out: str | None = None
+    block_entries: int = BLOCK_ENTRIES
+
+    @classmethod
+    def read(cls, path: Path) -> JobSpec:
+        data = json.loads(path.read_text())
+        replicas = tuple(ReplicaSpec.from_json(one) for one in data.pop("replicas"))
+        given = {key: value for key, value in data.items() if value is not None}
+        spec = cls(replicas, **given)
+        if spec.depth not in DEPTHS:
+            raise ValueError(f"depth is {', '.join(DEPTHS)}; not {spec.depth!r}")
+        return spec
+
+
+class Job:
+    """One audit from spec to final line."""
+
+    def __init__(self, spec: JobSpec, cancel_file: Path, progress: Progress, work_dir: Path) -> None:
+        self.spec = spec
+        self.progress = progress
+        self.work_dir = work_dir
+        self._cancel_file = cancel_file
+        self._cancelled = threading.Event()
+        self._session: Any = None
+        self._counters: tuple[Any, Any, Any] | None = None
+
+    # --- cancelling and watching --------------------------------------------------------------------------------
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def watch(self) -> None:
+        """Runs in a thread of its own until the process ends."""
+        while True:
+            if self._cancelled.is_set() or self._cancel_file.exists():
+                self._end_cancelled()
+            self._count()
+            time.sleep(WATCH_S)
+
+    def _count(self) -> None:
+        if self._counters is not None:
+            blocks, rows, size_bytes = (counter.value for counter in self._counters)
+            self.progress.count(blocks, rows, size_bytes)
+
+    def _end_cancelled(self) -> NoReturn:
+        """At any moment, also while the JVM starts: a cancel that waits for a step to finish feels lost."""
+        session = self._session
+        if session is not None:
+            try:
+                session.sparkContext.cancelJobGroup(JOB_GROUP)
+                if not is_local(self.spec.master):
+                    session.stop()
+            except Exception as error:  # the process ends in any case
+                print(f"audit: cancelling: {error}", file=sys.stderr)
+        if not self.progress.finish("cancelled"):
+            time.sleep(30)  # the main thread has just written its result and is ending the process
+        self.end(CANCELLED)
+
+    def end(self, code: int) -> NoReturn:
+        """Leaves without waiting for Spark's orderly stop: a local JVM ends when its parent does."""
+        shutil.rmtree(self.work_dir, ignore_errors=True)
+        sys.stderr.flush()
+        os._exit(code)
+
+    def fail(self, code: int, name: str, detail: str) -> NoReturn:
+        if not self.progress.finish("failed", code=name, detail=detail):
+            time.sleep(30)
+        self.end(code)
+
+    # --- the work -----------------------------------------------------------------------------------------------
+    def run(self) -> NoReturn:
+        threading.Thread(target=self.watch, name="watch", daemon=True).start()
+        try:
+            result = self._chain_first() if self.spec.depth == "chain" else self._read_all()
+            if self.spec.out is not None:
+                from app.audit.export import write_out
+
+                write_out(Path(self.spec.out), result)
+        except FenceError as error:
+            self.fail(USAGE, "usage", str(error))
+        except NoJava as error:
+            self.fail(FAILED, "no_java", str(error))
+        except Exception as error:  # the last line must tell it, whatever it was
+            self.fail(FAILED, "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        self._count()
+        told = self.progress.finish("result", result=result)
+        if told and self._session is not None and not is_local(self.spec.master):
+            self._session.stop()
+        self.end(FINISHED)
+
+    def _fence(self) -> Fence:
+        self.progress.mark("fencing", "running")
+        fence = fix_fence(self.spec.replicas, self.spec.from_index, self.spec.to_index)
+        if not fence.readable:
+            problems = "; ".join(f"{r.id}: {r.problem}" for r in fence.replicas)
+            self.fail(UNREACHABLE, "unreachable", f"no replica could be read: {problems}")
+        self.progress.mark("fencing", "done")
+        return fence
+
+    def _fence_or_fail(self, box: list[Fence]) -> None:
+        """In a thread beside the JVM's start; a wrong name or dead nodes end the job without waiting for Java."""
+        try:
+            box.append(self._fence())
+        except FenceError as error:
+            self.fail(USAGE, "usage", str(error))
+        except Exception as error:  # said in the last line
+            self.fail(FAILED, "failed", f"{type(error).__name__}: {error}")
+
+    def _start_jvm(self) -> None:
+        self.progress.mark("starting_jvm", "running")
+        self._session = start_session(self.spec.master, work_dir=self.work_dir)
+        self.progress.mark("starting_jvm", "done")
+
+    def _read_all(self) -> dict[str, Any]:
+        box: list[Fence] = []
+        fencing = threading.Thread(target=self._fence_or_fail, args=(box,), name="fencing", daemon=True)
+        fencing.start()
+        self._start_jvm()
+        fencing.join()
+        fence = box[0]
+        pieces = plan_pieces(fence, self.spec.block_entries)
+        facts, rows, dropped = self._compare(fence, pieces, self.spec.depth)
+        return self._result(fence, facts, rows, dropped, [], None)
+
+    def _chain_first(self) -> dict[str, Any]:
+        fence = self._fence()
+        self.progress.mark("reading", "running")
+        specs = resolve_specs(self.spec.replicas, fence)
+        parties = [Party(f, open_segments(s, f)) for s, f in zip(specs, fence.holders, strict=True)]
+        chains: ChainResult = compare_chains(fence, parties)
+        if not chains.drill:
+            for step in ("reading", "comparing"):
+                self.progress.mark(step, "done")
+            self.progress.mark("starting_jvm", "skipped")
+            return self._result(fence, [], chains.rows, 0, chains.unaudited, chains.compared > 0)
+        self._start_jvm()
+        pieces = plan_pieces(fence, self.spec.block_entries, merge_ranges(chains.drill))
+        facts, rows, dropped = self._compare(fence, pieces, "bytes")
+        return self._result(fence, facts, chains.rows + rows, dropped, chains.unaudited, True)
+
+    def _compare(self, fence: Fence, pieces: list[Piece], depth: str) -> tuple[list[Fact], int, int]:
+        """One Spark job over all pieces; returns facts, records read, and how many facts had to be dropped."""
+        specs = resolve_specs(self.spec.replicas, fence)
+        self.progress.mark("reading", "running")
+        self.progress.totals(len(pieces), estimate_bytes(fence, specs, pieces) if depth == "bytes" else None)
+        self.progress.mark("comparing", "running")
+        facts: list[Fact] = []
+        rows = dropped = 0
+        if pieces:
+            context = self._session.sparkContext
+            context.setJobGroup(JOB_GROUP, "audit", interruptOnCancel=True)
+            blocks_done, rows_done, bytes_done = (context.accumulator(0) for _ in range(3))
+            self._counters = (blocks_done, rows_done, bytes_done)
+
+            def on_block(block_rows: int, block_bytes: int) -> None:
+                blocks_done.add(1)
+                rows_done.add(block_rows)
+                bytes_done.add(block_bytes)
+
+            tasks = split_tasks(pieces, context.defaultParallelism)
+            work = compare_task(
+                tasks, [s.as_json() for s in specs], [f.as_json() for f in fence.holders], depth,
+                self.spec.block_entries, on_block,
+            )  # fmt: skip
+            numbers = self._session.range(0, len(tasks), 1, len(tasks))
+            for row in numbers.mapInArrow(work, ROW_SCHEMA).collect():
+                found = facts_of(row["facts"])
+                dropped += max(row["found"] - FACTS_PER_BLOCK_MAX, 0)
+                rows += row["rows"]
+                facts.extend(found)
+        self._count()
+        self.progress.mark("reading", "done")
+        self.progress.mark("comparing", "done")
+        return facts, rows, dropped
+
+    def _result(
+        self, fence: Fence, facts: list[Fact], rows: int, dropped: int, unaudited: list[Unaudited], twice: bool | None
+    ) -> dict[str, Any]:
+        findings, unread = classify(facts, fence)
+        return build_result(
+            fence=fence, depth=self.spec.depth, findings=findings, unaudited=[*unaudited, *unread], rows=rows,
+            seconds=self.progress.elapsed_s, dropped=dropped, twice=twice,
+        )  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one audit and ends the process; returns only where there is nothing to run."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) != 1:
+        print("usage: python -m app.audit.job SPEC.json", file=sys.stderr)
+        return USAGE
+    path = Path(arguments[0])
+    progress = Progress()
+    progress.emit()
+    try:
+        spec = JobSpec.read(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        progress.finish("failed", code="usage", detail=f"{path.name}: {error}")
+        return USAGE
+    return start(Job(spec, path.with_name("cancel"), progress, Path(tempfile.mkdtemp(prefix="quorumscope-audit-"))))
+
+
+def start(job: Job) -> NoReturn:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: job.cancel())
+    job.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Starting Spark for an audit, small and quiet, with our modules shipped to wherever the tasks run.
+
+Invariants: a local session listens on loopback only and opens no UI; workers run this Python; what they import of ours
+comes from the archive, never from the machine they happen to run on.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from app.audit.java import find_java_home
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCAL = "local[*]"
+# What a task needs: the comparison and the values it decodes.
+SHIPPED = ("app/__init__.py", "app/audit/*.py", "node/__init__.py", "node/protocol/*.py")
+# A driver that only hands out ranges: a short start counts for more than peak throughput.
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -XX:-UsePerfData"
+
+
+def pack_modules(target: Path) -> Path:
+    """Writes the archive for --py-files."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for pattern in SHIPPED:
+            for path in sorted(ROOT.glob(pattern)):
+                archive.write(path, path.relative_to(ROOT))
+    return target
+
+
+def is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def submit_args(master: str, modules: Path, log_config: Path) -> list[str]:
+    """What must be known before the JVM starts."""
+    args = ["--py-files", str(modules), "--driver-memory", "768m"]
+    if is_local(master):
+        args += ["--driver-java-options", f"{JAVA_OPTIONS} -Dlog4j2.configurationFile={log_config.as_uri()}"]
+    return [*args, "pyspark-shell"]
+
+
+LOG_CONFIG = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n%ex
+"""
+
+
+def start_session(master: str = LOCAL, app_name: str = "quorumscope audit", work_dir: Path | None = None) -> Any:
+    """A SparkSession; takes several seconds. Raises NoJava, or whatever Spark says of the master."""
+    directory = work_dir or Path(tempfile.mkdtemp(prefix="quorumscope-spark-"))
+    modules = pack_modules(directory / "quorumscope-modules.zip")
+    log_config = directory / "log4j2.properties"
+    log_config.write_text(LOG_CONFIG)
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(submit_args(master, modules, log_config))
+    if is_local(master):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(app_name)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.adaptive.enabled": "false",
+        # Plans of one operator: compiling them costs more than it saves.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.local.dir": str(directory),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    if is_local(master):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,102 @@
+"""What runs in Spark's workers: one task compares one run of blocks over all replicas (`mapInArrow`, no shuffle).
+
+Tasks get their work by closure as plain JSON values and give back one row per block; nothing here knows of Spark but
+the shape of its Arrow batches. Invariant: a block's row leaves as soon as the block is compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from app.audit.blocks import BlockIO, BlockResult, Party, compare_block, digest_block
+from app.audit.fence import Fence, ReplicaFence, coverage
+from app.audit.observe import Fact
+from app.audit.replicas import ReplicaSpec, open_segments
+
+BLOCK_ENTRIES = 8192
+FACTS_PER_BLOCK_MAX = 2000
+ROW_SCHEMA = "task long, rows long, bytes long, found long, facts string"
+_ARROW = pa.schema(
+    [("task", pa.int64()), ("rows", pa.int64()), ("bytes", pa.int64()), ("found", pa.int64()), ("facts", pa.string())]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A range inside one block that the same replicas hold throughout."""
+
+    from_index: int
+    to_index: int
+    replicas: tuple[str, ...]
+
+
+def plan_pieces(
+    fence: Fence, block: int = BLOCK_ENTRIES, ranges: Sequence[tuple[int, int]] | None = None
+) -> list[Piece]:
+    """The fence's range, or the parts of it in `ranges`, cut at multiples of `block` and where the holders change."""
+    pieces: list[Piece] = []
+    for low, high, ids in coverage(fence):
+        for from_index, to_index in ranges if ranges is not None else [(low, high)]:
+            start, end = max(low, from_index), min(high, to_index)
+            while start <= end:
+                last = min(start - start % block + block - 1, end)
+                pieces.append(Piece(start, last, ids))
+                start = last + 1
+    return pieces
+
+
+def split_tasks(pieces: Sequence[Piece], parallelism: int) -> list[list[Piece]]:
+    """Runs of consecutive pieces: enough tasks for fine progress, few enough that their start costs nothing."""
+    wanted = max(1, min(len(pieces), max(parallelism * 8, len(pieces) // 64)))
+    return [list(pieces[len(pieces) * n // wanted : len(pieces) * (n + 1) // wanted]) for n in range(wanted)]
+
+
+def compare_task(
+    tasks: Sequence[Sequence[Piece]],
+    specs: Sequence[dict[str, Any]],
+    fences: Sequence[dict[str, Any]],
+    depth: str,
+    block: int,
+    on_block: Callable[[int, int], None],
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function for mapInArrow over the task numbers; `on_block(rows, bytes)` counts progress."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        parties: dict[str, Party] = {}
+        for spec, fence_json in zip(specs, fences, strict=True):
+            fence = ReplicaFence.from_json(fence_json)
+            io: BlockIO = open_segments(ReplicaSpec.from_json(spec), fence)
+            parties[fence.id] = Party(fence, io)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for piece in tasks[number]:
+                    result = compare_piece(piece, [parties[one] for one in piece.replicas], depth, block)
+                    on_block(result.rows, result.bytes_read)
+                    yield _row(number, result)
+
+    return run
+
+
+def compare_piece(piece: Piece, parties: Sequence[Party], depth: str, block: int) -> BlockResult:
+    if depth == "digest":
+        if len(parties) < 2:
+            return BlockResult()
+        return digest_block(parties, piece.from_index, piece.to_index, block)
+    return compare_block(parties, piece.from_index, piece.to_index)
+
+
+def _row(number: int, result: BlockResult) -> Any:
+    facts = json.dumps([fact.as_json() for fact in result.facts[:FACTS_PER_BLOCK_MAX]])
+    values: tuple[Any, ...] = (number, result.rows, result.bytes_read, len(result.facts), facts)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([v], type=f.type) for v, f in zip(values, _ARROW, strict=True)], schema=_ARROW
+    )
+
+
+def facts_of(text: str) -> list[Fact]:
+    return [Fact.from_json(row) for row in json.loads(text)]

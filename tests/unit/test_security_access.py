@@ -1,0 +1,257 @@
+"""Ways in: one-time links, passwords, sessions, API tokens, and the last admin."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+
+from app.console.login import safe_next
+from app.db.base import utc_now
+from app.db.models import ApiToken, LoginLink, LoginSession, User
+from app.security import links, tokens
+from tests.unit.console_kit import BASE, Kit, run, running
+
+ORIGIN = {"origin": BASE}
+
+
+async def forward(kit: Kit, table: type, **values: object) -> None:
+    async with kit.app.state.sessions() as db, db.begin():
+        await db.execute(update(table).values(**values))
+
+
+def test_there_is_no_default_user(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit, kit.app.state.sessions() as db:
+            assert list(await db.scalars(select(User))) == []
+
+    run(work())
+
+
+def test_opening_a_link_consumes_nothing_pressing_the_button_does_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            link = await kit.link("ann", "operator")
+            for _ in range(3):
+                shown = await kit.client(accept="text/html").get(link)
+                assert shown.status_code == 200 and "ann" in shown.text and "<form" in shown.text
+                assert "set-cookie" not in shown.headers
+            first = await kit.client().post(link, headers=ORIGIN)
+            assert first.status_code == 303 and "set-cookie" in first.headers
+            assert (await kit.client().post(link, headers=ORIGIN)).status_code == 410
+            assert (await kit.client().get(link)).status_code == 410
+
+    run(work())
+
+
+def test_a_link_cannot_be_pressed_from_another_site(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            link = await kit.link("ann", "admin")
+            assert (await kit.client().post(link, headers={"origin": "https://evil.example"})).status_code == 403
+            assert (await kit.client().post(link, headers=ORIGIN)).status_code == 303
+
+    run(work())
+
+
+def test_links_expire(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            link = await kit.link("ann", "admin")
+            await forward(kit, LoginLink, expires_at=utc_now() - timedelta(seconds=1))
+            assert (await kit.client().post(link, headers=ORIGIN)).status_code == 410
+            assert (await kit.client().post("/login/link/guess", headers=ORIGIN)).status_code == 410
+
+    run(work())
+
+
+def test_the_command_line_issues_links_and_tokens_on_a_fresh_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'deep' / 'console.db'}"
+    assert links.issue(url, "ann", "admin").startswith("/login/link/")
+    assert links.issue(url, "ann") != links.issue(url, "ann")
+    token = tokens.issue(url, "ann", "ci", "viewer")
+    assert token.startswith("qsc_")
+    listed = tokens.listing(url)
+    assert [(one["user"], one["role"]) for one in listed] == [("ann", "viewer")]
+    assert token.startswith(listed[0]["prefix"]) and len(listed[0]["prefix"]) < len(token) // 3
+    assert tokens.revoke(url, listed[0]["id"]) and tokens.listing(url) == [] and not tokens.revoke(url, 99)
+    with pytest.raises(LookupError):
+        tokens.issue(url, "nobody", "ci")
+    with pytest.raises(ValueError, match="root"):
+        links.issue(url, "bea", "root")
+
+
+def test_nothing_in_the_database_lets_anybody_in(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            token = (await ann.change("POST", "/api/v1/tokens", json={"name": "ci"})).json()["token"]
+            await ann.change("PUT", "/api/v1/me/password", json={"password": "correct horse"})
+            cookie = ann.client.cookies[kit.app.state.cookie_name()]
+            link = (await kit.link("ann")).rpartition("/")[2]
+            stored = b"".join(one.read_bytes() for one in tmp_path.glob("console.db*"))
+            for secret in (token, cookie, link, "correct horse"):
+                assert secret.encode() not in stored
+            async with kit.app.state.sessions() as db:
+                user = await db.scalar(select(User))
+                assert user is not None and user.password_hash.startswith("$argon2id$")
+
+    run(work())
+
+
+def test_passwords(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            short = await ann.change("PUT", "/api/v1/me/password", json={"password": "short"})
+            assert short.status_code == 422 and "short" not in short.json()["detail"].replace("shorter", "")
+            assert (
+                await ann.change("PUT", "/api/v1/me/password", json={"password": "first secret"})
+            ).status_code == 204
+            wrong = await ann.change("PUT", "/api/v1/me/password", json={"password": "second secret", "current": "x"})
+            assert wrong.status_code == 422
+            body = {"name": "ann", "password": "first secret", "next": "//evil.example"}
+            entered = await kit.client().post("/login", data=body, headers=ORIGIN)
+            assert entered.status_code == 303 and entered.headers["location"] == "/"
+            foreign = await kit.client().post("/login", data=body, headers={"origin": "https://evil.example"})
+            assert foreign.status_code == 403
+            for name, password in (("ann", "wrong secret"), ("nobody", "first secret")):
+                refused = await kit.client().post("/login", data={"name": name, "password": password}, headers=ORIGIN)
+                assert refused.status_code == 403 and "Wrong name or password." in refused.text
+                assert "set-cookie" not in refused.headers
+
+    run(work())
+
+
+def test_a_user_without_a_password_cannot_log_in_with_any(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            await kit.person("ann")
+            for password in ("", "None", "null"):
+                answer = await kit.client().post("/login", data={"name": "ann", "password": password}, headers=ORIGIN)
+                assert answer.status_code in (403, 422)
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("target", "safe"),
+    [
+        ("/clusters/demo?at=1", "/clusters/demo?at=1"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("https://evil.example", "/"),
+        ("javascript:alert(1)", "/"),
+        ("/a\r\nSet-Cookie: x", "/"),
+        ("", "/"),
+        (None, "/"),
+    ],
+)
+def test_next_never_leaves_this_console(target: str | None, safe: str) -> None:
+    assert safe_next(target) == safe
+
+
+@pytest.mark.parametrize("what", ["expired", "idle", "disabled", "ended", "logged out", "demoted"])
+def test_sessions_end(tmp_path: Path, what: str) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person("ann", "admin")
+            boss = await kit.person("boss", "admin")
+            assert (await ann.get("/api/v1/me")).status_code == 200
+            ago = utc_now() - timedelta(days=30)
+            if what == "expired":
+                await forward(kit, LoginSession, expires_at=ago)
+            elif what == "idle":
+                await forward(kit, LoginSession, seen_at=ago)
+            elif what == "disabled":
+                await boss.change("PATCH", "/api/v1/users/ann", json={"disabled": True})
+            elif what == "ended":
+                mine = (await ann.get("/api/v1/sessions")).json()["items"]
+                number = next(one["id"] for one in mine if one["current"])
+                assert (await boss.change("DELETE", f"/api/v1/sessions/{number}")).status_code == 204
+            elif what == "logged out":
+                await ann.change("POST", "/logout")
+            else:
+                await boss.change("PATCH", "/api/v1/users/ann", json={"role": "viewer"})
+                assert (await ann.get("/api/v1/me")).json()["role"] == "viewer"
+                assert (await ann.get("/api/v1/users")).status_code == 403
+                return
+            assert (await ann.get("/api/v1/me")).status_code == 401
+
+    run(work())
+
+
+def test_people_see_and_end_only_their_own_sessions_and_tokens(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            boss, vic = await kit.person("boss", "admin"), await kit.person("vic", "viewer")
+            made = (await boss.change("POST", "/api/v1/tokens", json={"name": "ci", "role": "admin"})).json()
+            theirs = (await boss.get("/api/v1/sessions")).json()["items"]
+            number = next(one["id"] for one in theirs if one["user"] == "boss")
+            assert {one["user"] for one in (await vic.get("/api/v1/sessions")).json()["items"]} == {"vic"}
+            assert (await vic.get("/api/v1/tokens")).json()["items"] == []
+            assert (await vic.change("DELETE", f"/api/v1/sessions/{number}")).status_code == 404
+            assert (await vic.change("DELETE", f"/api/v1/tokens/{made['id']}")).status_code == 404
+
+    run(work())
+
+
+def test_api_tokens(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            olga = await kit.person("olga", "operator")
+            body = {"name": "ci", "role": "admin", "days": 30}
+            made = (await olga.change("POST", "/api/v1/tokens", json=body)).json()
+            assert made["token"].startswith("qsc_") and made["token"].startswith(made["prefix"])
+            assert made["role"] == "operator", "a token never has more rights than its owner"
+            robot = kit.client(authorization=f"Bearer {made['token']}")
+            me = (await robot.get("/api/v1/me")).json()
+            assert (me["name"], me["role"], me["via"]) == ("olga", "operator", "token")
+            assert (await robot.get("/api/v1/users")).status_code == 403
+            again = await robot.post("/api/v1/tokens", json={"name": "more"})
+            assert again.status_code == 409, "tokens do not breed"
+            assert "token" not in (await olga.get("/api/v1/tokens")).json()["items"][0]
+
+            await forward(kit, User, role="viewer")
+            assert (await robot.get("/api/v1/me")).json()["role"] == "viewer", "nor than its owner has today"
+            await forward(kit, ApiToken, expires_at=utc_now() - timedelta(days=1))
+            assert (await robot.get("/api/v1/me")).status_code == 401
+            await forward(kit, ApiToken, expires_at=None)
+            assert (await robot.get("/api/v1/me")).status_code == 200
+            await olga.change("DELETE", f"/api/v1/tokens/{made['id']}")
+            assert (await robot.get("/api/v1/me")).status_code == 401
+
+    run(work())
+
+
+@pytest.mark.parametrize("given", ["Bearer nonsense", "Bearer qsc_nonsense", "Basic YTpi", "Bearer", "nonsense"])
+def test_a_wrong_token_does_not_fall_back_to_the_cookie(tmp_path: Path, given: str) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            assert (await ann.get("/api/v1/me", headers={"authorization": given})).status_code == 401
+
+    run(work())
+
+
+def test_the_last_admin_stays(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            for method, path, body in (
+                ("PATCH", "/api/v1/users/ann", {"role": "viewer"}),
+                ("PATCH", "/api/v1/users/ann", {"disabled": True}),
+                ("DELETE", "/api/v1/users/ann", None),
+            ):
+                more = {"json": body} if body is not None else {}
+                assert (await ann.change(method, path, **more)).status_code == 409
+            made = await ann.change("POST", "/api/v1/users", json={"name": "bea", "role": "admin"})
+            assert made.json()["login_link"].startswith("/login/link/")
+            assert (await ann.change("POST", "/api/v1/users", json={"name": "bea"})).status_code == 409
+            assert (await ann.change("POST", "/api/v1/users/bea/login-link")).status_code == 201
+            assert (await ann.change("DELETE", "/api/v1/users/ann")).status_code == 204
+            assert (await ann.get("/api/v1/me")).status_code == 401, "and whoever is removed is out"
+
+    run(work())

@@ -1,0 +1,85 @@
+"""`audit`: compares what the replicas hold. The work is done in app.audit; this is its command line."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.commands.common import (
+    ConfigOption,
+    Exit,
+    Failure,
+    GroupOption,
+    JsonOption,
+    TokenFileOption,
+    settings_of,
+    token_of,
+)
+
+
+class Depth(StrEnum):
+    """How much an audit reads; only `bytes` trusts no node's word."""
+
+    CHAIN = "chain"
+    DIGEST = "digest"
+    BYTES = "bytes"
+
+
+def audit(
+    nodes: Annotated[
+        list[str] | None, typer.Option("--node", metavar="URL", help="A replica's control plane; repeatable.")
+    ] = None,
+    stores: Annotated[
+        list[str] | None, typer.Option("--store", metavar="[ID=]DIR", help="A replica's store; repeatable.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="A cluster that a console knows.")] = None,
+    console: Annotated[str | None, typer.Option(metavar="URL", help="That console.")] = None,
+    depth: Annotated[Depth | None, typer.Option(help="How much is read; bytes by default.")] = None,
+    from_index: Annotated[int | None, typer.Option("--from", min=0, help="Not below this index.")] = None,
+    to_index: Annotated[int | None, typer.Option("--to", min=0, help="Not above this index.")] = None,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="The Spark master; local[*] by default.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write findings there as Parquet.")] = None,
+    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The CA of the control planes.")] = None,
+    group: GroupOption = None,
+    token_file: TokenFileOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Compare the replicas entry by entry, and classify every difference."""
+    if not nodes and not stores and cluster is None:
+        raise Failure(
+            Exit.USAGE, "audit what? give --node URL and --store [ID=]DIR (each repeatable), or --cluster NAME"
+        )
+    if cluster is not None and (nodes or stores):
+        raise Failure(Exit.USAGE, "give --cluster, or --node and --store, not both")
+    if from_index is not None and to_index is not None and from_index > to_index:
+        raise Failure(Exit.USAGE, f"--from {from_index} is above --to {to_index}")
+    from app.audit.command import AuditArgs, run
+
+    table = settings_of({"audit.master": master, "audit.depth": depth}, config).audit
+    code: int = run(
+        AuditArgs(
+            nodes=tuple(nodes or ()),
+            stores=tuple(stores or ()),
+            cluster=cluster,
+            depth=table.depth,
+            from_index=from_index,
+            to_index=to_index,
+            master=table.master,
+            out=None if out is None else str(out),
+            as_json=as_json,
+            token=token_of(token_file),
+            ca_file=None if ca_file is None else str(ca_file),
+            console_url=console,
+            group=group,
+        )
+    )
+    return code
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(audit)

@@ -1,0 +1,199 @@
+"""What all commands share: exit codes, one-line errors, JSON, and which group a command speaks to.
+
+Invariants: results go to stdout, everything else to stderr; a command ends with one of `Exit`'s codes and says why in
+one line when that is not 0 (1 and 2 speak through the result itself).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unreachable
+from node.config import ConfigError, Settings, load, parse_peers
+
+T = TypeVar("T")
+HTTP_TIMEOUT_S: Final = 5.0
+CONTROL_ANSWER_BYTES_MAX: Final = 16 << 20
+
+
+class Exit(IntEnum):
+    """The exit codes (INTERFACES, "Command line")."""
+
+    FINE = 0
+    FINDING = 1
+    UNDETERMINED = 2
+    USAGE = 64
+    UNREACHABLE = 69
+    UNKNOWN_OUTCOME = 75
+    DENIED = 77
+    INTERRUPTED = 130
+
+
+class Failure(Exception):
+    """Ends a command with `code`; the message is the one line that stderr gets."""
+
+    def __init__(self, code: Exit, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+PeersOption = Annotated[
+    str | None, typer.Option("--peers", metavar="ID-HOST:PORT;…", help="The members, as DLedger writes them.")
+]
+NodeOption = Annotated[
+    str | None, typer.Option("--node", metavar="URL", help="Instead of --peers: the control plane of any member.")
+]
+GroupOption = Annotated[str | None, typer.Option("--group", metavar="NAME", help="The group's name.")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A TOML file; flags and QUORUMSCOPE_* go before it.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="A file with the API token; $QUORUMSCOPE_TOKEN otherwise."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One group as a client sees it. `control_urls` holds what is known of the members' control planes."""
+
+    peers: Mapping[str, str]
+    group: str
+    token: str | None = None
+    control_urls: Mapping[str, str] = field(default_factory=dict)
+
+    def client(self, deadline_s: float = 10.0) -> LedgerClient:
+        """A client of the group; the caller closes it."""
+        return LedgerClient(dict(self.peers), group=self.group, deadline_s=deadline_s, token=self.token)
+
+
+def say(text: str) -> None:
+    """Progress and remarks, for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show_json(value: Any) -> None:
+    """A result as JSON on stdout."""
+    print(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None), flush=True)
+
+
+def settings_of(overrides: Mapping[str, Any], config: Path | None, flags: Mapping[str, str] | None = None) -> Settings:
+    """`node.config.load`, with its errors as usage errors."""
+    try:
+        return load(overrides, config, flag_names=flags)
+    except ConfigError as error:
+        raise Failure(Exit.USAGE, str(error)) from error
+
+
+def token_of(token_file: Path | None) -> str | None:
+    """The API token: a file that was named, else $QUORUMSCOPE_TOKEN."""
+    if token_file is None:
+        return os.environ.get("QUORUMSCOPE_TOKEN") or None
+    from node.config import read_token
+
+    try:
+        return read_token(token_file)
+    except ConfigError as error:
+        raise Failure(Exit.USAGE, str(error)) from error
+
+
+def target_of(
+    peers: str | None, node: str | None, group: str | None, config: Path | None, token_file: Path | None = None
+) -> Target:
+    """Which group a command means: --node, else --peers or the configuration, else the demo that runs here."""
+    token = token_of(token_file)
+    if peers and node:
+        raise Failure(Exit.USAGE, "give --peers or --node, not both")
+    if node:
+        return _target_from_control(node, group, token)
+    settings = settings_of({"peers": peers, "node.group": group}, config)
+    if settings.peers:
+        return Target(settings.peers, settings.node.group, token)
+    from app.demo.state import running_demo
+
+    demo = running_demo()
+    if demo is not None:
+        say(f"speaking to the demo that is running (pid {demo.pid}); --peers names another group")
+        urls = {member.id: member.control_url for member in demo.members}
+        return Target(parse_peers(demo.peers), demo.group, token, urls)
+    raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
+
+
+def _target_from_control(url: str, group: str | None, token: str | None) -> Target:
+    state = control_get(url, "state" + (f"?group={group}" if group else ""), token)
+    peers = {str(peer["id"]): str(peer["address"]) for peer in state.get("peers", [])}
+    if not peers:
+        raise Failure(Exit.UNREACHABLE, f"{url} answers, but its engine does not: the members are not known")
+    urls = {str(peer["id"]): str(peer["control_url"]) for peer in state["peers"] if peer.get("control_url")}
+    return Target(peers, str(state["group"]), token, urls)
+
+
+def control_get(url: str, resource: str, token: str | None) -> dict[str, Any]:
+    """GET /api/v1/<resource> of a control plane. Raises Failure."""
+    import httpx2
+
+    base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/api/v1")
+    headers = {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+    try:
+        answer = httpx2.get(f"{base}/api/v1/{resource}", headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False)
+    except httpx2.InvalidURL as error:
+        raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
+    except httpx2.HTTPError as error:
+        raise Failure(Exit.UNREACHABLE, f"{base} cannot be reached: {error or type(error).__name__}") from error
+    if len(answer.content) > CONTROL_ANSWER_BYTES_MAX:
+        raise Failure(Exit.UNREACHABLE, f"{base} answered {len(answer.content)} bytes: that is no control plane")
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise Failure(Exit.UNREACHABLE, f"{base} answered {answer.status_code} without JSON: that is no control plane")
+    if answer.status_code in (401, 403):
+        raise Failure(Exit.DENIED, f"{base} denies it: {body.get('detail') or body.get('title')}")
+    if answer.status_code >= 400:
+        reason = body.get("detail") or body.get("title")
+        raise Failure(Exit.UNREACHABLE, f"{base} answered {answer.status_code}: {reason}")
+    return body
+
+
+def run_async(work: Callable[[], Awaitable[T]]) -> T:
+    """Runs a coroutine function; what the ledger's client raises becomes the exit code that it means."""
+
+    async def awaited() -> T:
+        return await work()
+
+    try:
+        return asyncio.run(awaited())
+    except LedgerError as error:
+        raise failure_of(error) from error
+
+
+def failure_of(error: LedgerError) -> Failure:
+    """The exit code for what the ledger's client raised."""
+    if isinstance(error, Denied):
+        return Failure(Exit.DENIED, f"denied: {error}")
+    if isinstance(error, OutcomeUnknown):
+        return Failure(Exit.UNKNOWN_OUTCOME, f"outcome unknown: {error}")
+    if isinstance(error, Unreachable):
+        return Failure(Exit.UNREACHABLE, f"unreachable: {error}")
+    if isinstance(error, NotAppended):
+        return Failure(Exit.FINDING, f"not appended: {error}")
+    return Failure(Exit.UNDETERMINED, str(error))
+
+
+def quiet_broken_pipe() -> None:
+    """After a reader such as `head` went away: nothing more to say, and no traceback at exit either."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

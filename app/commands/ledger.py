@@ -1,0 +1,316 @@
+"""`append`, `get`, `tail`: entries in and out.
+
+Invariant: nothing is claimed that is not known. `append` stops at the first batch that was not acknowledged, reports
+what was, what was not and what is unknown, and never sends an unknown batch again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+
+import typer
+
+from app.commands.common import (
+    ConfigOption,
+    Exit,
+    Failure,
+    GroupOption,
+    JsonOption,
+    NodeOption,
+    PeersOption,
+    Target,
+    TokenFileOption,
+    failure_of,
+    run_async,
+    say,
+    show_json,
+    target_of,
+)
+from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown
+from node.protocol.entry import BODY_BYTES_MAX, Entry, Magic
+
+PROGRESS_EVERY_S: Final = 1.0
+BATCH_BYTES_MAX: Final = 1024 * 1024
+TAIL_POLL_S: Final = 0.2
+TAIL_READ_ENTRIES: Final = 500
+
+
+class Split(StrEnum):
+    """How input becomes bodies: a line each, the whole of it, or a big-endian uint32 length before each."""
+
+    LINES = "lines"
+    FILE = "file"
+    LENGTH = "length"
+
+
+def bodies_of(source: BinaryIO, split: Split) -> Iterator[bytes]:
+    """The bodies in a stream. Raises Failure for input that cannot be split so."""
+    if split is Split.FILE:
+        yield _bounded(source.read(BODY_BYTES_MAX + 1))
+    elif split is Split.LINES:
+        while line := source.readline(BODY_BYTES_MAX + 2):
+            yield _bounded(line.removesuffix(b"\n").removesuffix(b"\r"))
+    else:
+        while head := source.read(4):
+            if len(head) < 4:
+                raise Failure(Exit.USAGE, f"--split length: the input ends inside a length ({len(head)} of 4 bytes)")
+            (length,) = struct.unpack(">I", head)
+            if length > BODY_BYTES_MAX:
+                raise Failure(Exit.USAGE, f"--split length: a body of {length} bytes is over the {BODY_BYTES_MAX}")
+            body = source.read(length)
+            if len(body) < length:
+                raise Failure(Exit.USAGE, f"--split length: the input ends inside a body ({len(body)} of {length})")
+            yield body
+
+
+def _bounded(body: bytes) -> bytes:
+    if len(body) > BODY_BYTES_MAX:
+        raise Failure(Exit.USAGE, f"a body is larger than the {BODY_BYTES_MAX} bytes that an entry can hold")
+    return body
+
+
+def batches_of(bodies: Iterator[bytes], batch: int) -> Iterator[list[bytes]]:
+    """Runs of at most `batch` bodies and about a megabyte."""
+    run: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if run and (len(run) >= batch or size + len(body) > BATCH_BYTES_MAX):
+            yield run
+            run, size = [], 0
+        run.append(body)
+        size += len(body)
+    if run:
+        yield run
+
+
+@dataclass(slots=True)
+class Tally:
+    """What `append` can say for certain. `ranges` are inclusive runs of acknowledged indexes."""
+
+    appended: int = 0
+    unknown: int = 0
+    ranges: list[list[int]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def add(self, first_index: int, last_index: int) -> None:
+        """Counts an acknowledged run."""
+        self.appended += last_index - first_index + 1
+        if self.ranges and self.ranges[-1][1] + 1 == first_index:
+            self.ranges[-1][1] = last_index
+        else:
+            self.ranges.append([first_index, last_index])
+
+    def as_json(self) -> dict[str, Any]:
+        """The shape that `append --json` promises; -1 where nothing was appended."""
+        seconds = max(time.monotonic() - self.began, 1e-6)
+        return {
+            "appended": self.appended,
+            "unknown": self.unknown,
+            "first_index": self.ranges[0][0] if self.ranges else -1,
+            "last_index": self.ranges[-1][1] if self.ranges else -1,
+            "ranges": self.ranges,
+            "entries_per_s": round(self.appended / seconds, 1),
+        }
+
+
+def append(
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="What to append; - is standard input.")] = "-",
+    split: Annotated[Split, typer.Option(help="How the input becomes entries.", case_sensitive=False)] = Split.LINES,
+    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Entries per request.")] = 500,
+    expected_index: Annotated[
+        int | None, typer.Option(min=0, help="Append only if the first entry gets this index.")
+    ] = None,
+    deadline_s: Annotated[float, typer.Option(min=0.1, help="Give up on one request after this many seconds.")] = 10.0,
+    peers: PeersOption = None,
+    node: NodeOption = None,
+    group: GroupOption = None,
+    config: ConfigOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Append entries from a file or standard input."""
+    target = target_of(peers, node, group, config, token_file)
+    tally = Tally()
+    source = _open(file)
+    failure: Failure | None = None
+    try:
+        run_async(lambda: _append_all(target, source, split, batch, expected_index, deadline_s, tally))
+    except Failure as caught:
+        failure = caught
+    result = tally.as_json()
+    if as_json:
+        show_json(result)
+    else:
+        where = f", indexes {result['first_index']} to {result['last_index']}" if tally.ranges else ""
+        unknown = f"; {tally.unknown} of unknown outcome" if tally.unknown else ""
+        print(f"appended {tally.appended}{where}, {result['entries_per_s']:,.0f} entries/s{unknown}")
+    if failure is not None:
+        raise failure
+    return Exit.FINE
+
+
+def _open(file: str) -> BinaryIO:
+    if file == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise Failure(Exit.USAGE, f"{file}: {error.strerror}") from error
+
+
+async def _append_all(
+    target: Target,
+    source: BinaryIO,
+    split: Split,
+    batch: int,
+    expected_index: int | None,
+    deadline_s: float,
+    tally: Tally,
+) -> None:
+    client = target.client(deadline_s)
+    said_at = time.monotonic()
+    batches = batches_of(bodies_of(source, split), batch)
+    try:
+        while (bodies := await asyncio.to_thread(next, batches, None)) is not None:
+            try:
+                result = await client.append_many(bodies, expected_index=expected_index)
+            except NotAppended:
+                raise
+            except OutcomeUnknown:
+                tally.unknown += len(bodies)
+                raise
+            tally.add(result.first_index, result.last_index)
+            expected_index = None if expected_index is None else result.last_index + 1
+            if time.monotonic() - said_at >= PROGRESS_EVERY_S:
+                said_at = time.monotonic()
+                say(f"appended {tally.appended:,}, at index {result.last_index:,}")
+    finally:
+        await client.close()
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """One entry as `get --json` and `tail --json` print it: text where the body is UTF-8, base64 otherwise."""
+    shown: dict[str, Any] = {"index": entry.index, "term": entry.term, "body_bytes": len(entry.body)}
+    if entry.magic != Magic.NORMAL:
+        shown["magic"] = Magic(entry.magic).name
+    try:
+        shown["text"] = entry.body.decode()
+    except UnicodeDecodeError:
+        shown["base64"] = base64.b64encode(entry.body).decode()
+    return shown
+
+
+def print_entry(entry: Entry, as_json: bool) -> None:
+    """One entry on stdout: a JSON object a line, or the body and a line break."""
+    if as_json:
+        print(json.dumps(entry_json(entry), ensure_ascii=False))
+    else:
+        sys.stdout.buffer.write(entry.body + b"\n")
+
+
+def get(
+    index: Annotated[int, typer.Argument(min=0, help="The first index to read.")],
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=100_000, help="How many indexes to read.")] = 1,
+    peers: PeersOption = None,
+    node: NodeOption = None,
+    group: GroupOption = None,
+    config: ConfigOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Read committed entries by index (linearizable)."""
+    target = target_of(peers, node, group, config, token_file)
+
+    async def work() -> list[Entry]:
+        client = target.client()
+        found: list[Entry] = []
+        try:
+            while len(found) < count:
+                at = found[-1].index + 1 if found else index
+                entries = await client.read(at, min(count - len(found), 1000), include_all=True)
+                if not entries:
+                    break
+                found += entries
+            return [entry for entry in found if index <= entry.index < index + count]
+        finally:
+            await client.close()
+
+    entries = run_async(work)
+    for entry in entries:
+        print_entry(entry, as_json)
+    sys.stdout.flush()
+    if not entries or entries[0].index != index:
+        raise Failure(Exit.FINDING, f"index {index} is not in the committed log")
+    return Exit.FINE
+
+
+def tail(
+    from_index: Annotated[int | None, typer.Option("--from", min=0, help="Start at this index.")] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Without --from: the last N entries.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as entries are committed.")] = False,
+    peers: PeersOption = None,
+    node: NodeOption = None,
+    group: GroupOption = None,
+    config: ConfigOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Print the newest committed entries, and follow the log."""
+    target = target_of(peers, node, group, config, token_file)
+
+    async def work() -> None:
+        client = target.client()
+        try:
+            at = from_index if from_index is not None else max(await _committed(client) - lines + 1, 0)
+            await _follow(client, at, follow, as_json)
+        finally:
+            await client.close()
+
+    run_async(work)
+    return Exit.FINE
+
+
+async def _committed(client: LedgerClient) -> int:
+    """The leader's committed index, -1 for an empty log."""
+    state = await client.introspect(await client.leader(), "state")
+    committed = state["log"]["committed_index"]
+    return -1 if committed is None else int(committed)
+
+
+async def _follow(client: LedgerClient, at: int, follow: bool, as_json: bool) -> None:
+    complained = False
+    while True:
+        try:
+            entries = await client.read(at, TAIL_READ_ENTRIES)
+            complained = False
+        except LedgerError as error:
+            if not follow:
+                raise
+            if not complained:
+                say(f"tail: {failure_of(error)}; waiting")
+            complained = True
+            entries = []
+        for entry in entries:
+            print_entry(entry, as_json)
+            at = entry.index + 1
+        sys.stdout.flush()
+        if not entries:
+            if not follow:
+                return
+            await asyncio.sleep(TAIL_POLL_S)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this family's commands."""
+    for command in (append, get, tail):
+        app.command()(command)

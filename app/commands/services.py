@@ -1,0 +1,161 @@
+"""`node` and `console`: the long-running programs.
+
+Invariant: the command line is checked here, completely, before anything starts; a node is then *this* process
+(`python -m node` by exec), so that a service manager's signals reach it directly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.commands.common import ConfigOption, Exit, Failure, PeersOption, say
+from node.config import NODE_FLAGS, ConfigError, Settings, load, parse_set, read_token, split_address
+
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Any other setting; repeatable.")
+]
+CONSOLE_FLAGS: Final = {
+    "console.address": "--listen",
+    "console.db_url": "--db",
+    "console.nodes": "--node",
+    "console.node_token_file": "--node-token-file",
+    "console.node_ca_file": "--node-ca-file",
+    "console.tls_cert_file": "--tls-cert",
+    "console.tls_key_file": "--tls-key",
+    "console.behind_proxy": "--behind-proxy",
+    "console.allowed_hosts": "--allowed-host",
+}
+
+
+def node(
+    member_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Which of the peers this is.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="The group's name.")] = None,
+    peers: PeersOption = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="The data directory.")] = None,
+    control: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the control plane listens.")] = None,
+    flush: Annotated[str | None, typer.Option(metavar="sync|async", help="When a write counts.")] = None,
+    init: Annotated[bool, typer.Option("--init", help="This member belongs to a NEW group: make its store.")] = False,
+    exit_with_engine: Annotated[
+        bool, typer.Option("--exit-with-engine", help="End when the engine ends (for service managers).")
+    ] = False,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+) -> int:
+    """Run one member: the engine and its control plane, until a signal."""
+    given: dict[str, Any] = {
+        "node.id": member_id,
+        "node.group": group,
+        "peers": peers,
+        "node.data": data,
+        "control.address": control,
+        "node.flush": flush,
+        "node.init": "true" if init else None,
+    }
+    try:
+        overrides = {**given, **dict(parse_set(text) for text in settings or [])}
+        checked = load(overrides, config).check_node()
+    except ConfigError as error:
+        raise Failure(Exit.USAGE, str(error)) from error
+    arguments = node_arguments(given, checked, config, settings or [])
+    if exit_with_engine:
+        arguments.append("--exit-with-engine")
+    os.execv(sys.executable, [sys.executable, "-m", "node", *arguments])
+
+
+def node_arguments(given: dict[str, Any], checked: Settings, config: Path | None, settings: list[str]) -> list[str]:
+    """The command line of `python -m node`. The data directory is always named: the supervisor reads that one."""
+    arguments: list[str] = []
+    for flag, key in NODE_FLAGS.items():
+        if key == "node.init":
+            arguments += [flag] if given[key] else []
+        elif key == "node.data":
+            arguments += [flag, str(checked.node.data)]
+        elif given[key] is not None:
+            arguments += [flag, str(given[key])]
+    for text in settings:
+        arguments += ["--set", text]
+    return arguments + (["--config", str(config)] if config else [])
+
+
+def console(
+    nodes: Annotated[
+        list[str] | None, typer.Option("--node", metavar="URL", help="A control plane to watch; repeatable.")
+    ] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the console listens.")] = None,
+    db: Annotated[
+        str | None, typer.Option(metavar="URL", help="Its database: a SQLite file, or postgresql://….")
+    ] = None,
+    node_token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The control planes' token.")] = None,
+    node_ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The CA of the control planes.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="The console's certificate.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None,
+    behind_proxy: Annotated[bool, typer.Option("--behind-proxy", help="A proxy in front ends TLS.")] = False,
+    allowed_hosts: Annotated[
+        list[str] | None, typer.Option("--allowed-host", metavar="NAME", help="A name browsers use; repeatable.")
+    ] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    demo_control: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> int:
+    """Run the web console. Its first user comes in by `quorumscope user link`."""
+    given: dict[str, Any] = {
+        "console.address": listen,
+        "console.db_url": db,
+        "console.nodes": nodes or None,
+        "console.node_token_file": node_token_file,
+        "console.node_ca_file": node_ca_file,
+        "console.tls_cert_file": tls_cert,
+        "console.tls_key_file": tls_key,
+        "console.behind_proxy": "true" if behind_proxy else None,
+        "console.allowed_hosts": allowed_hosts or None,
+    }
+    try:
+        overrides = {**given, **dict(parse_set(text) for text in settings or [])}
+        loaded = load(overrides, config, flag_names=CONSOLE_FLAGS)
+        token = read_token(loaded.console.node_token_file) if loaded.console.node_token_file else None
+    except ConfigError as error:
+        raise Failure(Exit.USAGE, str(error)) from error
+    return _serve(loaded, token, demo_control)
+
+
+def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -> int:
+    from app.console.server import serve
+    from app.console.settings import ConsoleSettings, Seed, SettingsError
+
+    table = loaded.console
+    host, port = split_address(table.address)
+    settings = ConsoleSettings(
+        db_url=table.db_url,
+        host=host,
+        port=port,
+        seeds=tuple(Seed(url) for url in table.nodes),
+        node_token=node_token,
+        node_ca_file=table.node_ca_file,
+        tls_cert_file=table.tls_cert_file,
+        tls_key_file=table.tls_key_file,
+        behind_proxy=table.behind_proxy,
+        allowed_hosts=table.allowed_hosts,
+        sample_interval_ms=table.sample_interval_ms,
+        session_idle_s=table.session_idle_s,
+        session_max_s=table.session_max_s,
+        history_days=table.history_days,
+        demo=demo_control is not None,
+        demo_control_url=demo_control,
+    )
+    try:
+        settings.check()
+    except SettingsError as error:
+        raise Failure(Exit.USAGE, str(error)) from error
+    say(f"console: {settings.url}")
+    return serve(settings)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this family's commands."""
+    app.command()(node)
+    app.command()(console)

@@ -1,0 +1,126 @@
+"""The demo's processes: started so that none outlives the demo, stopped within three seconds.
+
+Invariants: every process started here gets SIGTERM when the demo dies, however it dies (Linux: parent-death signal); a
+stop never waits longer than STOP_WITHIN_S before it kills, and what it kills it kills with all descendants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+STOP_WITHIN_S: Final = 2.3
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_OWN_PID: Final = os.getpid()
+
+
+def _die_with_parent() -> None:
+    # Between fork and exec: only calls that were prepared before the fork.
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() == 1 and _OWN_PID != 1:
+        os._exit(0)
+
+
+def free_ports_from(first: int, count: int) -> list[int]:
+    """`count` loopback ports that are free now, the lowest ones from `first` up."""
+    found: list[int] = []
+    for port in range(first, min(first + 2000, 65536)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"no {count} free ports from {first} on")
+
+
+def children_of(pid: int) -> list[int]:
+    """The direct children of a process."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(word) for word in thread.read_text().split()]
+    return found
+
+
+def descendants_of(pid: int) -> Iterator[int]:
+    """All descendants, nearest first."""
+    for child in children_of(pid):
+        yield child
+        yield from descendants_of(child)
+
+
+def command_of(pid: int) -> list[str]:
+    """A process's command line; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def engine_of(supervisor_pid: int) -> int | None:
+    """The engine's process id under a node's supervisor."""
+    return next((pid for pid in children_of(supervisor_pid) if "node.server" in command_of(pid)), None)
+
+
+@dataclass(slots=True)
+class Processes:
+    """What the demo started, by name; each writes to its own file in `logs`."""
+
+    logs: Path
+    running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+
+    async def start(self, name: str, arguments: Sequence[str]) -> asyncio.subprocess.Process:
+        """Starts `python ARGUMENTS` with our own interpreter."""
+        with (self.logs / f"{name}.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                start_new_session=True,  # a Ctrl-C reaches the demo alone, which stops the others in order
+            )
+        self.running[name] = process
+        return process
+
+    def last_words(self, name: str, lines: int = 3) -> str:
+        """The end of a process's output, for an error message."""
+        with contextlib.suppress(OSError):
+            said = (self.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()
+            return " / ".join(said[-lines:])
+        return ""
+
+    async def stop(self) -> None:
+        """Ends all of them, together, within STOP_WITHIN_S and a moment."""
+        living = [process for process in self.running.values() if process.returncode is None]
+        below = {process.pid: list(descendants_of(process.pid)) for process in living}
+        for pid in (pid for pids in below.values() for pid in pids):
+            _signal(pid, signal.SIGCONT)  # a paused one could not hear the rest
+        for process in living:
+            _signal(process.pid, signal.SIGTERM)
+        ends = [asyncio.create_task(process.wait()) for process in living]
+        if ends:
+            await asyncio.wait(ends, timeout=STOP_WITHIN_S)
+        for process in living:
+            if process.returncode is None:
+                for pid in (*descendants_of(process.pid), process.pid):
+                    _signal(pid, signal.SIGKILL)
+        await asyncio.gather(*ends)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,291 @@
+"""The demo itself: starts everything, says where it is, feeds, watches, and takes all of it down again.
+
+Invariants: every way out (Ctrl-C, SIGTERM, `--for`, an error while starting) goes through `Demo.stop`, which ends
+within three seconds and leaves no process; the data of a demo goes with it unless it was told to stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from app.commands.common import Exit, Failure, Target, say
+from app.commands.group import ask_group
+from app.demo.breaks import MEND_AFTER_S, Breaker
+from app.demo.door import Door
+from app.demo.feeder import Feeder
+from app.demo.messages import Flights, Lines
+from app.demo.processes import Processes, free_ports_from
+from app.demo.relay import Links
+from app.demo.state import DemoMember, DemoState, process_start_ticks, running_demos, write_note
+from node.client import LedgerClient
+from node.config import format_peers, split_address
+
+GROUP: Final = "demo"
+MEMBER_PORT: Final = 20911
+CONSOLE_PORT: Final = 8421
+CONTROL_PORT: Final = 8431
+START_WITHIN_S: Final = 60.0
+WATCH_EVERY_S: Final = 1.0
+# Smaller than DLedger's gigabyte, so that one sees files roll.
+STORE_SETTINGS: Final = (
+    "store.mapped_file_size_for_entry_data_bytes=67108864",
+    "store.mapped_file_size_for_entry_index_bytes=8388608",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What `quorumscope demo` was told. `directory` None: one of its own, gone afterwards unless `keep`."""
+
+    rate_per_s: float = 200.0
+    body_bytes_max: int = 256_000_000
+    file: Path | None = None
+    members: int = 3
+    flush: str = "sync"
+    console: bool = True
+    live_table: bool = False
+    for_s: float | None = None
+    directory: Path | None = None
+    keep: bool = False
+    mend_after_s: float = MEND_AFTER_S
+
+
+def demo_directory(wanted: Path | None) -> Path:
+    """A fresh directory: the one that was named, or one beside the others, where dead demos' leavings are removed."""
+    if wanted is not None:
+        if wanted.exists() and any(wanted.iterdir()):
+            raise Failure(Exit.USAGE, f"--data {wanted}: the demo wants a fresh directory, this one is not empty")
+        wanted.mkdir(parents=True, exist_ok=True)
+        return wanted.resolve()
+    home = Path(".quorumscope").resolve()
+    living = {state.directory for state in running_demos()}
+    for left in home.glob("demo-*"):
+        if left.is_dir() and str(left) not in living and not (left / "keep").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    directory = home / f"demo-{os.getpid()}"
+    directory.mkdir(parents=True)
+    return directory
+
+
+@dataclass(slots=True)
+class Demo:
+    """One running demo."""
+
+    options: DemoOptions
+    directory: Path
+    remark: Callable[[str], None]
+    processes: Processes = field(init=False)
+    addresses: dict[str, str] = field(init=False)
+    controls: dict[str, str] = field(init=False)
+    links: Links = field(init=False)
+    client: LedgerClient = field(init=False)
+    members: dict[str, DemoMember] = field(default_factory=dict)
+    breaker: Breaker | None = None
+    door: Door | None = None
+    feeder: Feeder | None = None
+    note: Path | None = None
+    console_url: str | None = None
+    login_link: str | None = None
+    summary: dict[str, Any] | None = None
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        ids = [f"n{number}" for number in range(self.options.members)]
+        logs = self.directory / "logs"
+        logs.mkdir()
+        self.processes = Processes(logs)
+        member_ports = free_ports_from(MEMBER_PORT, len(ids))
+        control_ports = free_ports_from(CONTROL_PORT, len(ids))
+        self.addresses = {one: f"127.0.0.1:{port}" for one, port in zip(ids, member_ports, strict=True)}
+        self.controls = {one: f"127.0.0.1:{port}" for one, port in zip(ids, control_ports, strict=True)}
+        self.links = Links({one: split_address(address) for one, address in self.addresses.items()})
+        self.client = LedgerClient(dict(self.addresses), group=GROUP, deadline_s=10.0)
+
+    @property
+    def target(self) -> Target:
+        """The group as a client outside sees it: the members' real addresses, not the relays'."""
+        return Target(self.addresses, GROUP)
+
+    async def start(self) -> None:
+        """Brings everything up; returns when the group has a leader and, if wanted, the console listens."""
+        await self.links.start()
+        for member_id in self.addresses:
+            await self._start_member(member_id)
+        self.breaker = Breaker(self.members, self.links, self.leader, self.remark, self.options.mend_after_s)
+        self.door = Door(self.breaker, self.state)
+        await self.door.start()
+        source = asyncio.create_task(asyncio.to_thread(self._source))
+        if self.options.console:
+            await self._start_console()
+        await self._wait_for_leader()
+        self.note = write_note(self._note())
+        self.feeder = Feeder(
+            self.client, await source, self.options.rate_per_s, self.options.body_bytes_max, self.remark
+        )  # fmt: skip
+        self.tasks.append(asyncio.create_task(self.feeder.run()))
+        self.tasks.append(asyncio.create_task(self._watch()))
+
+    def _source(self) -> Iterable[bytes]:
+        return Flights() if self.options.file is None else Lines(self.options.file)
+
+    async def _start_member(self, member_id: str) -> None:
+        data = self.directory / member_id
+        data.mkdir()
+        peers = format_peers(self.links.peers_of(member_id, self.addresses[member_id]))
+        command = ["-m", "node", "--id", member_id, "--group", GROUP, "--peers", peers, "--data", str(data)]
+        command += ["--control", self.controls[member_id], "--flush", self.options.flush, "--init"]
+        for setting in STORE_SETTINGS:
+            command += ["--set", setting]
+        process = await self.processes.start(member_id, command)
+        control_url = f"http://{self.controls[member_id]}"
+        self.members[member_id] = DemoMember(
+            member_id, self.addresses[member_id], control_url, str(data), process.pid
+        )  # fmt: skip
+
+    async def _start_console(self) -> None:
+        from app.security.links import issue_async
+
+        db = f"sqlite:///{self.directory / 'console.db'}"
+        path = await issue_async(db, "admin", "admin")
+        (port,) = free_ports_from(CONSOLE_PORT, 1)
+        assert self.door is not None
+        command = ["-m", "app.cli", "console", "--listen", f"127.0.0.1:{port}", "--db", db]
+        for member in self.members.values():
+            command += ["--node", member.control_url]
+        process = await self.processes.start("console", [*command, "--demo-control", self.door.url])
+        self.console_url = f"http://127.0.0.1:{port}"
+        self.login_link = self.console_url + path
+        async with asyncio.timeout(START_WITHIN_S):
+            while not await _listens(port):
+                if process.returncode is not None:
+                    raise Failure(Exit.UNREACHABLE, f"the console ended: {self.processes.last_words('console')}")
+                await asyncio.sleep(0.1)
+
+    async def _wait_for_leader(self) -> None:
+        deadline = time.monotonic() + START_WITHIN_S
+        while await self.leader() is None:
+            for member_id in self.members:
+                process = self.processes.running[member_id]
+                if process.returncode is not None:
+                    words = self.processes.last_words(member_id)
+                    raise Failure(Exit.UNREACHABLE, f"{member_id} ended with {process.returncode}: {words}")
+            if time.monotonic() > deadline:
+                raise Failure(Exit.UNREACHABLE, f"no leader within {START_WITHIN_S:.0f} s; see {self.processes.logs}")
+            await asyncio.sleep(0.1)
+
+    async def leader(self) -> str | None:
+        """Who leads now, as the members themselves say it."""
+        self.summary = await ask_group(self.target)
+        leader_id = self.summary["leader_id"]
+        return None if leader_id is None else str(leader_id)
+
+    def _note(self) -> DemoState:
+        assert self.door is not None
+        pid = os.getpid()
+        return DemoState(
+            pid, process_start_ticks(pid) or 0, GROUP, format_peers(self.addresses), tuple(self.members.values()),
+            str(self.directory), self.console_url, self.door.url,
+        )  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """What the door tells."""
+        return {
+            "feed": asdict(self.feeder.fed) if self.feeder else None,
+            "leader_id": self.summary["leader_id"] if self.summary else None,
+            "members": [asdict(member) for member in self.members.values()],
+        }
+
+    async def _watch(self) -> None:
+        """Remarks on what changes: who leads, who answers, what members complain about."""
+        known: set[str] = set()
+        leader: Any = self.summary["leader_id"] if self.summary else None
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            await self.leader()
+            assert self.summary is not None
+            if self.summary["leader_id"] not in (leader, None):
+                leader = self.summary["leader_id"]
+                self.remark(f"{leader} leads in term {self.summary['term']}")
+            problems = set(self.summary["problems"])
+            for problem in sorted(problems - known):
+                self.remark(problem)
+            if known and not problems:
+                self.remark("all members answer, nothing is wrong")
+            known = problems
+
+    async def stop(self) -> None:
+        """Takes everything down; within three seconds, and whatever failed before."""
+        if self.note is not None:
+            self.note.unlink(missing_ok=True)
+        for task in self.tasks:
+            task.cancel()
+        ending = [self.processes.stop()]
+        if self.breaker is not None:
+            ending.append(self.breaker.stop())
+        if self.door is not None:
+            ending.append(self.door.stop())
+        await asyncio.gather(*ending, *self.tasks, return_exceptions=True)
+        await asyncio.gather(self.client.close(), self.links.stop(), return_exceptions=True)
+        if self.options.directory is None and not self.options.keep:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def run_demo(options: DemoOptions, announce: Callable[[Demo], None], remark: Callable[[str], None]) -> int:
+    """Runs a demo until a signal or `for_s`; returns the exit code."""
+    stopping = asyncio.Event()
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupt)
+    demo = Demo(options, demo_directory(options.directory), remark)
+    if options.keep:
+        (demo.directory / "keep").touch()
+    try:
+        starting = asyncio.create_task(demo.start())
+        waiting = asyncio.create_task(stopping.wait())
+        await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        else:
+            starting.result()
+            announce(demo)
+            await _until(waiting, options.for_s)
+    finally:
+        say("stopping")
+        await demo.stop()
+    if demo.feeder is not None:
+        fed = demo.feeder.fed
+        unsure = f", {fed.unknown} of unknown outcome" if fed.unknown else ""
+        say(f"{fed.appended:,} messages were appended{unsure}, the last at index {fed.last_index:,}")
+    if demo.directory.exists():
+        say(f"data and logs stay in {demo.directory}")
+    return Exit.INTERRUPTED if interrupted and options.for_s is not None else Exit.FINE
+
+
+async def _until(waiting: asyncio.Task[Any], for_s: float | None) -> None:
+    await asyncio.wait([waiting], timeout=for_s)
+    waiting.cancel()

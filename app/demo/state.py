@@ -1,0 +1,94 @@
+"""The note that a running demo leaves, so that `demo break` and the other commands find it from any terminal.
+
+Invariants: the note is readable by its owner only (it holds the door's secret); a note whose process is gone, or whose
+process id went to another process, is no demo.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class DemoMember:
+    """One member: `data` is what `--data` says, `pid` the supervisor's."""
+
+    id: str
+    address: str
+    control_url: str
+    data: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class DemoState:
+    """What others need to know of a demo. `door_url` ends in a secret; whoever knows it may break things."""
+
+    pid: int
+    started_ticks: int
+    group: str
+    peers: str
+    members: tuple[DemoMember, ...]
+    directory: str
+    console_url: str | None
+    door_url: str
+
+
+def process_start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if there is none, or it is a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def notes_directory() -> Path:
+    """Where notes lie: the user's runtime directory, or one of our own that nobody else can have put there."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    base = Path(runtime) if runtime and os.access(runtime, os.W_OK) else Path(tempfile.gettempdir())
+    directory = base / f"quorumscope-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or directory.is_symlink():
+        raise PermissionError(f"{directory} belongs to somebody else, or others may write it")
+    return directory
+
+
+def write_note(state: DemoState) -> Path:
+    """Leaves the note; returns its path, which the demo removes at its end."""
+    path = notes_directory() / f"demo-{state.pid}.json"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(asdict(state), file)
+    return path
+
+
+def running_demos() -> Iterator[DemoState]:
+    """All demos of this user that live; notes of dead ones are swept away."""
+    try:
+        paths = sorted(notes_directory().glob("demo-*.json"))
+    except OSError:
+        return
+    for path in paths:
+        try:
+            noted = json.loads(path.read_text())
+            members = tuple(DemoMember(**member) for member in noted.pop("members"))
+            state = DemoState(members=members, **noted)
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+        if process_start_ticks(state.pid) == state.started_ticks:
+            yield state
+        else:
+            path.unlink(missing_ok=True)
+
+
+def running_demo() -> DemoState | None:
+    """The demo that was started last, or None."""
+    return max(running_demos(), key=lambda state: state.started_ticks, default=None)

@@ -231,13 +231,14 @@ def closures(facts: Facts) -> Iterator[Finding]:
 
 
 def commit_stalled(facts: Facts) -> Iterator[Finding]:
-    committed, end = facts.recall.committed.points, facts.recall.end.points
-    if facts.view["leader_id"] is None or not committed or not end or committed[-1][1] >= end[-1][1]:
+    committed, waiting = facts.recall.committed, facts.recall.waiting
+    if facts.view["leader_id"] is None or not committed.points or not waiting.points:
         return
-    newest = committed[-1][1]
-    held_s = facts.recall.committed.held_s(lambda value: value == newest)
+    newest, count = committed.points[-1][1], waiting.points[-1][1]
+    # An idle log stands still too: what counts is since when somebody waits.
+    held_s = min(committed.held_s(lambda value: value == newest), waiting.held_s(lambda value: value > 0))
     if held_s >= COMMIT_STALLED_S:
-        text = f"The commit index has not moved from {newest:,} for {{age}}, {end[-1][1] - newest:,} entries wait"
+        text = f"The commit index has not moved from {newest:,} for {{age}}, {count:,} entries wait"
         yield Finding("commit_stalled", CRITICAL, text, since=moment(facts.now, held_s))
 
 

@@ -63,7 +63,8 @@ class Recall:
 
     lags: dict[str, Series] = field(default_factory=dict)
     committed: Series = field(default_factory=Series)
-    end: Series = field(default_factory=Series)
+    # Entries of the leader that are not committed yet.
+    waiting: Series = field(default_factory=Series)
     terms: Series = field(default_factory=Series)
     leader: tuple[str, int] | None = None
     leader_since: datetime | None = None
@@ -75,7 +76,8 @@ class Recall:
         leader = next((one for one in view["members"] if one["id"] == view["leader_id"]), None)
         log = ((leader or {}).get("state") or {}).get("log") or {}
         self.committed.add(at_s, log.get("committed_index"))
-        self.end.add(at_s, log.get("end_index"))
+        if log.get("end_index") is not None and log.get("committed_index") is not None:
+            self.waiting.add(at_s, log["end_index"] - log["committed_index"])
         self.terms.add(at_s, view["term"])
         if leader is None:
             self.leader = self.leader_since = None

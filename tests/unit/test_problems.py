@@ -1,0 +1,414 @@
+"""The classifier and THE SENTENCE, as a table: what is wrong with the group -> what an operator reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from app.console.aggregate import ClusterInfo, group_view, lag_entries
+from app.console.problems import classify, spell
+from app.console.recall import Recall
+from app.console.sampler import NodeSample
+from app.console.verdict import conclude
+from app.db.base import rfc3339
+from tests.unit.fake_control import FakeGroup, FakeNode
+
+T0 = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+Json = dict[str, Any]
+
+
+@dataclass
+class Story:
+    """A group that is looked at again and again; `step` may change it before each look."""
+
+    group: FakeGroup = field(default_factory=FakeGroup)
+    recall: Recall = field(default_factory=Recall)
+    looked: int = 0
+    view: Json = field(default_factory=dict)
+    last: dict[str, tuple[Json, datetime]] = field(default_factory=dict)
+    missed: dict[str, int] = field(default_factory=dict)
+
+    def node(self, node_id: str) -> FakeNode:
+        return self.group.nodes[node_id]
+
+    def ago(self, seconds: float) -> str:
+        """A time so long before the moment of the next look."""
+        return rfc3339(T0 + timedelta(seconds=self.looked * 0.5 - seconds))
+
+    def sample(self, node: FakeNode, now: datetime) -> NodeSample:
+        if node.alive:
+            self.last[node.id], self.missed[node.id] = (node.state(), now), 0
+        else:
+            self.missed[node.id] = self.missed.get(node.id, 0) + 1
+        one = NodeSample(node.id, "127.0.0.1:1", node.url, added_at=T0, misses=self.missed[node.id])
+        if node.id in self.last:
+            one.state, one.last_seen = self.last[node.id]
+        else:
+            one.problem = "connection refused"
+        if one.leads:
+            one.watermarks, one.dispatchers = self.group.watermarks(node), self.group.dispatchers(node)
+            one.closures = self.group.closures
+        return one
+
+    def look(self, times: int = 1, step: Callable[[], None] = lambda: None) -> Json:
+        """`times` samples, half a second apart."""
+        for _ in range(times):
+            step()
+            now = T0 + timedelta(seconds=self.looked * 0.5)
+            samples = [self.sample(one, now) for one in self.group.nodes.values()]
+            view = group_view(ClusterInfo("demo", "demo", "demo"), samples, now)
+            lags = {one["id"]: lag_entries(view, one) for one in view["members"]}
+            self.recall.observe(view, lags, self.looked * 0.5, now)
+            view["problems"] = classify(view, self.recall, now)
+            conclude(view)
+            self.view, self.looked = view, self.looked + 1
+        return self.view
+
+    def grow(self, **ends: int) -> Callable[[], None]:
+        def step() -> None:
+            for node_id, by in ends.items():
+                self.node(node_id).end += by
+            self.group.committed = sorted(one.end for one in self.group.nodes.values())[1]
+
+        return step
+
+
+def nothing(story: Story) -> None:
+    story.look(3)
+
+
+def killed_follower(story: Story) -> None:
+    story.look()
+    story.node("n2").alive = False
+    story.node("n2").ack_ms = 60_000
+    story.look(82)
+
+
+def silent_control_plane(story: Story) -> None:
+    story.look()
+    story.node("n2").alive = False
+    story.look(10)
+
+
+def paused_engine(story: Story) -> None:
+    story.look()
+    story.node("n2").engine, story.node("n2").ack_ms = "stale", 9_000
+    story.look(10)
+
+
+def engine_down(story: Story) -> None:
+    story.node("n1").engine, story.node("n1").ack_ms = "down", 9_000
+    story.look(10)
+
+
+def never_reached(story: Story) -> None:
+    story.node("n2").alive, story.node("n2").ack_ms = False, None
+    story.look(10)
+
+
+def nobody(story: Story) -> None:
+    story.look()
+    for one in story.group.nodes.values():
+        one.alive = False
+    story.look(10)
+
+
+def nobody_ever(story: Story) -> None:
+    for one in story.group.nodes.values():
+        one.alive = False
+    story.look(3)
+
+
+def quorum_lost(story: Story) -> None:
+    story.look()
+    for node_id in ("n1", "n2"):
+        story.node(node_id).alive, story.node(node_id).ack_ms = False, 9_000
+    story.node("n0").role = "CANDIDATE"
+    story.look(10)
+
+
+def leader_without_acks(story: Story) -> None:
+    story.look()
+    for node_id in ("n1", "n2"):
+        story.node(node_id).ack_ms = 9_000
+    story.look(4)
+
+
+def no_leader(story: Story) -> None:
+    story.look()
+    story.node("n0").role = "CANDIDATE"
+    story.node("n1").role = story.node("n2").role = "FOLLOWER"
+    story.look(8)
+
+
+def leader_unseen(story: Story) -> None:
+    story.look()
+    leader = story.node("n0")
+    story.look()
+    state = leader.state()
+    leader.alive = False
+    for node_id in ("n1", "n2"):
+        story.group.nodes[node_id].state = lambda node_id=node_id: {  # type: ignore[method-assign,misc]
+            **state,
+            "self_id": node_id,
+            "role": "FOLLOWER",
+            "leader_id": "n0",
+        }
+    story.look(10)
+
+
+def split_brain(story: Story) -> None:
+    story.node("n1").role = "LEADER"
+    story.look()
+
+
+def cut_off(story: Story) -> None:
+    story.node("n1").ack_ms = 12_000
+    story.look()
+
+
+def snapshot(story: Story) -> None:
+    story.node("n0").end = story.node("n1").end = 49_100
+    story.node("n2").dispatcher, story.node("n2").dispatcher_since = (
+        "INSTALL_SNAPSHOT",
+        rfc3339(T0 - timedelta(seconds=30)),
+    )
+    story.look(17, story.grow(n0=0))
+
+
+def falling_behind(story: Story) -> None:
+    story.look(20, story.grow(n0=1000, n1=1000, n2=100))
+
+
+def catching_up(story: Story) -> None:
+    story.node("n0").end = story.node("n1").end = 101_000
+    story.look(21, story.grow(n2=1000))
+
+
+def briefly_behind(story: Story) -> None:
+    story.look(3)
+    story.node("n0").end = story.node("n1").end = 5_000
+    story.look(2, story.grow(n0=0))
+
+
+def idle_then_one_write(story: Story) -> None:
+    story.look(30)
+    story.node("n0").end += 1
+    story.look(2)
+
+
+def diverged(story: Story) -> None:
+    story.node("n2").dispatcher, story.node("n2").dispatcher_since = "DIVERGED", rfc3339(T0 - timedelta(minutes=5))
+    story.look()
+
+
+def comparing(story: Story) -> None:
+    story.node("n2").dispatcher, story.node("n2").dispatcher_since = "COMPARE", rfc3339(T0 - timedelta(seconds=7))
+    story.node("n2").transitions = [{"at": rfc3339(T0), "from": "APPEND", "to": "COMPARE", "reason": "resend timeout"}]
+    story.look()
+
+
+def comparing_a_moment(story: Story) -> None:
+    story.node("n2").dispatcher, story.node("n2").dispatcher_since = "COMPARE", rfc3339(T0 - timedelta(seconds=1))
+    story.look()
+
+
+def loop(story: Story) -> None:
+    story.node("n2").transitions = [
+        {"at": rfc3339(T0 - timedelta(seconds=age)), "from": "COMPARE", "to": "INSTALL_SNAPSHOT", "reason": "x"}
+        for age in (50, 40, 30, 20, 10, 500)
+    ]
+    story.look()
+
+
+def disk_alarm(story: Story) -> None:
+    story.node("n1").alarms = [{"kind": "disk_low", "detail": "3 % left", "since": rfc3339(T0)}]
+    story.look()
+
+
+def disk_full(story: Story) -> None:
+    story.node("n1").alarms = ["disk_full"]
+    story.look()
+
+
+def piling(story: Story) -> None:
+    story.group.closures |= {"pending": 8_500, "oldest_age_ms": 640}
+    story.look()
+
+
+def refused(story: Story) -> None:
+    story.group.closures |= {"pending": 10_000, "oldest_age_ms": 2_000}
+    story.look()
+
+
+def slow(story: Story) -> None:
+    story.group.closures |= {"pending": 3, "oldest_age_ms": 4_200}
+    story.look()
+
+
+def stalled(story: Story) -> None:
+    story.look(2)
+    story.node("n0").end = 1_010
+    story.look(8)
+
+
+def flapping(story: Story) -> None:
+    def step() -> None:
+        story.group.term += 1
+
+    story.look(5, step)
+
+
+def asynchronous(story: Story) -> None:
+    story.group.flush = "async"
+    story.look()
+
+
+TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
+    # what happened, severity, problem codes, headline (part), rest (part)
+    (nothing, "ok", [], "All 3 replicas are in step.", "n0 leads term 4"),
+    (killed_follower, "attention", ["replica_silent"], "n2 is silent, for 41 s.", "one more failure ends it (2 of 3"),
+    (silent_control_plane, "attention", ["replica_silent"], "; the leader still hears it.", "Quorum stands"),
+    (
+        paused_engine,
+        "attention",
+        ["replica_silent"],
+        "The engine of n2 does not answer its control plane",
+        "Quorum stands",
+    ),
+    (engine_down, "attention", ["engine_down"], "The engine of n1 is down, for 4 s.", "Quorum stands"),
+    (never_reached, "attention", ["never_reached"], "n2 has never been reached (connection refused)", ""),
+    (nobody, "unknown", ["all_silent"], "No control plane of this group has answered", "stands is unknown"),
+    (nobody_ever, "unknown", ["never_reached"], "has answered yet", "stands is unknown"),
+    (
+        quorum_lost,
+        "critical",
+        ["quorum_lost", "replica_silent", "replica_silent"],
+        "n1 and n2 do not answer",
+        "does not",
+    ),
+    (leader_without_acks, "critical", ["quorum_lost", "cut_off", "cut_off"], "The quorum is lost", "does not stand"),
+    (no_leader, "critical", ["no_leader"], "There is no leader: no write can be accepted", "does not stand"),
+    (leader_unseen, "attention", ["leader_out_of_sight", "replica_silent"], "The leader n0 does not answer", "unknown"),
+    (split_brain, "critical", ["two_leaders"], "n0 and n1 both lead term 4", ""),
+    (cut_off, "attention", ["cut_off"], "n1 runs, but the leader n0 has not heard it for 12 s.", "Quorum stands"),
+    (
+        snapshot,
+        "attention",
+        ["not_catching_up"],
+        "n2 is 48,100 entries behind and not catching up: INSTALL_SNAPSHOT for 38 s.",
+        "Quorum stands",
+    ),
+    (falling_behind, "attention", ["not_catching_up"], "entries behind and not catching up, for", "Quorum stands"),
+    (catching_up, "attention", ["catching_up"], "79,000 entries behind and catching up, level in about 39 s.", ""),
+    (briefly_behind, "ok", [], "All 3 replicas are in step.", ""),
+    (idle_then_one_write, "ok", [], "All 3 replicas are in step.", ""),
+    (
+        diverged,
+        "critical",
+        ["diverged"],
+        "n2 has DIVERGED below what is committed; replication to it stopped 5 min",
+        "",
+    ),
+    (comparing, "attention", ["not_append"], "The dispatcher of n2 has been in COMPARE for 7 s (resend timeout).", ""),
+    (comparing_a_moment, "ok", [], "All 3 replicas", ""),
+    (loop, "critical", ["dispatcher_loop"], "between COMPARE and INSTALL_SNAPSHOT, 5 times in the last minute", ""),
+    (disk_alarm, "attention", ["alarm_disk_low"], "n1 raises disk low: 3 % left.", ""),
+    (disk_full, "critical", ["alarm_disk_full"], "n1 raises disk full.", ""),
+    (piling, "attention", ["closures_piling"], "8,500 writes wait, of at most 10,000, oldest 0.6 s.", ""),
+    (refused, "critical", ["closures_full"], "10,000 writes wait, the limit: new ones are refused, oldest 2.0 s.", ""),
+    (slow, "attention", ["closures_slow"], "3 writes wait, oldest 4.2 s.", ""),
+    (stalled, "critical", ["commit_stalled"], "has not moved from 1,000 for 3 s, 10 entries wait.", ""),
+    (flapping, "attention", ["term_flapping"], "The term changed 4 times in the last minute", ""),
+    (
+        asynchronous,
+        "ok",
+        ["flush_async"],
+        "All 3 replicas are in step.",
+        "Flush is async: writes are acknowledged before",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("happened", "severity", "codes", "headline", "rest"), TABLE, ids=lambda one: getattr(one, "__name__", "")
+)
+def test_what_an_operator_reads(
+    happened: Callable[[Story], None], severity: str, codes: list[str], headline: str, rest: str
+) -> None:
+    story = Story()
+    happened(story)
+    sentence = story.view["sentence"]
+    assert [one["code"] for one in story.view["problems"]] == codes, sentence
+    assert story.view["severity"] == severity
+    assert headline in sentence["headline"]
+    assert rest in sentence["rest"]
+
+
+def test_since_stays_while_a_problem_stands_and_starts_anew_after() -> None:
+    story = Story()
+    story.group.closures |= {"pending": 9_000, "oldest_age_ms": 10}
+    first = story.look()["problems"][0]["since"]
+    assert story.look(20)["problems"][0]["since"] == first
+    story.group.closures["pending"] = 0
+    assert story.look()["problems"] == []
+    story.group.closures["pending"] = 9_000
+    assert story.look()["problems"][0]["since"] > first
+
+
+def test_an_unknown_lag_is_not_zero() -> None:
+    story = Story()
+    story.node("n2").alive = False
+    view = story.look()
+    assert lag_entries(view, view["members"][2]) is None
+    assert any(one["field"] == "state" for one in view["members"][2]["unknown"])
+
+
+def test_a_deposed_leader_does_not_colour_the_picture() -> None:
+    story = Story()
+    old = story.node("n0")
+    stale_state = old.state()
+    story.group.lead("n1")
+    old.state = lambda: {**stale_state, "role": "LEADER"}  # type: ignore[method-assign]
+    view = story.look()
+    assert view["leader_id"] == "n1" and view["term"] == 5
+    assert "two_leaders" not in [one["code"] for one in view["problems"]], "two terms, one of them over"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-1, "0 s"), (38.9, "38 s"), (119, "119 s"), (240, "4 min"), (7500, "2 h 5 min"), (3 * 86400 + 5, "3 d")],
+)
+def test_ages_as_people_say_them(seconds: float, said: str) -> None:
+    assert spell(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("alive", "acks", "leads", "stands", "standing"),
+    [
+        ("n0 n1 n2", {}, True, True, 3),
+        ("n0 n1", {}, True, True, 2),
+        ("n0", {}, True, True, 1),  # the leader still hears both: it knows better than the console
+        ("n0", {"n1": 9_000, "n2": 9_000}, True, False, 1),
+        ("n0 n1 n2", {"n1": None, "n2": None}, True, True, 3),
+        ("n0", {"n1": None, "n2": None}, True, None, 1),
+        ("n1 n2", {}, False, False, 2),
+        ("", {}, False, None, 0),
+    ],
+)
+def test_whether_the_quorum_stands(
+    alive: str, acks: dict[str, int | None], leads: bool, stands: bool | None, standing: int
+) -> None:
+    story = Story()
+    story.look()
+    for one in story.group.nodes.values():
+        one.alive = one.id in alive.split()
+        one.ack_ms = acks.get(one.id, one.ack_ms)
+    if not leads:
+        story.group.lead(None)
+    view = story.look(5)
+    assert (view["quorum"]["stands"], view["quorum"]["standing"]) == (stands, standing)

@@ -1,0 +1,383 @@
+"""JSON bodies (FORMATS 2): fastjson's forms on the wire, the protocol's messages in here.
+
+Keys are alphabetical, nulls are left out, bytes are base64, CRCs are signed 32-bit numbers. Reading goes by name: order
+and unknown
+keys do not matter, and a missing key has DLedger's default. `seq` never travels in a body: it is the frame's opaque.
+
+Invariant: whatever the bytes, reading ends in a value or in BodyError.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
+from node.protocol.entry import Entry, EntryError, pack_record, slab_of
+from node.protocol.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    Hello,
+    Message,
+    PushKind,
+    PushRequest,
+    PushResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    TransferRequest,
+    TransferResponse,
+    TransferTicket,
+    VoteRequest,
+    VoteResponse,
+)
+from node.transport.slab_frames import BodyError, response_code
+
+__all__ = ["BodyError", "Fields", "decode_request", "decode_response", "dump", "encode_message", "load", "request_code"]
+
+T = TypeVar("T")
+INT64_MIN: Final = -(1 << 63)
+INT64_MAX: Final = (1 << 63) - 1
+
+
+def signed(crc: int | None) -> int | None:
+    """An unsigned CRC-32 as fastjson reads it: an int."""
+    return None if crc is None else crc - (1 << 32) if crc >= 1 << 31 else crc
+
+
+def unsigned(crc: int | None) -> int | None:
+    return None if crc is None else crc & 0xFFFFFFFF
+
+
+def dump(fields: Mapping[str, Any]) -> bytes:
+    """A body as fastjson writes a bean: alphabetical, nulls left out."""
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+class Fields:
+    """A JSON object, read by name and type. Every getter raises BodyError on a value of another type."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+
+    def number(self, name: str, default: int = -1) -> int:
+        """An int64."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
+            raise BodyError(f"{name} is not an int64")
+        return value
+
+    def optional_number(self, name: str) -> int | None:
+        return None if self.values.get(name) is None else self.number(name)
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise BodyError(f"{name} is not a string")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self.values.get(name) is None else self.text(name)
+
+    def flag(self, name: str) -> bool:
+        value = self.values.get(name, False)
+        if not isinstance(value, bool):
+            raise BodyError(f"{name} is not true or false")
+        return value
+
+    def blob(self, name: str) -> bytes | None:
+        """Bytes from base64; None where the key is missing."""
+        value = self.optional_text(name)
+        return None if value is None else _unbase64(name, value)
+
+    def items(self, name: str) -> list[Any]:
+        value = self.values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise BodyError(f"{name} is not a list")
+        return value
+
+    def texts(self, name: str) -> dict[str, str]:
+        value = self.values.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+            raise BodyError(f"{name} is not a table of strings")
+        return value
+
+    def blobs(self, name: str) -> list[bytes]:
+        return [_unbase64(name, item) for item in self.items(name)]
+
+    def nested(self, name: str) -> Fields | None:
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise BodyError(f"{name} is not an object")
+        return Fields(value)
+
+    def choice(self, name: str, kind: Callable[[str], T], default: T) -> T:
+        """A member of a string enumeration."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        try:
+            return kind(self.text(name))
+        except ValueError:
+            raise BodyError(f"{name} {value!r} is not known") from None
+
+    def code(self) -> ResponseCode:
+        return response_code(self.number("code", ResponseCode.SUCCESS))
+
+
+def _unbase64(name: str, value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise BodyError(f"{name} is not base64 text")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise BodyError(f"{name} is not base64") from None
+
+
+def load(body: bytes) -> Fields:
+    """Raises BodyError unless the body is a JSON object."""
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BodyError(f"the body is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise BodyError("the body is not a JSON object")
+    return Fields(values)
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+def entry_fields(entry: Entry) -> dict[str, Any]:
+    """An entry as DLedger's JSON has it."""
+    return {
+        "body": base64.b64encode(entry.body).decode(),
+        "bodyCrc": signed(entry.body_crc),
+        "chainCrc": signed(entry.chain_crc),
+        "channel": entry.channel,
+        "index": entry.index,
+        "magic": entry.magic,
+        "pos": entry.pos,
+        "size": entry.size,
+        "term": entry.term,
+    }
+
+
+def entry_of(fields: Fields) -> Entry:
+    """Raises BodyError."""
+    numbers = [
+        fields.number(name, default) for name, default in (("magic", 1), ("index", -1), ("term", -1), ("pos", 0))
+    ]
+    channel, body_crc, chain_crc = (fields.number(name, 0) for name in ("channel", "bodyCrc", "chainCrc"))
+    magic, index, term, pos = numbers
+    for name, value in (("magic", magic), ("channel", channel), ("bodyCrc", body_crc), ("chainCrc", chain_crc)):
+        if not -(1 << 31) <= value < 1 << 32:
+            raise BodyError(f"an entry's {name} is not 32 bits wide")
+    if magic >= 1 << 31 or channel >= 1 << 31:
+        raise BodyError("an entry's magic or channel is not an int32")
+    body = fields.blob("body") or b""
+    return Entry(magic, index, term, pos, body, channel, body_crc & 0xFFFFFFFF, chain_crc & 0xFFFFFFFF)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+REQUEST_CODES: Final[Mapping[type, RequestCode]] = {
+    Hello: RequestCode.HELLO,
+    HeartBeatRequest: RequestCode.HEART_BEAT,
+    PushRequest: RequestCode.SLAB_PUSH,
+    TransferRequest: RequestCode.LEADERSHIP_TRANSFER,
+    ReadIndexRequest: RequestCode.READ_INDEX,
+}
+
+
+def request_code(message: Message) -> RequestCode | None:
+    """The frame code of a request; None for an answer."""
+    if isinstance(message, VoteRequest):
+        return RequestCode.PRE_VOTE if message.pre else RequestCode.VOTE
+    if isinstance(message, Hello) and message.answer:
+        return None
+    return REQUEST_CODES.get(type(message))
+
+
+def encode_message(message: Message, group: str, local_id: str, remote_id: str) -> bytes:
+    """The JSON body of a request or an answer. An answer names sender and receiver as its request did."""
+    base: dict[str, Any] = {
+        "code": int(ResponseCode.SUCCESS),
+        "group": group,
+        "localId": local_id,
+        "remoteId": remote_id,
+    }
+    match message:
+        case Hello():
+            base |= _hello_fields(message)
+        case VoteRequest():
+            base |= {
+                "leaderId": message.candidate_id,
+                "ledgerEndIndex": message.ledger_end_index,
+                "ledgerEndTerm": message.ledger_end_term,
+                "term": message.term,
+                "reform": message.reform or None,
+            } | _ticket_fields(message.ticket)
+        case VoteResponse():
+            base |= {"leaderId": remote_id, "localId": remote_id, "remoteId": local_id}
+            base |= {"term": message.term, "voteResult": message.result.value}
+        case HeartBeatRequest():
+            base |= {"leaderId": message.leader_id, "term": message.term, "commitIndex": message.commit_index}
+            base["commitChain"] = signed(message.commit_chain)
+        case HeartBeatResponse():
+            base |= {"code": int(message.code), "term": message.term, "endIndex": message.end_index}
+            base["voterState"] = message.voter_state.value
+        case TransferRequest():
+            base |= {"term": message.term, "transferId": local_id, "transfereeId": message.transferee_id}
+            base |= {"takeLeadershipLedgerIndex": message.take_leadership_index} | _ticket_fields(message.ticket)
+        case TransferResponse():
+            base |= {"code": int(message.code), "term": message.term}
+        case ReadIndexRequest():
+            base["term"] = message.term
+        case ReadIndexResponse():
+            base |= {"code": int(message.code), "term": message.term}
+            base |= {"readIndex": message.read_index, "endIndex": message.end_index}
+        case _:
+            raise BodyError(f"{type(message).__name__} has no JSON body")
+    return dump(base)
+
+
+def _hello_fields(hello: Hello) -> dict[str, Any]:
+    return {
+        "code": int(hello.code), "detail": hello.detail, "group": hello.group, "node_id": hello.node_id,
+        "version_min": hello.version_min, "version_max": hello.version_max, "store_id": hello.store_id,
+        "voter_state": hello.voter_state.value, "end_index": hello.end_index, "sealed_from": hello.sealed_from,
+        "peers_hash": hello.peers_hash, "data_file_size": hello.data_file_size,
+        "index_file_size": hello.index_file_size, "flush": hello.flush.value, "lease_reads": hello.lease_reads,
+        "api_url": hello.api_url, "token": hello.token, "caps": list(hello.caps), "recorded": hello.recorded,
+    }  # fmt: skip
+
+
+def _ticket_fields(ticket: TransferTicket | None) -> dict[str, Any]:
+    if ticket is None:
+        return {}
+    return {"ticket": {"nonce": ticket.nonce, "term": ticket.term, "transfereeId": ticket.transferee_id}}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+def decode_request(code: int, body: bytes, seq: int) -> Message:
+    """A member's JSON request. Raises BodyError, also for a code that is no member's."""
+    fields = load(body)
+    match code:
+        case RequestCode.HELLO:
+            return _hello(fields, seq, answer=False)
+        case RequestCode.VOTE | RequestCode.PRE_VOTE:
+            return VoteRequest(
+                seq, fields.text("leaderId"), fields.number("term"), fields.number("ledgerEndIndex"),
+                fields.number("ledgerEndTerm"), code == RequestCode.PRE_VOTE, _ticket(fields), fields.flag("reform"),
+            )  # fmt: skip
+        case RequestCode.HEART_BEAT:
+            chain = unsigned(fields.optional_number("commitChain"))
+            commit_index = fields.number("commitIndex")
+            return HeartBeatRequest(seq, fields.text("leaderId"), fields.number("term"), commit_index, chain)
+        case RequestCode.LEADERSHIP_TRANSFER:
+            take = fields.number("takeLeadershipLedgerIndex")
+            return TransferRequest(seq, fields.number("term"), fields.text("transfereeId"), take, _ticket(fields))
+        case RequestCode.READ_INDEX:
+            return ReadIndexRequest(seq, fields.number("term"))
+        case RequestCode.PUSH:
+            return _json_push(fields, seq)
+    raise BodyError(f"request code {code} is not a member's")
+
+
+def _hello(fields: Fields, seq: int, *, answer: bool) -> Hello:
+    return Hello(
+        seq=seq,
+        group=fields.text("group"),
+        node_id=fields.text("node_id"),
+        store_id=fields.text("store_id"),
+        voter_state=fields.choice("voter_state", VoterState, VoterState.REJOINING),
+        end_index=fields.number("end_index"),
+        sealed_from=fields.number("sealed_from"),
+        peers_hash=fields.text("peers_hash"),
+        data_file_size=fields.number("data_file_size"),
+        index_file_size=fields.number("index_file_size"),
+        flush=fields.choice("flush", FlushMode, FlushMode.SYNC),
+        lease_reads=fields.flag("lease_reads"),
+        api_url=fields.optional_text("api_url"),
+        token=fields.optional_text("token"),
+        caps=tuple(str(cap) for cap in fields.items("caps")),
+        version_min=fields.number("version_min"),
+        version_max=fields.number("version_max"),
+        code=fields.code(),
+        detail=fields.optional_text("detail"),
+        recorded=fields.texts("recorded"),
+        answer=answer,
+    )
+
+
+def _ticket(fields: Fields) -> TransferTicket | None:
+    ticket = fields.nested("ticket")
+    if ticket is None:
+        return None
+    return TransferTicket(ticket.number("term"), ticket.text("transfereeId"), ticket.text("nonce"))
+
+
+def _json_push(fields: Fields, seq: int) -> PushRequest:
+    """DLedger's PUSH. An APPEND carries no link to the entry before it: that is for the receiver to settle (C8)."""
+    kinds = {kind.name: kind for kind in PushKind}
+    name = fields.text("type")
+    if name not in kinds:
+        raise BodyError(f"push type {name!r} is not known")
+    kind, term, commit_index = kinds[name], fields.number("term"), fields.number("commitIndex")
+    prev_index, prev_term = fields.number("preLogIndex"), fields.number("preLogTerm")
+    leader_id, epoch = fields.text("leaderId"), 0
+    if kind is PushKind.TRUNCATE:
+        return PushRequest(seq, kind, leader_id, term, epoch, commit_index, -1, -1, None, prev_index)
+    if kind is not PushKind.APPEND:
+        return PushRequest(seq, kind, leader_id, term, epoch, commit_index, prev_index, prev_term)
+    entries = []
+    for item in fields.items("entries"):
+        if not isinstance(item, dict):
+            raise BodyError("an entry is not an object")
+        entries.append(entry_of(Fields(item)))
+    if not entries:
+        raise BodyError("an APPEND without entries")
+    try:
+        slab = slab_of(b"".join(map(pack_record, entries)), entries[0].pos, None)
+    except (EntryError, ValueError) as error:
+        raise BodyError(str(error)) from None
+    if any(entry.index != slab.first_index + number for number, entry in enumerate(entries)):
+        raise BodyError("the entries of an APPEND are not consecutive")
+    return PushRequest(
+        seq, kind, leader_id, term, epoch, commit_index, prev_index, prev_term, None, slab.first_index, slab
+    )
+
+
+def decode_response(code: RequestCode, body: bytes, seq: int) -> Message:
+    """The JSON answer to our own request of that code. Raises BodyError."""
+    fields = load(body)
+    term = fields.number("term")
+    match code:
+        case RequestCode.HELLO:
+            return _hello(fields, seq, answer=True)
+        case RequestCode.VOTE | RequestCode.PRE_VOTE:
+            result = fields.choice("voteResult", VoteResult, VoteResult.UNKNOWN)
+            return VoteResponse(seq, term, result, code is RequestCode.PRE_VOTE)
+        case RequestCode.HEART_BEAT:
+            state = fields.choice("voterState", VoterState, VoterState.VOTER)
+            return HeartBeatResponse(seq, term, fields.code(), fields.number("endIndex"), state)
+        case RequestCode.LEADERSHIP_TRANSFER:
+            return TransferResponse(seq, term, fields.code())
+        case RequestCode.READ_INDEX:
+            read_index, end_index = fields.number("readIndex"), fields.number("endIndex")
+            return ReadIndexResponse(seq, term, fields.code(), read_index, end_index)
+        case RequestCode.PUSH:
+            x_term, x_index = fields.number("xTerm"), fields.number("xIndex")
+            return PushResponse(seq, fields.code(), 0, term, -1, -1, fields.number("endIndex"), x_term, x_index)
+    raise BodyError(f"request code {code} has no JSON answer")

@@ -1,0 +1,238 @@
+"""RocketMQ remoting frames (FORMATS 1): one framing for members, clients and plain DLedger.
+
+A frame is `int32 rest, u8 header type, u24 header bytes, header, body`. Headers are written as JSON and read in both
+forms, JSON and the binary ROCKETMQ one.
+
+Invariants: no length from the network is believed before it is bounded (16 MiB a frame), and no memory is taken for
+bytes that have not arrived: the decoder's buffer grows only as it fills.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024  # Netty's limit in the original; it counts the length field too
+PREFIX_BYTES: Final = 8
+BUFFER_BYTES_MIN: Final = 64 * 1024
+LANGUAGE: Final = "PYTHON"
+
+FLAG_RESPONSE: Final = 1
+FLAG_ONE_WAY: Final = 2
+
+_PREFIX = struct.Struct(">iI")
+_BINARY_HEAD = struct.Struct(">hbhiii")
+# The original's enum order (FORMATS 1).
+LANGUAGES: Final = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
+    "NODE_JS",
+)  # fmt: skip
+
+
+class HeaderType(IntEnum):
+    """How a frame's header is written."""
+
+    JSON = 0
+    BINARY = 1
+
+
+class FrameError(ValueError):
+    """The bytes are no frame: what follows on the connection cannot be told apart any more."""
+
+
+@dataclass(slots=True, frozen=True)
+class Frame:
+    """One request or response. `opaque` is the request's id, echoed in its response."""
+
+    code: int
+    opaque: int
+    body: bytes = b""
+    flag: int = 0
+    remark: str | None = None
+    ext_fields: Mapping[str, str] | None = None
+    language: str = LANGUAGE
+    version: int = 0
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_one_way(self) -> bool:
+        return bool(self.flag & FLAG_ONE_WAY)
+
+
+def encode_head(frame: Frame, body_bytes: int) -> bytes:
+    """Everything of a frame but its body, which has `body_bytes` bytes. Raises FrameError when it is too long."""
+    fields: dict[str, Any] = {"code": frame.code}
+    if frame.ext_fields is not None:
+        fields["extFields"] = dict(frame.ext_fields)
+    fields |= {"flag": frame.flag, "language": frame.language, "opaque": frame.opaque}
+    if frame.remark is not None:
+        fields["remark"] = frame.remark
+    fields |= {"serializeTypeCurrentRPC": "JSON", "version": frame.version}
+    return _prefixed(json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode(), body_bytes)
+
+
+def encode_plain_head(code: int, flag: int, opaque: int, body_bytes: int) -> bytes:
+    """`encode_head` for a frame without remark and fields: the hot path."""
+    header = (
+        f'{{"code":{code},"flag":{flag},"language":"{LANGUAGE}","opaque":{opaque},'
+        f'"serializeTypeCurrentRPC":"JSON","version":0}}'
+    )
+    return _prefixed(header.encode(), body_bytes)
+
+
+def _prefixed(header: bytes, body_bytes: int) -> bytes:
+    rest_bytes = 4 + len(header) + body_bytes
+    if rest_bytes + 4 > FRAME_BYTES_MAX:
+        raise FrameError(f"a frame of {rest_bytes + 4} bytes is over the limit of {FRAME_BYTES_MAX}")
+    return _PREFIX.pack(rest_bytes, HeaderType.JSON << 24 | len(header)) + header
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """The frame's bytes. Raises FrameError when it is too long."""
+    return encode_head(frame, len(frame.body)) + frame.body
+
+
+def response_to(request: Frame, body: bytes, code: int = 200, remark: str | None = None) -> Frame:
+    """The answer to a request."""
+    return Frame(code, request.opaque, body, FLAG_RESPONSE, remark)
+
+
+def _decode_json_header(header: bytes, body: bytes) -> Frame:
+    try:
+        fields = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"the header is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise FrameError("the header is not a JSON object")
+    code, opaque, flag = fields.get("code"), fields.get("opaque", 0), fields.get("flag", 0)
+    version, remark, ext = fields.get("version", 0), fields.get("remark"), fields.get("extFields")
+    for name, number in (("code", code), ("opaque", opaque), ("flag", flag), ("version", version)):
+        if type(number) is not int or not -(1 << 31) <= number < 1 << 31:
+            raise FrameError(f"the header's {name} is not an int32")
+    assert isinstance(code, int)
+    if remark is not None and not isinstance(remark, str):
+        raise FrameError("the header's remark is not a string")
+    if ext is not None and not (isinstance(ext, dict) and all(isinstance(value, str) for value in ext.values())):
+        raise FrameError("the header's extFields are not strings by name")
+    language = fields.get("language", LANGUAGE)
+    return Frame(code, opaque, body, flag, remark, ext, language if isinstance(language, str) else "OTHER", version)
+
+
+def _decode_binary_header(header: bytes, body: bytes) -> Frame:
+    try:
+        code, language, version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(header)
+        offset = _BINARY_HEAD.size
+        remark, offset = _text(header, offset, remark_bytes)
+        (ext_bytes,) = struct.unpack_from(">i", header, offset)
+        offset += 4
+        if ext_bytes < 0 or ext_bytes != len(header) - offset:
+            raise FrameError(f"the header's extFields claim {ext_bytes} of {len(header) - offset} bytes")
+        ext: dict[str, str] = {}
+        while offset < len(header):
+            (key_bytes,) = struct.unpack_from(">h", header, offset)
+            key, offset = _text(header, offset + 2, key_bytes)
+            (value_bytes,) = struct.unpack_from(">i", header, offset)
+            ext[key], offset = _text(header, offset + 4, value_bytes)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FrameError(f"the binary header is broken: {error}") from None
+    name = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER"
+    # The field is a signed int16 there: 50001 arrives as a negative number.
+    return Frame(code & 0xFFFF, opaque, body, flag, remark or None, ext or None, name, version)
+
+
+def _text(data: bytes, offset: int, size: int) -> tuple[str, int]:
+    if size < 0 or size > len(data) - offset:
+        raise FrameError(f"a text of {size} bytes where {len(data) - offset} are left")
+    return data[offset : offset + size].decode(), offset + size
+
+
+def decode_frame(data: bytes | bytearray | memoryview) -> Frame:
+    """The one frame that `data` is, exactly. Raises FrameError."""
+    if len(data) < PREFIX_BYTES:
+        raise FrameError(f"{len(data)} bytes are no frame")
+    rest_bytes, type_and_header = _PREFIX.unpack_from(data)
+    header_bytes = check_prefix(rest_bytes, type_and_header)
+    if len(data) != rest_bytes + 4:
+        raise FrameError(f"the frame says {rest_bytes + 4} bytes and has {len(data)}")
+    view = memoryview(data)
+    header = bytes(view[PREFIX_BYTES : PREFIX_BYTES + header_bytes])
+    body = bytes(view[PREFIX_BYTES + header_bytes :])
+    if type_and_header >> 24 == HeaderType.JSON:
+        return _decode_json_header(header, body)
+    return _decode_binary_header(header, body)
+
+
+def check_prefix(rest_bytes: int, type_and_header: int) -> int:
+    """Bounds a frame's two leading words; returns the header's length. Raises FrameError."""
+    if rest_bytes < 4 or rest_bytes + 4 > FRAME_BYTES_MAX:
+        if (rest_bytes >> 24) & 0xFF == 0x16:
+            raise FrameError("this looks like TLS; the port is configured for plain frames")
+        raise FrameError(f"a frame of {rest_bytes + 4} bytes: 8 to {FRAME_BYTES_MAX} are allowed")
+    kind, header_bytes = type_and_header >> 24, type_and_header & 0xFFFFFF
+    if kind not in (HeaderType.JSON, HeaderType.BINARY):
+        raise FrameError(f"unknown header type {kind}")
+    if header_bytes > rest_bytes - 4:
+        raise FrameError(f"a header of {header_bytes} bytes in a frame of {rest_bytes + 4}")
+    return header_bytes
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames, in a buffer that a BufferedProtocol reads straight into.
+
+    Usage: fill (part of) `writable()`, then `filled(n)` returns the frames that are complete.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(BUFFER_BYTES_MIN)
+        self._view = memoryview(self._buffer)
+        self._start = 0  # of the first byte not consumed
+        self._end = 0  # of what has arrived
+
+    @property
+    def buffer_bytes(self) -> int:
+        """How much memory this decoder holds."""
+        return len(self._buffer)
+
+    def writable(self) -> memoryview:
+        """Room for the next bytes; never empty."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > 16 * BUFFER_BYTES_MIN:  # one large frame does not hold its memory for ever
+                self._resize(BUFFER_BYTES_MIN)
+        if len(self._buffer) - self._end < BUFFER_BYTES_MIN // 8:
+            held = self._end - self._start
+            # Twice what arrived, whatever the frame claims; a frame is bounded, so this is too.
+            if held > len(self._buffer) // 2:
+                self._resize(min(2 * len(self._buffer), FRAME_BYTES_MAX + BUFFER_BYTES_MIN))
+            else:
+                self._view[:held] = bytes(self._view[self._start : self._end])
+                self._start, self._end = 0, held
+        return self._view[self._end :]
+
+    def _resize(self, size_bytes: int) -> None:
+        held = self._end - self._start
+        fresh = bytearray(size_bytes)
+        fresh[:held] = self._view[self._start : self._end]
+        self._buffer, self._view = fresh, memoryview(fresh)
+        self._start, self._end = 0, held
+
+    def filled(self, count: int) -> list[Frame]:
+        """`count` bytes were put into the last `writable()`. Raises FrameError at the first broken frame."""
+        self._end += count
+        frames: list[Frame] = []
+        while self._end - self._start >= PREFIX_BYTES:
+            rest_bytes, type_and_header = _PREFIX.unpack_from(self._buffer, self._start)
+            check_prefix(rest_bytes, type_and_header)
+            if self._end - self._start < rest_bytes + 4:
+                break
+            stop = self._start + rest_bytes + 4
+            frames.append(decode_frame(self._view[self._start : stop]))
+            self._start = stop
+        return frames

@@ -1,0 +1,269 @@
+"""The binary bodies between our own nodes and clients: slab push, its answer, fast append, fast read (SAFETY "Frames").
+
+Invariants: counts and lengths are checked against the bytes that are there before anything is taken apart; a slab that
+leaves `decode_push` has as many index records as entries and matches its CRC. What the records say is the store's to
+check (`verify_slab`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from itertools import accumulate, pairwise
+from typing import Final
+
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import BODY_BYTES_MAX, HEAD_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Slab, crc32
+from node.protocol.messages import PushKind, PushRequest, PushResponse
+
+VERSION: Final = 1
+FLAG_CHAIN_KNOWN: Final = 1
+PUSH_HEAD: Final = struct.Struct(">BBHqqqqIqIqIqII")
+PUSH_ANSWER: Final = struct.Struct(">iqqqqqqq")
+APPEND_HEAD: Final = struct.Struct(">iqI")
+APPEND_ANSWER: Final = struct.Struct(">iqqqB")
+READ_HEAD: Final = struct.Struct(">qiB")
+READ_ANSWER: Final = struct.Struct(">iqqqI")
+
+
+class BodyError(ValueError):
+    """A body breaks its format; nothing of it was used."""
+
+
+class AppendFlag(IntFlag):
+    """The flags of a fast append."""
+
+    ORDERED = 1
+
+
+class ReadMode(IntEnum):
+    """How fresh a fast read is. LEASE counts only where the group allows lease reads, else it is LINEARIZABLE."""
+
+    LINEARIZABLE = 0
+    LEASE = 1
+    FOLLOWER = 2
+    UNSAFE = 3
+
+
+class AppendedByte(IntEnum):
+    """What is known of an append's entries."""
+
+    YES = 0
+    NOT_APPENDED = 1
+    UNKNOWN = 2
+
+
+@dataclass(slots=True, frozen=True)
+class AppendRequest:
+    """Bodies to append as one contiguous run. `expected_index` -1: any."""
+
+    bodies: Sequence[bytes]
+    expected_index: int = -1
+    ordered: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class AppendAnswer:
+    """How a fast append ended."""
+
+    code: int
+    first_index: int
+    last_index: int
+    term: int
+    appended: AppendedByte
+    leader_id: str = ""
+    leader_address: str = ""
+    detail: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class ReadRequest:
+    """A range read of up to `limit_bytes`, at least one entry."""
+
+    from_index: int
+    limit_bytes: int
+    mode: ReadMode = ReadMode.LINEARIZABLE
+
+
+@dataclass(slots=True, frozen=True)
+class ReadAnswer:
+    """`records` holds `count` raw records from `first_index` on; `end_index` is the answering node's log end."""
+
+    code: int
+    committed_index: int
+    first_index: int
+    end_index: int
+    count: int
+    records: bytes = b""
+
+
+class PushEncoder:
+    """Writes pushes; remembers the CRC of the slab it saw last, which goes to every follower."""
+
+    def __init__(self) -> None:
+        self._slab: Slab | None = None
+        self._crc = 0
+
+    def encode(self, push: PushRequest) -> list[bytes]:
+        """The body in pieces, so that the slab is never copied: head, index records, records."""
+        slab = push.slab
+        flags = FLAG_CHAIN_KNOWN if push.prev_chain is not None else 0
+        head = (VERSION, push.kind, flags, push.dispatch_epoch, push.term, push.prev_index, push.prev_term)
+        chain = push.prev_chain or 0
+        if slab is None:
+            return [PUSH_HEAD.pack(*head, chain, push.first_index, 0, -1, 0, push.commit_index, 0, 0)]
+        if slab is not self._slab:
+            self._slab, self._crc = slab, crc32(slab.data)
+        packed = PUSH_HEAD.pack(
+            *head, chain, slab.first_index, slab.count, slab.pos, len(slab.data), push.commit_index,
+            slab.last_chain or 0, self._crc,
+        )  # fmt: skip
+        return [packed, slab.index_records, slab.data]
+
+
+def decode_push(body: bytes, leader_id: str, seq: int) -> PushRequest:
+    """A slab push from `leader_id`, which the connection's HELLO named. Raises BodyError."""
+    if len(body) < PUSH_HEAD.size:
+        raise BodyError(f"a slab push of {len(body)} bytes; its head alone takes {PUSH_HEAD.size}")
+    (
+        version, kind, flags, dispatch_epoch, term, prev_index, prev_term, prev_chain,
+        first_index, count, pos, slab_bytes, commit_index, last_chain, slab_crc,
+    ) = PUSH_HEAD.unpack_from(body)  # fmt: skip
+    if version != VERSION:
+        raise BodyError(f"slab push version {version}; this node speaks {VERSION}")
+    if kind > PushKind.TRUNCATE:
+        raise BodyError(f"slab push kind {kind} is not known")
+    units_end = PUSH_HEAD.size + count * INDEX_UNIT_BYTES
+    if len(body) != units_end + slab_bytes:
+        raise BodyError(f"a slab push of {len(body)} bytes says {units_end + slab_bytes}")
+    known = bool(flags & FLAG_CHAIN_KNOWN)
+    slab: Slab | None = None
+    if kind == PushKind.APPEND:
+        slab = _slab(body, units_end, first_index, count, pos, prev_chain if known else None, last_chain, slab_crc)
+    elif count or slab_bytes:
+        raise BodyError(f"{PushKind(kind).name} carries {count} entries")
+    chain = prev_chain if known else None
+    numbers = (dispatch_epoch, commit_index, prev_index, prev_term)
+    return PushRequest(seq, PushKind(kind), leader_id, term, *numbers, chain, first_index, slab)
+
+
+def _slab(
+    body: bytes, units_end: int, first: int, count: int, pos: int, prev_chain: int | None, last_chain: int, crc: int
+) -> Slab:
+    if count < 1 or first < 0 or pos < 0:
+        raise BodyError(f"APPEND of {count} entries from index {first} at position {pos}")
+    data = body[units_end:]
+    if crc32(data) != crc:
+        raise BodyError(f"the slab at {first} does not match its CRC")
+    units = body[PUSH_HEAD.size : units_end]
+    first_term: int = INDEX_UNIT.unpack_from(units)[4]
+    last_term: int = INDEX_UNIT.unpack_from(units, len(units) - INDEX_UNIT_BYTES)[4]
+    known_last = None if prev_chain is None else last_chain
+    return Slab(first, count, pos, data, units, first_term, last_term, prev_chain, known_last)
+
+
+def encode_push_answer(answer: PushResponse) -> bytes:
+    """A follower's answer, or its one-way durable ack."""
+    return PUSH_ANSWER.pack(
+        answer.code, answer.dispatch_epoch, answer.term, answer.verified_index, answer.durable_index,
+        answer.end_index, answer.x_term, answer.x_index,
+    )  # fmt: skip
+
+
+def decode_push_answer(body: bytes, seq: int) -> PushResponse:
+    """Raises BodyError."""
+    if len(body) != PUSH_ANSWER.size:
+        raise BodyError(f"a push answer of {len(body)} bytes; it takes {PUSH_ANSWER.size}")
+    code, *rest = PUSH_ANSWER.unpack(body)
+    return PushResponse(seq, response_code(code), *rest)
+
+
+def response_code(number: int) -> ResponseCode:
+    """The code of that number; UNKNOWN for one that is not listed."""
+    try:
+        return ResponseCode(number)
+    except ValueError:
+        return ResponseCode.UNKNOWN
+
+
+def encode_append(request: AppendRequest) -> list[bytes]:
+    """The body in pieces."""
+    bodies = request.bodies
+    flags = AppendFlag.ORDERED if request.ordered else AppendFlag(0)
+    head = APPEND_HEAD.pack(flags, request.expected_index, len(bodies))
+    lengths = struct.pack(f">{len(bodies)}I", *map(len, bodies))
+    return [head, lengths, *bodies]
+
+
+def decode_append(body: bytes) -> AppendRequest:
+    """Raises BodyError."""
+    if len(body) < APPEND_HEAD.size:
+        raise BodyError(f"an append of {len(body)} bytes; its head alone takes {APPEND_HEAD.size}")
+    flags, expected_index, count = APPEND_HEAD.unpack_from(body)
+    start = APPEND_HEAD.size + 4 * count
+    if start > len(body):
+        raise BodyError(f"{count} lengths do not fit an append of {len(body)} bytes")
+    lengths = struct.unpack_from(f">{count}I", body, APPEND_HEAD.size)
+    if start + sum(lengths) != len(body):
+        raise BodyError(f"an append of {len(body)} bytes says {start + sum(lengths)}")
+    bodies = [body[begin:end] for begin, end in pairwise(accumulate(lengths, initial=start))]
+    return AppendRequest(bodies, expected_index, bool(flags & AppendFlag.ORDERED))
+
+
+def encode_append_answer(answer: AppendAnswer) -> bytes:
+    """Texts are cut at 64 KiB."""
+    numbers = (answer.code, answer.first_index, answer.last_index, answer.term, answer.appended)
+    parts = [APPEND_ANSWER.pack(*numbers)]
+    for text in (answer.leader_id, answer.leader_address, answer.detail):
+        raw = text.encode()[:0xFFFF]
+        parts += (len(raw).to_bytes(2, "big"), raw)
+    return b"".join(parts)
+
+
+def decode_append_answer(body: bytes) -> AppendAnswer:
+    """Raises BodyError."""
+    try:
+        code, first_index, last_index, term, appended = APPEND_ANSWER.unpack_from(body)
+        offset = APPEND_ANSWER.size
+        texts: list[str] = []
+        for _ in range(3):
+            (size,) = struct.unpack_from(">H", body, offset)
+            if offset + 2 + size > len(body):
+                raise BodyError(f"a text of {size} bytes goes past the answer's end")
+            texts.append(body[offset + 2 : offset + 2 + size].decode(errors="replace"))
+            offset += 2 + size
+        return AppendAnswer(code, first_index, last_index, term, AppendedByte(appended), *texts)
+    except (struct.error, ValueError) as error:
+        raise BodyError(f"a broken append answer: {error}") from None
+
+
+def encode_read(request: ReadRequest) -> bytes:
+    return READ_HEAD.pack(request.from_index, request.limit_bytes, request.mode)
+
+
+def decode_read(body: bytes) -> ReadRequest:
+    """Raises BodyError."""
+    if len(body) != READ_HEAD.size:
+        raise BodyError(f"a read of {len(body)} bytes; it takes {READ_HEAD.size}")
+    from_index, limit_bytes, mode = READ_HEAD.unpack(body)
+    if from_index < 0 or limit_bytes < 1 or mode > ReadMode.UNSAFE:
+        raise BodyError(f"a read from {from_index} of {limit_bytes} bytes in mode {mode}")
+    return ReadRequest(from_index, min(limit_bytes, BODY_BYTES_MAX), ReadMode(mode))
+
+
+def encode_read_answer(answer: ReadAnswer) -> bytes:
+    numbers = (answer.code, answer.committed_index, answer.first_index, answer.end_index, answer.count)
+    return READ_ANSWER.pack(*numbers) + answer.records
+
+
+def decode_read_answer(body: bytes) -> ReadAnswer:
+    """Raises BodyError."""
+    if len(body) < READ_ANSWER.size:
+        raise BodyError(f"a read answer of {len(body)} bytes; its head alone takes {READ_ANSWER.size}")
+    code, committed_index, first_index, end_index, count = READ_ANSWER.unpack_from(body)
+    records = body[READ_ANSWER.size :]
+    if count * HEAD_BYTES > len(records):
+        raise BodyError(f"{count} records do not fit {len(records)} bytes")
+    return ReadAnswer(code, committed_index, first_index, end_index, count, records)

@@ -1,0 +1,133 @@
+"""JSON bodies: round trips of every message, fastjson's forms, and refusal of everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
+from node.protocol.entry import Entry
+from node.protocol.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    Hello,
+    Message,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    TransferRequest,
+    TransferResponse,
+    TransferTicket,
+    VoteRequest,
+    VoteResponse,
+)
+from node.transport.bodies import (
+    BodyError,
+    Fields,
+    decode_request,
+    decode_response,
+    dump,
+    encode_message,
+    entry_fields,
+    entry_of,
+    load,
+    request_code,
+)
+
+HELLO = Hello(
+    3, "g", "n1", "s1", VoterState.VOTER, 10, 0, "ab", 1024, 320, FlushMode.ASYNC, True, "http://127.0.0.1:1", None,
+    ("a",), 1, 2, ResponseCode.UNEXPECTED_ARGUMENT, "flush differs", {"n0": "s0"},
+)  # fmt: skip
+TICKET = TransferTicket(4, "n2", "nonce")
+REQUESTS: list[Message] = [
+    HELLO,
+    VoteRequest(3, "n1", 5, 10, 4),
+    VoteRequest(3, "n1", 5, 10, 4, True, None, True),
+    VoteRequest(3, "n1", 5, 10, 4, False, TICKET),
+    HeartBeatRequest(3, "n1", 5, 9, 0xFFFFFFFE),
+    HeartBeatRequest(3, "n1", 5),
+    TransferRequest(3, 5, "n2", 10, TICKET),
+    ReadIndexRequest(3, 5),
+]
+ANSWERS: list[tuple[RequestCode, Message]] = [
+    (RequestCode.VOTE, VoteResponse(3, 5, VoteResult.REJECT_ALREADY_VOTED)),
+    (RequestCode.PRE_VOTE, VoteResponse(3, 5, VoteResult.ACCEPT, True)),
+    (RequestCode.HEART_BEAT, HeartBeatResponse(3, 5, ResponseCode.TERM_NOT_READY, 7, VoterState.REJOINING)),
+    (RequestCode.LEADERSHIP_TRANSFER, TransferResponse(3, 5, ResponseCode.INCONSISTENT_TERM)),
+    (RequestCode.READ_INDEX, ReadIndexResponse(3, 5, ResponseCode.SUCCESS, 8, 9)),
+]
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("message", REQUESTS, ids=lambda message: type(message).__name__)
+def test_every_request_comes_back(message: Message) -> None:
+    code = request_code(message)
+    assert code is not None
+    assert decode_request(code, encode_message(message, "g", "n1", "n2"), 3) == message
+
+
+@pytest.mark.parametrize(("code", "message"), ANSWERS, ids=lambda value: str(value)[:24])
+def test_every_answer_comes_back(code: RequestCode, message: Message) -> None:
+    assert request_code(message) is None
+    assert decode_response(code, encode_message(message, "g", "n1", "n2"), 3) == message
+
+
+def test_a_hello_answer_is_marked_as_one() -> None:
+    found = decode_response(RequestCode.HELLO, encode_message(HELLO, "g", "n1", "n2"), 3)
+    assert isinstance(found, Hello)
+    assert found.answer
+    assert found.recorded == HELLO.recorded
+
+
+def test_keys_are_alphabetical_and_nulls_are_left_out() -> None:
+    assert dump({"b": 1, "a": None, "A": ""}) == b'{"A":"","b":1}'
+
+
+def test_crcs_are_signed_on_the_wire() -> None:
+    entry = Entry(1, 5, 2, 100, b"hello", 0, 0xFFFFFFFF, 0x7FFFFFFF)
+    fields = entry_fields(entry)
+    assert (fields["bodyCrc"], fields["chainCrc"]) == (-1, 0x7FFFFFFF)
+    assert entry_of(Fields(fields)) == entry
+    assert json.loads(encode_message(REQUESTS[4], "g", "n1", "n2"))["commitChain"] == -2
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    for code in RequestCode:
+        with pytest.raises(BodyError):
+            decode_request(code, data, 1)
+        with pytest.raises(BodyError):
+            decode_response(code, data, 1)
+
+
+@given(st.sampled_from(REQUESTS), st.data())
+def test_a_field_of_another_type_is_refused_or_read(message: Message, data: st.DataObject) -> None:
+    code = request_code(message)
+    assert code is not None
+    fields: dict[str, Any] = json.loads(encode_message(message, "g", "n1", "n2"))
+    fields[data.draw(st.sampled_from(sorted(fields)))] = data.draw(json_values)
+    with contextlib.suppress(BodyError):
+        assert type(decode_request(code, json.dumps(fields).encode(), 3)) is type(message)
+
+
+@given(st.dictionaries(st.sampled_from(["type", "entries", "term", "preLogIndex", "commitIndex"]), json_values))
+def test_a_json_push_of_any_shape_is_refused_or_read(fields: dict[str, Any]) -> None:
+    entry = {"index": fields.get("term"), "term": 1, "body": "eA==", "magic": 1}
+    for body in (fields, fields | {"type": "APPEND", "entries": [entry, fields.get("entries")]}):
+        with contextlib.suppress(BodyError):
+            assert decode_request(RequestCode.PUSH, json.dumps(body).encode(), 3) is not None
+
+
+def test_deeply_nested_json_is_refused() -> None:
+    with pytest.raises(BodyError):
+        load(b"[" * 100_000)
+    with pytest.raises(BodyError):
+        load(b'{"a":' + b"[" * 100_000)

@@ -1,0 +1,128 @@
+"""The frame codec: round trips, bounds, and that no bytes can make it crash, hang or take memory."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.transport.remoting import (
+    BUFFER_BYTES_MIN,
+    FRAME_BYTES_MAX,
+    Frame,
+    FrameDecoder,
+    FrameError,
+    decode_frame,
+    encode_frame,
+    encode_plain_head,
+)
+
+int32 = st.integers(-(1 << 31), (1 << 31) - 1)
+text = st.text(max_size=40).filter(lambda value: value.isprintable())
+frames = st.builds(
+    Frame,
+    code=int32,
+    opaque=int32,
+    body=st.binary(max_size=300),
+    flag=st.integers(0, 3),
+    remark=st.none() | text,
+    ext_fields=st.none() | st.dictionaries(text, text, max_size=3),
+    language=st.sampled_from(["JAVA", "PYTHON", "GO"]),
+    version=st.integers(0, 500),
+)
+
+
+def feed(decoder: FrameDecoder, data: bytes, step: int) -> list[Frame]:
+    found: list[Frame] = []
+    offset = 0
+    while offset < len(data):
+        room = decoder.writable()
+        assert len(room) > 0
+        piece = data[offset : offset + min(step, len(room))]
+        room[: len(piece)] = piece
+        found += decoder.filled(len(piece))
+        offset += len(piece)
+    return found
+
+
+@given(frames)
+def test_a_frame_comes_back(frame: Frame) -> None:
+    assert decode_frame(encode_frame(frame)) == frame
+
+
+@given(st.lists(frames, max_size=6), st.integers(1, 1000))
+def test_a_stream_is_cut_into_its_frames_however_it_arrives(sent: list[Frame], step: int) -> None:
+    assert feed(FrameDecoder(), b"".join(map(encode_frame, sent)), step) == sent
+
+
+@given(st.binary(max_size=400), st.integers(1, 100))
+def test_random_bytes_end_in_frames_or_an_error(data: bytes, step: int) -> None:
+    decoder = FrameDecoder()
+    with contextlib.suppress(FrameError):
+        feed(decoder, data, step)
+    assert decoder.buffer_bytes <= FRAME_BYTES_MAX + BUFFER_BYTES_MIN
+
+
+@given(frames, st.data())
+def test_mutated_frames_end_in_frames_or_an_error(frame: Frame, data: st.DataObject) -> None:
+    raw = bytearray(encode_frame(frame))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    decoder = FrameDecoder()
+    with contextlib.suppress(FrameError):
+        feed(decoder, bytes(raw), len(raw))
+    assert decoder.buffer_bytes <= 4 * BUFFER_BYTES_MIN
+
+
+def test_a_large_claim_takes_no_memory_before_its_bytes_arrive() -> None:
+    decoder = FrameDecoder()
+    assert feed(decoder, struct.pack(">iI", FRAME_BYTES_MAX - 4, 2) + b"{}", 10) == []
+    assert decoder.buffer_bytes == BUFFER_BYTES_MIN
+
+
+def test_a_frame_of_the_largest_size_passes_and_its_memory_is_given_back() -> None:
+    head = encode_plain_head(1, 0, 2, 0)
+    body = bytes(FRAME_BYTES_MAX - len(head))
+    decoder = FrameDecoder()
+    (frame,) = feed(decoder, encode_frame(Frame(1, 2, body)), 1 << 20)
+    assert len(frame.body) == len(body)
+    decoder.writable()
+    assert decoder.buffer_bytes == BUFFER_BYTES_MIN
+    with pytest.raises(FrameError, match="over the limit"):
+        encode_frame(Frame(1, 2, body + b"x"))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (struct.pack(">iI", FRAME_BYTES_MAX, 0), "are allowed"),
+        (struct.pack(">iI", 3, 0), "are allowed"),
+        (struct.pack(">iI", -1, 0), "are allowed"),
+        (struct.pack(">iI", 10, 7), "header of 7 bytes"),
+        (struct.pack(">iI", 10, 9 << 24), "header type 9"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "TLS"),
+        (struct.pack(">iI", 6, 2) + b"[]", "not a JSON object"),
+        (struct.pack(">iI", 6, 2) + b"{}", "code is not an int32"),
+    ],
+)
+def test_broken_prefixes_are_named(data: bytes, said: str) -> None:
+    with pytest.raises(FrameError, match=said):
+        feed(FrameDecoder(), data, 1000)
+
+
+def test_a_binary_header_is_read_and_its_code_is_unsigned() -> None:
+    ext = struct.pack(">h", 1) + b"k" + struct.pack(">i", 2) + b"vv"
+    header = struct.pack(">hbhiii", 50001 - 65536, 9, 3, 77, 2, 2) + b"hi" + struct.pack(">i", len(ext)) + ext
+    raw = struct.pack(">iI", 4 + len(header) + 4, 1 << 24 | len(header)) + header + b"body"
+    frame = decode_frame(raw)
+    assert frame == Frame(50001, 77, b"body", 2, "hi", {"k": "vv"}, "GO", 3)
+
+
+@given(st.binary(max_size=80))
+def test_random_binary_headers_end_in_a_frame_or_an_error(header: bytes) -> None:
+    raw = struct.pack(">iI", 4 + len(header), 1 << 24 | len(header)) + header
+    with contextlib.suppress(FrameError):
+        assert decode_frame(raw).body == b""

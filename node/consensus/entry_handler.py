@@ -76,7 +76,7 @@ class EntryHandler:
         if push.term < member.term:
             return ResponseCode.EXPIRED_TERM
         if push.term > member.term:
-            member.adopt_term(push.term, now, f"{sender} leads it")
+            member.adopt_term(push.term, now, f"{sender} leads term {push.term}")
         if member.role is Role.LEADER:
             member.two_leaders(sender, now)
             return ResponseCode.NOT_FOLLOWER

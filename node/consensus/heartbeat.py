@@ -31,7 +31,7 @@ def _judge(member: MemberState, sender: str, beat: HeartBeatRequest, now: int) -
     if beat.term < member.term:
         return ResponseCode.EXPIRED_TERM
     if beat.term > member.term:
-        member.adopt_term(beat.term, now, f"{sender} leads it")
+        member.adopt_term(beat.term, now, f"{sender} leads term {beat.term}")
         return ResponseCode.TERM_NOT_READY
     if member.role is Role.LEADER or member.leader_id not in (None, sender):
         member.two_leaders(sender, now)

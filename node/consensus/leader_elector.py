@@ -180,7 +180,7 @@ class LeaderElector:
         if this is None or answer.seq != this.seq or answer.pre != this.pre or sender in this.results:
             return
         if answer.term > member.term:
-            member.adopt_term(answer.term, now, f"{sender} knows it")
+            member.adopt_term(answer.term, now, f"{sender} knows term {answer.term}")
             self._round = None
             self._taking = None
             self._retry_soon(now)
@@ -259,7 +259,7 @@ class LeaderElector:
         if vote.term > member.term:
             if member.leader_alive(now) and not self._ticket_valid(vote):
                 return VoteResult.REJECT_ALREADY_HAS_LEADER  # without adopting its term (E4)
-            member.adopt_term(vote.term, now, f"{vote.candidate_id} campaigns in it")
+            member.adopt_term(vote.term, now, f"{vote.candidate_id} campaigns in term {vote.term}")
             self.stepped_down(now)
             return VoteResult.REJECT_TERM_NOT_READY
         if member.hard.voted_for != vote.candidate_id:

@@ -190,7 +190,7 @@ class Leadership:
     def handle_push_answer(self, sender: str, answer: PushResponse, now: int) -> None:
         member = self._member
         if answer.term > member.term:
-            member.adopt_term(answer.term, now, f"{sender} knows it")
+            member.adopt_term(answer.term, now, f"{sender} knows term {answer.term}")
             return
         if answer.term != member.term:
             return
@@ -208,7 +208,7 @@ class Leadership:
         """DLedger's parse of heartbeat results."""
         member = self._member
         if answer.term > member.term:
-            member.adopt_term(answer.term, now, f"{sender} knows it")
+            member.adopt_term(answer.term, now, f"{sender} knows term {answer.term}")
         elif answer.code is ResponseCode.SUCCESS and answer.term == member.term:
             self._membership.voter_state_seen(sender, answer.voter_state, now)
             self._heard(sender, answer.seq, now)

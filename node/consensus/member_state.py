@@ -87,7 +87,8 @@ class MemberState:
         # The follower's lease of its leader: the last frame from it, None once the lease is void.
         self.leader_contact_at: int | None = None
 
-        self.committed_index = min(store.recovered_commit_index, store.end_index)
+        # Only what is committed is ever removed from the front of a log.
+        self.committed_index = max(min(store.recovered_commit_index, store.end_index), store.base.index)
         self.durable_index = min(store.durable_index, store.end_index)
         self.verified_index = -1
         self.log_epoch = 0

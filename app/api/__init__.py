@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from app.api import access, clusters, nodes, operations, steering, users
+from app.api import access, clusters, demo, nodes, operations, steering, users
 
 router = APIRouter()
-for one in (clusters, nodes, steering, operations, access, users):
+for one in (clusters, nodes, steering, operations, access, users, demo):
     router.include_router(one.router)

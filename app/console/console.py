@@ -17,6 +17,7 @@ import httpx2
 from app.console import proxy
 from app.console.aggregate import ClusterInfo
 from app.console.cursors import before_id
+from app.console.demo import Demo
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound, TermMoved, UnknownCluster
 from app.console.history import History
 from app.console.nodes import Nodes, normal_control_url
@@ -52,6 +53,7 @@ class Console:
         self.operations_kept = Operations(sessions)
         self.events_kept = Events(sessions)
         self.history_kept = History(sessions, days=settings.history_days)
+        self.demo = Demo(settings, self.nodes)
         self.steering = Steering(self.nodes, self.operations_kept)
         self.watches: dict[str, Watch] = {}
         self.seed_problems: dict[str, str] = {}

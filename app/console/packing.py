@@ -43,10 +43,11 @@ def unpack(packed: bytes) -> dict[str, Column]:
         body = HEAD.size + names_bytes
         names = packed[HEAD.size : body].decode().split(",")
         wanted = len(names) * rows * 8
-        plain = zlib.decompressobj().decompress(packed[body:], wanted + 1)
+        reading = zlib.decompressobj()
+        plain = reading.decompress(packed[body:], wanted + 1)
     except (struct.error, zlib.error, UnicodeDecodeError) as error:
         raise ValueError(f"not a packed hour: {error}") from None
-    if len(plain) != wanted:
+    if len(plain) != wanted or not reading.eof:
         raise ValueError("a packed hour of the wrong length")
     columns = {}
     for place, name in enumerate(names):

@@ -1,0 +1,29 @@
+"""Breaking things on purpose: only in a console that a demo started."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.common import ConsoleDep, Json
+from app.console.demo import Break
+
+router = APIRouter(prefix="/demo", tags=["demo"])
+
+
+class Breakage(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    what: Break
+    node: Annotated[str | None, Field(max_length=64)] = None
+
+
+@router.post("/break")
+async def break_one(body: Breakage, console: ConsoleDep) -> Json:
+    return await console.demo.break_one(body.what, body.node)
+
+
+@router.get("/state")
+async def state(console: ConsoleDep) -> Json:
+    return await console.demo.state()

@@ -1,0 +1,121 @@
+"""Migrations: up, down and up again; what they build is what the models say."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, inspect
+from sqlalchemy.engine import Engine
+
+from app.db.base import parse_time, rfc3339
+from app.db.engine import downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
+from app.db.models import Base, Cluster
+from app.db.repositories import Clusters, Operations, meta
+from tests.unit.console_kit import run
+
+if importlib.util.find_spec("app.db.audits") is not None:
+    importlib.import_module("app.db.audits")
+
+
+def opened(tmp_path: Path) -> tuple[str, Engine]:
+    url = f"sqlite:///{tmp_path / 'new' / 'console.db'}"
+    upgrade(url)
+    return url, create_engine(sync_url(url))
+
+
+def test_migrations_build_what_the_models_say(tmp_path: Path) -> None:
+    _, engine = opened(tmp_path)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+    engine.dispose()
+
+
+def test_down_and_up_again(tmp_path: Path) -> None:
+    url, engine = opened(tmp_path)
+    upgrade(url)
+    downgrade(url, "base")
+    assert set(inspect(engine).get_table_names()) == {"alembic_version"}
+    upgrade(url)
+    assert set(Base.metadata.tables) <= set(inspect(engine).get_table_names())
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("given", "driver"),
+    [
+        ("console.db", "sqlite+aiosqlite"),
+        ("sqlite:///console.db", "sqlite+aiosqlite"),
+        ("postgresql://h/db", "postgresql+psycopg"),
+        ("postgresql+asyncpg://h/db", "postgresql+asyncpg"),
+    ],
+)
+def test_urls_get_an_async_driver(given: str, driver: str) -> None:
+    assert normal_url(given).drivername == driver
+
+
+def test_times_keep_their_zone(tmp_path: Path) -> None:
+    async def work() -> None:
+        engine = open_engine(url)
+        sessions = open_sessions(engine)
+        there = datetime(2026, 1, 1, 12, 0, tzinfo=timezone(timedelta(hours=5)))
+        async with sessions() as db, db.begin():
+            db.add(Cluster(id="a", name="a", group="a", created_at=there))
+        async with sessions() as db:
+            row = await db.get(Cluster, "a")
+            assert row is not None and row.created_at == there and row.created_at.tzinfo is UTC
+        await engine.dispose()
+
+    url, engine = opened(tmp_path)
+    engine.dispose()
+    run(work())
+    assert parse_time(rfc3339(datetime(2026, 1, 1, tzinfo=UTC))) == datetime(2026, 1, 1, tzinfo=UTC)
+    with pytest.raises(ValueError, match="zone"):
+        parse_time("2026-01-01T00:00:00")
+
+
+def test_what_ran_when_the_console_died_is_unknown_afterwards(tmp_path: Path) -> None:
+    async def work() -> None:
+        engine = open_engine(url)
+        operations = Operations(open_sessions(engine))
+        first, new = await operations.open("demo", "transfer", "ann", node_id="n0", key="k", progress={})
+        same, again = await operations.open("demo", "transfer", "ann", node_id="n0", key="k", progress={})
+        other, fresh = await operations.open("demo", "transfer", "bea", node_id="n0", key="k", progress={})
+        assert (new, again, fresh) == (True, False, True) and first["id"] == same["id"] != other["id"]
+        await operations.set(other["id"], state="done")
+        assert await operations.orphaned() == 1
+        after = await operations.get(first["id"])
+        assert after is not None and after["state"] == "unknown" and "restarted" in after["problem"]["detail"]
+        assert [one["state"] for one in await operations.list("demo", 10)] == ["done", "unknown"]
+        await engine.dispose()
+
+    url, engine = opened(tmp_path)
+    engine.dispose()
+    run(work())
+
+
+def test_groups_of_one_name_stay_apart_and_a_known_one_is_updated(tmp_path: Path) -> None:
+    async def work() -> None:
+        engine = open_engine(url)
+        clusters = Clusters(open_sessions(engine))
+        first = await clusters.save(None, "Orders & Co", [("n0", "h:1", "http://h:1"), ("n1", "h:2", None)])
+        again = await clusters.save(None, "Orders & Co", [("n1", "h:2", "http://h:2")])
+        other = await clusters.save(None, "Orders & Co", [("x0", "g:1", "http://g:1")])
+        assert (first.id, again.id, other.id) == ("orders-co", "orders-co", "orders-co-2")
+        rows = {row.id: {node.node_id: node.control_url for node in row.nodes} for row in await clusters.all()}
+        assert rows["orders-co"] == {"n0": "http://h:1", "n1": "http://h:2"}
+        await clusters.remove("orders-co")
+        assert [row.id for row in await clusters.all()] == ["orders-co-2"]
+        sessions = open_sessions(engine)
+        assert await meta(sessions, "instance", "a") == await meta(sessions, "instance", "b") == "a"
+        await engine.dispose()
+
+    url, engine = opened(tmp_path)
+    engine.dispose()
+    run(work())

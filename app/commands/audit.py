@@ -38,8 +38,8 @@ def audit(
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="A cluster that a console knows.")] = None,
     console: Annotated[str | None, typer.Option(metavar="URL", help="That console.")] = None,
     depth: Annotated[Depth | None, typer.Option(help="How much is read; bytes by default.")] = None,
-    from_index: Annotated[int | None, typer.Option("--from", min=0, help="Not below this index.")] = None,
-    to_index: Annotated[int | None, typer.Option("--to", min=0, help="Not above this index.")] = None,
+    from_index: Annotated[int | None, typer.Option("--from", metavar="N", min=0, help="Not below this index.")] = None,
+    to_index: Annotated[int | None, typer.Option("--to", metavar="N", min=0, help="Not above this index.")] = None,
     master: Annotated[str | None, typer.Option(metavar="URL", help="The Spark master; local[*] by default.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write findings there as Parquet.")] = None,
     ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The CA of the control planes.")] = None,
@@ -48,7 +48,7 @@ def audit(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Compare the replicas entry by entry, and classify every difference."""
+    """Compare what the replicas really hold."""
     if not nodes and not stores and cluster is None:
         raise Failure(
             Exit.USAGE, "audit what? give --node URL and --store [ID=]DIR (each repeatable), or --cluster NAME"

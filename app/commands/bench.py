@@ -34,11 +34,11 @@ def _measured(work: Any) -> dict[str, Any]:
 @commands.command()
 def append(
     flush: FlushOption = "sync",
-    body_bytes: Annotated[int, typer.Option(min=1, max=1024 * 1024, help="Size of a body.")] = 256,
-    in_flight: Annotated[int, typer.Option(min=1, max=8192, help="Single appends at once.")] = 2048,
-    batch: Annotated[int, typer.Option(min=2, max=10_000, help="Entries in a batch.")] = 1000,
-    seconds: Annotated[float, typer.Option(min=0.2, help="How long each case runs in each round.")] = 3.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 3,
+    body_bytes: Annotated[int, typer.Option(metavar="N", min=1, max=1024 * 1024, help="Size of a body.")] = 256,
+    in_flight: Annotated[int, typer.Option(metavar="N", min=1, max=8192, help="Single appends at once.")] = 2048,
+    batch: Annotated[int, typer.Option(metavar="N", min=2, max=10_000, help="Entries in a batch.")] = 1000,
+    seconds: Annotated[float, typer.Option(metavar="N", min=0.2, help="How long each case runs in each round.")] = 3.0,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Rounds; medians are reported.")] = 3,
     against: Annotated[
         str | None, typer.Option(metavar="pysyncobj", help="Measure this one too, in turn, in the same run.")
     ] = None,
@@ -68,7 +68,7 @@ def append(
 
 @commands.command()
 def failover(
-    runs: Annotated[int, typer.Option(min=1, max=1000, help="How often the leader is killed.")] = 10,
+    runs: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How often the leader is killed.")] = 10,
     load: Annotated[bool, typer.Option("--load", help="Appends go on meanwhile.")] = False,
     flush: FlushOption = "sync",
     as_json: JsonOption = False,

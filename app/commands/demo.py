@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from app.demo.state import DemoState
 
 commands = typer.Typer(
-    help="Run three members, a console and a message stream; Ctrl-C ends it.",
+    help="Three members, a console, real messages.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -42,10 +42,12 @@ class Break(StrEnum):
 @commands.callback()
 def demo(
     context: typer.Context,
-    rate: Annotated[float, typer.Option(min=0.1, max=100_000, help="Messages a second.")] = 200.0,
-    max_mb: Annotated[int, typer.Option(min=1, help="Stop feeding after this many megabytes of messages.")] = 256,
+    rate: Annotated[float, typer.Option(metavar="N", min=0.1, max=100_000, help="Messages a second.")] = 200.0,
+    max_mb: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Stop feeding after this many megabytes of messages.")
+    ] = 256,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Feed the lines of this file instead.")] = None,
-    members: Annotated[int, typer.Option(min=1, max=7, help="How many members.")] = 3,
+    members: Annotated[int, typer.Option(metavar="N", min=1, max=7, help="How many members.")] = 3,
     flush: Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")] = "sync",
     no_console: Annotated[bool, typer.Option("--no-console", help="A live table in this terminal instead.")] = False,
     headless: Annotated[bool, typer.Option("--headless", help="Neither console nor table.")] = False,
@@ -132,7 +134,7 @@ def break_(
     pid: Annotated[int | None, typer.Option(help="Which demo, if several run.")] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Break one thing in the running demo; says what it did and what to watch."""
+    """Break one thing in the running demo."""
     broken = ask_door(chosen_demo(pid), what.value, node)
     if as_json:
         show_json(broken)

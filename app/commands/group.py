@@ -153,7 +153,7 @@ def status(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show what every member holds, who leads, and whether the quorum stands."""
+    """Show what every member holds and who leads."""
     target = target_of(peers, node, group, config, token_file)
     summary = run_async(lambda: ask_group(target))
     if as_json:
@@ -169,8 +169,12 @@ def transfer(
     to: Annotated[
         str | None, typer.Argument(metavar="[MEMBER]", help="Who shall lead; the best one if absent.")
     ] = None,
-    if_term: Annotated[int | None, typer.Option(min=0, help="Only if the group is still in this term.")] = None,
-    deadline_ms: Annotated[int, typer.Option(min=100, max=600_000, help="Give up after this long.")] = 5000,
+    if_term: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Only if the group is still in this term.")
+    ] = None,
+    deadline_ms: Annotated[
+        int, typer.Option(metavar="N", min=100, max=600_000, help="Give up after this long.")
+    ] = 5000,
     peers: PeersOption = None,
     node: NodeOption = None,
     group: GroupOption = None,
@@ -178,7 +182,7 @@ def transfer(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Move leadership to another member; says how it ended."""
+    """Move leadership to another member."""
     target = target_of(peers, node, group, config, token_file)
     if to is not None and to not in target.peers:
         raise Failure(Exit.USAGE, f"{to} is no member of {target.group} (known: {', '.join(sorted(target.peers))})")

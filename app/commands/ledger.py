@@ -126,11 +126,13 @@ class Tally:
 def append(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="What to append; - is standard input.")] = "-",
     split: Annotated[Split, typer.Option(help="How the input becomes entries.", case_sensitive=False)] = Split.LINES,
-    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Entries per request.")] = 500,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Entries per request.")] = 500,
     expected_index: Annotated[
-        int | None, typer.Option(min=0, help="Append only if the first entry gets this index.")
+        int | None, typer.Option(metavar="N", min=0, help="Append only if the first entry gets this index.")
     ] = None,
-    deadline_s: Annotated[float, typer.Option(min=0.1, help="Give up on one request after this many seconds.")] = 10.0,
+    deadline_s: Annotated[
+        float, typer.Option(metavar="N", min=0.1, help="Give up on one request after this many seconds.")
+    ] = 10.0,
     peers: PeersOption = None,
     node: NodeOption = None,
     group: GroupOption = None,
@@ -138,7 +140,7 @@ def append(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Append entries from a file or standard input."""
+    """Append entries from a file or stdin."""
     target = target_of(peers, node, group, config, token_file)
     tally = Tally()
     source = _open(file)
@@ -219,8 +221,10 @@ def print_entry(entry: Entry, as_json: bool) -> None:
 
 
 def get(
-    index: Annotated[int, typer.Argument(min=0, help="The first index to read.")],
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=100_000, help="How many indexes to read.")] = 1,
+    index: Annotated[int, typer.Argument(metavar="INDEX", min=0, help="The first index to read.")],
+    count: Annotated[
+        int, typer.Option("--count", "-n", metavar="N", min=1, max=100_000, help="How many indexes to read.")
+    ] = 1,
     peers: PeersOption = None,
     node: NodeOption = None,
     group: GroupOption = None,
@@ -228,7 +232,7 @@ def get(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Read committed entries by index (linearizable)."""
+    """Read committed entries by index."""
     target = target_of(peers, node, group, config, token_file)
 
     async def work() -> list[Entry]:
@@ -255,8 +259,10 @@ def get(
 
 
 def tail(
-    from_index: Annotated[int | None, typer.Option("--from", min=0, help="Start at this index.")] = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Without --from: the last N entries.")] = 10,
+    from_index: Annotated[int | None, typer.Option("--from", metavar="N", min=0, help="Start at this index.")] = None,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="N", min=0, help="Without --from: the last N entries.")
+    ] = 10,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as entries are committed.")] = False,
     peers: PeersOption = None,
     node: NodeOption = None,
@@ -265,7 +271,7 @@ def tail(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Print the newest committed entries, and follow the log."""
+    """Print the newest entries; -f follows."""
     target = target_of(peers, node, group, config, token_file)
 
     async def work() -> None:

@@ -46,7 +46,7 @@ def node(
     config: ConfigOption = None,
     settings: SetOption = None,
 ) -> int:
-    """Run one member: the engine and its control plane, until a signal."""
+    """Run one member: engine and control plane."""
     given: dict[str, Any] = {
         "node.id": member_id,
         "node.group": group,
@@ -102,7 +102,10 @@ def console(
     settings: SetOption = None,
     demo_control: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> int:
-    """Run the web console. Its first user comes in by `quorumscope user link`."""
+    """Run the web console.
+
+    Its first user comes in by the link that `quorumscope user link` prints.
+    """
     given: dict[str, Any] = {
         "console.address": listen,
         "console.db_url": db,

@@ -15,7 +15,9 @@ import typer
 from app.commands.common import Exit, Failure, JsonOption, say, show_json
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="DATA/dledger-<id>, or DATA itself if it holds one.")]
-SizeOption = Annotated[int | None, typer.Option(min=1, help="Only where it cannot be told from the files.")]
+SizeOption = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Only where it cannot be told from the files.")
+]
 
 commands = typer.Typer(help="Look at a store's files.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -51,7 +53,7 @@ def inspect(
     index_file_size: SizeOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Say what a store holds: ranges, terms, files, checkpoint, truncations."""
+    """Say what a store holds."""
     found = _reader(directory, data_file_size, index_file_size).inspect()
     if as_json:
         show_json(found)
@@ -67,7 +69,7 @@ def verify(
     index_file_size: SizeOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Read every byte of a store and check every rule that a record has to keep."""
+    """Read every byte and check every record."""
     reader = _reader(directory, data_file_size, index_file_size)
     report = json_of(reader.verify(progress=_progress))
     if as_json:

@@ -1,0 +1,130 @@
+"""The command line's manners: exit codes, one-line errors, and help that lists only what works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.cli import one_line, run
+from app.commands.common import Exit
+
+PEERS = "n0-127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No configuration and no demo of the machine that the tests run on."""
+    for name in ("QUORUMSCOPE_PEERS", "QUORUMSCOPE_CONFIG", "QUORUMSCOPE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nosuch"], "No such command"),
+        (["--nosuch"], "No such option"),
+        (["status"], "which group?"),
+        (["status", "--pers", PEERS], "--peers"),
+        (["status", "--peers", "n0"], "peers"),
+        (["status", "--peers", PEERS, "--node", "http://127.0.0.1:1"], "not both"),
+        (["status", "--config", "nope.toml"], "nope.toml: there is no such file"),
+        (["append", "/nope", "--peers", PEERS], "/nope"),
+        (["append", "--split", "words"], "--split"),
+        (["append", "--batch", "0"], "--batch"),
+        (["get"], "INDEX"),
+        (["get", "x"], "valid integer"),
+        (["get", "-1"], "-1"),
+        (["tail", "--from", "-3"], "--from"),
+        (["transfer", "n9", "--peers", PEERS], "n9 is no member"),
+        (["node"], "[peers] is empty"),
+        (["node", "--id", "n1", "--peers", PEERS], '"n1" is not one of [peers]'),
+        (["node", "--id", "n0", "--peers", "n0-10.0.0.1:1"], "allow_plaintext"),
+        (["node", "--id", "n0", "--peers", PEERS, "--set", "node.x=1"], "unknown key node.x"),
+        (["console", "--listen", "nowhere"], "console.address"),
+        (["console", "--listen", "0.0.0.0:8421"], "--behind-proxy"),
+        (["audit"], "audit what?"),
+        (["audit", "--cluster", "c", "--store", "d"], "not both"),
+        (["audit", "--store", "d", "--depth", "deep"], "--depth"),
+        (["audit", "--store", "d", "--from", "9", "--to", "3"], "above"),
+        (["store", "verify", "/nope"], "no such directory"),
+        (["store", "verify", "/"], "is no store"),
+        (["config", "check", "--set", "node.x=1"], "unknown key node.x"),
+        (["config", "check", "--for-node"], "[peers] is empty"),
+        (["user", "link", "--role", "boss"], '"boss"'),
+        (["bench", "append", "--against", "raft"], "pysyncobj"),
+        (["bench", "append", "--flush", "never"], "sync or async"),
+        (["demo", "--file", "/nope"], "/nope"),
+        (["demo", "--flush", "never"], "sync or async"),
+        (["demo", "break", "heart"], "flip"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_64(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == Exit.USAGE == 64
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("quorumscope")
+    assert says in said.err
+
+
+def test_an_unknown_variable_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QUORUMSCOPE_NODE__FLUHS", "sync")
+    assert run(["config", "check"]) == 64
+    assert "did you mean QUORUMSCOPE_NODE__FLUSH?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "--node", "http://127.0.0.1:1"],
+        ["tail", "--node", "127.0.0.1:1"],
+        ["demo", "break", "flip"],
+        ["demo", "break", "kill", "--pid", "1"],
+    ],
+)
+def test_what_is_not_there_is_69(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == Exit.UNREACHABLE == 69
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+
+
+def test_help_lists_what_works_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    listed = {line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.startswith("  ")}
+    built = {
+        "node", "console", "status", "transfer", "append", "get", "tail", "audit", "demo", "store", "config", "db",
+        "user", "bench",
+    }  # fmt: skip
+    assert built <= listed
+    assert not listed & {"members", "export", "sidecar", "simulate", "prove", "repair", "adopt"}
+    assert "..." not in text.partition("Commands:")[2], "every summary fits its line"
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "node", "console", "status", "transfer", "append", "get", "tail", "audit", "demo", "demo break",
+        "store inspect", "store verify", "config check", "config show", "db upgrade", "user link", "bench append",
+        "bench failover",
+    ],
+)  # fmt: skip
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"Usage: quorumscope {command} ")
+    assert "range>" not in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("quorumscope 0.")
+
+
+def test_one_line() -> None:
+    assert one_line("a\n  b.\n") == "a b"

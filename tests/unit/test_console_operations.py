@@ -1,0 +1,198 @@
+"""Leadership transfer: checked before, followed to its end, never claimed, never asked twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.console import operations as operations_module
+from app.console.preflight import preflight
+from tests.unit.console_kit import Kit, Person, run, running
+from tests.unit.fake_control import FakeGroup
+
+PATH = "/api/v1/clusters/demo/leadership-transfer"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations_module, "POLL_S", 0.01)
+
+
+async def ended(kit: Kit, person: Person, operation_id: str) -> dict[str, Any]:
+    task = kit.console.steering.tasks.get(operation_id)
+    if task is not None:
+        await task
+    found: dict[str, Any] = (await person.get(f"/api/v1/operations/{operation_id}")).json()
+    return found
+
+
+def test_a_transfer_is_followed_to_its_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        group.operation_steps = 5
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            olga = await kit.person("olga", "operator")
+            asked = await olga.change("POST", PATH, json={"to": "n1", "if_term": 4})
+            assert asked.status_code == 202 and asked.json()["state"] == "running"
+            assert asked.headers["location"] == f"/api/v1/operations/{asked.json()['id']}"
+            done = await ended(kit, olga, asked.json()["id"])
+            assert done["state"] == "done" and done["outcome"] == {"leader_id": "n1", "term": 5}
+            assert done["requested_by"] == "olga" and done["progress"]["node_operation_id"]
+            await kit.until(lambda: kit.console.group_view("demo")["leader_id"] == "n1")
+            listed = (await olga.get("/api/v1/operations")).json()
+            assert [one["id"] for one in listed["items"]] == [done["id"]]
+            assert (await olga.change("DELETE", f"/api/v1/operations/{done['id']}")).status_code == 409
+
+    run(work())
+
+
+def test_the_same_key_transfers_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            olga = await kit.person("olga", "operator")
+            ids = set()
+            for _ in range(3):
+                headers = {"idempotency-key": "k1"}
+                answer = await olga.change("POST", PATH, json={"to": "n1", "if_term": None}, headers=headers)
+                ids.add(answer.json().get("id"))
+                if len(ids) == 1:
+                    await ended(kit, olga, answer.json()["id"])
+            posts = [one for one in group.requests if one.url.path.endswith("leadership-transfer")]
+            assert len(ids - {None}) == 1 and len(posts) == 1
+
+    run(work())
+
+
+def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            olga = await kit.person("olga", "operator")
+            checked = (await olga.change("POST", PATH, json={"to": "n2", "dry_run": True})).json()
+            assert checked["dry_run"] and checked["allowed"] and checked["to"] == "n2"
+            assert '"Authorization: Bearer $QUORUMSCOPE_TOKEN"' in checked["commands"]["curl"]
+            assert checked == {"dry_run": True, **(await olga.get(f"{PATH}?to=n2")).json()}
+            assert not [one for one in group.requests if one.method == "POST"]
+
+    run(work())
+
+
+def moved_term(group: FakeGroup) -> dict[str, Any]:
+    return {"to": "n1", "if_term": 3}
+
+
+def to_itself(group: FakeGroup) -> dict[str, Any]:
+    return {"to": "n0"}
+
+
+def to_nobody(group: FakeGroup) -> dict[str, Any]:
+    return {"to": "n9"}
+
+
+def to_a_laggard(group: FakeGroup) -> dict[str, Any]:
+    group.nodes["n1"].end = 10
+    group.nodes["n0"].end = 50_000
+    return {"to": "n1"}
+
+
+def to_somebody_unheard(group: FakeGroup) -> dict[str, Any]:
+    group.nodes["n1"].ack_ms = 60_000
+    return {"to": "n1"}
+
+
+def too_long(group: FakeGroup) -> dict[str, Any]:
+    return {"to": "n1", "deadline_ms": 600_000}
+
+
+@pytest.mark.parametrize(
+    ("arrange", "status"),
+    [
+        (moved_term, 412),
+        (to_itself, 409),
+        (to_nobody, 409),
+        (to_a_laggard, 409),
+        (to_somebody_unheard, 409),
+        (too_long, 422),
+    ],
+)
+def test_what_is_refused_before_the_leader_is_asked(
+    tmp_path: Path, arrange: Callable[[FakeGroup], dict[str, Any]], status: int
+) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        body = arrange(group)
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            olga = await kit.person("olga", "operator")
+            refused = await olga.change("POST", PATH, json=body)
+            assert refused.status_code == status and refused.json()["detail"]
+            assert not [one for one in group.requests if one.method == "POST"]
+            assert (await olga.get("/api/v1/operations")).json()["items"] == []
+
+    run(work())
+
+
+def test_the_leaders_refusal_is_the_operations_problem(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            olga = await kit.person("olga", "operator")
+            group.term += 1  # moves between our look and the leader's
+            asked = await olga.change("POST", PATH, json={"to": "n1", "if_term": 4})
+            if asked.status_code == 412:
+                return  # the next sample was quicker; that refusal has its own test
+            failed = await ended(kit, olga, asked.json()["id"])
+            assert failed["state"] == "failed" and failed["problem"]["code"] == 501
+
+    run(work())
+
+
+def test_an_answer_that_never_came_is_unknown(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        group.silent_on_transfer = True
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            olga = await kit.person("olga", "operator")
+            asked = await olga.change("POST", PATH, json={"to": "n1"})
+            after = await ended(kit, olga, asked.json()["id"])
+            assert after["state"] == "unknown" and after["problem"]["title"] == "Outcome unknown"
+
+    run(work())
+
+
+def test_a_console_that_restarts_says_unknown(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        group.operation_steps = 10**9
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            olga = await kit.person("olga", "operator")
+            operation_id = (await olga.change("POST", PATH, json={"to": "n1"})).json()["id"]
+        async with running(tmp_path, group) as kit:
+            olga = await kit.person("olga", "operator")
+            after = (await olga.get(f"/api/v1/operations/{operation_id}")).json()
+            assert after["state"] == "unknown"
+
+    run(work())
+
+
+def test_no_leader_no_transfer(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            group.lead(None)
+            await kit.until(lambda: kit.console.group_view("demo")["leader_id"] is None)
+            checked = preflight(kit.console.group_view("demo"), None)
+            assert not checked["allowed"] and checked["to"] is None
+
+    run(work())

@@ -1,0 +1,89 @@
+"""The console as a process: it says where it listens, ends on Ctrl-C with a stream open, and names a port in use."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from app.security.links import issue
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def console(tmp_path: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "app.console.server", "--db", str(tmp_path / "console.db"), *more]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())["url"]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=10)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_works_with_a_page_open(tmp_path: Path, ending: signal.Signals) -> None:
+    link = issue(str(tmp_path / "console.db"), "ann", "admin")
+    with console(tmp_path, "--listen", "127.0.0.1:0") as (process, url):
+        # The socket is bound before the app is up: the request simply waits.
+        with httpx2.Client(base_url=url, timeout=30, trust_env=False) as browser:
+            assert browser.post(link, headers={"origin": url}).status_code == 303
+            assert browser.get("/api/v1/me").json()["name"] == "ann"
+            raw = socket.create_connection((urlsplit(url).hostname or "", urlsplit(url).port or 0), timeout=30)
+            cookie = "; ".join(f"{key}={value}" for key, value in browser.cookies.items())
+            page = next(iter(live_pages()), None)
+            path = f"/live/{page}" if page else "/api/v1/me"
+            host = urlsplit(url).netloc
+            raw.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n".encode())
+            assert raw.recv(64).startswith(b"HTTP/1.1 200")
+            process.send_signal(ending)
+            process.wait(timeout=5)
+            raw.close()
+        assert process.returncode in (0, -ending)
+        assert process.stderr is not None and "Traceback" not in process.stderr.read()
+
+
+def live_pages() -> list[str]:
+    from app.console.app import live_pages as pages
+
+    return [name for name in pages() if name == "clusters"]
+
+
+@pytest.mark.process
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = [
+            sys.executable,
+            "-m",
+            "app.console.server",
+            "--db",
+            str(tmp_path / "c.db"),
+            "--listen",
+            f"127.0.0.1:{port}",
+        ]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 69 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and f"port {port} on 127.0.0.1 is in use" in done.stderr
+
+
+@pytest.mark.process
+def test_plain_http_beyond_loopback_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "app.console.server", "--db", str(tmp_path / "c.db"), "--listen", "0.0.0.0:0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 64 and "--behind-proxy" in done.stderr

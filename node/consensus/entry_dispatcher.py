@@ -91,6 +91,8 @@ class EntryDispatcher:
         """A new connection; `end_index` is what its HELLO said."""
         self.connected = True
         reason = f"connected; its log ends at {end_index}"
+        if end_index < self.match_index:
+            self._note_moved_backwards(end_index, now)
         self._compare_anew(DispatcherEvent.RECONNECTED, reason, max(end_index, -1), now)
 
     def lost_now(self) -> None:
@@ -108,9 +110,13 @@ class EntryDispatcher:
             self._moved_backwards(end_index, now)
 
     def _moved_backwards(self, end_index: int, now: int) -> None:
-        reason = f"its log ends at {end_index}, it had matched up to {self.match_index}"
-        self._member.event("peer_moved_backwards", now, "warning", peer=self.peer_id, text=reason)
+        reason = self._note_moved_backwards(end_index, now)
         self._compare_anew(DispatcherEvent.MOVED_BACKWARDS, reason, end_index, now)
+
+    def _note_moved_backwards(self, end_index: int, now: int) -> str:
+        text = f"its log ends at {end_index}, it had matched up to {self.match_index}"
+        self._member.event("peer_moved_backwards", now, "warning", peer=self.peer_id, text=text)
+        return text
 
     def _stand_back(self, event: DispatcherEvent, alarm: str, reason: str, now: int) -> None:
         self._step(event, reason, now)
@@ -295,8 +301,10 @@ class EntryDispatcher:
         sent = self.window.answered(answer.seq, answer.verified_index)
         self.write_index = max(self.write_index, self.match_index + 1)
         if answer.code == ResponseCode.SUCCESS:
-            if sent is not None:
+            if sent is not None and self.window.probing:
                 self.window.probing = False
+                self.last_error = None
+                self._member.clear_alarm("peer_disk_full", now, peer_id=self.peer_id)
             self.pump(now)
         elif sent is not None or answer.code == ResponseCode.INCONSISTENT_INDEX:
             self._append_refused(answer, sent, now)

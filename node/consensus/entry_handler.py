@@ -134,6 +134,8 @@ class EntryHandler:
         verdict = self._match(push, now)
         if verdict is OK:
             member.verified_index = max(member.verified_index, push.prev_index)
+            for alarm in ("order_refused", "fork"):  # the two logs agree again: somebody settled it
+                member.clear_alarm(alarm, now, peer_id=push.leader_id)
         return verdict
 
     def _match(self, push: PushRequest, now: int) -> Verdict:

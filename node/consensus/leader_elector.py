@@ -257,6 +257,8 @@ class LeaderElector:
         if vote.term < member.term:
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
         if vote.term > member.term:
+            if not may_vote:
+                return VoteResult.UNKNOWN  # no vote to give, so no reason to raise anybody's term
             if member.leader_alive(now) and not self._ticket_valid(vote):
                 return VoteResult.REJECT_ALREADY_HAS_LEADER  # without adopting its term (E4)
             member.adopt_term(vote.term, now, f"{vote.candidate_id} campaigns in term {vote.term}")

@@ -48,6 +48,8 @@ class ReplicaSpec:
         """The location as results may show it: without user names and passwords in a URL."""
         if self.kind != "http":
             return self.location
+        if not self.location:
+            return ""
         parts = urlsplit(self.location)
         host = parts.hostname or ""
         return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}" + (f":{parts.port}" if parts.port else "")
@@ -66,6 +68,8 @@ class ControlPlane:
 
     def __init__(self, spec: ReplicaSpec) -> None:
         parts = urlsplit(spec.location)
+        if not spec.location:
+            raise ReadFailed("the address of its control plane is unknown")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ReadFailed(f"{spec.location!r} is no http(s) URL of a control plane")
         self._spec = spec

@@ -1,0 +1,224 @@
+"""Audits that the console runs: starts job processes, follows them, keeps what they say in the database.
+
+A job lives in a process and a directory of its own, so it outlives a console that restarts: `start` finds the
+unfinished audits again and goes on following their files. Invariants: every audit ends in one final state, also when
+its process dies without a word; a cancel counts from the moment it is asked for, whether or not the job has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from app.audit.launch import Lines, last_words, request_cancel, start_job, write_spec
+from app.audit.progress import STEPS
+from app.audit.replicas import ReplicaSpec
+from app.db.audits import FINAL, AuditRow, Audits, Json, as_json
+from app.db.engine import Sessions
+
+log = logging.getLogger(__name__)
+
+RUNNING_MAX = 2  # each holds a JVM of half a gigabyte
+FOLLOW_S = 0.2
+SAVE_EVERY_S = 1.0
+KEPT_IN_MEMORY = 50
+FINDINGS_SHOWN = 100
+
+
+class AuditRunner:
+    """See the module's docstring. `live` holds the newest state of what runs or has just ended, for pages."""
+
+    def __init__(self, sessions: Sessions, root: Path, running_max: int = RUNNING_MAX) -> None:
+        self.kept = Audits(sessions)
+        self.root = root
+        self.live: dict[str, Json] = {}
+        self._slots = asyncio.Semaphore(running_max)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def start(self) -> None:
+        """Takes up every audit that had not ended when the console did."""
+        for row in await self.kept.unfinished():
+            self._adopt(row)
+
+    async def stop(self) -> None:
+        """Stops following; the jobs go on."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def launch(
+        self,
+        *,
+        cluster_id: str,
+        cluster_name: str,
+        replicas: Sequence[ReplicaSpec],
+        depth: str,
+        from_index: int | None,
+        to_index: int | None,
+        requested_by: str,
+        idempotency_key: str | None = None,
+    ) -> Json:
+        """Records the audit and starts its job as soon as there is room."""
+        row, fresh = await self.kept.create(
+            cluster_id=cluster_id, cluster_name=cluster_name, depth=depth, from_index=from_index, to_index=to_index,
+            directory=str(self.root.resolve()), requested_by=requested_by, idempotency_key=idempotency_key,
+        )  # fmt: skip
+        if fresh:
+            directory = Path(row.directory)
+            write_spec(
+                directory, replicas, depth=depth, from_index=from_index, to_index=to_index, out=str(directory / "out")
+            )
+            self._adopt(row)
+        return self.live.get(row.id) or as_json(row)
+
+    async def cancel(self, audit_id: str) -> Json | None:
+        """Asks the job to end; None where there is no such audit. A finished one stays as it is."""
+        row = await self.kept.get(audit_id)
+        if row is None:
+            return None
+        if row.state not in FINAL:
+            request_cancel(Path(row.directory))
+            if audit_id in self.live:
+                self.live[audit_id] = {**self.live[audit_id], "cancel_requested": True}
+        return self.live.get(audit_id) or as_json(row)
+
+    async def get(self, audit_id: str) -> Json | None:
+        """The newest state: from memory while it runs, from the database afterwards."""
+        found = self.live.get(audit_id)
+        if found is not None and found["state"] not in FINAL:
+            return found
+        row = await self.kept.get(audit_id)
+        return as_json(row) if row is not None else None
+
+    def _adopt(self, row: AuditRow) -> None:
+        state = as_json(row)
+        state["progress"] = state["progress"] or starting()
+        self.live[row.id] = state
+        for old in list(self.live)[:-KEPT_IN_MEMORY]:
+            if self.live[old]["state"] in FINAL:
+                del self.live[old]
+        task = asyncio.create_task(self._run(row), name=f"audit {row.id}")
+        self._tasks[row.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(row.id, None))
+
+    async def _run(self, row: AuditRow) -> None:
+        directory = Path(row.directory)
+        try:
+            async with self._slots:
+                process: subprocess.Popen[bytes] | None = None
+                pid = row.pid
+                if row.state == "queued":
+                    if (directory / "cancel").exists():
+                        await self._finish(row.id, "cancelled")
+                        return
+                    process = await asyncio.to_thread(start_job, directory)
+                    pid = process.pid
+                    await self.kept.running(row.id, pid)
+                    self._show(row.id, state="running")
+                await self._follow(row.id, directory, process, pid)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("audit %s could not be followed", row.id)
+            await self._finish(row.id, "failed", problem={"code": "failed", "detail": str(error)})
+        finally:
+            if self.live.get(row.id, {}).get("state") in FINAL:
+                with contextlib.suppress(FileNotFoundError):
+                    (directory / "spec.json").unlink()  # it may hold a token
+
+    async def _follow(
+        self, audit_id: str, directory: Path, process: subprocess.Popen[bytes] | None, pid: int | None
+    ) -> None:
+        lines = Lines(directory)
+        saved_s = 0.0
+        while True:
+            ended = process.poll() is not None if process is not None else not runs_job(pid, directory)
+            newest: Json | None = None
+            for event in lines.read():
+                if event["event"] != "progress":
+                    await self._take_final(audit_id, event)
+                    if process is not None:
+                        await asyncio.to_thread(reap, process)
+                    return
+                newest = event
+            if newest is not None:
+                self._show(audit_id, progress=newest)
+                if time.monotonic() - saved_s >= SAVE_EVERY_S:
+                    saved_s = time.monotonic()
+                    await self.kept.note_progress(audit_id, newest)
+            if ended:
+                detail = f"its process ended without a result: {last_words(directory)}"
+                await self._finish(audit_id, "failed", problem={"code": "process_ended", "detail": detail})
+                return
+            await asyncio.sleep(FOLLOW_S)
+
+    async def _take_final(self, audit_id: str, event: Json) -> None:
+        match event["event"]:
+            case "result":
+                await self._finish(audit_id, "done", result=event["result"])
+            case "cancelled":
+                await self._finish(audit_id, "cancelled")
+            case _:
+                problem = {"code": event.get("code"), "detail": event.get("detail")}
+                await self._finish(audit_id, "failed", problem=problem)
+
+    async def _finish(
+        self, audit_id: str, state: str, *, result: Json | None = None, problem: Json | None = None
+    ) -> None:
+        progress = self.live.get(audit_id, {}).get("progress")
+        if progress is not None:
+            await self.kept.note_progress(audit_id, progress)
+        row = await self.kept.finish(audit_id, state, result=result, problem=problem)
+        findings, more = await self.kept.findings(audit_id, FINDINGS_SHOWN)
+        self.live[audit_id] = {**as_json(row), "findings": findings, "findings_next": more}
+
+    def _show(self, audit_id: str, **values: Any) -> None:
+        self.live[audit_id] = {**self.live[audit_id], **values}
+
+
+def starting() -> Json:
+    """What a page shows before the job has said its first word."""
+    return {
+        "event": "progress", "step": "starting_jvm", "blocks_done": 0, "blocks_total": None, "bytes_done": 0,
+        "bytes_total": None, "rows_done": 0, "eta_s": None, "elapsed_s": 0.0,
+        "steps": [{"name": name, "state": "running" if name == STEPS[0] else "pending"} for name in STEPS],
+    }  # fmt: skip
+
+
+def runs_job(pid: int | None, directory: Path) -> bool:
+    """Whether that process is still this audit's job: a number alone may long be someone else's."""
+    if pid is None:
+        return False
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return _alive_without_proc(pid)
+    return str(directory / "spec.json") in command
+
+
+def _alive_without_proc(pid: int) -> bool:
+    if Path("/proc/self").exists():
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def reap(process: subprocess.Popen[bytes], timeout_s: float = 5.0) -> None:
+    """Waits for a job that has said its last word; one that hangs on its way out is ended."""
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,271 @@
+"""The pages of audits: start one, watch it, read what it found, open an entry on all replicas side by side.
+
+Pages and the REST API call the same functions. Invariant: the live fragment depends on the audit alone, never on who
+looks: no names, no tokens, no bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, FastAPI, Form, Query, Request
+from jinja2 import Environment
+from starlette.responses import RedirectResponse, Response
+
+from app.api.audits import audit_or_404, replicas_of, runner_of, start_audit
+from app.api.common import ClusterId, Cursor, Index
+from app.audit.entries import entry_on_all, hex_rows
+from app.audit.result import DEPTHS
+from app.audit.runner import AuditRunner
+from app.console.console import Console
+from app.console.cursors import INT64_MAX, before_id
+from app.console.errors import Invalid, NotFound
+from app.console.live import Fragment, LiveKey
+from app.db.audits import FINAL, as_json
+from app.db.engine import normal_url
+
+Json = dict[str, Any]
+router = APIRouter()
+PAGE_SIZE = 25
+FINDINGS_SIZE = 100
+
+STEP_TEXT: Final = {
+    "starting_jvm": "Starting the JVM",
+    "fencing": "Fixing the fence",
+    "reading": "Reading",
+    "comparing": "Comparing",
+}
+DEPTH_TEXT: Final = {
+    "bytes": "every byte of every replica; trusts no node",
+    "digest": "each node digests its own disk, blocks that differ are read; takes the nodes' word",
+    "chain": "the stored chain at the end; proves what was written, not what the disks hold",
+}
+_state: dict[str, Any] = {}
+
+
+def install(env: Environment) -> None:
+    """Called once with the console's templates."""
+    env.filters["megabytes"] = lambda size: f"{size / 1e6:,.1f} MB"
+    _state["env"] = env
+
+
+async def start(app: FastAPI) -> None:
+    runner = AuditRunner(app.state.sessions, audits_root(app.state.settings.db_url))
+    app.state.audit_runner = _state["runner"] = runner
+    await runner.start()
+
+
+async def stop(app: FastAPI) -> None:
+    await app.state.audit_runner.stop()
+
+
+def audits_root(db_url: str) -> Path:
+    """Beside the database file, so that a console started again finds its jobs."""
+    url = normal_url(db_url)
+    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
+        return Path(url.database).resolve().parent / "audits"
+    return Path(".quorumscope").resolve() / "audits"
+
+
+# --- the live part -------------------------------------------------------------------------------------------------
+
+
+def live_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
+    """`key.node_id` is the audit."""
+    runner: AuditRunner = _state["runner"]
+    audit = runner.live.get(key.node_id or "")
+    if audit is None or audit["cluster_id"] != key.cluster_id:
+        raise NotFound("This audit is not running; its page shows how it ended.", title="Not live")
+    return [Fragment("audit", render_status(audit))]
+
+
+LIVE: Mapping[str, Any] = {"audit": live_fragments}
+
+
+def render_status(audit: Json) -> str:
+    env: Environment = _state["env"]
+    return env.get_template("audits/_status.html").render(status_context(audit))
+
+
+def status_context(audit: Json) -> Json:
+    """What the fragment needs; also the page's own first rendering."""
+    progress = audit["progress"] or {}
+    steps = [
+        {"name": step["name"], "text": STEP_TEXT.get(step["name"], step["name"]), "state": step["state"]}
+        for step in progress.get("steps", [])
+    ]
+    total, done = progress.get("blocks_total"), progress.get("blocks_done") or 0
+    return {
+        "audit": audit,
+        "steps": steps,
+        "progress": progress,
+        "percent": round(100 * done / total) if total else None,
+        "final": audit["state"] in FINAL,
+        "sentence": sentence(audit),
+        "tone": tone(audit),
+        "findings": audit.get("findings", []),
+        "findings_next": audit.get("findings_next"),
+        "depth_text": DEPTH_TEXT.get(audit["depth"], ""),
+    }
+
+
+def sentence(audit: Json) -> str:
+    """Every page begins with one."""
+    match audit["state"]:
+        case "queued":
+            return "Waiting for another audit to finish."
+        case "running":
+            step = (audit["progress"] or {}).get("step")
+            asked = " A cancel has been asked for." if audit.get("cancel_requested") else ""
+            return f"Running: {STEP_TEXT.get(step or '', 'working').lower()}.{asked}"
+        case "cancelled":
+            return "Cancelled. Nothing can be said of these replicas from this audit."
+        case "failed":
+            return f"The audit failed: {(audit['problem'] or {}).get('detail') or 'no reason was given'}."
+        case _:
+            return str(audit["result"]["summary"])
+
+
+def tone(audit: Json) -> str:
+    """The severity that colours the sentence; fine is the absence of colour."""
+    if audit["state"] == "done":
+        return {"divergent": "critical", "unauditable": "attention", "consistent": "ok"}[audit["verdict"]]
+    return {"failed": "critical", "cancelled": "unknown"}.get(audit["state"], "ok")
+
+
+# --- pages ---------------------------------------------------------------------------------------------------------
+
+
+def page(request: Request, name: str, context: Json, status: int = 200) -> Response:
+    answer: Response = request.app.state.templates.TemplateResponse(
+        request, f"audits/{name}.html", context, status_code=status
+    )
+    return answer
+
+
+async def listed(request: Request, cluster_id: str | None, cursor: str | None) -> Json:
+    rows = await runner_of(request).kept.newest(cluster_id, PAGE_SIZE + 1, before_id(cursor))
+    live = runner_of(request).live
+    audits = [live.get(row.id) or as_json(row) for row in rows[:PAGE_SIZE]]
+    for audit in audits:
+        audit["sentence"], audit["tone"] = sentence(audit), tone(audit)
+    return {"audits": audits, "next": str(rows[PAGE_SIZE - 1].number) if len(rows) > PAGE_SIZE else None}
+
+
+@router.get("/audits")
+async def all_audits(request: Request, cursor: Cursor = None) -> Response:
+    context = await listed(request, None, cursor)
+    return page(request, "all", {**context, "clusters": request.app.state.console.clusters()})
+
+
+@router.get("/clusters/{cluster_id}/audits")
+async def cluster_audits(
+    request: Request,
+    cluster_id: ClusterId,
+    cursor: Cursor = None,
+    depth: Annotated[str, Query(max_length=16)] = "bytes",
+) -> Response:
+    view = request.app.state.console.group_view(cluster_id)
+    form = {"depth": depth if depth in DEPTHS else "bytes", "from_index": "", "to_index": "", "error": None}
+    return page(request, "cluster", {**await listed(request, cluster_id, cursor), **form_context(view, form)})
+
+
+def form_context(view: Json, form: Json) -> Json:
+    depths = [{"name": depth, "text": DEPTH_TEXT[depth]} for depth in ("bytes", "digest", "chain")]
+    return {"view": view, "cluster": view["cluster"], "form": form, "depths": depths}
+
+
+@router.post("/clusters/{cluster_id}/audits")
+async def start_from_form(
+    request: Request,
+    cluster_id: ClusterId,
+    depth: Annotated[str, Form(max_length=16)] = "bytes",
+    from_index: Annotated[str, Form(max_length=32)] = "",
+    to_index: Annotated[str, Form(max_length=32)] = "",
+) -> Response:
+    """A wrong field comes back in the form, filled in as it was."""
+    view = request.app.state.console.group_view(cluster_id)
+    try:
+        if depth not in DEPTHS:
+            raise Invalid(f"depth is one of {', '.join(DEPTHS)}")
+        low, high = index_of(from_index, "from"), index_of(to_index, "to")
+        audit = await start_audit(request, view, depth=depth, from_index=low, to_index=high)
+    except Invalid as error:
+        form = {"depth": depth, "from_index": from_index, "to_index": to_index, "error": error.detail}
+        context = {**await listed(request, cluster_id, None), **form_context(view, form)}
+        return page(request, "cluster", context, 422)
+    return RedirectResponse(f"/clusters/{cluster_id}/audits/{audit['id']}", status_code=303)
+
+
+def index_of(text: str, name: str) -> int | None:
+    plain = text.strip().replace(",", "").replace(" ", "")
+    if not plain:
+        return None
+    if not (plain.isascii() and plain.isdigit()) or int(plain) > INT64_MAX:
+        raise Invalid(f"{name}: {text!r} is no index")
+    return int(plain)
+
+
+@router.get("/clusters/{cluster_id}/audits/{audit_id}")
+async def one_audit(request: Request, cluster_id: ClusterId, audit_id: str, cursor: Cursor = None) -> Response:
+    audit = await audit_or_404(request, audit_id)
+    if audit["cluster_id"] != cluster_id:
+        raise NotFound(f"There is no audit {audit_id} of this group.", title="Unknown audit")
+    if audit["state"] in FINAL:
+        findings, after = await runner_of(request).kept.findings(audit_id, FINDINGS_SIZE, before_id(cursor))
+        audit = {**audit, "findings": findings, "findings_next": after}
+    cluster = {"id": cluster_id, "name": audit["cluster_name"]}
+    return page(request, "audit", {**status_context(audit), "cluster": cluster, "commands": commands(request, audit)})
+
+
+def commands(request: Request, audit: Json) -> Json:
+    """The lines that do the same from a shell."""
+    bounds = [("from", audit["from_index"]), ("to", audit["to_index"])]
+    flags = "".join(f" --{name} {value}" for name, value in bounds if value is not None)
+    body = f'{{"cluster": "{audit["cluster_id"]}", "depth": "{audit["depth"]}"'
+    body += "".join(f', "{name}_index": {value}' for name, value in bounds if value is not None) + "}"
+    return {
+        "cli": f"quorumscope audit --cluster {audit['cluster_id']} --depth {audit['depth']}{flags}",
+        "curl": (
+            f"curl -H 'Authorization: Bearer $QUORUMSCOPE_TOKEN' -H 'Content-Type: application/json' -d '{body}'"
+            f" {str(request.base_url).rstrip('/')}/api/v1/audits"
+        ).replace("'Authorization: Bearer $QUORUMSCOPE_TOKEN'", '"Authorization: Bearer $QUORUMSCOPE_TOKEN"'),
+    }
+
+
+@router.post("/clusters/{cluster_id}/audits/{audit_id}/cancel")
+async def cancel_from_form(request: Request, cluster_id: ClusterId, audit_id: str) -> Response:
+    audit = await audit_or_404(request, audit_id)
+    if audit["cluster_id"] != cluster_id:
+        raise NotFound(f"There is no audit {audit_id} of this group.", title="Unknown audit")
+    await runner_of(request).cancel(audit_id)
+    return RedirectResponse(f"/clusters/{cluster_id}/audits/{audit_id}", status_code=303)
+
+
+@router.get("/clusters/{cluster_id}/entries/{index}/replicas")
+async def side_by_side(
+    request: Request,
+    cluster_id: ClusterId,
+    index: Index,
+    audit: Annotated[str | None, Query(max_length=36)] = None,
+) -> Response:
+    """Bodies are customers' data: the gate asks for the right to read them, and writes the trail."""
+    console: Console = request.app.state.console
+    view = console.group_view(cluster_id)
+    held = await asyncio.to_thread(entry_on_all, replicas_of(console, view), index)
+    shown = [entry for entry in held if entry.raw is not None]
+    lengths = {len(entry.raw or b"") for entry in shown}
+    context = {
+        "cluster": view["cluster"],
+        "index": index,
+        "held": held,
+        "shown": shown,
+        "rows": hex_rows(held),
+        "longest": max(lengths, default=0),
+        "equal": len({(entry.raw or b"") for entry in shown}) <= 1,
+        "audit_id": audit,
+    }
+    return page(request, "entry", context)

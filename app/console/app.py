@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
@@ -34,6 +35,7 @@ from app.security.identity import Identity
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = ("app.console.pages", "app.console.audit_pages")
 API_PARTS = ("app.api.audits",)
+BODY_BYTES_MAX = 8 << 20
 
 
 def part(name: str) -> ModuleType | None:
@@ -89,6 +91,8 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
     app.state.templates = templates_of(app)
     app.state.live_pages = live_pages()
     include_routes(app)
+    # The gate is added last and so stands outermost: its headers are on every answer.
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=BODY_BYTES_MAX)
     app.add_middleware(
         Gate,
         settings=settings,

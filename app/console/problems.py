@@ -30,6 +30,11 @@ CLOSURES_OLDEST_MS = 1000
 COMMIT_STALLED_S = 2.0
 TERM_CHANGES_PER_MINUTE = 3
 NO_LEADER_GRACE_S = 1.5
+# What a member that is no full voter may not do; VOTER is the normal state.
+VOTER_STATES = {
+    "FORMING": "has not seen its group complete yet and does not campaign",
+    "REJOINING": "came back without its log and does not vote until it has caught up",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +176,9 @@ def disk(facts: Facts) -> Iterator[Finding]:
 
 def voter_state(facts: Facts) -> Iterator[Finding]:
     for one in facts.members:
-        told = (one["state"] or {}).get("voter_state")
-        if one["reach"] == "ok" and isinstance(told, str) and told.lower() not in ("normal", "voting", "full", "ok"):
-            text = (
-                f"{one['id']} votes only with restrictions ({told.replace('_', ' ')}): its log is damaged or was reset"
-            )
-            yield Finding("voter_restricted", ATTENTION, text, one["id"])
+        told = VOTER_STATES.get(str((one["state"] or {}).get("voter_state")))
+        if one["reach"] == "ok" and told is not None:
+            yield Finding("voter_restricted", ATTENTION, f"{one['id']} {told}, for {{age}}", one["id"], grace_s=5.0)
 
 
 def lagging(facts: Facts) -> Iterator[Finding]:

@@ -186,13 +186,20 @@ def read_cookie(header: str, name: str) -> str | None:
 
 def check_host(host: str, settings: ConsoleSettings) -> None:
     """Against DNS rebinding: a page elsewhere may resolve its own name to our address, but it cannot lie in Host."""
-    name = urlsplit(f"//{host}").hostname or ""
+    name = host_name(host)
     allowed = LOOPBACK_NAMES if settings.loopback else {settings.host}
     if name in allowed or name in settings.allowed_hosts:
         return
     if not settings.loopback and is_address(name):
         return
     raise Refusal(421, "Unknown host", f"This console does not answer to {name!r}; add it to console.allowed_hosts.")
+
+
+def host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def is_address(name: str) -> bool:

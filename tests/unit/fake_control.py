@@ -26,6 +26,7 @@ class FakeNode:
     durable: int = 1000
     role: str = "FOLLOWER"
     ack_ms: int | None = 20
+    voter_state: str = "VOTER"
     dispatcher: str = "APPEND"
     dispatcher_since: str = field(default_factory=lambda: rfc3339(utc_now()))
     transitions: list[Json] = field(default_factory=list)
@@ -48,6 +49,7 @@ class FakeNode:
             "voted_for": None,
             "transferee": None,
             "flush": self.group.flush,
+            "voter_state": self.voter_state,
             "log": {
                 "begin_index": 0,
                 "end_index": self.end,

@@ -235,6 +235,11 @@ def disk_full(story: Story) -> None:
     story.look()
 
 
+def rejoining(story: Story) -> None:
+    story.node("n1").voter_state = "REJOINING"
+    story.look(20)
+
+
 def piling(story: Story) -> None:
     story.group.closures |= {"pending": 8_500, "oldest_age_ms": 640}
     story.look()
@@ -319,6 +324,7 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (loop, "critical", ["dispatcher_loop"], "between COMPARE and INSTALL_SNAPSHOT, 5 times in the last minute", ""),
     (disk_alarm, "attention", ["alarm_disk_low"], "n1 raises disk low: 3 % left.", ""),
     (disk_full, "critical", ["alarm_disk_full"], "n1 raises disk full.", ""),
+    (rejoining, "attention", ["voter_restricted"], "n1 came back without its log and does not vote", ""),
     (piling, "attention", ["closures_piling"], "8,500 writes wait, of at most 10,000, oldest 0.6 s.", ""),
     (refused, "critical", ["closures_full"], "10,000 writes wait, the limit: new ones are refused, oldest 2.0 s.", ""),
     (slow, "attention", ["closures_slow"], "3 writes wait, oldest 4.2 s.", ""),

@@ -353,3 +353,34 @@ def test_a_change_that_cannot_be_recorded_does_not_happen(tmp_path: Path, monkey
             assert kit.console.group_view("demo")
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("what", "more", "status"),
+    [
+        ("a lone bracket as host", {"headers": {"host": "[::1"}}, 421),
+        ("a port that is none", {"headers": {"host": "127.0.0.1:x"}}, 200),
+        ("json that is not UTF-8", {"content": b'{"name":"\xff"}'}, 400),
+        ("json that is none", {"content": b"{"}, 422),
+        ("a lone surrogate", {"content": rb'{"name":"\ud800"}'}, 422),
+        ("an integer without end", {"content": b'{"name":"a","days":' + b"9" * 400 + b"}"}, 422),
+        ("a nest", {"content": b'{"name":' + b"[" * 100_000}, 400),
+        ("too much", {"content": b" " * (9 << 20)}, 413),
+        ("nothing", {}, 422),
+        ("a cookie that is none", {"headers": {"cookie": "\x01=;;=,"}}, 401),
+    ],
+)
+def test_odd_requests_get_an_answer(tmp_path: Path, what: str, more: dict[str, Any], status: int) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            if "host" in what or "port" in what:
+                answer = await kit.client().get("/api/v1", **more)
+            elif "cookie" in what:
+                answer = await kit.client().get("/api/v1/me", **more)
+            else:
+                headers = {"content-type": "application/json"}
+                answer = await ann.change("POST", "/api/v1/tokens", headers=headers, **more)
+            assert answer.status_code == status, (what, answer.text)
+
+    run(work())

@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the models so that it cannot be wrong: `python -m app.commands.configuration_page`."""
+"""Prints docs/configuration.md, made from the models so that it cannot be wrong."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ HEAD = """# Configuration
 
 Made from the models by `python -m app.commands.configuration_page`; do not edit.
 
-Order: flags, `QUORUMSCOPE_*`, `--config FILE` (TOML), defaults. The first that says a key wins; `[peers]` is taken whole.
-A named file that is missing, an unknown key, an unknown variable and a value that does not fit are errors that name file
-and key. `quorumscope config show --origin` says where each value comes from, `quorumscope config check` what is wrong.
+Order: flags, `QUORUMSCOPE_*`, `--config FILE` (TOML), defaults. The first that says a key wins; `[peers]` is taken
+whole. A named file that is missing, an unknown key, an unknown variable and a value that does not fit are errors that
+name file and key. `quorumscope config show --origin` says where each value comes from, `quorumscope config check` what
+is wrong.
 
 - In the file: `[timing]` and below it `max_push_time_out_ms = 1000`.
 - As a variable: `QUORUMSCOPE_TIMING__MAX_PUSH_TIME_OUT_MS=1000` (lists with commas).

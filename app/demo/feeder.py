@@ -67,11 +67,12 @@ class Feeder:
                 due += count
                 bodies = list(itertools.islice(messages, count))
                 if not bodies and count:
-                    return
+                    break
                 if bodies:
                     task = asyncio.create_task(self._send(bodies))
                     self._flights.add(task)
                     task.add_done_callback(self._flights.discard)
+            await asyncio.gather(*self._flights)
         finally:
             for task in self._flights:
                 task.cancel()

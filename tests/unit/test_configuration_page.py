@@ -1,4 +1,4 @@
-"""docs/configuration.md is made from the models: `python -m app.commands.configuration_page > docs/configuration.md`."""
+"""docs/configuration.md is made from the models and may not fall behind them."""
 
 from __future__ import annotations
 

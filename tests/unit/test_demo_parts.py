@@ -1,0 +1,222 @@
+"""The demo's parts by themselves: messages, links that can be cut, the note, the door, the flipped bit."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import zipfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.demo.breaks import Breaker
+from app.demo.door import Door
+from app.demo.feeder import Feeder
+from app.demo.messages import Flights, Lines
+from app.demo.processes import free_ports_from
+from app.demo.relay import Links, Relay
+from app.demo.state import DemoMember, DemoState, process_start_ticks, running_demo, write_note
+from node.client import AppendResult, OutcomeUnknown
+
+
+def test_flights_come_in_time_order_with_null_for_what_was_not_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "flights.zip"
+    head = "year,month,day,dep_time,sched_dep_time,carrier,arr_delay\n"
+    rows = "2013,10,1,600,600,AA,1\n2013,2,9,NA,2359,B6,NA\n2013,2,9,5,5,UA,-3.5\n"
+    with zipfile.ZipFile(path, "w") as bundle:
+        bundle.writestr("flights.csv", head + rows)
+    flights = Flights(path)
+    messages = [json.loads(body) for body in flights]
+    assert len(flights) == 3
+    assert [message["carrier"] for message in messages] == ["UA", "B6", "AA"]
+    assert messages[1] == {
+        "year": 2013, "month": 2, "day": 9, "dep_time": None, "sched_dep_time": 2359, "carrier": "B6",
+        "arr_delay": None,
+    }  # fmt: skip
+    assert messages[0]["arr_delay"] == -3.5
+    assert list(flights) == list(flights), "round after round the same"
+
+
+def test_the_real_year_is_installed() -> None:
+    flights = Flights()
+    assert len(flights) == 336_776
+    days = [(m["month"], m["day"]) for m in map(json.loads, itertools.islice(flights, 0, 3000))]
+    assert days == sorted(days)
+
+
+def test_lines_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"a\r\n\nb")
+    assert list(Lines(tmp_path / "in")) == [b"a", b"", b"b"]
+
+
+@asynccontextmanager
+async def echo() -> AsyncIterator[int]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            writer.write(data.upper())
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+
+
+def test_a_cut_link_holds_what_is_on_its_way_and_lets_it_go_when_mended() -> None:
+    async def story() -> None:
+        async with echo() as port:
+            relay = Relay(("127.0.0.1", port))
+            await relay.start()
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+            writer.write(b"one")
+            assert await reader.readexactly(3) == b"ONE"
+            relay.cut()
+            writer.write(b"two")
+            answer = asyncio.create_task(reader.readexactly(3))
+            new_reader, new_writer = await asyncio.open_connection("127.0.0.1", relay.port)
+            new_writer.write(b"new")
+            new_answer = asyncio.create_task(new_reader.readexactly(3))
+            done, _ = await asyncio.wait([answer, new_answer], timeout=0.2)
+            assert not done, "nothing passes, and nothing is closed"
+            relay.mend()
+            assert await answer == b"TWO"
+            assert await new_answer == b"NEW"
+            writer.close()
+            new_writer.close()
+            await relay.stop()
+
+    asyncio.run(story())
+
+
+def test_a_link_to_nobody_closes_as_a_dead_process_would() -> None:
+    async def story() -> None:
+        (port,) = free_ports_from(30_000 + os.getpid() % 20_000, 1)
+        relay = Relay(("127.0.0.1", port))
+        await relay.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+        assert await reader.read() == b""
+        writer.close()
+        await relay.stop()
+
+    asyncio.run(story())
+
+
+def test_every_member_reaches_the_others_over_its_own_links() -> None:
+    async def story() -> None:
+        links = Links({"n0": ("127.0.0.1", 1), "n1": ("127.0.0.1", 2), "n2": ("127.0.0.1", 3)})
+        await links.start()
+        peers = links.peers_of("n1", "127.0.0.1:2")
+        assert peers["n1"] == "127.0.0.1:2"
+        assert peers["n0"] == f"127.0.0.1:{links.relays['n1', 'n0'].port}"
+        assert len({*peers.values()}) == 3
+        links.isolate("n1")
+        open_links = {pair for pair, relay in links.relays.items() if relay._open.is_set()}
+        assert open_links == {("n0", "n2"), ("n2", "n0")}
+        links.mend("n1")
+        assert all(relay._open.is_set() for relay in links.relays.values())
+        await links.stop()
+
+    asyncio.run(story())
+
+
+def note(pid: int, ticks: int) -> DemoState:
+    member = DemoMember("n0", "127.0.0.1:1", "http://127.0.0.1:2", "/d", 7)
+    return DemoState(pid, ticks, "demo", "n0-127.0.0.1:1", (member,), "/d", None, "http://127.0.0.1:3/secret")
+
+
+def test_only_a_living_demo_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert running_demo() is None
+    ticks = process_start_ticks(os.getpid())
+    assert ticks is not None
+    path = write_note(note(os.getpid(), ticks))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert running_demo() == note(os.getpid(), ticks)
+    write_note(note(os.getpid(), ticks + 1))
+    assert running_demo() is None, "the process id went to another process"
+    assert not path.exists(), "notes of the dead are swept away"
+
+
+def test_a_notes_directory_that_others_may_write_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    theirs = tmp_path / f"quorumscope-{os.getuid()}"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    assert running_demo() is None
+    with pytest.raises(PermissionError):
+        write_note(note(1, 1))
+
+
+def test_the_door_wants_the_secret_and_says_why_not() -> None:
+    async def nobody() -> str | None:
+        return None
+
+    async def story() -> None:
+        said: list[str] = []
+        links = Links({"n0": ("127.0.0.1", 1), "n1": ("127.0.0.1", 2)})
+        members = {one: DemoMember(one, "", "http://h", "/d", os.getpid()) for one in ("n0", "n1")}
+        breaker = Breaker(members, links, nobody, said.append)
+        door = Door(breaker, lambda: {"feed": None})
+        await door.start()
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            guess = door.url.rpartition("/")[0] + "/guess"
+            assert (await client.post(f"{guess}/break/partition")).status_code == 404
+            assert (await client.get(f"{door.url}/state")).json() == {"feed": None}
+            assert (await client.get(f"{door.url}/break/partition")).status_code == 405
+            refused = await client.post(f"{door.url}/break/heart")
+            assert (refused.status_code, "flip" in refused.json()["detail"]) == (409, True)
+            refused = await client.post(f"{door.url}/break/kill?node=n9")
+            assert "no member" in refused.json()["detail"]
+            done = (await client.post(f"{door.url}/break/partition?node=n1")).json()
+            assert (done["what"], done["node"], done["mends_in_s"]) == ("partition", "n1", 30.0)
+            assert said == ["break partition: n1 is cut off from the other members"]
+        await breaker.stop()
+        await door.stop()
+
+    asyncio.run(story())
+
+
+class Ledger:
+    """Appends to a list; the third append has an unknown outcome."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def append(self, body: bytes) -> AppendResult:
+        self.bodies.append(body)
+        if len(self.bodies) == 3:
+            raise OutcomeUnknown("the connection closed")
+        return AppendResult(first_index=len(self.bodies), last_index=len(self.bodies), term=1)
+
+
+def feed(source: Sequence[bytes], body_bytes_max: int) -> tuple[Ledger, Feeder, list[str]]:
+    ledger, said = Ledger(), []  # type: ignore[var-annotated]
+    client: Any = ledger
+    feeder = Feeder(client, source, 1000.0, body_bytes_max, said.append)
+
+    async def story() -> None:
+        await asyncio.wait_for(feeder.run(), 30)
+        await asyncio.sleep(0)
+
+    asyncio.run(story())
+    return ledger, feeder, said
+
+
+def test_the_feeder_repeats_its_source_but_never_a_message_and_stops_at_the_cap() -> None:
+    ledger, feeder, said = feed([b"aaaa", b"bbbb"], 22)
+    assert ledger.bodies == [b"aaaa", b"bbbb", b"aaaa", b"bbbb", b"aaaa"]
+    assert (feeder.fed.unknown, feeder.fed.capped, feeder.fed.rounds) == (1, True, 2)
+    assert "the cap of" in said[-1]
+
+
+def test_an_empty_source_is_said() -> None:
+    _, feeder, said = feed([], 100)
+    assert (feeder.fed.appended, said) == (0, ["there is nothing to feed"])

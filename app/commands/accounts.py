@@ -1,10 +1,13 @@
-"""`db upgrade` and `user link`: the console's database, and the way in.
+"""`db upgrade`, `user link`, `token …`: the console's database, and the ways in for people and scripts.
 
-Invariant: a login link is printed once and stored only as a hash; it is good for one login within a day.
+Invariant: a login link and a token are printed once and stored only as hashes; a link is good for one login in a day.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,31 +17,39 @@ from node.config import Settings
 
 DbOption = Annotated[str | None, typer.Option("--db", metavar="URL", help="The console's database.")]
 
+ROLES = ("viewer", "operator", "admin")
 db_commands = typer.Typer(help="The console's database.", no_args_is_help=True, rich_markup_mode=None)
+token_commands = typer.Typer(help="API tokens of the console.", no_args_is_help=True, rich_markup_mode=None)
 user_commands = typer.Typer(help="The console's users.", no_args_is_help=True, rich_markup_mode=None)
 
 
-def _settings(db: str | None, config: object) -> Settings:
-    from pathlib import Path
+def _settings(db: str | None, config: Path | None) -> Settings:
+    return settings_of({"console.db_url": db}, config, {"console.db_url": "--db"})
 
-    file = config if isinstance(config, Path) else None
-    return settings_of({"console.db_url": db}, file, {"console.db_url": "--db"})
+
+@contextmanager
+def _database(url: str) -> Iterator[None]:
+    """What a database says when it does not want to, as one line and an exit code."""
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+    try:
+        yield
+    except (ArgumentError, ImportError) as error:
+        raise Failure(Exit.USAGE, f"--db {url}: {error}") from error
+    except LookupError as error:
+        raise Failure(Exit.FINDING, str(error.args[0] if error.args else error)) from error
+    except (SQLAlchemyError, OSError) as error:
+        raise Failure(Exit.UNREACHABLE, f"{url}: {str(error).splitlines()[0]}") from error
 
 
 @db_commands.command()
 def upgrade(db: DbOption = None, config: ConfigOption = None) -> int:
     """Bring the database's schema to this version."""
-    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-
-    from app.db.engine import upgrade as upgrade_schema
-
     url = _settings(db, config).console.db_url
-    try:
+    with _database(url):
+        from app.db.engine import upgrade as upgrade_schema
+
         upgrade_schema(url)
-    except ArgumentError as error:
-        raise Failure(Exit.USAGE, f"--db {url}: {error}") from error
-    except (SQLAlchemyError, OSError) as error:
-        raise Failure(Exit.UNREACHABLE, f"{url}: {error}") from error
     say(f"{url} is up to date")
     return Exit.FINE
 
@@ -56,21 +67,13 @@ def link(
     as_json: JsonOption = False,
 ) -> int:
     """Issue a one-time login link, for the first user or a lost password."""
-    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-
-    from app.security.links import issue
-
-    if role is not None and role not in ("viewer", "operator", "admin"):
+    if role is not None and role not in ROLES:
         raise Failure(Exit.USAGE, f'--role "{role}": it is viewer, operator or admin')
     loaded = _settings(db, config)
-    if role is None and name == "admin":
-        role = "admin"
-    try:
-        path = issue(loaded.console.db_url, name, role)
-    except ArgumentError as error:
-        raise Failure(Exit.USAGE, f"--db {loaded.console.db_url}: {error}") from error
-    except (SQLAlchemyError, OSError) as error:
-        raise Failure(Exit.UNREACHABLE, f"{loaded.console.db_url}: {error}") from error
+    with _database(loaded.console.db_url):
+        from app.security.links import issue
+
+        path = issue(loaded.console.db_url, name, "admin" if role is None and name == "admin" else role)
     scheme = "https" if loaded.console.tls_cert_file or loaded.console.behind_proxy else "http"
     address = (url or f"{scheme}://{loaded.console.address}").rstrip("/") + path
     if as_json:
@@ -81,7 +84,66 @@ def link(
     return Exit.FINE
 
 
+@token_commands.command("issue")
+def issue_token(
+    user: Annotated[str, typer.Argument(help="Whose token it is.")],
+    name: Annotated[str, typer.Option(help="What it is for.")] = "command line",
+    role: Annotated[str, typer.Option(metavar="viewer|operator|admin", help="What it may do.")] = "operator",
+    days: Annotated[int, typer.Option(metavar="N", min=1, max=3650, help="How long it lives.")] = 90,
+    db: DbOption = None,
+    config: ConfigOption = None,
+) -> int:
+    """Issue an API token; it is shown once."""
+    if role not in ROLES:
+        raise Failure(Exit.USAGE, f'--role "{role}": it is viewer, operator or admin')
+    url = _settings(db, config).console.db_url
+    with _database(url):
+        from app.security.tokens import issue
+
+        token = issue(url, user, name, role, days)
+    say("shown once; put it into $QUORUMSCOPE_TOKEN:")
+    print(token)
+    return Exit.FINE
+
+
+@token_commands.command("list")
+def list_tokens(db: DbOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+    """List the tokens that live."""
+    url = _settings(db, config).console.db_url
+    with _database(url):
+        from app.security.tokens import listing
+
+        tokens = listing(url)
+    if as_json:
+        show_json({"items": tokens, "next": None})
+    else:
+        for token in tokens:
+            until = token["expires_at"] or "for ever"
+            print(
+                f"{token['id']:>4}  {token['prefix']}…  {token['role']:<8}  {token['user']}: {token['name']}  {until}"
+            )
+    return Exit.FINE
+
+
+@token_commands.command()
+def revoke(
+    token_id: Annotated[int, typer.Argument(metavar="ID", help="As `token list` shows it.")],
+    db: DbOption = None,
+    config: ConfigOption = None,
+) -> int:
+    """Revoke a token, at once and for good."""
+    url = _settings(db, config).console.db_url
+    with _database(url):
+        from app.security import tokens
+
+        if not tokens.revoke(url, token_id):
+            raise LookupError(f"there is no live token {token_id}")
+    say(f"token {token_id} is revoked")
+    return Exit.FINE
+
+
 def register(app: typer.Typer) -> None:
     """Adds this family's commands."""
     app.add_typer(db_commands, name="db")
     app.add_typer(user_commands, name="user")
+    app.add_typer(token_commands, name="token")

@@ -100,7 +100,6 @@ def console(
     ] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
-    demo_control: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run the web console.
 
@@ -123,7 +122,7 @@ def console(
         token = read_token(loaded.console.node_token_file) if loaded.console.node_token_file else None
     except ConfigError as error:
         raise Failure(Exit.USAGE, str(error)) from error
-    return _serve(loaded, token, demo_control)
+    return _serve(loaded, token, os.environ.get("QUORUMSCOPE_DEMO_DOOR"))
 
 
 def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -> int:

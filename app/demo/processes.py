@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -81,12 +81,16 @@ class Processes:
     logs: Path
     running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
 
-    async def start(self, name: str, arguments: Sequence[str]) -> asyncio.subprocess.Process:
-        """Starts `python ARGUMENTS` with our own interpreter."""
+    async def start(
+        self, name: str, arguments: Sequence[str], variables: Mapping[str, str] | None = None
+    ) -> asyncio.subprocess.Process:
+        """Starts `python ARGUMENTS` with our own interpreter, and no settings but the ones on its command line."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUMSCOPE_")}
         with (self.logs / f"{name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *arguments,
+                env=environment | dict(variables or {}) | {"PYTHONUNBUFFERED": "1"},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

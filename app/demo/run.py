@@ -160,7 +160,7 @@ class Demo:
         command = ["-m", "app.cli", "console", "--listen", f"127.0.0.1:{port}", "--db", db]
         for member in self.members.values():
             command += ["--node", member.control_url]
-        process = await self.processes.start("console", [*command, "--demo-control", self.door.url])
+        process = await self.processes.start("console", command, {"QUORUMSCOPE_DEMO_DOOR": self.door.url})
         self.console_url = f"http://127.0.0.1:{port}"
         self.login_link = self.console_url + path
         async with asyncio.timeout(START_WITHIN_S):

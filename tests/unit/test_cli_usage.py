@@ -98,7 +98,7 @@ def test_help_lists_what_works_and_nothing_else(capsys: pytest.CaptureFixture[st
     listed = {line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.startswith("  ")}
     built = {
         "node", "console", "status", "transfer", "append", "get", "tail", "audit", "demo", "store", "config", "db",
-        "user", "bench",
+        "user", "token", "bench",
     }  # fmt: skip
     assert built <= listed
     assert not listed & {"members", "export", "sidecar", "simulate", "prove", "repair", "adopt"}
@@ -110,7 +110,7 @@ def test_help_lists_what_works_and_nothing_else(capsys: pytest.CaptureFixture[st
     "command",
     [
         "node", "console", "status", "transfer", "append", "get", "tail", "audit", "demo", "demo break",
-        "store inspect", "store verify", "config check", "config show", "db upgrade", "user link", "bench append",
+        "store inspect", "store verify", "config check", "config show", "db upgrade", "user link", "token issue", "bench append",
         "bench failover",
     ],
 )  # fmt: skip

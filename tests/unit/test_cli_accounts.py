@@ -1,0 +1,41 @@
+"""`db upgrade`, `user link`, `token …` on a database of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.cli import run
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> list[str]:
+    return ["--db", f"sqlite:///{tmp_path / 'console.db'}"]
+
+
+def test_a_link_then_a_token_then_none(db: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["db", "upgrade", *db]) == 0
+    assert run(["user", "link", "admin", "--url", "https://logs.example", *db]) == 0
+    link = capsys.readouterr().out.strip()
+    assert link.startswith("https://logs.example/login/link/")
+    assert run(["token", "issue", "nobody", *db]) == 1
+    assert "there is no user 'nobody'" in capsys.readouterr().err
+    assert run(["token", "issue", "admin", "--role", "viewer", "--name", "graphs", *db]) == 0
+    token = capsys.readouterr().out.strip()
+    assert len(token.split()) == 1
+    assert run(["token", "list", "--json", *db]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["items"]
+    assert (listed["user"], listed["name"], listed["role"]) == ("admin", "graphs", "viewer")
+    assert token not in json.dumps(listed)
+    assert run(["token", "revoke", str(listed["id"]), *db]) == 0
+    assert run(["token", "revoke", "99", *db]) == 1
+    capsys.readouterr()
+    assert run(["token", "list", *db]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_database_that_cannot_be_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["db", "upgrade", "--db", "nosuch://x"]) == 64
+    assert capsys.readouterr().err.count("\n") == 1

@@ -63,7 +63,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return Exit.USAGE
         where = getattr(getattr(error, "ctx", None), "command_path", "quorumscope")
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        say(f"{where}: {one_line(message)} (see {where} --help)")
+        say(f"{where}: {one_line(message.replace('Value error, ', ''))} (see {where} --help)")
         return Exit.USAGE
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted")

@@ -110,7 +110,8 @@ def test_help_lists_what_works_and_nothing_else(capsys: pytest.CaptureFixture[st
     "command",
     [
         "node", "console", "status", "transfer", "append", "get", "tail", "audit", "demo", "demo break",
-        "store inspect", "store verify", "config check", "config show", "db upgrade", "user link", "token issue", "bench append",
+        "store inspect", "store verify", "config check", "config show", "db upgrade", "user link", "token issue",
+        "bench append",
         "bench failover",
     ],
 )  # fmt: skip

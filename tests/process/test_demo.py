@@ -1,0 +1,148 @@
+"""The real demo: three members, a console, messages, one break of each kind that matters, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import pytest
+
+from app.demo.processes import descendants_of
+from app.demo.state import DemoState, process_start_ticks, running_demo
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+
+def eventually(what: str, look: Callable[[], T | None], seconds: float = 90.0) -> T:
+    """What `look` finds, as soon as it finds something."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"never: {what}")
+
+
+def gone(pids: list[int]) -> bool:
+    return all(process_start_ticks(pid) is None for pid in pids)
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return {key: value for key, value in os.environ.items() if not key.startswith("QUORUMSCOPE_")}
+
+
+@pytest.fixture
+def demo(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts demos; whatever a test leaves is ended by its process id."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "app.cli", "demo", "--data", str(tmp_path / "demo"), *arguments]
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        left = list(descendants_of(process.pid)) if process.returncode is None else []
+        process.kill()
+        process.wait()
+        for pid in left:
+            if process_start_ticks(pid) is not None:
+                os.kill(pid, signal.SIGKILL)
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def quorumscope(environment: dict[str, str], *arguments: str) -> tuple[int, Any]:
+    """Exit code and JSON of another terminal's command."""
+    command = [sys.executable, "-m", "app.cli", *arguments, "--json"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def found_demo(process: subprocess.Popen[str]) -> DemoState:
+    def look() -> DemoState | None:
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        return running_demo()
+
+    return eventually("a running demo", look)
+
+
+def fed(state: DemoState) -> int:
+    feed = httpx2.get(f"{state.door_url}/state", trust_env=False, timeout=10).json()["feed"]
+    return int(feed["appended"]) if feed else 0
+
+
+def test_the_demo_lives_is_broken_and_leaves_nothing(
+    demo: Callable[..., subprocess.Popen[str]], environment: dict[str, str]
+) -> None:
+    process = demo("--rate", "300")
+    state = found_demo(process)
+    assert state.console_url is not None
+    assert httpx2.get(f"{state.console_url}/login", trust_env=False, timeout=10).status_code == 200
+    before = eventually("messages flow", lambda: fed(state))
+
+    code, status = quorumscope(environment, "status")
+    assert code == 0, status["problems"]
+    assert status["leader_id"] in {"n0", "n1", "n2"}
+    assert status["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": True}
+
+    code, broken = quorumscope(environment, "demo", "break", "flip")
+    assert code == 0
+    assert broken["node"] != status["leader_id"]
+    assert str(broken["index"]) in broken["did"]
+    assert broken["node"] in broken["did"]
+    data = next(member.data for member in state.members if member.id == broken["node"])
+    code, report = quorumscope(environment, "store", "verify", data)
+    assert code == 1
+    assert broken["index"] in {problem["index"] for problem in report["problems"]}
+
+    code, broken = quorumscope(environment, "demo", "break", "partition")
+    assert broken["node"] == status["leader_id"]
+    cut_off = broken["node"]
+
+    def another_leads() -> bool:
+        leader = httpx2.get(f"{state.door_url}/state", trust_env=False, timeout=10).json()["leader_id"]
+        return leader not in (None, cut_off)
+
+    eventually("another member leads", another_leads)
+    behind = fed(state)
+    eventually("messages flow under the new leader", lambda: fed(state) > behind >= before)
+
+    everything = [process.pid, *descendants_of(process.pid)]
+    assert len(everything) >= 1 + 3 * 3 + 1, "the demo, three supervisors with two processes each, the console"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 0
+    eventually("no process is left", lambda: gone(everything), 10)
+    assert process.stdout is not None
+    assert "/login/link/" in process.stdout.read()
+
+
+def test_a_killed_demo_takes_everything_with_it(demo: Callable[..., subprocess.Popen[str]]) -> None:
+    process = demo("--headless")
+    found_demo(process)
+    everything = list(descendants_of(process.pid))
+    assert len(everything) >= 9
+    process.kill()
+    process.wait()
+    eventually("no process is left", lambda: gone(everything), 20)
+    assert running_demo() is None

@@ -1,0 +1,142 @@
+"""Pages about people: one's own account, users, the admin trail. Each calls the function of its JSON twin.
+
+Invariant: a token or a login link is shown in the answer to the form that made it, and on no other page.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Form, Request
+from pydantic import ValidationError
+from starlette.responses import RedirectResponse, Response
+
+from app.api import access, users
+from app.api.common import Cursor, Json, Limit, RowId, SessionsDep, ViewerDep
+from app.console.errors import Invalid
+from app.security.secrets import PASSWORD_CHARS_MIN
+
+router = APIRouter(include_in_schema=False)
+Field = Annotated[str, Form(max_length=256)]
+RoleField = Annotated[Literal["viewer", "operator", "admin"], Form()]
+
+
+def page(request: Request, name: str, status: int = 200, **context: object) -> Response:
+    answer: Response = request.app.state.templates.TemplateResponse(
+        request, f"people/{name}.html", context, status_code=status
+    )
+    return answer
+
+
+def back(path: str) -> Response:
+    return RedirectResponse(path, status_code=303)
+
+
+async def show_account(
+    request: Request, viewer: ViewerDep, sessions: SessionsDep, *, status: int = 200, made: Json | None = None
+) -> Response:
+    return page(
+        request,
+        "account",
+        status,
+        me=await access.me(viewer),
+        open_sessions=(await access.list_sessions(viewer, sessions))["items"],
+        tokens=(await access.list_tokens(viewer, sessions))["items"],
+        made=made,
+    )
+
+
+@router.get("/account")
+async def account(request: Request, viewer: ViewerDep, sessions: SessionsDep) -> Response:
+    return await show_account(request, viewer, sessions)
+
+
+@router.post("/account/password")
+async def set_password(
+    viewer: ViewerDep, sessions: SessionsDep, password: Field, current: Annotated[str, Form(max_length=256)] = ""
+) -> Response:
+    try:
+        body = access.NewPassword(password=password, current=current or None)
+    except ValidationError:
+        raise Invalid(f"A password has at least {PASSWORD_CHARS_MIN} characters.") from None
+    await access.set_password(body, viewer, sessions)
+    return back("/account")
+
+
+@router.post("/account/tokens")
+async def new_token(
+    request: Request,
+    viewer: ViewerDep,
+    sessions: SessionsDep,
+    name: Annotated[str, Form(min_length=1, max_length=64)],
+    role: RoleField = "viewer",
+    days: Annotated[int, Form(ge=1, le=3650)] = 90,
+) -> Response:
+    made = await access.new_token(access.NewToken(name=name, role=role, days=days), viewer, sessions, Response())
+    return await show_account(request, viewer, sessions, status=201, made=made)
+
+
+@router.post("/account/tokens/{token_id}/revoke")
+async def revoke_token(token_id: RowId, viewer: ViewerDep, sessions: SessionsDep) -> Response:
+    await access.revoke_token(token_id, viewer, sessions)
+    return back("/account")
+
+
+@router.post("/account/sessions/{session_id}/end")
+async def end_session(session_id: RowId, viewer: ViewerDep, sessions: SessionsDep) -> Response:
+    await access.end_session(session_id, viewer, sessions)
+    return back("/account")
+
+
+async def show_users(
+    request: Request, sessions: SessionsDep, *, status: int = 200, made: Json | None = None
+) -> Response:
+    origin = f"{request.url.scheme}://{request.url.netloc}"
+    people = (await users.list_users(sessions))["items"]
+    return page(request, "users", status, people=people, made=made, origin=origin)
+
+
+@router.get("/users")
+async def all_users(request: Request, sessions: SessionsDep) -> Response:
+    return await show_users(request, sessions)
+
+
+@router.post("/users")
+async def add_user(
+    request: Request,
+    sessions: SessionsDep,
+    name: Annotated[str, Form(pattern=users.NAME)],
+    role: RoleField = "viewer",
+) -> Response:
+    made = await users.add_user(users.NewUser(name=name, role=role), sessions, Response())
+    return await show_users(request, sessions, status=201, made=made)
+
+
+@router.post("/users/{name}/role")
+async def change_role(name: users.Name, sessions: SessionsDep, role: RoleField) -> Response:
+    await users.change_user(name, users.UserPatch(role=role), sessions)
+    return back("/users")
+
+
+@router.post("/users/{name}/disable")
+async def disable(name: users.Name, sessions: SessionsDep) -> Response:
+    await users.change_user(name, users.UserPatch(disabled=True), sessions)
+    return back("/users")
+
+
+@router.post("/users/{name}/enable")
+async def enable(name: users.Name, sessions: SessionsDep) -> Response:
+    await users.change_user(name, users.UserPatch(disabled=False), sessions)
+    return back("/users")
+
+
+@router.post("/users/{name}/link")
+async def another_link(request: Request, name: users.Name, sessions: SessionsDep) -> Response:
+    made = await users.another_link(name, sessions)
+    return await show_users(request, sessions, status=201, made=made)
+
+
+@router.get("/admin-trail")
+async def admin_trail(request: Request, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Response:
+    found = await users.admin_trail(sessions, limit, cursor)
+    return page(request, "trail", rows=found["items"], next=found["next"], limit=limit, first=cursor is None)

@@ -159,6 +159,13 @@ class LogStore(ABC):
     def prepare_sync(self) -> SyncTicket | None:
         """What the next group commit has to make durable, or None when everything is."""
 
+    def prepare_checkpoint(self) -> SyncTicket | None:
+        """For a driver that has been idle for 20 ms (SAFETY S2): a ticket that also writes a checkpoint slot.
+
+        None when the newest slot says all there is to say. Run and finished like a ticket of `prepare_sync`.
+        """
+        return None
+
     @abstractmethod
     def finish_sync(self, ticket: SyncTicket) -> int:
         """After `run`: moves durable_index (not past a cut made meanwhile) and returns it."""

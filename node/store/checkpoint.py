@@ -1,0 +1,120 @@
+"""The checkpoint: what was durable at least, in two alternating slots (SAFETY S2).
+
+Invariants: slots lie 4 KiB apart, are numbered, and carry a CRC; the newer sound one counts; a slot names only what was
+durable *before* it was written, so it needs no order against the data's own sync.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from node.protocol.entry import crc32
+from node.store.files import sync_directory, sync_fd, wrap, write_all
+from node.store.log_store import StoreIOError
+
+SLOT_SPACING_BYTES = 4096
+_SLOT = struct.Struct(">4sIQqqqqIqqqqB40s")
+_MAGIC = b"QSCP"
+_VERSION = 1
+_CHAIN_KNOWN, _CLEAN = 1, 2
+
+
+@dataclass(slots=True, frozen=True)
+class Slot:
+    """`end_pos` is the position right after the durable entry; `index_durable` is the index file's own end (S7)."""
+
+    durable_index: int = -1
+    begin_index: int = 0
+    end_pos: int = 0
+    term: int = -1
+    chain: int | None = 0
+    committed_index: int = -1
+    applied_index: int = -1
+    index_durable: int = -1
+    sealed_from: int = 0
+    clean: bool = False
+    boot_id: str = ""
+    number: int = 0
+
+
+def pack_slot(slot: Slot) -> bytes:
+    """The slot's bytes, CRC last."""
+    flags = (_CHAIN_KNOWN if slot.chain is not None else 0) | (_CLEAN if slot.clean else 0)
+    raw = _SLOT.pack(
+        _MAGIC, _VERSION, slot.number, slot.durable_index, slot.begin_index, slot.end_pos, slot.term, slot.chain or 0,
+        slot.committed_index, slot.applied_index, slot.index_durable, slot.sealed_from, flags,
+        slot.boot_id.encode()[:40],
+    )  # fmt: skip
+    return raw + struct.pack(">I", crc32(raw))
+
+
+def unpack_slot(data: bytes) -> Slot | None:
+    """None unless the slot is whole and its CRC is right."""
+    if len(data) < _SLOT.size + 4:
+        return None
+    raw = data[: _SLOT.size]
+    (seal,) = struct.unpack_from(">I", data, _SLOT.size)
+    if seal != crc32(raw):
+        return None
+    fields = _SLOT.unpack(raw)
+    if fields[:2] != (_MAGIC, _VERSION):
+        return None
+    number, durable, begin, end_pos, term, chain, committed, applied, index_durable, sealed, flags, boot = fields[2:]
+    known, clean = bool(flags & _CHAIN_KNOWN), bool(flags & _CLEAN)
+    return Slot(
+        durable, begin, end_pos, term, chain if known else None, committed, applied, index_durable, sealed, clean,
+        boot.rstrip(b"\0").decode(), number,
+    )  # fmt: skip
+
+
+def read_checkpoint(path: Path) -> Slot | None:
+    """The newer sound slot; None where there is none."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreIOError(f"reading {path}: {error.strerror}") from error
+    slots = [unpack_slot(data[number * SLOT_SPACING_BYTES :]) for number in range(2)]
+    return max((slot for slot in slots if slot is not None), key=lambda slot: slot.number, default=None)
+
+
+class Checkpoint:
+    """The writing side; used by one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.last = read_checkpoint(path)
+        self._number = self.last.number if self.last else 0
+        created = not path.exists()
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            if os.fstat(self._fd).st_size < 2 * SLOT_SPACING_BYTES:
+                os.ftruncate(self._fd, 2 * SLOT_SPACING_BYTES)
+        except OSError as error:
+            raise wrap(error, f"opening {path}") from error
+        if created:
+            sync_directory(path.parent)
+
+    def write(self, slot: Slot, *, sync: bool = True) -> None:
+        """The next slot, over the older one."""
+        self._number += 1
+        raw = pack_slot(replace(slot, number=self._number))
+        write_all(self._fd, raw, self._number % 2 * SLOT_SPACING_BYTES, f"writing {self.path}")
+        self.last = slot
+        if sync:
+            sync_fd(self._fd, f"syncing {self.path}")
+
+    def write_both(self, slot: Slot) -> None:
+        """Both slots say the same: neither an older nor a torn one can say more (before a cut)."""
+        self.write(slot)
+        self.write(slot)
+
+    def close(self) -> None:
+        """Gives the descriptor back; idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

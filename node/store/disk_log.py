@@ -1,0 +1,74 @@
+"""Looking entries up in the files: the engine's cold reads and the read-only reader go through here.
+
+Invariants: each look-up through the index file is checked against the record's own head (SAFETY S7); nothing is
+written, and files that vanish or change underneath give StoreCorrupt or None, never a crash or a wrong entry.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from node.protocol.entry import (
+    HEAD_BYTES,
+    INDEX_DTYPE,
+    INDEX_UNIT_BYTES,
+    SLAB_BYTES_MAX,
+    Entry,
+    EntryError,
+    Slab,
+    unpack_record,
+)
+from node.store.damage import IndexUnit, read_unit
+from node.store.log_store import StoreCorrupt
+from node.store.segment_list import SegmentList
+
+_UNITS_AT_ONCE = 4096
+
+
+def find_record(data: SegmentList, index: SegmentList, number: int) -> tuple[IndexUnit, Entry]:
+    """The index unit and the whole record of an entry. Raises StoreCorrupt where the two do not agree."""
+    unit = read_unit(index, number)
+    if unit is None:
+        raise StoreCorrupt(f"entry {number}: its index record is broken")
+    raw = data.read(unit.pos, unit.size)
+    try:
+        entry = unpack_record(raw)
+    except EntryError as error:
+        raise StoreCorrupt(f"entry {number} at position {unit.pos}: {error}") from error
+    if (entry.index, entry.term, entry.size) != (number, unit.term, unit.size):
+        raise StoreCorrupt(
+            f"entry {number} at position {unit.pos}: its head says index {entry.index}, term {entry.term}, "
+            f"size {entry.size}; its index record says term {unit.term}, size {unit.size}"
+        )
+    return unit, entry
+
+
+def read_raw_slab(
+    data: SegmentList, index: SegmentList, first_index: int, last_index: int, max_bytes: int = SLAB_BYTES_MAX
+) -> Slab:
+    """A run from `first_index` on, inside one file, at least one entry and at most `max_bytes`; nothing is verified.
+
+    It ends before the first index record that does not continue. Raises StoreCorrupt where already the first is broken.
+    """
+    count = min(last_index - first_index + 1, _UNITS_AT_ONCE, max(1, max_bytes // HEAD_BYTES))
+    raw = index.read_across(first_index * INDEX_UNIT_BYTES, count * INDEX_UNIT_BYTES)
+    units = np.frombuffer(raw, dtype=INDEX_DTYPE)
+    positions = units["pos"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    segment = data.find(int(positions[0]))
+    sound = (units["index"] == np.arange(first_index, first_index + count)) & (sizes >= HEAD_BYTES)
+    sound &= (units["magic"] >= 1) & (units["magic"] <= 3)
+    if segment is None or not bool(sound[0]) or int(positions[0] + sizes[0]) > segment.end:
+        raise StoreCorrupt(f"entry {first_index}: its index record is broken")
+    ends = positions + sizes
+    sound[1:] &= positions[1:] == ends[:-1]
+    sound[1:] &= (ends[1:] - positions[0] <= max_bytes) & (ends[1:] <= segment.end)
+    kept = count if bool(sound.all()) else int(np.argmin(sound))
+    start, end = int(positions[0]), int(ends[kept - 1])
+    records = data.read(start, end - start)
+    if len(records) != end - start:
+        raise StoreCorrupt(f"entries {first_index}..{first_index + kept - 1}: the file ends inside them")
+    return Slab(
+        first_index, kept, start, records, raw[: kept * INDEX_UNIT_BYTES], int(units["term"][0]),
+        int(units["term"][kept - 1]), None, None,
+    )  # fmt: skip

@@ -1,0 +1,383 @@
+"""The log on disk: DLedger's files, and beside them what makes them safe (DESIGN 4, SAFETY S1 to S9).
+
+One append is one pwrite of data and one of index; nothing per entry happens in Python besides encoding. Memory does not
+grow with the log: the term table and the ring of recent slabs are all it keeps.
+
+Invariants: `_end_pos` is the position right after the last record, never behind a filler; what lies behind it is zero;
+`_durable` never passes a cut; after an I/O error nothing more is promised, not even at close.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from node.protocol.codes import FlushMode
+from node.protocol.entry import (
+    HEAD_BYTES,
+    INDEX_UNIT,
+    INDEX_UNIT_BYTES,
+    Entry,
+    EntryError,
+    Magic,
+    Slab,
+    encode_slab,
+    pack_blank,
+    unpack_record,
+    verify_slab,
+)
+from node.store.checkpoint import Slot
+from node.store.disk_log import find_record, read_raw_slab
+from node.store.hard_state import save_hard_state
+from node.store.identity import UNKNOWN_TERM, Base, write_base
+from node.store.layout import check_fits, plan_runs
+from node.store.log_store import (
+    EntryMeta,
+    HardState,
+    LogStore,
+    StoreCorrupt,
+    StoreFull,
+    StoreIOError,
+    SyncTicket,
+    TruncationRecord,
+)
+from node.store.opening import Opened, open_directory
+from node.store.recent_slabs import RecentSlabs
+from node.store.retention import whole_files_below
+from node.store.slab_pieces import settle
+from node.store.sync_ticket import FileTicket, Mark
+from node.store.unsealed import UnsealedChains, is_unsealed, strip_seals
+from node.store.walk import SEALED_NEVER, Cursor
+
+_SLOT_INTERVAL_NS = 20_000_000
+_INDEX_UNSYNCED_BYTES_MAX = 4 * 1024 * 1024
+_COPY_BYTES = 1024 * 1024
+
+
+class FileStore(LogStore):
+    """See the module's docstring; made by `open`."""
+
+    def __init__(self, opened: Opened) -> None:
+        found = opened.recovered
+        self.directory = opened.directory
+        self.store_id = opened.identity.store_id
+        self.data_file_size = opened.identity.data_file_size
+        self.index_file_size = opened.identity.index_file_size
+        self.sealed_from = opened.sealed_from
+        self.hard_state = opened.hard_state
+        self.alarms = tuple(found.alarms)
+        self.begin_index = found.begin_index
+        self.base = found.base
+        self.end_index = found.end.index - 1
+        self.end_term = found.end.term
+        self.end_chain = found.end.chain
+        self.durable_index = self.end_index
+        self.recovered_commit_index = found.committed_index
+        self.cuts = 0
+        self.failed = False
+        self._data = opened.data
+        self._index = opened.index
+        self._archive = opened.archive
+        self._checkpoint = opened.checkpoint
+        self._lock = opened.lock
+        self._boot_id = opened.boot_id
+        self._begin_pos = found.begin_pos
+        self._end_pos = found.end.pos
+        self._terms = found.terms
+        self._ring = RecentSlabs()
+        if found.newest is not None:
+            self._ring.add(found.newest)
+        self._unsealed = UnsealedChains(self._data, self._begin_cursor())
+        self._durable = Mark(self.end_index, self._end_pos, self.end_term, self.end_chain)
+        self._index_durable = self.end_index
+        self._committed = found.committed_index
+        self._applied = found.applied_index
+        self._slot_at_ns = 0
+        self._closed = False
+        self._checkpoint.write_both(self._slot(self._durable))
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path | str,
+        *,
+        group: str,
+        node_id: str,
+        data_file_size: int = 1024 * 1024 * 1024,
+        index_file_size: int = 32 * 5 * 1024 * 1024,
+        init: bool = False,
+        flush: FlushMode = FlushMode.SYNC,
+        boot_id: str | None = None,
+    ) -> FileStore:
+        """Recovers and opens. Raises StoreRefused, StoreCorrupt, StoreFull, StoreIOError; then nothing is held."""
+        return cls(
+            open_directory(Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id)
+        )
+
+    def _begin_cursor(self) -> Cursor:
+        return Cursor(self._begin_pos, self.begin_index, self.base.term, self.base.chain)
+
+    # --- appending -----------------------------------------------------------------------------------------------
+
+    def append_as_leader(self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL) -> list[Slab]:
+        if not bodies or term < self.end_term:
+            raise EntryError(f"{len(bodies)} bodies of term {term} after term {self.end_term}")
+        lengths = list(map(len, bodies))
+        check_fits(lengths, self.data_file_size)
+        sizes = [HEAD_BYTES + length for length in lengths]
+        slabs: list[Slab] = []
+        index, chain = self.end_index + 1, self.end_chain
+        for run in plan_runs(sizes, self._end_pos, self.data_file_size):
+            part = bodies if run.stop - run.first == len(bodies) else bodies[run.first : run.stop]
+            slab = encode_slab(part, index, term, run.pos, chain or 0, magic)
+            if chain is None:
+                slab = strip_seals(slab)
+            slabs.append(slab)
+            index, chain = index + slab.count, slab.last_chain
+        self._write(slabs)
+        return slabs
+
+    def append_slab(self, slab: Slab) -> None:
+        if slab.first_index != self.end_index + 1:
+            raise EntryError(f"slab {slab.first_index}..{slab.last_index} does not continue {self.end_index}")
+        if slab.first_term < self.end_term:
+            raise EntryError(f"slab {slab.first_index}: term {slab.first_term} after term {self.end_term}")
+        chain = verify_slab(slab, self.end_chain)
+        if is_unsealed(slab):
+            if self.sealed_from < slab.first_index and self.end_index >= self.begin_index:
+                raise EntryError(f"slab {slab.first_index} is unsealed, seals began at {self.sealed_from}")
+            self.sealed_from = max(self.sealed_from, slab.last_index + 1)
+        elif chain is None:  # no anchor here: the sender's seals are one
+            chain = slab.last_chain
+        checked = replace(slab, prev_chain=self.end_chain, last_chain=chain)
+        self._write(settle(checked, self._end_pos, self.data_file_size))
+
+    def _write(self, slabs: list[Slab]) -> None:
+        """All or nothing: what was written before the disk was full is zeroed again (SAFETY S8)."""
+        end_pos = self._end_pos
+        try:
+            for slab in slabs:
+                if slab.pos != end_pos:
+                    self._data.ensure(slab.pos)
+                    self._data.write(end_pos, pack_blank(slab.pos - end_pos))
+                end_pos = slab.end_pos
+                self._data.write(slab.pos, slab.data)
+                self._index.write(slab.first_index * INDEX_UNIT_BYTES, slab.index_records)
+        except StoreFull:
+            self._clear(self._end_pos, end_pos, self.end_index + 1, slabs[-1].last_index + 1)
+            raise
+        except StoreIOError:
+            self.failed = True
+            raise
+        for slab in slabs:
+            self._ring.add(slab)
+            if slab.first_term != self.end_term or slab.last_term != slab.first_term:
+                self._note_terms(slab)
+            self.end_index, self.end_term, self.end_chain = slab.last_index, slab.last_term, slab.last_chain
+        self._end_pos = end_pos
+
+    def _note_terms(self, slab: Slab) -> None:
+        for _, _, _, index, term in INDEX_UNIT.iter_unpack(slab.index_records):
+            self._terms.extend(index, term)
+            if term == slab.last_term:
+                break
+
+    def _clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int) -> None:
+        """Zeroes what lies behind an end, and removes the files that held nothing else."""
+        try:
+            last = self._data.find(from_pos if from_pos == self._begin_pos else from_pos - 1)
+            if last is not None:
+                self._data.drop_from(last.end)
+                self._data.zero(from_pos, min(last.end, max(to_pos, from_pos + 8)))
+            index_pos = from_index * INDEX_UNIT_BYTES
+            self._index.drop_from(index_pos + self.index_file_size)
+            self._index.zero(index_pos, to_index * INDEX_UNIT_BYTES)
+        except (StoreIOError, StoreFull) as error:
+            self.failed = True
+            raise StoreIOError(f"clearing what was written beyond entry {from_index - 1}: {error}") from error
+
+    # --- looking up ----------------------------------------------------------------------------------------------
+
+    def meta(self, index: int) -> EntryMeta | None:
+        if index == self.end_index and index >= self.begin_index:
+            return EntryMeta(index, self.end_term, self.end_chain)
+        if index == self.base.index:
+            return self.base if index < 0 or self.base.term != UNKNOWN_TERM else None
+        if not self.begin_index <= index <= self.end_index:
+            return None
+        recent = self._ring.meta(index)
+        if recent is not None:
+            return recent
+        _, entry = find_record(self._data, self._index, index)
+        if entry.chain_crc or entry.body_crc:
+            return EntryMeta(index, entry.term, entry.chain_crc)
+        return EntryMeta(index, entry.term, self._unsealed.chain_at(index))
+
+    def get(self, index: int) -> Entry | None:
+        if not self.begin_index <= index <= self.end_index:
+            return None
+        slab = self._ring.holding(index)
+        if slab is not None:
+            unit = INDEX_UNIT.unpack_from(slab.index_records, (index - slab.first_index) * INDEX_UNIT_BYTES)
+            return unpack_record(slab.data, unit[1] - slab.pos)
+        return find_record(self._data, self._index, index)[1]
+
+    def recent_slab(self, first_index: int, max_bytes: int) -> Slab | None:
+        return self._ring.piece_of(first_index, max_bytes)
+
+    def term_start(self, index: int) -> int:
+        return self._terms.start_of(index)
+
+    def last_index_of_term(self, term: int) -> int:
+        return self._terms.last_index_of(term, self.begin_index, self.end_index)
+
+    # --- durability ----------------------------------------------------------------------------------------------
+
+    def save_hard_state(self, state: HardState) -> None:
+        save_hard_state(self.directory, state)
+        self.hard_state = state
+
+    def note_progress(self, committed_index: int, applied_index: int) -> None:
+        self._committed, self._applied = committed_index, applied_index
+
+    def prepare_sync(self) -> SyncTicket | None:
+        if self.durable_index >= self.end_index and not self._data.dirty:
+            return None
+        unsynced_index_bytes = (self.end_index - self._index_durable) * INDEX_UNIT_BYTES
+        return self._ticket(with_index=unsynced_index_bytes > _INDEX_UNSYNCED_BYTES_MAX, force_slot=False)
+
+    def prepare_checkpoint(self) -> SyncTicket | None:
+        """For an idle driver (20 ms without a sync): syncs the index too and writes a slot; None if nothing is new."""
+        last = self._checkpoint.last
+        known = (self.end_index, min(self._committed, self.end_index), self._applied, self.end_index)
+        if last and known == (last.durable_index, last.committed_index, last.applied_index, last.index_durable):
+            return None
+        return self._ticket(with_index=True, force_slot=True)
+
+    def _ticket(self, *, with_index: bool, force_slot: bool) -> FileTicket:
+        mark = Mark(self.end_index, self._end_pos, self.end_term, self.end_chain)
+        slot = self._slot(mark, index_durable=mark.index if with_index else self._index_durable)
+        index = self._index.take_dirty() if with_index else None
+        return FileTicket(self, mark, self._data.take_dirty(), index, slot, force_slot)
+
+    def _slot(self, mark: Mark, *, index_durable: int | None = None, clean: bool = False) -> Slot:
+        in_index = self._index_durable if index_durable is None else index_durable
+        return Slot(
+            mark.index, self.begin_index, mark.end_pos, mark.term, mark.chain, min(self._committed, mark.index),
+            min(self._applied, mark.index), min(mark.index, in_index), self.sealed_from, clean, self._boot_id,
+        )  # fmt: skip
+
+    def write_slot(self, slot: Slot, *, force: bool) -> None:
+        """At most every 20 ms under load: a slot costs a sync of its own (SAFETY S2)."""
+        now_ns = time.monotonic_ns()
+        if force or now_ns - self._slot_at_ns >= _SLOT_INTERVAL_NS:
+            self._slot_at_ns = now_ns
+            self._checkpoint.write(slot)
+
+    def finish_sync(self, ticket: SyncTicket) -> int:
+        if isinstance(ticket, FileTicket) and ticket.cuts == self.cuts and ticket.mark.index >= self.durable_index:
+            self._durable = ticket.mark
+            self.durable_index = ticket.mark.index
+            if ticket.syncs_index:
+                self._index_durable = ticket.mark.index
+        return self.durable_index
+
+    @property
+    def durable_position(self) -> int:
+        """The position right after the last durable record."""
+        return self._durable.end_pos
+
+    @property
+    def truncation_count(self) -> int:
+        """How many cuts this store has seen."""
+        return self._archive.count
+
+    # --- thread half ---------------------------------------------------------------------------------------------
+
+    def read_slab(self, first_index: int, max_bytes: int) -> Slab:
+        if not self.begin_index <= first_index <= self.end_index:
+            raise KeyError(first_index)
+        slab = read_raw_slab(self._data, self._index, first_index, self.end_index, max_bytes)
+        before = self.base if first_index == self.begin_index else self.meta(first_index - 1)
+        prev_chain = before.chain if before is not None else None
+        try:
+            last_chain = verify_slab(slab, prev_chain, bodies=True)
+        except EntryError as error:
+            raise StoreCorrupt(
+                f"entries {slab.first_index}..{slab.last_index} at position {slab.pos}: {error}"
+            ) from error
+        return replace(slab, prev_chain=prev_chain, last_chain=last_chain)
+
+    def truncate(self, cut_index: int, record: TruncationRecord) -> None:
+        if not self.begin_index <= cut_index <= self.end_index:
+            raise EntryError(f"a cut at {cut_index} is outside {self.begin_index}..{self.end_index}")
+        last = self._mark_before(cut_index)
+        self._archive.add(replace(record, from_index=cut_index, to_index=self.end_index), self._raw(cut_index))
+        self.cuts += 1
+        self._durable = last if last.index < self._durable.index else self._durable
+        self.durable_index = self._durable.index
+        self._index_durable = min(self._index_durable, last.index)
+        self._checkpoint.write_both(self._slot(self._durable))
+        self._clear(last.end_pos, self._end_pos, cut_index, self.end_index + 1)
+        self._data.sync()
+        self._index.sync()
+        self._ring.cut(cut_index)
+        self._terms.cut(cut_index)
+        self._unsealed.cut(cut_index)
+        self.end_index, self.end_term, self.end_chain, self._end_pos = last.index, last.term, last.chain, last.end_pos
+        self.recovered_commit_index = min(self.recovered_commit_index, last.index)
+        if SEALED_NEVER > self.sealed_from > self.end_index + 1:
+            self.sealed_from = self.end_index + 1
+
+    def _mark_before(self, cut_index: int) -> Mark:
+        if cut_index == self.begin_index:
+            return Mark(self.base.index, self._begin_pos, self.base.term, self.base.chain)
+        meta = self.meta(cut_index - 1)
+        unit, _ = find_record(self._data, self._index, cut_index - 1)
+        return Mark(cut_index - 1, unit.pos + unit.size, unit.term, meta.chain if meta is not None else None)
+
+    def _raw(self, first_index: int) -> list[bytes]:
+        """The records from `first_index` to the end, in slabs."""
+        parts: list[bytes] = []
+        while first_index <= self.end_index:
+            slab = read_raw_slab(self._data, self._index, first_index, self.end_index, _COPY_BYTES)
+            parts.append(slab.data)
+            first_index = slab.last_index + 1
+        return parts
+
+    def remove_prefix(self, through_index: int) -> None:
+        through = min(through_index, self.end_index)
+        begin_pos, begin_index = whole_files_below(
+            self._data, self._begin_pos, self.begin_index, self._end_pos, through
+        )
+        if begin_index == self.begin_index:
+            return
+        base = self.meta(begin_index - 1)
+        if base is None:
+            raise StoreCorrupt(f"entry {begin_index - 1} cannot become the base: it is not found")
+        write_base(self.directory, Base(base, begin_pos))
+        self.base, self.begin_index, self._begin_pos = base, begin_index, begin_pos
+        self._data.drop_before(begin_pos)
+        self._index.drop_before(begin_index * INDEX_UNIT_BYTES)
+        self._terms.drop_before(begin_index)
+        self._ring.drop_before(begin_index)
+        self._unsealed.restart(self._begin_cursor())
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self.failed:
+                self._data.sync()
+                self._index.sync()
+                mark = Mark(self.end_index, self._end_pos, self.end_term, self.end_chain)
+                self._checkpoint.write_both(self._slot(mark, index_durable=mark.index, clean=True))
+                self._durable, self.durable_index = mark, mark.index
+        finally:
+            self._data.close()
+            self._index.close()
+            self._checkpoint.close()
+            self._lock.release()

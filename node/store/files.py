@@ -1,0 +1,127 @@
+"""The few ways in which the store touches the operating system, each of them wrapped once.
+
+Invariants: a small file is replaced whole or not at all (temp, fsync, rename, fsync of the directory); no error of the
+operating system leaves unwrapped: no space is StoreFull, all else StoreIOError.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from node.protocol.entry import crc32
+from node.store.log_store import StoreError, StoreFull, StoreIOError, StoreRefused
+
+SECTOR_BYTES = 512
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_ZEROS = bytes(1024 * 1024)
+
+
+def wrap(error: OSError, attempt: str) -> StoreError:
+    """The store's own exception for an operating system error, with what was being attempted."""
+    if error.errno in _NO_SPACE:
+        return StoreFull(f"{attempt}: no space left ({error.strerror})")
+    return StoreIOError(f"{attempt}: {error.strerror or error}")
+
+
+def write_all(fd: int, data: bytes | memoryview, offset: int, attempt: str) -> None:
+    """pwrite of everything. What was written short before an error is zeroed again (SAFETY S8)."""
+    done = 0
+    try:
+        while done < len(data):
+            done += os.pwrite(fd, data[done:] if done else data, offset + done)
+    except OSError as error:
+        if done:
+            zero(fd, offset, done, attempt)
+        raise wrap(error, attempt) from error
+
+
+def zero(fd: int, offset: int, length: int, attempt: str) -> None:
+    """Overwrites with zeros, from the back to the front: what is left of a crash is a prefix, never a hole."""
+    end = offset + length
+    try:
+        while end > offset:
+            step = min(len(_ZEROS), end - offset)
+            done = 0
+            while done < step:
+                done += os.pwrite(fd, _ZEROS[: step - done], end - step + done)
+            end -= step
+    except OSError as error:
+        raise StoreIOError(f"{attempt}: zeroing {length} bytes failed: {error.strerror or error}") from error
+
+
+def sync_fd(fd: int, attempt: str) -> None:
+    """fdatasync. An error is final: it is never retried (SAFETY S1)."""
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        raise StoreIOError(f"{attempt}: {error.strerror or error}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """Makes names in a directory durable."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise StoreIOError(f"opening {path} to sync it: {error.strerror}") from error
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise StoreIOError(f"syncing directory {path}: {error.strerror}") from error
+    finally:
+        os.close(fd)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """A whole new file, synced; its name is not durable yet."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    except OSError as error:
+        raise wrap(error, f"creating {path}") from error
+    try:
+        write_all(fd, data, 0, f"writing {path}")
+        os.fsync(fd)
+    except OSError as error:
+        raise wrap(error, f"syncing {path}") from error
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, data: bytes, *, sync_name: bool = True) -> None:
+    """Replaces a small file: temp, fsync, rename, fsync of the directory."""
+    temporary = path.with_name(path.name + ".tmp")
+    write_synced(temporary, data)
+    try:
+        os.replace(temporary, path)
+    except OSError as error:
+        raise wrap(error, f"renaming {temporary}") from error
+    if sync_name:
+        sync_directory(path.parent)
+
+
+def pack_sealed_json(value: dict[str, Any]) -> bytes:
+    """One line of JSON behind its CRC, so that a damaged file is never believed."""
+    text = json.dumps(value, sort_keys=True).encode()
+    return b"%08x %s\n" % (crc32(text), text)
+
+
+def read_sealed_json(path: Path) -> dict[str, Any] | None:
+    """The value, None where there is no such file. Raises StoreRefused where its CRC does not match."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreIOError(f"reading {path}: {error.strerror}") from error
+    seal, _, text = data.rstrip(b"\n").partition(b" ")
+    try:
+        if int(seal, 16) == crc32(text):
+            value = json.loads(text)
+            if isinstance(value, dict):
+                return value
+    except ValueError:
+        pass
+    raise StoreRefused(f"{path} is damaged: its CRC does not match its content")

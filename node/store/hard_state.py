@@ -1,0 +1,97 @@
+"""Term and vote on disk: `currterm` in DLedger's form, and `hardstate` with a CRC beside it (SAFETY E2).
+
+Invariants: both are replaced whole and durable before `save` returns; a state that cannot be read is never taken for
+term 0; where the two files disagree the higher term counts and no vote is granted in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from node.protocol.codes import VoterState
+from node.store.files import pack_sealed_json, read_sealed_json, replace_file, sync_directory
+from node.store.log_store import HardState, StoreFull, StoreIOError, StoreRefused
+
+CURRTERM = "currterm"
+HARDSTATE = "hardstate"
+_TOLD_HOW = "this store has entries, so its term is not guessed: run `quorumscope store repair --set-term`"
+
+
+def format_currterm(term: int, voted_for: str | None) -> bytes:
+    """DLedger's two lines (FORMATS 3)."""
+    return f"voteLeader={voted_for or ''}\ncurrTerm={term}\n".encode()
+
+
+def parse_currterm(data: bytes) -> tuple[int, str | None] | None:
+    """Term and vote from DLedger's properties text, in any order; None where it says no term."""
+    values: dict[str, str] = {}
+    for line in data.decode("utf-8", "replace").splitlines():
+        name, separator, value = line.partition("=")
+        if separator:
+            values[name.strip()] = value.strip()
+    term = values.get("currTerm", "")
+    if not term.isdigit():
+        return None
+    return int(term), values.get("voteLeader") or None
+
+
+def read_currterm(directory: Path) -> tuple[int, str | None] | None:
+    """None where the file is missing or says nothing."""
+    try:
+        return parse_currterm((directory / CURRTERM).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def hard_state_to_json(state: HardState) -> dict[str, Any]:
+    """What `hardstate` holds."""
+    return {
+        "term": state.term,
+        "voted_for": state.voted_for,
+        "voter_state": state.voter_state.value,
+        "vote_floor": state.vote_floor,
+        "store_ids": state.store_ids,
+    }
+
+
+def save_hard_state(directory: Path, state: HardState) -> None:
+    """Durable on return. Raises StoreIOError, also on a full disk: a vote that cannot be kept ends the engine."""
+    try:
+        replace_file(directory / HARDSTATE, pack_sealed_json(hard_state_to_json(state)), sync_name=False)
+        replace_file(directory / CURRTERM, format_currterm(state.term, state.voted_for), sync_name=False)
+    except StoreFull as error:
+        raise StoreIOError(f"term and vote cannot be made durable: {error}") from error
+    sync_directory(directory)
+
+
+def load_hard_state(directory: Path, *, has_entries: bool) -> HardState | None:
+    """The stored state; None where there never was one (only possible without entries). Raises StoreRefused."""
+    try:
+        value = read_sealed_json(directory / HARDSTATE)
+    except StoreRefused as error:
+        raise StoreRefused(f"{error}; {_TOLD_HOW}") from error
+    if value is None:
+        if has_entries or read_currterm(directory) is not None:
+            raise StoreRefused(f"{directory / HARDSTATE} is missing; {_TOLD_HOW}")
+        return None
+    state = HardState(
+        int(value["term"]), value["voted_for"], VoterState(value["voter_state"]), int(value["vote_floor"]),
+        {str(peer): str(store) for peer, store in value["store_ids"].items()},
+    )  # fmt: skip
+    java = read_currterm(directory)
+    if java == (state.term, state.voted_for):
+        return state
+    term = max(state.term, java[0]) if java is not None else state.term
+    return replace(state, term=term, voted_for=None, vote_floor=max(state.vote_floor, term))
+
+
+def adopt_currterm(directory: Path, *, has_entries: bool) -> HardState:
+    """The state of a directory that only the Java node wrote: its term, and no vote in it."""
+    java = read_currterm(directory)
+    if java is None:
+        if has_entries:
+            raise StoreRefused(f"{directory / CURRTERM} is missing or says no term; {_TOLD_HOW}")
+        return HardState(voter_state=VoterState.REJOINING)
+    return HardState(java[0], None, VoterState.VOTER, vote_floor=java[0])

@@ -1,0 +1,126 @@
+"""Whose store this is: `quorumscope.json`, the lock, and `base` (the entry before the first one held).
+
+Invariants: one process at a time; a directory never changes its group, node or file sizes; `base` is durable before
+the entries it stands for are removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from node.protocol.entry import INDEX_UNIT_BYTES
+from node.store.files import pack_sealed_json, read_sealed_json, replace_file, wrap
+from node.store.log_store import EntryMeta, StoreRefused
+
+IDENTITY = "quorumscope.json"
+BASE = "base"
+LOCK = "lock"
+FORMAT_VERSION = 1
+UNKNOWN_TERM = -1
+
+
+@dataclass(slots=True, frozen=True)
+class Identity:
+    """The content of `quorumscope.json`. `sealed_from`: entries before it were written by a Java node."""
+
+    group: str
+    node_id: str
+    store_id: str
+    data_file_size: int
+    index_file_size: int
+    sealed_from: int = 0
+    format_version: int = FORMAT_VERSION
+
+    @classmethod
+    def fresh(cls, group: str, node_id: str, data_file_size: int, index_file_size: int, sealed_from: int) -> Identity:
+        """A new store has a new `store_id`: peers tell a wiped disk from the one they knew."""
+        return cls(group, node_id, uuid.uuid4().hex, data_file_size, index_file_size, sealed_from)
+
+
+@dataclass(slots=True, frozen=True)
+class Base:
+    """The entry before `begin_index`, and the position where `begin_index` lies."""
+
+    meta: EntryMeta
+    pos: int
+
+
+def check_sizes(data_file_size: int, index_file_size: int) -> None:
+    """Raises StoreRefused on sizes that cannot hold anything."""
+    if data_file_size < 512 or index_file_size < INDEX_UNIT_BYTES or index_file_size % INDEX_UNIT_BYTES:
+        raise StoreRefused(
+            f"file sizes {data_file_size} and {index_file_size}: data needs >= 512 bytes, index a multiple of 32"
+        )
+
+
+def read_identity(directory: Path) -> Identity | None:
+    """None where the directory is not ours (yet). Raises StoreRefused on content from the future or not readable."""
+    path = directory / IDENTITY
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StoreRefused(f"{path} cannot be read: {error}") from error
+    try:
+        identity = Identity(**value)
+    except TypeError as error:
+        raise StoreRefused(f"{path} is of another format: {error}") from error
+    if identity.format_version != FORMAT_VERSION:
+        raise StoreRefused(f"{path}: format {identity.format_version}, this version knows {FORMAT_VERSION}")
+    return identity
+
+
+def write_identity(directory: Path, identity: Identity) -> None:
+    """Durable on return."""
+    replace_file(directory / IDENTITY, json.dumps(asdict(identity), indent=1, sort_keys=True).encode() + b"\n")
+
+
+def check_identity(directory: Path, found: Identity, wanted: Identity) -> None:
+    """Raises StoreRefused unless group, node and sizes are the ones that were configured."""
+    for name in ("group", "node_id", "data_file_size", "index_file_size"):
+        has, wants = getattr(found, name), getattr(wanted, name)
+        if has != wants:
+            raise StoreRefused(f"{directory} has {name} {has!r}, this node is configured with {wants!r}")
+
+
+def read_base(directory: Path) -> Base | None:
+    """None: nothing was ever removed."""
+    value = read_sealed_json(directory / BASE)
+    if value is None:
+        return None
+    return Base(EntryMeta(int(value["index"]), int(value["term"]), value["chain"]), int(value["pos"]))
+
+
+def write_base(directory: Path, base: Base) -> None:
+    """Durable on return, before any file that it stands for is removed."""
+    meta = base.meta
+    value = {"index": meta.index, "term": meta.term, "chain": meta.chain, "pos": base.pos}
+    replace_file(directory / BASE, pack_sealed_json(value))
+
+
+class DirectoryLock:
+    """Held as long as the store is open; the kernel releases it when the process ends, however it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / LOCK
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise wrap(error, f"opening {path}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            raise StoreRefused(f"{directory} is open in another process (it holds {path})") from error
+
+    def release(self) -> None:
+        """Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,178 @@
+"""Opening a directory, step by step: lock, identity, files, recovery, hard state, voter state.
+
+Invariants: nothing is changed before the lock is held and the identity is settled; whatever goes wrong, nothing stays
+open; `quorumscope.json` is written last, so a directory is ours only once everything else about it is durable.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from node.protocol.codes import FlushMode, VoterState
+from node.store.checkpoint import Checkpoint, Slot
+from node.store.files import wrap
+from node.store.hard_state import CURRTERM, adopt_currterm, load_hard_state, save_hard_state
+from node.store.identity import (
+    DirectoryLock,
+    Identity,
+    check_identity,
+    check_sizes,
+    read_base,
+    read_identity,
+    write_identity,
+)
+from node.store.log_store import HardState
+from node.store.recovery import Circumstances, Recovered, Recovery
+from node.store.segment_list import SegmentList
+from node.store.truncation_archive import TruncationArchive
+from node.store.walk import SEALED_NEVER, find_begin
+
+DATA_AHEAD_BYTES = 64 * 1024 * 1024
+INDEX_AHEAD_BYTES = 8 * 1024 * 1024
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(slots=True)
+class Opened:
+    """Everything a FileStore is made of."""
+
+    directory: Path
+    identity: Identity
+    sealed_from: int
+    hard_state: HardState
+    recovered: Recovered
+    data: SegmentList
+    index: SegmentList
+    archive: TruncationArchive
+    checkpoint: Checkpoint
+    lock: DirectoryLock
+    boot_id: str
+
+
+def read_boot_id() -> str:
+    """The machine's boot; "" where the system does not say (then every unclean stop counts as the same boot)."""
+    with suppress(OSError):
+        return _BOOT_ID.read_text().strip()
+    return ""
+
+
+def open_directory(
+    directory: Path,
+    group: str,
+    node_id: str,
+    data_file_size: int,
+    index_file_size: int,
+    init: bool,
+    flush: FlushMode,
+    boot_id: str | None,
+) -> Opened:
+    """Raises StoreRefused, StoreCorrupt, StoreFull or StoreIOError; then nothing is left open."""
+    check_sizes(data_file_size, index_file_size)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise wrap(error, f"creating {directory}") from error
+    lock = DirectoryLock(directory)
+    data = SegmentList(directory, "data", data_file_size, ahead_bytes=DATA_AHEAD_BYTES)
+    index = SegmentList(directory, "index", index_file_size, ahead_bytes=INDEX_AHEAD_BYTES)
+    checkpoint: Checkpoint | None = None
+    try:
+        found = read_identity(directory)
+        fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, 0)
+        if found is not None:
+            check_identity(directory, found, fresh)
+        data.open()
+        index.open()
+        java = found is None and ((directory / CURRTERM).exists() or bool(data.starts))
+        has_entries = find_begin(data)[1] is not None
+        hard = _hard_state(directory, java, has_entries, init)
+        checkpoint = Checkpoint(directory / "checkpoint")
+        boot = read_boot_id() if boot_id is None else boot_id
+        slot = checkpoint.last if found is not None else None
+        recovered = _recover(directory, data, index, slot, found, java, node_id, boot)
+        if found is not None and has_entries and slot is None:
+            recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")
+        sealed_from = _sealed_from(recovered, slot, found, java)
+        hard = _settle_voter_state(hard, recovered, slot, flush, boot)
+        save_hard_state(directory, hard)
+        if found is None:
+            found = replace(fresh, sealed_from=sealed_from)
+            write_identity(directory, found)
+        archive = TruncationArchive(directory)
+        return Opened(directory, found, sealed_from, hard, recovered, data, index, archive, checkpoint, lock, boot)
+    except BaseException:
+        data.close()
+        index.close()
+        if checkpoint is not None:
+            checkpoint.close()
+        lock.release()
+        raise
+
+
+def _hard_state(directory: Path, java: bool, has_entries: bool, init: bool) -> HardState:
+    """The stored one, or what a new store starts with (SAFETY E2, E8)."""
+    if java:
+        return adopt_currterm(directory, has_entries=has_entries)
+    stored = load_hard_state(directory, has_entries=has_entries)
+    if stored is None:
+        return HardState(voter_state=VoterState.FORMING if init else VoterState.REJOINING)
+    pristine = HardState(voter_state=VoterState.REJOINING)
+    if init and not has_entries and stored == pristine:
+        return replace(stored, voter_state=VoterState.FORMING)
+    return stored
+
+
+def _recover(
+    directory: Path,
+    data: SegmentList,
+    index: SegmentList,
+    slot: Slot | None,
+    found: Identity | None,
+    java: bool,
+    node_id: str,
+    boot_id: str,
+) -> Recovered:
+    sealed_from = SEALED_NEVER if java else max(found.sealed_from if found else 0, slot.sealed_from if slot else 0)
+    base = read_base(directory)
+    _, begin_index = find_begin(data)
+    java_term = _java_snapshot_term(directory, begin_index - 1) if base is None and begin_index else None
+    case = Circumstances(node_id, boot_id, java, sealed_from, base, java_term)
+    return Recovery(data, index, TruncationArchive(directory), slot, case).recover()
+
+
+def _java_snapshot_term(directory: Path, index: int) -> int | None:
+    """The term of the entry before the first one, where the Java node's snapshot names it (FORMATS 3)."""
+    path = directory / "snapshot" / f"snapshot_{index}" / "snapshot_meta"
+    try:
+        meta = json.loads(path.read_bytes())
+        return int(meta["lastIncludedTerm"]) if int(meta["lastIncludedIndex"]) == index else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _sealed_from(recovered: Recovered, slot: Slot | None, found: Identity | None, java: bool) -> int:
+    if recovered.end.chain is None:
+        return SEALED_NEVER
+    if java:
+        return recovered.end.index
+    return max(found.sealed_from if found else 0, slot.sealed_from if slot else 0)
+
+
+def _settle_voter_state(
+    hard: HardState, recovered: Recovered, slot: Slot | None, flush: FlushMode, boot_id: str
+) -> HardState:
+    """A store that lost history may not vote (SAFETY E8)."""
+    if hard.voter_state is VoterState.REJOINING:
+        return hard
+    lost = recovered.lost_history
+    if slot is not None and flush is FlushMode.ASYNC and not slot.clean and slot.boot_id != boot_id:
+        nothing_to_lose = hard.voter_state is VoterState.FORMING and slot.durable_index < 0 and recovered.end.index == 0
+        if not nothing_to_lose:
+            lost = lost or "flush is async, the last stop was not clean, and the machine was started anew since"
+    if not lost:
+        return hard
+    recovered.alarms.append(f"this store lost history and rejoins: {lost}")
+    return replace(hard, voter_state=VoterState.REJOINING)

@@ -1,0 +1,119 @@
+"""One file of the data or the index: fixed size, sparse, written with pwrite and read with pread.
+
+Invariants: the file has its full length from the first moment and is never shortened (others may have it mapped); space
+is allocated ahead in steps, so that a full disk is met before a record is half written (SAFETY S8).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+
+from node.store.files import sync_fd, wrap, write_all, zero
+from node.store.log_store import StoreIOError
+
+NAME_DIGITS = 20
+_SCAN_BYTES = 1024 * 1024
+
+
+class Segment:
+    """`start` is the absolute position of the file's first byte."""
+
+    __slots__ = ("_ahead_bytes", "_allocated_bytes", "_fd", "path", "size_bytes", "start")
+
+    def __init__(self, path: Path, start: int, size_bytes: int, *, ahead_bytes: int = 0, writable: bool = True) -> None:
+        self.path = path
+        self.start = start
+        self.size_bytes = size_bytes
+        self._ahead_bytes = ahead_bytes
+        self._allocated_bytes = 0
+        try:
+            self._fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        except OSError as error:
+            raise wrap(error, f"opening {path}") from error
+
+    @classmethod
+    def create(cls, directory: Path, start: int, size_bytes: int, *, ahead_bytes: int) -> Segment:
+        """A new file of full (sparse) length; the caller syncs the directory."""
+        path = directory / f"{start:0{NAME_DIGITS}d}"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                os.ftruncate(fd, size_bytes)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise wrap(error, f"creating {path}") from error
+        return cls(path, start, size_bytes, ahead_bytes=ahead_bytes)
+
+    @property
+    def end(self) -> int:
+        """The absolute position right after the file."""
+        return self.start + self.size_bytes
+
+    def write(self, pos: int, data: bytes | memoryview) -> None:
+        """Raises StoreFull (nothing of it stays) or StoreIOError."""
+        offset = pos - self.start
+        if offset + len(data) > self._allocated_bytes:
+            self._allocate(offset, len(data))
+        write_all(self._fd, data, offset, f"writing {len(data)} bytes at {offset} of {self.path}")
+
+    def _allocate(self, offset: int, length: int) -> None:
+        """Takes space up to one step beyond the write; a file system that cannot is left to its own ways."""
+        if not self._ahead_bytes:
+            self._allocated_bytes = self.size_bytes
+            return
+        end = min(self.size_bytes, offset + length + self._ahead_bytes)
+        try:
+            os.posix_fallocate(self._fd, offset, end - offset)
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                end = self.size_bytes
+            else:
+                raise wrap(error, f"allocating {end - offset} bytes for {self.path}") from error
+        self._allocated_bytes = end
+
+    def zero(self, pos: int, length: int) -> None:
+        """Overwrites a range with zeros."""
+        zero(self._fd, pos - self.start, length, f"zeroing in {self.path}")
+
+    def read(self, pos: int, length: int) -> bytes:
+        """Up to `length` bytes; shorter only at the file's end."""
+        try:
+            return os.pread(self._fd, max(0, min(length, self.end - pos)), pos - self.start)
+        except OSError as error:
+            raise StoreIOError(f"reading {length} bytes at {pos} of {self.path}: {error.strerror}") from error
+
+    def sync(self) -> None:
+        """fdatasync; also called from a thread while the loop goes on writing."""
+        sync_fd(self._fd, f"syncing {self.path}")
+
+    def used_span(self, pos: int) -> tuple[int, int] | None:
+        """First and last position with a byte that is not zero, from `pos` on; holes are skipped, not read."""
+        first, last, offset = -1, -1, pos - self.start
+        while offset < self.size_bytes:
+            try:
+                offset = os.lseek(self._fd, offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    break
+                raise StoreIOError(f"looking for data in {self.path}: {error.strerror}") from error
+            chunk = self.read(self.start + offset, _SCAN_BYTES)
+            if not chunk:
+                break
+            if chunk.count(0) != len(chunk):
+                used = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8))
+                if first < 0:
+                    first = self.start + offset + int(used[0])
+                last = self.start + offset + int(used[-1])
+            offset += len(chunk)
+        return (first, last) if first >= 0 else None
+
+    def close(self) -> None:
+        """Gives the descriptor back; idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

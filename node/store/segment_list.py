@@ -1,0 +1,169 @@
+"""A row of segments that covers a range of absolute positions without a hole: `data/` or `index/`.
+
+Invariants: names are 20 digits and a multiple of the file size apart from the first; every file has exactly the
+configured size; `dirty` holds what was written since the last sync took it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from node.store.files import sync_directory, wrap
+from node.store.log_store import StoreCorrupt, StoreRefused
+from node.store.segment import NAME_DIGITS, Segment
+
+
+class SegmentList:
+    """Segments by position. `kind` is the folder's name."""
+
+    def __init__(self, root: Path, kind: str, file_bytes: int, *, ahead_bytes: int = 0, writable: bool = True) -> None:
+        self.kind = kind
+        self.directory = root / kind
+        self.file_bytes = file_bytes
+        self._ahead_bytes = min(ahead_bytes, file_bytes)
+        self._writable = writable
+        self._segments: dict[int, Segment] = {}
+        self._first = 0
+        self._last: Segment | None = None
+        self.dirty: set[Segment] = set()
+
+    # --- in the order of life ------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Opens what lies in the folder. Raises StoreRefused on a wrong size, StoreCorrupt on a missing file."""
+        if self._writable:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else []:
+            if len(path.name) != NAME_DIGITS or not path.name.isdigit():
+                continue
+            size = path.stat().st_size
+            if size == 0 and self._writable:  # created, and the crash came before it got its length
+                path.unlink()
+                continue
+            if size != self.file_bytes:
+                raise StoreRefused(f"{path} has {size} bytes, configured are {self.file_bytes}: set the size it has")
+            self._add(Segment(path, int(path.name), size, ahead_bytes=self._ahead_bytes, writable=self._writable))
+        starts = self.starts
+        for before, after in pairwise(starts):
+            if after != before + self.file_bytes:
+                raise StoreCorrupt(f"{self.directory}: the file that starts at {before + self.file_bytes} is missing")
+
+    def close(self) -> None:
+        """Closes every file."""
+        for segment in self._segments.values():
+            segment.close()
+        self._segments.clear()
+        self.dirty.clear()
+        self._last = None
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    @property
+    def starts(self) -> list[int]:
+        """The files' first positions, ascending."""
+        return sorted(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter([self._segments[start] for start in self.starts])
+
+    def find(self, pos: int) -> Segment | None:
+        """The file that holds `pos`."""
+        last = self._last
+        if last is not None and last.start <= pos < last.start + last.size_bytes:
+            return last
+        return self._segments.get(pos - pos % self.file_bytes if self._first % self.file_bytes == 0 else self._key(pos))
+
+    def _key(self, pos: int) -> int:
+        return pos - (pos - self._first) % self.file_bytes
+
+    def read(self, pos: int, length: int) -> bytes:
+        """Up to `length` bytes inside one file; empty where there is no file."""
+        segment = self.find(pos)
+        return segment.read(pos, length) if segment is not None else b""
+
+    def read_across(self, pos: int, length: int) -> bytes:
+        """Exactly `length` bytes, over file borders; what no file holds reads as zeros."""
+        parts: list[bytes] = []
+        while length > 0:
+            step = min(length, self.file_bytes - (pos - self._first) % self.file_bytes)
+            part = self.read(pos, step)
+            parts.append(part + bytes(step - len(part)))
+            pos, length = pos + step, length - step
+        return b"".join(parts)
+
+    def used_span(self, pos: int) -> tuple[int, int] | None:
+        """First and last position with a byte that is not zero, from `pos` on, over all files."""
+        spans = [segment.used_span(max(pos, segment.start)) for segment in self if segment.end > pos]
+        used = [span for span in spans if span is not None]
+        return (used[0][0], used[-1][1]) if used else None
+
+    # --- changing ------------------------------------------------------------------------------------------------
+
+    def _add(self, segment: Segment) -> None:
+        self._first = min(self._first, segment.start) if self._segments else segment.start
+        self._segments[segment.start] = segment
+        if self._last is None or segment.start > self._last.start:
+            self._last = segment
+
+    def ensure(self, pos: int) -> Segment:
+        """The file that holds `pos`, created (and its name made durable) if it is not there."""
+        segment = self.find(pos)
+        if segment is None:
+            start = self._key(pos) if self._segments else pos - pos % self.file_bytes
+            segment = Segment.create(self.directory, start, self.file_bytes, ahead_bytes=self._ahead_bytes)
+            self._add(segment)
+            sync_directory(self.directory)
+        return segment
+
+    def write(self, pos: int, data: bytes | memoryview) -> None:
+        """Writes over file borders, creating files as needed; usually one pwrite."""
+        segment = self.ensure(pos)
+        room = segment.start + segment.size_bytes - pos
+        if len(data) > room:
+            self.write(pos, data[:room])
+            self.write(pos + room, data[room:])
+            return
+        segment.write(pos, data)
+        self.dirty.add(segment)
+
+    def zero(self, pos: int, end: int) -> None:
+        """Zeroes [pos, end) in the files that are there."""
+        for segment in reversed(list(self)):
+            low, high = max(pos, segment.start), min(end, segment.end)
+            if low < high:
+                segment.zero(low, high - low)
+                self.dirty.add(segment)
+
+    def drop_from(self, pos: int) -> None:
+        """Removes whole files that start at or after `pos`, the last one first."""
+        self._drop([start for start in reversed(self.starts) if start >= pos])
+
+    def drop_before(self, pos: int) -> None:
+        """Removes whole files that end at or before `pos`, the first one first."""
+        self._drop([start for start in self.starts if start + self.file_bytes <= pos])
+
+    def _drop(self, starts: list[int]) -> None:
+        for start in starts:
+            segment = self._segments.pop(start)
+            self.dirty.discard(segment)
+            try:
+                segment.path.unlink(missing_ok=True)
+            except OSError as error:
+                raise wrap(error, f"removing {segment.path}") from error
+            segment.close()
+        if starts:
+            self._first = min(self._segments, default=0)
+            self._last = self._segments[max(self._segments)] if self._segments else None
+            sync_directory(self.directory)
+
+    def take_dirty(self) -> list[Segment]:
+        """What the next group commit has to sync."""
+        taken, self.dirty = list(self.dirty), set()
+        return taken
+
+    def sync(self) -> None:
+        """Syncs everything that is dirty."""
+        for segment in self.take_dirty():
+            segment.sync()

@@ -1,0 +1,72 @@
+"""One group commit on its way: taken on the loop, run in a thread, finished on the loop.
+
+Invariants: `run` touches nothing that the loop writes, only descriptors and the checkpoint; a slot is written after the
+data it speaks of is synced; an error is remembered, so that no later close promises anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from node.store.checkpoint import Slot
+from node.store.log_store import StoreIOError
+from node.store.segment import Segment
+
+
+class Syncing(Protocol):
+    """What a ticket needs of its store."""
+
+    cuts: int
+    failed: bool
+
+    def write_slot(self, slot: Slot, *, force: bool) -> None: ...
+
+
+@dataclass(slots=True, frozen=True)
+class Mark:
+    """An entry's end: what a checkpoint slot says of it."""
+
+    index: int
+    end_pos: int
+    term: int
+    chain: int | None
+
+
+class FileTicket:
+    """One group commit. `run` touches nothing that the loop writes: only descriptors and the checkpoint."""
+
+    __slots__ = ("_data", "_force_slot", "_index", "_slot", "_store", "cuts", "mark", "syncs_index")
+
+    def __init__(
+        self,
+        store: Syncing,
+        mark: Mark,
+        data: list[Segment],
+        index: list[Segment] | None,
+        slot: Slot,
+        force_slot: bool,
+    ) -> None:
+        self._store = store
+        self.mark = mark
+        self._data = data
+        self._index = index
+        self.syncs_index = index is not None
+        self._slot = slot
+        self._force_slot = force_slot
+        self.cuts = store.cuts
+
+    @property
+    def end_index(self) -> int:
+        return self.mark.index
+
+    def run(self) -> None:
+        try:
+            for segment in self._data:
+                segment.sync()
+            for segment in self._index or ():
+                segment.sync()
+            self._store.write_slot(self._slot, force=self._force_slot)
+        except StoreIOError:
+            self._store.failed = True
+            raise

@@ -1,0 +1,159 @@
+"""`truncated/<seq>/`: every byte that was ever cut, with who ordered it and why (SAFETY S4).
+
+Invariants: an archive is complete and synced before its cut begins; it appears by rename, so a half written one is
+never seen; size and age are bounded, and the newest archive is never the one that goes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from node.protocol.entry import Entry, EntryError, unpack_record
+from node.store.files import sync_directory, wrap, write_all, write_synced
+from node.store.log_store import StoreFull, StoreIOError, TruncationRecord
+
+FOLDER = "truncated"
+BYTES_MAX = 1024 * 1024 * 1024
+AGE_MAX_S = 30 * 24 * 3600
+_SEQ_DIGITS = 10
+
+
+class TruncationArchive:
+    """The archives of one store. Reading works beside a running engine."""
+
+    def __init__(self, directory: Path, *, bytes_max: int = BYTES_MAX, age_max_s: float = AGE_MAX_S) -> None:
+        self.folder = directory / FOLDER
+        self._bytes_max = bytes_max
+        self._age_max_s = age_max_s
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def _sequences(self) -> list[int]:
+        try:
+            return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+        except FileNotFoundError:
+            return []
+
+    def _path(self, seq: int) -> Path:
+        return self.folder / f"{seq:0{_SEQ_DIGITS}d}"
+
+    @property
+    def count(self) -> int:
+        """How many truncations there ever were (removed archives included)."""
+        sequences = self._sequences()
+        return sequences[-1] if sequences else 0
+
+    def records(self) -> list[TruncationRecord]:
+        """Oldest first."""
+        found: list[TruncationRecord] = []
+        for seq in self._sequences():
+            record = self.record(seq)
+            if record is not None:
+                found.append(record)
+        return found
+
+    def record(self, seq: int) -> TruncationRecord | None:
+        """None where there is no such archive (any more)."""
+        try:
+            value = json.loads((self._path(seq) / "meta.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None
+        return TruncationRecord(
+            value["by"], value["leader"], value["term"], value["from_index"], value["to_index"], value["reason"],
+            value["committed_at"], value["time"], seq,
+        )  # fmt: skip
+
+    def data(self, seq: int) -> bytes:
+        """The raw bytes that were cut; empty where there is no such archive."""
+        try:
+            return (self._path(seq) / "data").read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def entries(self, seq: int) -> list[Entry]:
+        """The whole records of an archive; bytes that are no record (a torn tail) end the list."""
+        data = self.data(seq)
+        entries: list[Entry] = []
+        offset = 0
+        while offset < len(data):
+            try:
+                entry = unpack_record(data, offset)
+            except EntryError:
+                break
+            entries.append(entry)
+            offset += entry.size
+        return entries
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def add(self, record: TruncationRecord, chunks: Iterable[bytes]) -> TruncationRecord:
+        """Writes and syncs one archive. Raises StoreFull when it cannot be written: then nothing may be cut."""
+        self._clear_unfinished()
+        self._make_room()
+        seq = self.count + 1
+        stamped = replace(record, seq=seq, time=record.time or datetime.now(UTC).isoformat().replace("+00:00", "Z"))
+        work = self.folder / f"tmp-{seq}"
+        attempt = f"writing the truncation archive {self._path(seq)}"
+        try:
+            work.mkdir(parents=True)
+            self._write_data(work / "data", chunks, attempt)
+            write_synced(work / "meta.json", json.dumps(_meta(stamped), indent=1).encode())
+            sync_directory(work)
+            work.rename(self._path(seq))
+            sync_directory(self.folder)
+            sync_directory(self.folder.parent)
+        except OSError as error:
+            shutil.rmtree(work, ignore_errors=True)
+            raise wrap(error, attempt) from error
+        except (StoreFull, StoreIOError):
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        return stamped
+
+    @staticmethod
+    def _write_data(path: Path, chunks: Iterable[bytes], attempt: str) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            offset = 0
+            for chunk in chunks:
+                write_all(fd, chunk, offset, attempt)
+                offset += len(chunk)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _clear_unfinished(self) -> None:
+        if self.folder.is_dir():
+            for path in self.folder.glob("tmp-*"):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _make_room(self) -> None:
+        """Removes the oldest archives beyond the bounds. The newest one stays: its number must not be used twice."""
+        sequences = self._sequences()[::-1]
+        oldest_kept_s = time.time() - self._age_max_s
+        total = 0
+        for number, seq in enumerate(sequences):
+            path = self._path(seq)
+            try:
+                total += (path / "data").stat().st_size
+                expired = (path / "meta.json").stat().st_mtime < oldest_kept_s
+            except FileNotFoundError:
+                expired = True
+            if number > 0 and (expired or total > self._bytes_max):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _meta(record: TruncationRecord) -> dict[str, object]:
+    value = asdict(record)
+    return {
+        "by": value["by"], "leader": value["leader_id"], "term": value["term"], "from_index": value["from_index"],
+        "to_index": value["to_index"], "reason": value["reason"], "committed_at": value["committed_index"],
+        "time": value["time"],
+    }  # fmt: skip

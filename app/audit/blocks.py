@@ -18,7 +18,7 @@ import numpy.typing as npt
 from app.audit.compare import compare
 from app.audit.fence import ReplicaFence
 from app.audit.observe import Fact, Seen, join
-from app.audit.records import Records, ReplicaFiles, load, plausible_sizes, read_units
+from app.audit.records import Fault, ReplicaFiles, load, plausible_sizes, read_units
 from app.audit.segments import ReadFailed, SegmentIO, SegmentMap
 from node.protocol.entry import INDEX_UNIT_BYTES
 
@@ -85,7 +85,7 @@ def compare_block(
     if not live:
         return result
     facts: list[Fact] = []
-    for low, high in _chunks(units, units_first, first_index, last_index, chunk_bytes):
+    for low, high in chunks(units, units_first, first_index, last_index, chunk_bytes):
         context = low - max(low - _CONTEXT, start)
         parts = [load(party.files, low - context, high, units[n], units_first[n]) for n, party in enumerate(live)]
         ids = [party.fence.id for party in live]
@@ -99,7 +99,7 @@ def compare_block(
     return result
 
 
-def _chunks(
+def chunks(
     units: Sequence[Any], units_first: Sequence[int], first_index: int, last_index: int, chunk_bytes: int
 ) -> Iterator[tuple[int, int]]:
     """Cuts the range so that no replica's part is much over `chunk_bytes`, by the index files' word."""
@@ -149,14 +149,16 @@ def digest_block(parties: Sequence[Party], first_index: int, last_index: int, bl
     return compare_block(parties, first_index, last_index)
 
 
-def records_digest(records: Records) -> str | None:
-    """The digest of INTERFACES over whole, sound-headed records; None where one is missing or broken."""
-    if not bool(records.held.all()) or bool((records.sizes == 0).any()) or bool((records.faults & 3).any()):
-        return None
+def files_digest(files: ReplicaFiles, first_index: int, last_index: int, chunk_bytes: int = CHUNK_BYTES) -> str | None:
+    """The digest of INTERFACES, from a replica's files; None where a record is missing or its head broken."""
+    units = read_units(files, first_index, last_index)
     sha = hashlib.sha256()
-    heads = records.heads
-    columns = (heads[name].tolist() for name in ("magic", "index", "term", "body_len"))
-    for row, head in enumerate(zip(*columns, strict=True)):
-        sha.update(_DIGEST_HEAD.pack(*head))
-        sha.update(records.body(row))
+    for low, high in chunks([units], [first_index], first_index, last_index, chunk_bytes):
+        records = load(files, low, high, units, first_index)
+        if not bool(records.held.all()) or bool((records.faults & (Fault.MISSING | Fault.RECORD | Fault.UNREAD)).any()):
+            return None
+        columns = (records.heads[name].tolist() for name in ("magic", "index", "term", "body_len"))
+        for row, head in enumerate(zip(*columns, strict=True)):
+            sha.update(_DIGEST_HEAD.pack(*head))
+            sha.update(records.body(row))
     return sha.hexdigest()

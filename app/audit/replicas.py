@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from app.audit.blocks import records_digest
+from app.audit.blocks import files_digest
 from app.audit.fence import ReplicaFence
-from app.audit.records import ReplicaFiles, load, read_units
+from app.audit.records import ReplicaFiles
 from app.audit.segments import Kind, LogChanged, ReadFailed, SegmentGone, SegmentMap
 
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
@@ -218,9 +218,7 @@ class DirectorySegments:
     def digest(self, first_index: int, last_index: int, block: int) -> str | None:
         data, index = SegmentMap("data", self._fence.segments), SegmentMap("index", self._fence.segments)
         files = ReplicaFiles(self, data, index, self._fence.begin_index, self._fence.end_index)
-        return records_digest(
-            load(files, first_index, last_index, read_units(files, first_index, last_index), first_index)
-        )
+        return files_digest(files, first_index, last_index)
 
     def close(self) -> None:
         for descriptor in self._open.values():

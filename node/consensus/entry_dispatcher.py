@@ -2,7 +2,7 @@
 
 Theory. A dispatcher knows nothing about its peer until a COMPARE succeeded: then `match_index` is the highest index
 known to be equal, and everything above it in the peer's log is either equal too or must go. `TRANSITIONS` is the whole
-state machine; an unlisted pair raises. It lies in the protocol, because the console draws its diagram from the same table.
+state machine; an unlisted pair raises. It lies in the protocol: the console draws its diagram from the same table.
 
 Invariants: match_index < write_index <= end + 1 in APPEND; `watermark_index` <= match_index; whatever an answer of an
 earlier `dispatch_epoch` says counts for nothing (SAFETY R1). Unlike in the Java original, no index survives a change of

@@ -1,0 +1,304 @@
+"""The follower's side of replication (SAFETY R1, R4-R8, S4) and its codes, which are DLedger's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from node.consensus.api import MS
+from node.protocol.codes import ResponseCode, Role
+from node.protocol.entry import encode_slab
+from node.protocol.messages import HeartBeatRequest, HeartBeatResponse, PushKind, PushResponse
+from tests.unit.core_kit import Solo, store_of
+
+BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
+
+
+@pytest.mark.parametrize("kind", list(PushKind))
+@pytest.mark.parametrize(
+    ("sender", "changes", "code"),
+    [
+        ("n9", {}, ResponseCode.UNKNOWN_MEMBER),
+        ("n1", {"leader_id": "n0"}, ResponseCode.UNEXPECTED_MEMBER),
+        ("n1", {"leader_id": "n2"}, ResponseCode.UNEXPECTED_MEMBER),
+        ("n1", {"term": 2}, ResponseCode.EXPIRED_TERM),
+        ("n2", {"term": 3}, ResponseCode.INCONSISTENT_LEADER),
+    ],
+)
+def test_r4_every_push_is_checked_for_term_and_leader(kind: PushKind, sender: str, changes: Any, code: int) -> None:
+    solo = Solo(store_of([1, 1], term=2))
+    solo.follow(term=3)
+    fields = {"term": 3, "commit_index": 9, "first_index": 0, "prev_term": 3, **changes}
+    answer = solo.push(kind, sender, **fields)
+    assert answer is not None and answer.code == code and answer.term == 3
+    assert solo.replica.committed_index == -1 and solo.effects.truncate is None
+
+
+def test_r4_a_leader_answers_not_follower() -> None:
+    solo = Solo()
+    solo.lead()
+    answer = solo.push(PushKind.COMMIT, term=1)
+    assert answer is not None and answer.code == ResponseCode.NOT_FOLLOWER
+    assert solo.replica.role is Role.LEADER
+
+
+def test_a_higher_term_deposes_and_is_durable_before_the_answer() -> None:
+    solo = Solo()
+    solo.lead()
+    answer = solo.push(PushKind.COMMIT, term=5)
+    assert answer is not None and answer.code == ResponseCode.SUCCESS
+    assert solo.effects.hard_state is not None and solo.effects.hard_state.term == 5
+    assert solo.replica.role is Role.FOLLOWER and solo.replica.leader_id == "n1"
+
+
+# --- COMPARE: R1, R6, R7 ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("index", "changes", "expected"),
+    [
+        (4, {}, (ResponseCode.SUCCESS, 4, -1, -1)),
+        (-1, {}, (ResponseCode.SUCCESS, -1, -1, -1)),
+        (4, {"prev_chain": None}, (ResponseCode.SUCCESS, 4, -1, -1)),
+        (4, {"prev_term": 9}, (ResponseCode.INCONSISTENT_STATE, -1, 2, 3)),
+        (2, {"prev_term": 9}, (ResponseCode.INCONSISTENT_STATE, -1, 1, 0)),
+        (4, {"prev_index": 7, "prev_term": 2}, (ResponseCode.INCONSISTENT_STATE, -1, -1, -1)),
+        (4, {"prev_chain": 12345}, (ResponseCode.INCONSISTENT_STATE, -1, 2, 4)),  # a fork: its own term and index
+    ],
+)
+def test_r6_compare(index: int, changes: Any, expected: tuple[int, ...]) -> None:
+    solo = Solo(store_of([1, 1, 1, 2, 2]))
+    answer = solo.compare(index, term=3, **changes)
+    assert answer is not None
+    assert (answer.code, answer.verified_index, answer.x_term, answer.x_index) == expected
+    assert answer.end_index == 4 and answer.durable_index == 4
+
+
+def test_r6_fast_back_up_stays_above_the_committed_index() -> None:
+    solo = Solo(store_of([1, 1, 1, 1, 1]))
+    solo.compare(2, term=2, commit_index=1)
+    assert solo.replica.committed_index == 1
+    answer = solo.compare(4, term=3, prev_term=2)  # another leader: verified begins anew, committed does not
+    assert answer is not None and (answer.x_term, answer.x_index) == (1, 2)
+    refused = solo.compare(1, term=3, prev_term=2)
+    assert refused is not None and refused.code == ResponseCode.INCONSISTENT_INDEX
+    assert [detail["code"] for kind, detail in solo.events if kind == "alarm"] == ["order_refused"]
+
+
+def test_r7_a_fork_is_an_alarm() -> None:
+    solo = Solo(store_of([1, 1]))
+    solo.compare(1, prev_chain=1)
+    assert ("fork", "n1") in solo.replica.member.alarms
+    solo.compare(1)
+    assert ("fork", "n1") not in solo.replica.member.alarms
+
+
+def test_r1_verified_begins_anew_with_another_leader() -> None:
+    solo = Solo(store_of([1, 1, 1]))
+    assert solo.compare(2, term=2) is not None
+    assert solo.replica.member.verified_index == 2
+    answer = solo.push(PushKind.COMMIT, "n2", term=3, commit_index=2)
+    assert answer is not None and answer.verified_index == -1
+    assert solo.replica.committed_index == -1  # min(leader's commit, verified), never the end (R3)
+
+
+# --- TRUNCATE: R5, R8, S4 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cut", "prev_term", "code", "cuts"),
+    [
+        (5, 3, ResponseCode.SUCCESS, False),  # beyond the end
+        (3, 2, ResponseCode.SUCCESS, False),  # the same term there: no conflict
+        (3, 3, BUSY, True),  # another term there
+        (3, -1, BUSY, True),  # the leader has nothing there, and our term is lower than its
+        (2, 3, ResponseCode.INCONSISTENT_INDEX, False),  # at or below verified
+        (1, 3, ResponseCode.INCONSISTENT_INDEX, False),
+        (4, 3, ResponseCode.INCONSISTENT_STATE, False),  # no COMPARE vouches for entry 3
+    ],
+)
+def test_r5_truncate(cut: int, prev_term: int, code: int, cuts: bool) -> None:
+    solo = Solo(store_of([1, 1, 1, 2, 2]))
+    solo.compare(2, term=3)
+    answer = solo.push(PushKind.TRUNCATE, term=3, first_index=cut, prev_term=prev_term)
+    assert answer is not None and answer.code == code
+    assert (solo.effects.truncate is not None) is cuts
+    assert solo.store.end_index == 4  # the cut itself is the driver's
+
+
+def test_r5_nothing_of_the_leaders_own_term_is_cut_by_an_order_that_names_nothing() -> None:
+    solo = Solo(store_of([1, 1, 3], term=3))
+    solo.compare(1, term=3)
+    answer = solo.push(PushKind.TRUNCATE, term=3, first_index=2, prev_term=-1)
+    assert answer is not None and answer.code == ResponseCode.SUCCESS and solo.effects.truncate is None
+
+
+def test_r5_a_stale_epoch_is_dropped() -> None:
+    solo = Solo(store_of([1, 1]))
+    solo.compare(0, term=2, dispatch_epoch=5)
+    assert solo.push(PushKind.TRUNCATE, term=2, first_index=1, prev_term=2, dispatch_epoch=4) is None
+    assert solo.effects.truncate is None
+
+
+def test_r5_r8_busy_until_the_cut_is_durable() -> None:
+    solo = Solo(store_of([1, 1, 1]))
+    solo.compare(0, term=2)
+    order = {"term": 2, "first_index": 1, "prev_term": 2}
+    assert solo.push(PushKind.TRUNCATE, **order).code == BUSY  # type: ignore[union-attr]
+    cut = solo.effects.truncate
+    assert cut is not None and (cut.cut_index, cut.log_epoch) == (1, 1)
+    assert (cut.record.leader_id, cut.record.term, cut.record.to_index) == ("n1", 2, 2)
+    assert solo.replica.member.durable_index == 0
+    solo.replica.flushed(0, 2, solo.now)  # a sync that began before the cut says nothing any more
+    assert solo.replica.member.durable_index == 0
+    assert solo.compare(0, term=2).code == BUSY  # type: ignore[union-attr]
+    assert solo.append(solo.slab(0, term=2), 1, term=2).code == BUSY  # type: ignore[union-attr]
+    solo.store.truncate(1, cut.record)
+    solo.replica.truncated(cut.log_epoch, 1, solo.now)
+    solo.take()
+    assert solo.push(PushKind.TRUNCATE, **order).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
+    assert solo.append(solo.slab(0, term=2), 1, term=2).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
+
+
+def test_s4_an_archive_that_cannot_be_written_cuts_nothing() -> None:
+    solo = Solo(store_of([1, 1]))
+    solo.compare(0, term=2)
+    solo.push(PushKind.TRUNCATE, term=2, first_index=1, prev_term=2)
+    solo.replica.truncate_failed(1, solo.now)
+    solo.take()
+    assert solo.store.end_index == 1 and solo.replica.status(solo.now).disk_full
+    assert solo.push(PushKind.TRUNCATE, term=2, first_index=1, prev_term=2).code == BUSY  # type: ignore[union-attr]
+
+
+# --- APPEND -------------------------------------------------------------------------------------------------------
+
+
+def test_append_links_writes_and_answers_absolute_watermarks() -> None:
+    solo = Solo(store_of([1]))
+    answer = solo.append(solo.slab(0, [b"a", b"b"]), 1, commit_index=1)
+    assert answer is not None and answer.code == ResponseCode.SUCCESS
+    assert (answer.verified_index, answer.durable_index, answer.end_index) == (2, 0, 2)
+    assert solo.effects.sync_wanted and solo.replica.committed_index == 1
+    acks = [message for _to, message in solo.sync() if isinstance(message, PushResponse)]
+    assert [(ack.seq, ack.durable_index) for ack in acks] == [(-1, 2)]  # the one-way durable ack
+
+
+def test_a_duplicate_push_is_answered_and_writes_nothing() -> None:
+    solo = Solo(store_of([1]))
+    slab = solo.slab(0, [b"a", b"b"])
+    solo.append(slab, 1)
+    answer = solo.append(slab, 1)
+    assert answer is not None and answer.code == ResponseCode.SUCCESS and answer.verified_index == 2
+    assert solo.store.end_index == 2
+
+
+def test_a_push_that_overlaps_appends_only_the_rest() -> None:
+    solo = Solo(store_of([1]))
+    slab = solo.slab(0, [b"a", b"b", b"c"])
+    solo.append(encode_slab([b"a"], 1, 1, slab.pos, slab.prev_chain or 0), 1)
+    answer = solo.append(slab, 1)
+    assert answer is not None and answer.verified_index == 3
+    assert solo.store.end_chain == slab.last_chain
+
+
+def test_a_conflict_inside_a_push_verifies_what_matches_and_cuts_nothing() -> None:
+    solo = Solo(store_of([1, 1, 1]))
+    meta = solo.store.meta(0)
+    assert meta is not None and meta.chain is not None
+    same, other = solo.store.get(1), solo.store.get(0)
+    assert same is not None and other is not None
+    first = encode_slab([same.body], 1, 1, same.pos, meta.chain)
+    second = encode_slab([b"new"], 2, 2, first.end_pos, first.last_chain or 0)
+    both = replace(
+        first, count=2, data=first.data + second.data, index_records=first.index_records + second.index_records,
+        last_term=2, last_chain=second.last_chain,
+    )  # fmt: skip
+    answer = solo.append(both, 1, term=2)
+    assert answer is not None and answer.code == ResponseCode.INCONSISTENT_STATE
+    assert (answer.verified_index, answer.x_term, answer.x_index) == (1, 1, 2)
+    assert solo.store.end_index == 2
+
+
+def test_early_pushes_wait_for_the_gap_in_a_bounded_map() -> None:
+    solo = Solo(store_of([1]), push_window_slabs=2)
+    first = solo.slab(0, [b"a"])
+    second = encode_slab([b"b"], 2, 1, first.end_pos, first.last_chain or 0)
+    third = encode_slab([b"c"], 3, 1, second.end_pos, second.last_chain or 0)
+    fourth = encode_slab([b"d"], 4, 1, third.end_pos, third.last_chain or 0)
+    assert solo.append(third, 1, seq=3) is None
+    assert solo.append(second, 1, seq=2) is None
+    assert solo.append(second, 1, seq=9).code == ResponseCode.REPEATED_PUSH  # type: ignore[union-attr]
+    assert solo.append(fourth, 1, seq=4).code == ResponseCode.INCONSISTENT_STATE  # type: ignore[union-attr]
+    before = len(solo.sent)
+    solo.append(first, 1, seq=1)
+    answers = [m for _to, m in solo.sent[before:] if isinstance(m, PushResponse)]
+    assert [(a.seq, a.code, a.verified_index) for a in answers] == [(1, 200, 1), (2, 200, 2), (3, 200, 3)]
+
+
+def test_a_damaged_slab_is_refused_whole() -> None:
+    solo = Solo(store_of([1]))
+    slab = solo.slab(0)
+    answer = solo.append(replace(slab, last_chain=0, data=slab.data[:40] + b"\0\0\0\0" + slab.data[44:]), 1)
+    assert answer is not None and answer.code == ResponseCode.UNEXPECTED_ARGUMENT
+    assert solo.store.end_index == 0 and solo.replica.member.verified_index == 0
+
+
+def test_s8_s9_a_full_disk_and_too_much_unsynced() -> None:
+    solo = Solo(store_of([1]), unsynced_bytes_max=10)
+    solo.store.full = True
+    assert solo.append(solo.slab(0), 1).code == ResponseCode.DISK_FULL  # type: ignore[union-attr]
+    solo.store.full = False
+    assert solo.append(solo.slab(0), 1).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
+    assert solo.append(solo.slab(1), 1).code == BUSY  # type: ignore[union-attr]
+    solo.sync()
+    assert solo.append(solo.slab(1), 1).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
+
+
+# --- heartbeats ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sender", "leader", "term", "code"),
+    [
+        ("n1", "n9", 3, ResponseCode.UNKNOWN_MEMBER),
+        ("n1", "n0", 3, ResponseCode.UNEXPECTED_MEMBER),
+        ("n1", "n1", 2, ResponseCode.EXPIRED_TERM),
+        ("n2", "n2", 3, ResponseCode.INCONSISTENT_LEADER),
+        ("n1", "n1", 3, ResponseCode.SUCCESS),
+        ("n2", "n2", 4, ResponseCode.TERM_NOT_READY),
+    ],
+)
+def test_heartbeat_codes(sender: str, leader: str, term: int, code: int) -> None:
+    solo = Solo(store_of([1], term=2))
+    solo.follow(term=3)
+    sent = solo.receive(sender, HeartBeatRequest(5, leader, term))
+    answers = [message for _to, message in sent if isinstance(message, HeartBeatResponse)]
+    assert [(a.seq, a.code, a.term) for a in answers] == [(5, code, max(3, solo.replica.term))]
+
+
+def test_after_term_not_ready_the_repeated_heartbeat_is_taken() -> None:
+    solo = Solo()
+    for code in (ResponseCode.TERM_NOT_READY, ResponseCode.SUCCESS):
+        sent = solo.receive("n1", HeartBeatRequest(5, "n1", 4))
+        assert [m.code for _to, m in sent if isinstance(m, HeartBeatResponse)] == [code]
+    assert solo.replica.leader_id == "n1"
+
+
+def test_a_heartbeat_checks_the_whole_prefix() -> None:
+    solo = Solo(store_of([1, 1, 1]))
+    solo.compare(2)
+    chain = solo.store.meta(1)
+    assert chain is not None
+    solo.receive("n1", HeartBeatRequest(5, "n1", 1, 1, chain.chain))
+    assert not solo.replica.member.alarms and solo.replica.committed_index == 1
+    solo.receive("n1", HeartBeatRequest(6, "n1", 1, 1, 99))
+    assert ("fork", "n1") in solo.replica.member.alarms
+
+
+def test_r8_a_sync_of_another_epoch_is_ignored() -> None:
+    solo = Solo(store_of([1]))
+    solo.append(solo.slab(0), 1)
+    solo.replica.flushed(7, 1, solo.now + MS)
+    assert solo.replica.member.durable_index == 0

@@ -1,0 +1,256 @@
+"""The waterline: every replica's begin, applied, committed, durable and end on one scale. Pure geometry, no drawing.
+
+x is the distance behind the leader's end, log10(1 + lag), anchored right, so that every decade keeps its width and a
+moving log does not slide; right of 0 lies a gutter for what is ahead of the leader. All x are percent of the lane's
+width. A second, linear strip corrects what a log scale exaggerates. Invariants: nothing unknown is drawn as a mark; a
+bar's right edge is the position of its last entry; widths are never negative.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from app.console import format as fmt
+
+Json = dict[str, Any]
+
+ZERO_X: Final = 93.0  # percent: lag 0
+UNITS: Final = {"entries": 9, "bytes": 12, "seconds": 9}  # decades shown (seconds count in ms)
+TICKS: Final = {
+    "entries": ("−10", "−100", "−1k", "−10k", "−100k", "−1M", "−10M", "−100M", "−1G"),
+    "bytes": ("−10 B", "−100 B", "−1 kB", "−10 kB", "−100 kB", "−1 MB", "−10 MB", "−100 MB", "−1 GB", "", "", "−1 TB"),
+    "seconds": ("−10 ms", "−100 ms", "−1 s", "−10 s", "−100 s", "", "", "−1 d", ""),
+}
+SLOW_STATE_S: Final = 2.0
+
+
+@dataclass(slots=True, frozen=True)
+class Bar:
+    """A horizontal piece of a lane: `kind` is its class, x and width are percent."""
+
+    kind: str
+    x: float
+    width: float
+
+
+@dataclass(slots=True)
+class Lane:
+    """One replica's row: marks for the picture, words for the cells."""
+
+    id: str
+    role: str
+    role_class: str
+    reach: str
+    sub: str
+    sub_class: str
+    end_text: str
+    behind_text: str
+    bytes_text: str
+    ack_text: str
+    bars: list[Bar] = field(default_factory=list)
+    hatches: list[float] = field(default_factory=list)
+    dots: list[float] = field(default_factory=list)
+    end_x: float | None = None
+    applied_x: float | None = None
+    begin_x: float | None = None
+    to_now: Bar | None = None
+    linear: Bar | None = None
+    never: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Tick:
+    """A decade's line; `minor` ones are hidden where the lanes are narrow."""
+
+    x: float
+    label: str
+    minor: bool
+
+
+@dataclass(slots=True)
+class Waterline:
+    """The whole picture."""
+
+    unit: str
+    ticks: list[Tick]
+    quorum_x: float | None
+    lanes: list[Lane]
+    leader_end: str
+
+
+class Scale:
+    """From a lag in entries to percent, in the chosen unit."""
+
+    def __init__(self, unit: str, per_entry: float) -> None:
+        self.decades = UNITS[unit]
+        self.per_entry = per_entry
+
+    def x(self, lag_entries: float) -> float:
+        """Percent from the left; ahead of the leader lies right of ZERO_X."""
+        value = abs(lag_entries) * self.per_entry
+        share = min(1.0, math.log10(1 + value) / self.decades)
+        if lag_entries < 0:
+            return round(ZERO_X + (100 - ZERO_X) * max(0.25, min(1.0, share * 3)), 3)
+        return round(ZERO_X * (1 - share), 3)
+
+
+def waterline(view: Json, unit: str = "entries") -> Waterline:
+    """GroupView -> geometry; an unknown unit counts as entries."""
+    unit = unit if unit in UNITS else "entries"
+    leader_end = reference_end(view)
+    scale = Scale(unit, per_entry(view, unit))
+    ticks = [
+        Tick(round(ZERO_X * (1 - number / scale.decades), 3), label, number % 3 != 0)
+        for number, label in enumerate(TICKS[unit], start=1)
+        if label
+    ]
+    quorum = view["quorum_index"]
+    quorum_x = None if quorum is None or quorum < 0 or leader_end is None else scale.x(leader_end - quorum)
+    logs = [(member["state"] or {}).get("log") or {} for member in view["members"]]
+    begins = [log["begin_index"] for log in logs if log.get("begin_index") is not None]
+    ends = [log["end_index"] for log in logs if log.get("end_index") is not None]
+    whole = (min(begins, default=0), max(ends, default=-1))
+    lanes = [lane(view, member, leader_end, scale, whole) for member in view["members"]]
+    return Waterline(unit, ticks, quorum_x, lanes, fmt.count(view["leader_end_index"]))
+
+
+def reference_end(view: Json) -> int | None:
+    """Lag 0: the leader's end; without a leader the furthest end that is known."""
+    if view["leader_end_index"] is not None:
+        return int(view["leader_end_index"])
+    ends = [((member["state"] or {}).get("log") or {}).get("end_index") for member in view["members"]]
+    return max((end for end in ends if end is not None), default=None)
+
+
+def per_entry(view: Json, unit: str) -> float:
+    """How many units one entry is: its mean size, or the milliseconds that one takes at the present lag."""
+    if unit == "entries":
+        return 1.0
+    for member in view["members"]:
+        mark = member["watermark"] or {}
+        wanted = mark.get("lag_bytes" if unit == "bytes" else "lag_ms")
+        if wanted and mark.get("lag_entries"):
+            return float(wanted) / float(mark["lag_entries"])
+    if unit == "bytes":
+        for member in view["members"]:
+            log = (member["state"] or {}).get("log") or {}
+            entries = (log.get("end_index") or -1) - (log.get("begin_index") or 0) + 1
+            if entries > 0 and log.get("size_bytes"):
+                return float(log["size_bytes"]) / entries
+    return 1.0
+
+
+def lane(view: Json, member: Json, leader_end: int | None, scale: Scale, whole: tuple[int, int]) -> Lane:
+    """One member's row."""
+    log = (member["state"] or {}).get("log") or {}
+    mark = member["watermark"] or {}
+    end = log.get("end_index")
+    leads = member["id"] == view["leader_id"]
+    sub, sub_class = subtitle(view, member)
+    drawn = Lane(
+        id=member["id"],
+        role=(member["role"] or ("java" if member["is_java"] else fmt.UNKNOWN)).lower(),
+        role_class="leader" if leads else "",
+        reach=member["reach"],
+        sub=sub,
+        sub_class=sub_class,
+        end_text=fmt.count(end),
+        behind_text=behind(end, leader_end),
+        bytes_text="0 B" if leads else fmt.size(mark.get("lag_bytes")),
+        ack_text="—" if leads else fmt.duration_ms(mark.get("last_ack_ms")),
+        never=end is None,
+    )
+    if end is None or leader_end is None:
+        return drawn
+    draw_marks(drawn, log, leader_end, scale, unvouched(member, leads))
+    first, last = whole
+    if last >= first:
+        span = last - first + 1
+        begin = log.get("begin_index") or 0
+        width = max(0, end - begin + 1) / span * ZERO_X
+        drawn.linear = Bar("linear", round((begin - first) / span * ZERO_X, 3), round(width, 3))
+    return drawn
+
+
+def draw_marks(drawn: Lane, log: Json, leader_end: int, scale: Scale, dotted: bool) -> None:
+    """Bars and marks of a log whose end is known."""
+    end, begin = int(log["end_index"]), int(log.get("begin_index") or 0)
+    drawn.end_x = scale.x(leader_end - end)
+    if end < leader_end:
+        drawn.to_now = Bar("to-now", drawn.end_x, round(ZERO_X - drawn.end_x, 3))
+    if begin > 0:
+        drawn.begin_x = scale.x(leader_end - begin)
+    applied = log.get("applied_index")
+    if applied is not None and applied >= begin:
+        drawn.applied_x = scale.x(leader_end - min(applied, end))
+    if end < begin:
+        return
+    left = scale.x(leader_end - begin + 1)
+    if dotted:
+        drawn.bars.append(piece("unvouched", left, drawn.end_x))
+        drawn.dots = steps(left, drawn.end_x, 1.1)
+        return
+    committed, durable = log.get("committed_index"), log.get("durable_index")
+    split = left
+    if committed is not None and committed >= begin:
+        split = scale.x(leader_end - min(committed, end))
+        drawn.bars.append(piece("committed", left, split))
+    if committed is None or committed < end:
+        drawn.bars.append(piece("uncommitted", split, drawn.end_x))
+    if durable is not None and durable < end:
+        drawn.hatches = steps(max(left, scale.x(leader_end - max(durable, begin - 1))), drawn.end_x, 1.2)
+
+
+def piece(kind: str, left: float, right: float) -> Bar:
+    """A bar between two positions; at least a sliver wide, so that one entry is seen."""
+    return Bar(kind, left, round(max(0.15, right - left), 3))
+
+
+def steps(left: float, right: float, step: float) -> list[float]:
+    """Places of hatch lines or dots between two positions."""
+    return [round(left + step * (number + 0.5), 3) for number in range(max(0, int((right - left) / step)))]
+
+
+def unvouched(member: Json, leads: bool) -> bool:
+    """Held, but nobody vouches for it yet: before COMPARE succeeded, or a Java node's."""
+    if leads:
+        return False
+    mark = member["watermark"]
+    return bool(member["is_java"]) or (mark is not None and mark.get("match_index") == -1)
+
+
+def behind(end: int | None, leader_end: int | None) -> str:
+    if end is None or leader_end is None:
+        return fmt.UNKNOWN
+    return f"+{end - leader_end:,}" if end > leader_end else f"{leader_end - end:,}"
+
+
+def subtitle(view: Json, member: Json) -> tuple[str, str]:
+    """What stands under a member's name, and whether it should catch the eye."""
+    now = view["as_of"]
+    if member["reach"] == "never":
+        return f"never reached since {fmt.clock(member['never_reached_since'])}", ""
+    if member["reach"] == "stale":
+        return f"last seen {fmt.clock(member['last_seen'])} · {fmt.age(member['last_seen'], now)} ago", ""
+    if member["reach"] == "down":
+        return "engine down", "critical-text"
+    if member["id"] == view["leader_id"]:
+        return f"leading for {fmt.age(view['leader_since'], now)}" if view["leader_since"] else "leading", ""
+    dispatcher = member["dispatcher"]
+    if dispatcher is None:
+        return ("its leader is unknown" if view["leader_id"] is None else "no word from the leader"), ""
+    text = f"{dispatcher['state']} {fmt.age(dispatcher.get('since'), now)}"
+    eye = dispatcher["state"] != "APPEND" and age_s(dispatcher.get("since"), now) > SLOW_STATE_S
+    ahead = ((member["state"] or {}).get("log") or {}).get("end_index")
+    if ahead is not None and view["leader_end_index"] is not None and ahead > view["leader_end_index"]:
+        cut = (member["watermark"] or {}).get("match_index")
+        where = f", will be cut at {cut + 1:,}" if cut is not None and cut >= 0 else ""
+        return f"{text} · {ahead - view['leader_end_index']:,} ahead{where}", "attention-text"
+    return text, "attention-text" if eye else ""
+
+
+def age_s(since: str | None, now: str) -> float:
+    begin, end = fmt.time_of(since), fmt.time_of(now)
+    return 0.0 if begin is None or end is None else (end - begin).total_seconds()

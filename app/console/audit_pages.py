@@ -79,7 +79,7 @@ def live_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
     audit = runner.live.get(key.node_id or "")
     if audit is None or audit["cluster_id"] != key.cluster_id:
         raise NotFound("This audit is not running; its page shows how it ended.", title="Not live")
-    return [Fragment("audit", render_status(audit))]
+    return [Fragment("", render_status(audit))]
 
 
 LIVE: Mapping[str, Any] = {"audit": live_fragments}
@@ -87,7 +87,7 @@ LIVE: Mapping[str, Any] = {"audit": live_fragments}
 
 def render_status(audit: Json) -> str:
     env: Environment = _state["env"]
-    return env.get_template("audits/_status.html").render(status_context(audit))
+    return env.get_template("audits/_live.html").render(status_context(audit))
 
 
 def status_context(audit: Json) -> Json:

@@ -248,8 +248,6 @@ class LeaderElector:
             return VoteResult.REJECT_ALREADY_HAS_LEADER
         if vote.term <= max(member.term, member.hard.vote_floor):
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
-        if vote.ledger_end_term > vote.term:
-            return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
         return VoteResult.ACCEPT if may_vote else VoteResult.UNKNOWN
 
     def _judge_real(self, vote: VoteRequest, may_vote: bool, now: int) -> VoteResult:

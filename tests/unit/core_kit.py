@@ -62,6 +62,7 @@ class Solo:
         if connect:
             for peer in ("n1", "n2"):
                 self.connect(peer)
+        self.hard_states.clear()  # what follows is the test's own doing
 
     def take(self) -> list[tuple[str, Message]]:
         """Carries out the effects; gives what was sent by this step."""

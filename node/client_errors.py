@@ -1,0 +1,43 @@
+"""What a client of the log may be told. Invariant: only `NotAppended`, `Unreachable` and `Denied` promise that nothing
+of the request was appended; `OutcomeUnknown` says plainly that nobody can tell (SAFETY C2)."""
+
+from __future__ import annotations
+
+from node.protocol.codes import ResponseCode
+
+
+class LedgerError(Exception):
+    """Base of all."""
+
+
+class OutcomeUnknown(LedgerError):
+    """The entries may or may not be, or become, part of the log. Where known: at which index and in which term.
+
+    What to do: read `first_index` linearizably and compare; never just append again.
+    """
+
+    def __init__(
+        self, message: str, *, code: ResponseCode = ResponseCode.UNKNOWN, first_index: int = -1, last_index: int = -1,
+        term: int = -1,
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.code, self.first_index, self.last_index, self.term = code, first_index, last_index, term
+
+
+class NotAppended(LedgerError):
+    """Definitely not appended, and not worth another try as it is."""
+
+    def __init__(
+        self, message: str, *, code: ResponseCode = ResponseCode.UNKNOWN, leader_id: str | None = None,
+        leader_address: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.code, self.leader_id, self.leader_address = code, leader_id, leader_address
+
+
+class Unreachable(LedgerError):
+    """No member took the request in time; nothing was appended."""
+
+
+class Denied(LedgerError):
+    """Not allowed: a wrong group, a missing token."""

@@ -1,0 +1,116 @@
+"""One client's connection to one member: requests by opaque, answers as futures.
+
+Invariants: a request's future is done exactly once; `Lost.sent` says whether bytes of it may have left, which is what
+separates "not appended" from "unknown".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import Any, Final
+
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
+from node.protocol.peers import split_address
+from node.transport.bodies import BodyError, Fields, dump, load
+from node.transport.connection import Connection, dial
+from node.transport.remoting import Frame
+
+DIAL_WITHIN_S: Final = 2.0
+OPAQUE_MAX: Final = 0x7FFFFFFF
+
+
+class Lost(ConnectionError):
+    """The connection is gone; `sent`: whether the request may have reached the member."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class RemotingError(LookupError):
+    """The member answered outside the protocol's bodies: it does not know the request, or could not read it."""
+
+
+class MemberLink:
+    """Dials when needed, and again after a loss."""
+
+    def __init__(self, member_id: str, address: str, group: str, tls: ssl.SSLContext | None = None) -> None:
+        self.member_id, self.address = member_id, address
+        self._group, self._tls = group, tls
+        self._connection: Connection | None = None
+        self._pending: dict[int, asyncio.Future[Frame]] = {}
+        self._opaque = 0
+        self._dialing: asyncio.Lock = asyncio.Lock()
+
+    @property
+    def open(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    async def connect(self) -> None:
+        """Opens the connection. Raises Lost (nothing sent)."""
+        async with self._dialing:
+            if self.open:
+                return
+            connection = Connection(self._on_frame, self._on_closed)
+            host, port = split_address(self.address)
+            try:
+                async with asyncio.timeout(DIAL_WITHIN_S):
+                    await dial(connection, host, port, self._tls)
+            except (OSError, TimeoutError) as error:
+                text = f"{self.member_id} at {self.address}: {error or 'no connection in time'}"
+                raise Lost(text, sent=False) from error
+            self._connection = connection
+
+    def send(self, code: RequestCode, pieces: Sequence[bytes]) -> asyncio.Future[Frame]:
+        """Sends a request over the open connection; its answer comes through the future."""
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        connection = self._connection
+        if connection is None or connection.closed:
+            answer.set_exception(Lost(f"{self.member_id} is not connected", sent=False))
+            return answer
+        self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
+        self._pending[opaque] = answer
+        connection.send_body(code, 0, opaque, pieces)
+        return answer
+
+    async def request(self, code: RequestCode, pieces: Sequence[bytes], timeout_s: float) -> bytes:
+        """The answer's body. Raises Lost, TimeoutError, RemotingError."""
+        await self.connect()
+        answer = self.send(code, pieces)
+        async with asyncio.timeout(timeout_s):
+            frame = await answer
+        if frame.code != RemotingCode.SUCCESS:
+            raise RemotingError(f"{self.member_id} answers {frame.code}: {frame.remark}")
+        return frame.body
+
+    async def ask(self, code: RequestCode, fields: dict[str, Any], timeout_s: float) -> Fields:
+        """A JSON request and its JSON answer. Raises as `request`, and BodyError."""
+        base = {"code": int(ResponseCode.SUCCESS), "group": self._group, "remoteId": self.member_id, "term": -1}
+        return load(await self.request(code, [dump(base | fields)], timeout_s))
+
+    def _on_frame(self, _connection: Connection, frame: Frame) -> None:
+        if frame.opaque == -1 and frame.is_response and frame.remark:  # the member could not read us at all
+            self._fail(frame.remark)
+            return
+        waiting = self._pending.pop(frame.opaque, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(frame)
+
+    def _on_closed(self, connection: Connection) -> None:
+        if self._connection is connection:
+            self._fail("the connection closed")
+
+    def _fail(self, why: str) -> None:
+        pending, self._pending = self._pending, {}
+        for waiting in pending.values():
+            if not waiting.done():
+                waiting.set_exception(Lost(f"{self.member_id} at {self.address}: {why}", sent=True))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+
+
+__all__ = ["BodyError", "Lost", "MemberLink", "RemotingError"]

@@ -1,0 +1,39 @@
+"""How long a client's call goes on trying. Invariant: no pause ends after the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from node.client_errors import NotAppended, Unreachable
+
+BACK_OFF_S_MIN: Final = 0.005
+BACK_OFF_S_MAX: Final = 0.1
+
+
+class Retry:
+    """One call's patience: a deadline, and pauses that grow."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + deadline_s
+        self._wait_s = BACK_OFF_S_MIN
+        self.reason = ""
+        self.not_appended: NotAppended | None = None
+        self.at_once = False
+
+    def left_s(self) -> float:
+        return max(0.001, self._deadline - self._loop.time())
+
+    async def pause(self) -> None:
+        """Waits before the next try. Raises Unreachable, or the last refusal, when there is no time for one."""
+        if self._loop.time() + self._wait_s > self._deadline:
+            if self.not_appended is not None:
+                raise self.not_appended
+            raise Unreachable(self.reason or "no member answers")
+        if self.at_once:
+            self.at_once = False
+            return
+        await asyncio.sleep(self._wait_s * random.uniform(0.5, 1.0))
+        self._wait_s = min(self._wait_s * 2, BACK_OFF_S_MAX)

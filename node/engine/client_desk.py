@@ -1,0 +1,269 @@
+"""Serves clients: appends, reads, transfers and introspection, in our own frames and in DLedger's JSON.
+
+Invariants: every request gets exactly one answer; appends of one connection are proposed in the order of their arrival
+(SAFETY C4); what waits is bounded per connection and per node, and at a limit the node stops reading (C5).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+from node.consensus.replica import Appended, Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
+from node.engine.introspect import Introspection
+from node.engine.log_reads import LogReads
+from node.engine.quota import Quota
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
+from node.transport.bodies import BodyError, Fields, dump, entry_fields, load
+from node.transport.connection import Connection
+from node.transport.remoting import Frame
+from node.transport.slab_frames import (
+    AppendAnswer,
+    AppendedByte,
+    ReadAnswer,
+    ReadMode,
+    ReadRequest,
+    decode_append,
+    decode_read,
+    encode_append_answer,
+    encode_read_answer,
+)
+
+APPENDED_BYTE: Final[Mapping[Appended, AppendedByte]] = {
+    Appended.YES: AppendedByte.YES,
+    Appended.NOT_APPENDED: AppendedByte.NOT_APPENDED,
+    Appended.UNKNOWN: AppendedByte.UNKNOWN,
+}
+BASE_FIELDS: Final = ("group", "localId", "remoteId")
+TRANSFER_DEADLINE_MS_MAX: Final = 600_000
+
+
+class Driver(Protocol):
+    """What the desk needs of the engine."""
+
+    replica: Replica
+
+    def propose(self, origin: object, proposal: Proposal, ordered: bool) -> None: ...
+    def read_index(self, done: Callable[[ReadOutcome], None]) -> None: ...
+    def transfer(self, to: str | None, deadline_ms: int | None, if_term: int | None,
+                 done: Callable[[TransferOutcome], None]) -> None: ...  # fmt: skip
+    def address_of(self, member_id: str | None) -> str: ...
+
+
+class ClientDesk:
+    """See the module's docstring."""
+
+    def __init__(self, driver: Driver, reads: LogReads, introspection: Introspection, quota: Quota,
+                 status: Callable[[], Any], token: str | None) -> None:  # fmt: skip
+        self._driver, self._reads, self._introspection, self._quota = driver, reads, introspection, quota
+        self._status, self._token = status, token
+        self._group, self._self_id = driver.replica.config.group, driver.replica.config.self_id
+        self._handlers: Mapping[int, Callable[[Connection, Frame], None]] = {
+            RequestCode.FAST_APPEND: self._fast_append,
+            RequestCode.FAST_READ: self._fast_read,
+            RequestCode.METADATA: self._metadata,
+            RequestCode.APPEND: self._append,
+            RequestCode.GET: self._get,
+            RequestCode.LEADERSHIP_TRANSFER: self._transfer,
+            RequestCode.INTROSPECT: self._introspect,
+        }
+
+    def serves(self, code: int) -> bool:
+        return code in self._handlers
+
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        """One client request."""
+        try:
+            self._handlers[frame.code](connection, frame)
+        except BodyError as error:
+            code = ResponseCode.UNEXPECTED_ARGUMENT
+            if frame.code == RequestCode.FAST_APPEND:
+                answer = AppendAnswer(code, -1, -1, -1, AppendedByte.NOT_APPENDED, detail=str(error))
+                connection.answer(frame, encode_append_answer(answer))
+            elif frame.code == RequestCode.FAST_READ:
+                connection.answer(frame, encode_read_answer(ReadAnswer(code, -1, -1, -1, 0)))
+            else:
+                connection.answer(frame, dump(self._base({}, code) | {"detail": str(error)}))
+
+    # --- our own frames -----------------------------------------------------------------------------------------
+    def _fast_append(self, connection: Connection, frame: Frame) -> None:
+        request = decode_append(frame.body)
+        size = len(frame.body)
+        self._quota.take(connection, len(request.bodies), size)
+
+        def done(outcome: Outcome) -> None:
+            self._quota.give(connection, len(request.bodies), size)
+            connection.answer(frame, encode_append_answer(self._append_answer(outcome)))
+
+        expected = None if request.expected_index < 0 else request.expected_index
+        self._driver.propose(connection, Proposal(request.bodies, done, expected), request.ordered)
+
+    def _append_answer(self, outcome: Outcome) -> AppendAnswer:
+        appended = APPENDED_BYTE[outcome.appended]
+        indexes = (outcome.first_index, outcome.last_index, outcome.term)
+        if appended is AppendedByte.YES:
+            return AppendAnswer(outcome.code, *indexes, appended)
+        leader_id = outcome.leader_id or ""
+        address = self._driver.address_of(outcome.leader_id)
+        return AppendAnswer(outcome.code, *indexes, appended, leader_id, address, outcome.detail)
+
+    def _fast_read(self, connection: Connection, frame: Frame) -> None:
+        request = decode_read(frame.body)
+        if request.mode is ReadMode.UNSAFE:
+            replica = self._driver.replica
+            outcome = ReadOutcome(ResponseCode.SUCCESS, replica.committed_index, replica.term)
+            self._read_from(connection, frame, request, outcome)
+        else:
+            self._driver.read_index(partial(self._read_from, connection, frame, request))
+
+    def _read_from(self, connection: Connection, frame: Frame, request: ReadRequest, outcome: ReadOutcome) -> None:
+        def done(code: ResponseCode, count: int, records: bytes) -> None:
+            replica = self._driver.replica
+            numbers = (replica.committed_index, request.from_index, replica.store.end_index)
+            connection.answer(frame, encode_read_answer(ReadAnswer(code, *numbers, count, records)))
+
+        if outcome.code is not ResponseCode.SUCCESS:
+            done(outcome.code, 0, b"")
+            return
+        committed = self._driver.replica.committed_index
+        self._reads.committed(request.from_index, request.limit_bytes, committed, done)
+
+    # --- DLedger's JSON -----------------------------------------------------------------------------------------
+    def _base(self, request: Mapping[str, Any], code: ResponseCode, **more: Any) -> dict[str, Any]:
+        """A refusal as DLedger writes it: the request's own base fields, the code, the leader as known here."""
+        kept = {
+            name: request.get(name) for name in ("group", "localId", "remoteId") if isinstance(request.get(name), str)
+        }
+        leader_id = self._driver.replica.leader_id
+        return {"code": int(code), "leaderId": leader_id, "term": -1} | kept | more
+
+    def _misdirected(self, fields: Fields) -> ResponseCode | None:
+        if fields.text("group") != self._group:
+            return ResponseCode.UNKNOWN_GROUP
+        return None if fields.text("remoteId", self._self_id) == self._self_id else ResponseCode.UNKNOWN_MEMBER
+
+    def _metadata(self, connection: Connection, frame: Frame) -> None:
+        fields = load(frame.body)
+        refused = self._misdirected(fields)
+        replica = self._driver.replica
+        if refused is not None:
+            connection.answer(frame, dump(self._base(fields.values, refused)))
+            return
+        answer = {"code": 200, "group": self._group, "leaderId": replica.leader_id, "term": -1}
+        connection.answer(frame, dump(answer | {"peers": dict(replica.config.peers)}))
+
+    def _append(self, connection: Connection, frame: Frame) -> None:
+        fields = load(frame.body)
+        nothing = {"index": -1, "pos": -1}
+        refused = self._misdirected(fields)
+        if refused is not None:
+            connection.answer(frame, dump(self._base(fields.values, refused, **nothing)))
+            return
+        single = fields.blob("body")
+        bodies = fields.blobs("batchMsgs") if single is None else [single]
+        self._quota.take(connection, len(bodies), len(frame.body))
+
+        def done(outcome: Outcome) -> None:
+            self._quota.give(connection, len(bodies), len(frame.body))
+            if outcome.appended is Appended.NOT_APPENDED:
+                refusal = self._base(fields.values, outcome.code, **nothing)
+                connection.answer(frame, dump(refusal | {"detail": outcome.detail or None}))
+                return
+            pos = self._driver.replica.store.get(outcome.last_index)
+            answer = {"code": int(outcome.code), "group": self._group, "leaderId": outcome.leader_id}
+            answer |= {"index": outcome.last_index, "pos": -1 if pos is None else pos.pos, "term": outcome.term}
+            connection.answer(frame, dump(answer))
+
+        self._driver.propose(connection, Proposal(bodies, done), ordered=False)
+
+    def _get(self, connection: Connection, frame: Frame) -> None:
+        fields = load(frame.body)
+        refused = self._misdirected(fields)
+        replica = self._driver.replica
+        begin_index = fields.number("beginIndex")
+        if refused is None and replica.role is not Role.LEADER:
+            refused = ResponseCode.NOT_LEADER
+
+        def refuse(code: ResponseCode) -> None:
+            connection.answer(frame, dump(self._base(fields.values, code, entries=[])))
+
+        def found(code: ResponseCode, count: int, records: bytes) -> None:
+            if code is not ResponseCode.SUCCESS or count == 0:
+                refuse(ResponseCode.INDEX_OUT_OF_RANGE if code is ResponseCode.SUCCESS else code)
+                return
+            entry = entry_fields(self._reads.first_entry(records))
+            connection.answer(frame, dump({"code": 200, "entries": [entry], "group": self._group, "term": -1}))
+
+        def confirmed(outcome: ReadOutcome) -> None:
+            if outcome.code is not ResponseCode.SUCCESS:
+                refuse(outcome.code)
+            else:
+                self._reads.committed(begin_index, 1, self._driver.replica.committed_index, found)
+
+        if refused is not None:
+            refuse(refused)
+        elif begin_index < 0:
+            refuse(ResponseCode.INDEX_OUT_OF_RANGE)
+        else:
+            self._driver.read_index(confirmed)
+
+    # --- steering and looking -----------------------------------------------------------------------------------
+    def _allowed(self, connection: Connection, fields: Fields) -> bool:
+        """On loopback, or with the token (SAFETY C7)."""
+        try:
+            if ipaddress.ip_address(connection.peer_host).is_loopback:
+                return True
+        except ValueError:
+            pass
+        shown = fields.text("token")
+        return self._token is not None and hmac.compare_digest(shown.encode(), self._token.encode())
+
+    def _transfer(self, connection: Connection, frame: Frame) -> None:
+        fields = load(frame.body)
+        refused = self._misdirected(fields)
+        term = fields.number("term")
+        detail = ""
+        if refused is None and not self._allowed(connection, fields):
+            refused, detail = ResponseCode.UNEXPECTED_MEMBER, "a transfer from another machine needs the token"
+        if refused is None and self._driver.replica.role is Role.LEADER and term not in (-1, self._driver.replica.term):
+            refused, detail = ResponseCode.INCONSISTENT_TERM, f"the term is {self._driver.replica.term}, not {term}"
+        if refused is not None:
+            answer = self._base(fields.values, refused) | {"term": term, "detail": detail or None}
+            connection.answer(frame, dump(answer))
+            return
+
+        def done(outcome: TransferOutcome) -> None:
+            kept = self._base(fields.values, outcome.code)
+            answer = kept | {"leaderId": outcome.leader_id, "term": outcome.term, "detail": outcome.detail or None}
+            connection.answer(frame, dump(answer | {"transfereeId": outcome.transferee_id}))
+
+        deadline_ms = fields.optional_number("deadlineMs")
+        if deadline_ms is not None and not 1 <= deadline_ms <= TRANSFER_DEADLINE_MS_MAX:
+            raise BodyError(f"deadlineMs {deadline_ms}: 1 to {TRANSFER_DEADLINE_MS_MAX} are allowed")
+        to = fields.text("transfereeId") or None
+        self._driver.transfer(to, deadline_ms, fields.optional_number("ifTerm"), done)
+
+    def _introspect(self, connection: Connection, frame: Frame) -> None:
+        fields = load(frame.body)
+        what = fields.text("what")
+        if not self._allowed(connection, fields):
+            text = "introspection from another machine needs the token"
+            refusal = self._base(fields.values, ResponseCode.UNEXPECTED_MEMBER)
+            connection.answer(frame, dump(refusal | {"detail": text}))
+            return
+        if fields.text("group", self._group) != self._group:
+            connection.answer(frame, dump(self._base(fields.values, ResponseCode.UNKNOWN_GROUP)))
+            return
+        if not self._introspection.knows(what):
+            raise BodyError(f"there is no {what!r} to look at")
+        body = self._introspection.render(what, fields.optional_text("since"), self._status)
+        connection.answer(frame, json.dumps(body, separators=(",", ":"), default=str).encode())
+
+    def unsupported(self, connection: Connection, frame: Frame) -> None:
+        """As the original says it."""
+        text = f" request type {frame.code} not supported"
+        connection.refuse(frame, RemotingCode.REQUEST_CODE_NOT_SUPPORTED, text)

@@ -1,0 +1,17 @@
+"""The engine's two clocks: CLOCK_BOOTTIME nanoseconds decide (SAFETY C6), wall time is only shown."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+
+def now_ns() -> int:
+    """Integer nanoseconds of CLOCK_BOOTTIME: goes on during a suspend, never jumps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def wall_text(at_ns: int | None = None) -> str:
+    """RFC 3339 UTC of a CLOCK_BOOTTIME moment (default: now), as the wall clock says it today."""
+    seconds = time.time() - (0 if at_ns is None else (now_ns() - at_ns) / 1e9)
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,167 @@
+"""What the engine does to its disk off the loop: group commits, truncations, reads for lagging peers.
+
+Invariants: one thread writes (syncs and truncations never overlap), others read; everything that comes back is handed
+to `done` on the loop. An error of the disk is never retried: it goes to `fail`, which ends the engine (SAFETY S1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from node.consensus.effects import ReadSlab, TruncateLog
+from node.protocol.codes import FlushMode
+from node.protocol.entry import Slab
+from node.store.log_store import LogStore, StoreCorrupt, StoreFull, StoreIOError, SyncTicket
+
+T = TypeVar("T")
+BACKGROUND_SYNC_S: Final = 0.01  # flush async: DLedger's interval
+IDLE_SLOT_S: Final = 0.02  # after this much quiet a checkpoint slot is written (SAFETY S2)
+
+
+class Disk:
+    """One per engine. The callbacks run on the loop."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        flush: FlushMode,
+        *,
+        log_epoch: Callable[[], int],
+        flushed: Callable[[int, int], None],
+        truncated: Callable[[TruncateLog, bool], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._store, self._flush = store, flush
+        self._log_epoch, self._flushed, self._truncated, self._fail = log_epoch, flushed, truncated, fail
+        self._loop = asyncio.get_running_loop()
+        self._writer = ThreadPoolExecutor(1, "store-write")
+        self._readers = ThreadPoolExecutor(2, "store-read")
+        self._syncing = False
+        self._again = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._quiet_since = 0.0
+        self._closed = False
+
+    # --- group commit -------------------------------------------------------------------------------------------
+    def want_sync(self) -> None:
+        """Starts a group commit; while one runs, the next one follows it and takes everything that came meanwhile."""
+        if self._syncing:
+            self._again = True
+        elif self._flush is FlushMode.SYNC:
+            self._start_sync()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(BACKGROUND_SYNC_S, self._background)
+
+    def _background(self) -> None:
+        self._timer = None
+        if not self._syncing and not self._closed:
+            self._start_sync()
+
+    def _start_sync(self) -> None:
+        ticket = self._store.prepare_sync()
+        if ticket is None:
+            return
+        self._syncing = True
+        self._run(self._writer, ticket.run, partial(self._synced, ticket, self._log_epoch()))
+
+    def _synced(self, ticket: SyncTicket, log_epoch: int, outcome: Future[None]) -> None:
+        self._syncing = False
+        error = outcome.exception()
+        if error is not None:
+            self._fail(f"fsync failed, and a failed fsync is never tried again: {error}")
+            return
+        end_index = self._store.finish_sync(ticket)
+        again, self._again = self._again, False
+        if again:
+            self.want_sync()
+        elif self._idle is None:
+            self._quiet_since = self._loop.time()
+            self._idle = self._loop.call_later(IDLE_SLOT_S, self._idle_slot)
+        else:
+            self._quiet_since = self._loop.time()
+        self._flushed(log_epoch, end_index)
+
+    def _idle_slot(self) -> None:
+        """After the last sync of a burst, a checkpoint slot is written in any case."""
+        self._idle = None
+        left_s = IDLE_SLOT_S - (self._loop.time() - self._quiet_since)
+        if self._closed or self._syncing:
+            return
+        if left_s > 0.001:
+            self._idle = self._loop.call_later(left_s, self._idle_slot)
+            return
+        prepare: Callable[[], SyncTicket | None] | None = getattr(self._store, "prepare_checkpoint", None)
+        ticket = None if prepare is None else prepare()
+        if ticket is not None:
+            self._syncing = True
+            self._run(self._writer, ticket.run, partial(self._slot_written, ticket))
+
+    def _slot_written(self, ticket: SyncTicket, outcome: Future[None]) -> None:
+        self._syncing = False
+        error = outcome.exception()
+        if error is not None:
+            self._fail(f"the checkpoint could not be written: {error}")
+            return
+        self._store.finish_sync(ticket)
+        again, self._again = self._again, False
+        if again:
+            self.want_sync()
+
+    # --- truncation ---------------------------------------------------------------------------------------------
+    def truncate(self, order: TruncateLog) -> None:
+        """Archives and cuts; the core appends nothing meanwhile."""
+        work = partial(self._store.truncate, order.cut_index, order.record)
+        self._run(self._writer, work, partial(self._cut, order))
+
+    def _cut(self, order: TruncateLog, outcome: Future[None]) -> None:
+        error = outcome.exception()
+        if error is None or isinstance(error, StoreFull):
+            self._truncated(order, error is None)
+        else:
+            self._fail(f"the log could not be cut at {order.cut_index}: {error}")
+
+    # --- reads --------------------------------------------------------------------------------------------------
+    def read(self, request: ReadSlab, done: Callable[[ReadSlab, Slab | None], None]) -> None:
+        """Reads for a lagging peer; None where that range cannot be served."""
+        self.read_slab(request.first_index, request.max_bytes, lambda slab, _error: done(request, slab))
+
+    def read_slab(self, first_index: int, max_bytes: int, done: Callable[[Slab | None, str], None]) -> None:
+        """A slab from disk, and why there is none. Memory was asked before: this is for what is cold."""
+
+        def finished(outcome: Future[Slab]) -> None:
+            error = outcome.exception()
+            if error is None:
+                done(outcome.result(), "")
+            elif isinstance(error, StoreIOError):
+                self._fail(f"reading at index {first_index} failed: {error}")
+            elif isinstance(error, (StoreCorrupt, KeyError)):
+                done(None, str(error))
+            else:
+                self._fail(f"reading at index {first_index} failed: {error!r}")
+
+        self._run(self._readers, partial(self._store.read_slab, first_index, max_bytes), finished)
+
+    # --- threads ------------------------------------------------------------------------------------------------
+    def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T], done: Callable[[Future[T]], Any]) -> None:
+        if self._closed:
+            return
+
+        def back_to_loop(outcome: Future[T]) -> None:
+            if not self._closed:
+                self._loop.call_soon_threadsafe(done, outcome)
+
+        pool.submit(work).add_done_callback(back_to_loop)
+
+    def close(self) -> None:
+        """Waits for what runs; no callback comes afterwards."""
+        self._closed = True
+        for timer in (self._timer, self._idle):
+            if timer is not None:
+                timer.cancel()
+        self._writer.shutdown(wait=True)
+        self._readers.shutdown(wait=True, cancel_futures=True)

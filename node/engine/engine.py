@@ -1,0 +1,319 @@
+"""The engine: one loop that feeds the core, and carries out what it asks in its order of duty.
+
+Everything that arrives in one turn of the loop goes to the core first; then `_turn` proposes all appends at once,
+carries out the effects (hard state before anything leaves), and arms one timer.
+
+Invariants: the core is entered from the loop only; completions leave after the hard state of their batch is durable; a
+disk error ends the engine and is never retried (SAFETY S1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from node.config import Settings
+from node.config_models import split_address
+from node.consensus.effects import ReadSlab, TruncateLog
+from node.consensus.replica import Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
+from node.consensus.status import ReplicaStatus
+from node.engine.client_desk import ClientDesk
+from node.engine.clock import now_ns
+from node.engine.disk import Disk
+from node.engine.events import EventRing
+from node.engine.introspect import Introspection
+from node.engine.log_reads import LogReads
+from node.engine.options import read_token_file, replica_config
+from node.engine.peer_links import MEMBER_CODES, PeerLinks
+from node.engine.quota import Quota
+from node.protocol.codes import FlushMode, RemotingCode, RequestCode
+from node.protocol.entry import Slab
+from node.protocol.messages import Message
+from node.store.log_store import LogStore
+from node.transport.connection import Connection
+from node.transport.remoting import FLAG_RESPONSE, Frame
+from node.transport.tls import client_context, server_context
+
+CONNECTIONS_MAX: Final = 1024
+DISK_FULL_RETRY_S: Final = 2.0
+EXIT_CRASHED: Final = 1
+EXIT_REFUSED: Final = 3
+
+
+class Engine:
+    """See the module's docstring. `run` returns the process's exit code; `reason` says why it is not 0."""
+
+    def __init__(self, settings: Settings, store: LogStore) -> None:
+        self.settings, self.store = settings, store
+        self.boot_id = uuid.uuid4().hex[:12]
+        self.reason = ""
+        self.events = EventRing(self.boot_id)
+        self._loop = asyncio.get_running_loop()
+        self.introspection = Introspection(settings, store, self.events, self.boot_id)
+        config = replica_config(settings, self.introspection.own_url)
+        self.replica = Replica(config, store, random.Random(), now_ns())
+        flush: FlushMode = config.flush
+        self.disk = Disk(
+            store, flush, log_epoch=lambda: self.replica.log_epoch,
+            flushed=self._flushed, truncated=self._truncated, fail=self.fail,
+        )  # fmt: skip
+        node = settings.node
+        tls = (node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
+        self._server_tls, client_tls = _contexts(tls)
+        self.links = PeerLinks(self, config.group, config.self_id, config.peers, client_tls)
+        reads = LogReads(store, self.disk)
+        token = read_token_file(settings)
+        self.desk = ClientDesk(self, reads, self.introspection, Quota(), self._status, token)
+        self._connections: set[Connection] = set()
+        self._proposals: list[tuple[object, Proposal, bool]] = []
+        self._failed_order: set[object] = set()
+        self._done: list[Callable[[], None]] = []
+        self._turn_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._seq = 0
+        self._exit_code = 0
+        self._ended = asyncio.Event()
+        self._space_timer: asyncio.TimerHandle | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------
+    async def run(self, on_ready: Callable[[int], None]) -> int:
+        """Serves until `stop` or an error. Raises OSError when the port cannot be had."""
+        host, port = split_address(self.settings.self_address)
+        server = await self._loop.create_server(
+            lambda: Connection(self._on_frame, self._on_closed, self._on_open), host, port, ssl=self._server_tls
+        )
+        on_ready(server.sockets[0].getsockname()[1])
+        self.links.start()
+        self._schedule()
+        await self._ended.wait()
+        server.close()
+        await self._shut_down()
+        return self._exit_code
+
+    async def _shut_down(self) -> None:
+        with contextlib.suppress(Exception):
+            self.replica.stop(now_ns())
+            if self._exit_code != EXIT_CRASHED:
+                self._carry_out()
+        for timer in (self._timer, self._space_timer):
+            if timer is not None:
+                timer.cancel()
+        await self.links.stop()
+        for connection in list(self._connections):
+            connection.close()
+        await asyncio.sleep(0)
+        self.disk.close()
+
+    def stop(self) -> None:
+        """A clean end."""
+        self._ended.set()
+
+    def fail(self, reason: str) -> None:
+        """The engine cannot go on; the supervisor starts it again."""
+        self._end(EXIT_CRASHED, reason)
+
+    def refuse(self, reason: str) -> None:
+        """A person must settle it; nobody starts it again before."""
+        self._end(EXIT_REFUSED, reason)
+
+    def _end(self, code: int, reason: str) -> None:
+        if not self.reason:
+            self._exit_code, self.reason = code, reason
+            self.note("engine", "critical", {"text": reason})
+        self._ended.set()
+
+    # --- one turn -----------------------------------------------------------------------------------------------
+    def _schedule(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Nothing that the core or the store raises is survivable: what is in memory may be wrong then."""
+        if self.reason:
+            return
+        try:
+            step()
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "the engine ends", "exception": error})
+            self.fail(f"{type(error).__name__}: {error}")
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        self._guarded(self._one_turn)
+
+    def _one_turn(self) -> None:
+        now = now_ns()
+        if self._proposals:
+            self._propose_all(now)
+        self._carry_out()
+        self._arm(now)
+
+    def _propose_all(self, now: int) -> None:
+        waiting, self._proposals = self._proposals, []
+        while waiting:
+            batch: list[Proposal] = []
+            later: list[tuple[object, Proposal, bool]] = []
+            seen: set[object] = set()  # connections with an ordered append in this batch, or one put off
+            for origin, proposal, ordered in waiting:
+                if origin in seen:
+                    later.append((origin, proposal, ordered))
+                    continue
+                batch.append(proposal)
+                if ordered:  # what follows it has to see how it went
+                    seen.add(origin)
+            self.replica.propose_many(batch, now)
+            waiting = later
+
+    def _carry_out(self) -> None:
+        """The batch, top to bottom."""
+        effects = self.replica.take_effects()
+        done, self._done = self._done, []
+        if effects.hard_state is not None:
+            self.store.save_hard_state(effects.hard_state)
+        for send in effects.sends:
+            self.links.send(send.to, send.message)
+        for complete in done:
+            complete()
+        if effects.truncate is not None:
+            self.disk.truncate(effects.truncate)
+        for read in effects.reads:
+            self.disk.read(read, self._slab_read)
+        if effects.sync_wanted:
+            self.disk.want_sync()
+        for event in effects.events:
+            self.note(event.kind, event.severity, event.detail)
+        if self.replica.member.disk_full and self._space_timer is None:
+            self._space_timer = self._loop.call_later(DISK_FULL_RETRY_S, self._try_space)
+
+    def _arm(self, now: int) -> None:
+        """One timer; an earlier one than needed is left alone, a tick too many does no harm."""
+        at = self.replica.next_deadline()
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(max(0, at - now) / 1e9, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._guarded(lambda: self.replica.tick(now_ns()))
+        self._guarded(self._one_turn)
+
+    # --- from the core's point of view: what arrives --------------------------------------------------------------
+    def receive(self, sender: str, message: Message) -> None:
+        self._guarded(lambda: self.replica.receive(sender, message, now_ns()))
+        self._schedule()
+
+    def peer_connected(self, peer_id: str) -> None:
+        self._guarded(lambda: self.replica.peer_connected(peer_id, now_ns()))
+        self._schedule()
+
+    def peer_lost(self, peer_id: str) -> None:
+        self._guarded(lambda: self.replica.peer_lost(peer_id, now_ns()))
+        self._schedule()
+
+    def _flushed(self, log_epoch: int, end_index: int) -> None:
+        self._guarded(lambda: self.replica.flushed(log_epoch, end_index, now_ns()))
+        self._schedule()
+
+    def _truncated(self, order: TruncateLog, cut: bool) -> None:
+        epoch, now = order.log_epoch, now_ns()
+        if cut:
+            self._guarded(lambda: self.replica.truncated(epoch, order.cut_index, now))
+        else:
+            self._guarded(lambda: self.replica.truncate_failed(epoch, now))
+        self._schedule()
+
+    def _slab_read(self, request: ReadSlab, slab: Slab | None) -> None:
+        if slab is None:
+            self.note("read_failed", "warning", {"peer": request.peer_id, "index": request.first_index})
+        self._guarded(lambda: self.replica.slab_read(request, slab, now_ns()))
+        self._schedule()
+
+    def _try_space(self) -> None:
+        """Lets the next append find out whether there is space again."""
+        self._space_timer = None
+        self._guarded(lambda: self.replica.disk_full(False, now_ns()))
+        self._schedule()
+
+    # --- for the desk and the links -------------------------------------------------------------------------------
+    def propose(self, origin: object, proposal: Proposal, ordered: bool) -> None:
+        deliver = proposal.on_done
+
+        def queue(outcome: Outcome) -> None:
+            self._done.append(partial(deliver, outcome))
+
+        proposal.on_done = queue
+        self._proposals.append((origin, proposal, ordered))
+        self._schedule()
+
+    def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
+        self._guarded(lambda: self.replica.read_index(self._later(done), now_ns()))
+        self._schedule()
+
+    def transfer(
+        self, to: str | None, deadline_ms: int | None, if_term: int | None, done: Callable[[TransferOutcome], None]
+    ) -> None:
+        deadline_ns = None if deadline_ms is None else deadline_ms * 1_000_000
+        self._guarded(
+            lambda: self.replica.transfer(
+                to, now_ns(), on_done=self._later(done), deadline_ns=deadline_ns, if_term=if_term
+            )
+        )
+        self._schedule()
+
+    def _later(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        """A callback of the core only hands its argument on."""
+        return lambda outcome: self._done.append(partial(done, outcome))
+
+    def address_of(self, member_id: str | None) -> str:
+        return self.replica.config.peers.get(member_id or "", "")
+
+    def next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def note(self, kind: str, severity: str, detail: dict[str, Any]) -> None:
+        self.events.add(kind, severity, detail)
+
+    def _status(self) -> ReplicaStatus:
+        return self.replica.status(now_ns())
+
+    # --- connections that were opened to us -----------------------------------------------------------------------
+    def _on_open(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        if len(self._connections) > CONNECTIONS_MAX:
+            text = f"{CONNECTIONS_MAX} connections are open here already"
+            connection.send_frame(Frame(RemotingCode.SYSTEM_BUSY, -1, b"", FLAG_RESPONSE, text))
+            connection.close()
+
+    def _on_closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self.links.closed(connection)
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        if self.reason or frame.is_response:
+            return
+        code = frame.code
+        from_member = connection.peer_id is not None and code == RequestCode.LEADERSHIP_TRANSFER
+        if code == RequestCode.HELLO or code in MEMBER_CODES or from_member:
+            self.links.handle(connection, frame)
+        elif self.desk.serves(code):
+            self.desk.handle(connection, frame)
+        else:
+            self.desk.unsupported(connection, frame)
+
+
+def _contexts(files: tuple[Any, Any, Any]) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    if files[0] is None:
+        return None, None
+    return server_context(*files), client_context(*files)

@@ -1,0 +1,52 @@
+"""The engine's bounded memory of what happened, for people: `GET events` reads it.
+
+Invariants: ids are `<boot>-<seq>` and ascend; at most EVENTS_MAX are kept, and a reader that asks for a range that is
+gone gets a `gap` first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from node.engine.clock import wall_text
+
+EVENTS_MAX: Final = 2000
+ANSWER_MAX: Final = 500
+
+
+class EventRing:
+    """One per engine run."""
+
+    def __init__(self, boot_id: str) -> None:
+        self._boot_id = boot_id
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+        self._next_seq = 1
+
+    def add(self, kind: str, severity: str, detail: dict[str, Any]) -> None:
+        """Stamps and keeps one event."""
+        event_id = f"{self._boot_id}-{self._next_seq}"
+        self._next_seq += 1
+        at = wall_text()
+        self._events.append({"id": event_id, "at": at, "kind": kind, "severity": severity, "detail": detail})
+
+    def since(self, event_id: str | None) -> dict[str, Any]:
+        """What came after `event_id` (all that is kept for None, and after a restart), oldest first."""
+        first_seq = self._next_seq - len(self._events)
+        after = first_seq - 1
+        gap = False
+        if event_id:
+            boot, _, seq = event_id.rpartition("-")
+            if boot == self._boot_id and seq.isascii() and seq.isdigit() and len(seq) < 20:
+                after = int(seq)
+                gap = after < first_seq - 1
+            else:
+                gap = True
+        skip = max(0, after - first_seq + 1)
+        items = list(self._events)[skip : skip + ANSWER_MAX]
+        if gap:
+            text = {"text": f"events after {event_id} are not kept any more"}
+            oldest = f"{self._boot_id}-{first_seq - 1}"
+            items.insert(0, {"id": oldest, "at": wall_text(), "kind": "gap", "severity": "warning", "detail": text})
+        last = items[-1]["id"] if items else f"{self._boot_id}-{self._next_seq - 1}"
+        return {"items": items, "next": last}

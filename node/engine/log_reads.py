@@ -1,0 +1,58 @@
+"""Committed ranges for clients: from memory on the loop, from disk in a thread (SAFETY S9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from node.engine.disk import Disk
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Entry, Slab, unpack_record
+from node.store.log_store import LogStore
+
+READ_BYTES_MAX: Final = 1024 * 1024
+Found = Callable[[ResponseCode, int, bytes], None]  # code, count, records
+
+
+class LogReads:
+    """One per engine."""
+
+    def __init__(self, store: LogStore, disk: Disk) -> None:
+        self._store, self._disk = store, disk
+
+    def committed(self, from_index: int, limit_bytes: int, committed_index: int, done: Found) -> None:
+        """Records from `from_index` up to `committed_index`; none at all above it."""
+        if from_index < self._store.begin_index:
+            done(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, 0, b"")
+            return
+        if from_index > committed_index:
+            done(ResponseCode.SUCCESS, 0, b"")
+            return
+        wanted = min(limit_bytes, READ_BYTES_MAX)
+        slab = self._store.recent_slab(from_index, wanted)
+        if slab is not None:
+            done(ResponseCode.SUCCESS, *cut_at(slab, from_index, committed_index))
+            return
+
+        def finished(found: Slab | None, _error: str) -> None:
+            if found is None:
+                done(ResponseCode.DISK_ERROR, 0, b"")
+            else:
+                done(ResponseCode.SUCCESS, *cut_at(found, from_index, committed_index))
+
+        self._disk.read_slab(from_index, wanted, finished)
+
+    @staticmethod
+    def first_entry(records: bytes) -> Entry:
+        return unpack_record(records)
+
+
+def cut_at(slab: Slab, from_index: int, last_index: int) -> tuple[int, bytes]:
+    """How many of the slab's records lie in the range, and their bytes."""
+    skip = max(0, from_index - slab.first_index)
+    stop = min(slab.count, last_index - slab.first_index + 1)
+    if skip == 0 and stop == slab.count:
+        return slab.count, slab.data
+    sizes = [unit[2] for unit in INDEX_UNIT.iter_unpack(slab.index_records[: stop * INDEX_UNIT_BYTES])]
+    begin = sum(sizes[:skip])
+    return stop - skip, slab.data[begin : sum(sizes)]

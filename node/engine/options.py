@@ -1,0 +1,42 @@
+"""From the configuration to what the core takes."""
+
+from __future__ import annotations
+
+from node.config import Settings, read_token
+from node.consensus.api import MS, ReplicaConfig, Timing
+
+
+def replica_config(settings: Settings, api_url: str) -> ReplicaConfig:
+    """The core's configuration. Raises ValueError."""
+    node, timing = settings.node, settings.timing
+    return ReplicaConfig(
+        group=node.group,
+        self_id=node.id,
+        peers=dict(settings.peers),
+        flush=node.flush,
+        timing=Timing(
+            heartbeat_ns=timing.heart_beat_time_interval_ms * MS,
+            election_min_ns=timing.election_timeout_min_ms * MS,
+            election_max_ns=timing.election_timeout_max_ms * MS,
+            vote_retry_min_ns=timing.min_vote_interval_ms * MS,
+            vote_retry_max_ns=timing.max_vote_interval_ms * MS,
+            push_timeout_ns=timing.max_push_time_out_ms * MS,
+            closure_timeout_ns=timing.max_wait_ack_time_ms * MS,
+            transfer_deadline_ns=timing.leadership_transfer_wait_timeout_ms * MS,
+        ),
+        lease_reads=node.lease_reads,
+        preferred_leaders=tuple(node.preferred_leaders),
+        api_url=api_url,
+        pending_requests_max=node.max_pending_requests_num,
+        pending_entries_max=node.max_pending_entries,
+        pending_bytes_max=node.max_pending_bytes,
+        unsynced_bytes_max=settings.store.max_unsynced_bytes,
+        catch_up_bytes_per_s=node.peer_push_quota_bytes_per_s,
+        max_transfer_wait_index=node.max_leadership_transfer_wait_index,
+    )
+
+
+def read_token_file(settings: Settings) -> str | None:
+    """What callers from other machines must show. Raises ConfigError."""
+    path = settings.node.token_file
+    return None if path is None else read_token(path)

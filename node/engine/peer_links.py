@@ -1,0 +1,280 @@
+"""Two connections to every peer: ours to it carries our requests, its to us carries its requests and our answers.
+
+Invariants: the first frame of a member connection is HELLO, and its verdict decides; member codes count only on a
+connection whose HELLO (and certificate name, with TLS) was that member's (SAFETY C7). Sends are allowed to get lost: a
+peer that does not read gets nothing more once BACKLOG_BYTES_MAX wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from node.config_models import split_address
+from node.consensus.replica import Replica
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
+from node.protocol.messages import Hello, Message, PushRequest, PushResponse
+from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, request_code
+from node.transport.connection import Connection, dial
+from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame
+from node.transport.slab_frames import PushEncoder, decode_push, decode_push_answer, encode_push_answer
+
+MEMBER_CODES: Final = frozenset(
+    {
+        RequestCode.VOTE, RequestCode.PRE_VOTE, RequestCode.HEART_BEAT, RequestCode.SLAB_PUSH, RequestCode.READ_INDEX,
+        RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT,
+    }
+)  # fmt: skip
+SERVED_CODES: Final = MEMBER_CODES - {RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT}
+DIAL_WITHIN_S: Final = 2.0
+REDIAL_S_MIN: Final = 0.03
+REDIAL_S_MAX: Final = 1.0
+SETTLED_AFTER_S: Final = 0.3
+BACKLOG_BYTES_MAX: Final = 32 * 1024 * 1024
+PENDING_MAX: Final = 8192
+OPAQUE_MASK: Final = 0x7FFFFFFF
+
+
+class Driver(Protocol):
+    """What the links need of the engine."""
+
+    replica: Replica
+
+    def receive(self, sender: str, message: Message) -> None: ...
+    def peer_connected(self, peer_id: str) -> None: ...
+    def peer_lost(self, peer_id: str) -> None: ...
+    def next_seq(self) -> int: ...
+    def note(self, kind: str, severity: str, detail: dict[str, object]) -> None: ...
+    def refuse(self, reason: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Link:
+    """Both connections of one peer."""
+
+    peer_id: str
+    outbound: Connection | None = None  # only once its HELLO was accepted
+    inbound: Connection | None = None
+    connected_at: float = 0.0
+    hello: asyncio.Future[bool] | None = None
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    pending: dict[int, tuple[RequestCode, int]] = field(default_factory=dict)  # opaque -> (code, seq)
+
+
+class PeerLinks:
+    """All of them."""
+
+    def __init__(self, driver: Driver, group: str, self_id: str, peers: Mapping[str, str], tls: ssl.SSLContext | None):
+        self._driver, self._group, self._self_id, self._peers, self._tls = driver, group, self_id, peers, tls
+        self._links = {peer_id: Link(peer_id) for peer_id in peers if peer_id != self_id}
+        self._greeting: dict[str, tuple[Connection, Frame]] = {}
+        self._encoder = PushEncoder()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Dials every peer, for ever."""
+        self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links.values()]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in self._links.values():
+            for connection in (link.outbound, link.inbound):
+                if connection is not None:
+                    connection.close()
+
+    # --- outbound -----------------------------------------------------------------------------------------------
+    async def _keep(self, link: Link) -> None:
+        wait_s = REDIAL_S_MIN
+        while True:
+            if await self._once(link):
+                wait_s = REDIAL_S_MIN
+            await asyncio.sleep(wait_s * random.uniform(0.7, 1.3))
+            wait_s = min(wait_s * 2, REDIAL_S_MAX)
+
+    async def _once(self, link: Link) -> bool:
+        """One connection from its dial to its end; whether it was ever accepted."""
+        loop = asyncio.get_running_loop()
+        link.hello, link.closed, link.pending = loop.create_future(), asyncio.Event(), {}
+        connection = Connection(lambda _, frame: self._answered(link, frame), lambda one: self._lost(link, one))
+        host, port = split_address(self._peers[link.peer_id])
+        accepted = False
+        try:
+            async with asyncio.timeout(DIAL_WITHIN_S):
+                await dial(connection, host, port, self._tls)
+                if self._tls is not None and connection.certificate_name != link.peer_id:
+                    raise ConnectionError(f"the certificate names {connection.certificate_name!r}")
+                hello = self._driver.replica.hello(self._driver.next_seq())
+                self._send_request(link, connection, hello)
+                accepted = await link.hello
+            if accepted:
+                link.outbound, link.connected_at = connection, loop.time()
+                self._driver.peer_connected(link.peer_id)
+                await link.closed.wait()
+        except (OSError, TimeoutError) as error:
+            if isinstance(error, ssl.SSLError) or "certificate" in str(error):
+                self._driver.note("tls", "warning", {"peer": link.peer_id, "text": str(error)})
+        finally:
+            connection.abort()
+            self._lost(link, connection)  # also where it closed before it was taken for ours
+        return accepted
+
+    def _lost(self, link: Link, connection: Connection) -> None:
+        link.closed.set()
+        if link.hello is not None and not link.hello.done():
+            link.hello.set_result(False)
+        if link.outbound is connection:
+            link.outbound = None
+            self._driver.peer_lost(link.peer_id)
+
+    def _answered(self, link: Link, frame: Frame) -> None:
+        """An answer on our own connection."""
+        if not frame.is_response:
+            return
+        try:
+            if frame.opaque == -1 and frame.code == RequestCode.SLAB_PUSH:
+                self._driver.receive(link.peer_id, decode_push_answer(frame.body, -1))
+                return
+            code, seq = link.pending.pop(frame.opaque, (None, -1))
+            if code is None:
+                return
+            if frame.code != RemotingCode.SUCCESS:
+                self._remoting_error(link, code, frame)
+            elif code is RequestCode.SLAB_PUSH:
+                self._driver.receive(link.peer_id, decode_push_answer(frame.body, seq))
+            else:
+                answer = decode_response(code, frame.body, seq)
+                self._driver.receive(link.peer_id, answer)
+                if isinstance(answer, Hello):
+                    self._greeted(link, answer)
+        except BodyError as error:
+            self._driver.note("bad_answer", "warning", {"peer": link.peer_id, "text": str(error)})
+            if link.outbound is not None:
+                link.outbound.abort()
+
+    def _remoting_error(self, link: Link, code: RequestCode, frame: Frame) -> None:
+        if code is RequestCode.HELLO and frame.code == RemotingCode.REQUEST_CODE_NOT_SUPPORTED:
+            self._driver.refuse(  # SAFETY C8
+                f"{link.peer_id} at {self._peers[link.peer_id]} is a plain DLedger node; groups that mix both are not"
+                " supported: take it out of the peers, or run a node of this kind there"
+            )
+        if link.hello is not None and not link.hello.done():
+            link.hello.set_result(False)
+
+    def _greeted(self, link: Link, answer: Hello) -> None:
+        view = self._driver.replica.membership.peers[link.peer_id]
+        good = answer.code is ResponseCode.SUCCESS and view.hello is answer
+        if link.hello is not None and not link.hello.done():
+            link.hello.set_result(good)
+
+    # --- inbound ------------------------------------------------------------------------------------------------
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        """A HELLO or a member code on a connection that was opened to us."""
+        try:
+            if frame.code == RequestCode.HELLO:
+                self._hello(connection, frame)
+            elif connection.peer_id is None:
+                text = "a member's request on a connection without that member's HELLO"
+                connection.answer(frame, self._refusal(ResponseCode.UNEXPECTED_MEMBER, text))
+            elif frame.code == RequestCode.SLAB_PUSH:
+                self._driver.receive(connection.peer_id, decode_push(frame.body, connection.peer_id, frame.opaque))
+            elif frame.code in SERVED_CODES or frame.code == RequestCode.LEADERSHIP_TRANSFER:
+                self._driver.receive(connection.peer_id, decode_request(frame.code, frame.body, frame.opaque))
+            else:
+                connection.refuse(frame, RemotingCode.REQUEST_CODE_NOT_SUPPORTED, f"{frame.code} is not served here")
+        except BodyError as error:
+            self._driver.note("bad_request", "warning", {"peer": connection.peer_id, "text": str(error)})
+            connection.answer(frame, self._refusal(ResponseCode.UNEXPECTED_ARGUMENT, str(error)))
+            if connection.peer_id is not None:
+                connection.close()  # a member that sends nonsense starts over
+
+    def _refusal(self, code: ResponseCode, text: str) -> bytes:
+        return dump({"code": int(code), "group": self._group, "localId": self._self_id, "detail": text})
+
+    def _hello(self, connection: Connection, frame: Frame) -> None:
+        hello = decode_request(RequestCode.HELLO, frame.body, frame.opaque)
+        assert isinstance(hello, Hello)
+        name = connection.certificate_name
+        if self._tls is not None and name != hello.node_id:
+            text = f"the certificate names {name!r}, the HELLO {hello.node_id!r}"
+            connection.answer(frame, self._refusal(ResponseCode.UNEXPECTED_MEMBER, text))
+            connection.close()
+            return
+        self._greeting[hello.node_id] = (connection, frame)
+        self._driver.receive(hello.node_id, hello)
+
+    def closed(self, connection: Connection) -> None:
+        """A connection that was opened to us is gone."""
+        link = self._links.get(connection.peer_id or "")
+        if link is None or link.inbound is not connection:
+            return
+        link.inbound = None
+        # The peer is likely gone: ours to it is opened anew, unless it is younger than this news (else two nodes could
+        # go on closing each other's fresh connections).
+        if link.outbound is not None and asyncio.get_running_loop().time() - link.connected_at < SETTLED_AFTER_S:
+            return
+        if link.outbound is not None:
+            link.outbound.abort()  # its end reports the loss
+        else:
+            self._driver.peer_lost(link.peer_id)
+
+    # --- sending ------------------------------------------------------------------------------------------------
+    def send(self, to: str, message: Message) -> None:
+        """Requests over our connection, answers over the peer's; what cannot be sent is dropped."""
+        if isinstance(message, Hello) and message.answer:
+            self._send_hello_answer(to, message)
+            return
+        link = self._links.get(to)
+        if link is None:
+            return
+        if request_code(message) is None:
+            self._send_answer(link, message)
+        elif link.outbound is not None and link.outbound.backlog_bytes < BACKLOG_BYTES_MAX:
+            self._send_request(link, link.outbound, message)
+
+    def _send_request(self, link: Link, connection: Connection, message: Message) -> None:
+        code = request_code(message)
+        assert code is not None
+        if isinstance(message, PushRequest):
+            pieces = self._encoder.encode(message)
+        else:
+            pieces = [encode_message(message, self._group, self._self_id, link.peer_id)]
+        opaque = message.seq & OPAQUE_MASK
+        link.pending[opaque] = (code, message.seq)
+        if len(link.pending) > PENDING_MAX:
+            del link.pending[next(iter(link.pending))]
+        connection.send_body(code, 0, opaque, pieces)
+
+    def _send_answer(self, link: Link, message: Message) -> None:
+        connection = link.inbound
+        if connection is None or connection.backlog_bytes > BACKLOG_BYTES_MAX:
+            return
+        if isinstance(message, PushResponse):
+            body = encode_push_answer(message)
+            if message.seq == -1:
+                connection.send_body(RequestCode.SLAB_PUSH, FLAG_RESPONSE | FLAG_ONE_WAY, -1, [body])
+                return
+        else:
+            body = encode_message(message, self._group, self._self_id, link.peer_id)
+        connection.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, message.seq, [body])
+
+    def _send_hello_answer(self, to: str, answer: Hello) -> None:
+        connection, frame = self._greeting.pop(to, (None, None))
+        if connection is None or frame is None or connection.closed:
+            return
+        connection.answer(frame, encode_message(answer, self._group, self._self_id, to))
+        link = self._links.get(to)
+        if answer.code is not ResponseCode.SUCCESS or link is None:
+            connection.close()
+            return
+        connection.peer_id = to
+        previous, link.inbound = link.inbound, connection
+        if previous is not None and previous is not connection:
+            with contextlib.suppress(OSError):
+                previous.abort()

@@ -1,0 +1,76 @@
+"""Back-pressure (SAFETY C5): what clients have asked for and not been answered, per connection and per node.
+
+Invariants: take and give come in pairs; a connection over a limit is not read from until it is below half of it, and
+while the node as a whole is over its limit, no connection that asks for more is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+REQUESTS_MAX: Final = 4096
+ENTRIES_MAX: Final = 200_000
+BYTES_MAX: Final = 64 * 1024 * 1024
+WHY: Final = "quota"
+
+
+class Readable(Protocol):
+    """What can be told to stop reading."""
+
+    def stop_reading(self, why: str) -> None: ...
+    def resume_reading(self, why: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Load:
+    """What waits."""
+
+    requests: int = 0
+    entries: int = 0
+    bytes: int = 0
+
+    def add(self, sign: int, entries: int, size_bytes: int) -> None:
+        self.requests += sign
+        self.entries += sign * entries
+        self.bytes += sign * size_bytes
+
+    def over(self, share: float, factor: int = 1) -> bool:
+        """Whether this is above `share` of the limits, times `factor`."""
+        scale = share * factor
+        return (
+            self.requests > scale * REQUESTS_MAX or self.entries > scale * ENTRIES_MAX or self.bytes > scale * BYTES_MAX
+        )
+
+
+NODE_FACTOR: Final = 4  # the node's limits, in connections' limits
+
+
+class Quota:
+    """One per engine."""
+
+    def __init__(self) -> None:
+        self._loads: dict[Readable, Load] = {}
+        self._node = Load()
+        self._stopped: set[Readable] = set()
+
+    def take(self, connection: Readable, entries: int, size_bytes: int) -> None:
+        """A request begins."""
+        load = self._loads.setdefault(connection, Load())
+        load.add(1, entries, size_bytes)
+        self._node.add(1, entries, size_bytes)
+        if load.over(1.0) or self._node.over(1.0, NODE_FACTOR):
+            self._stopped.add(connection)
+            connection.stop_reading(WHY)
+
+    def give(self, connection: Readable, entries: int, size_bytes: int) -> None:
+        """It has its answer."""
+        load = self._loads[connection]
+        load.add(-1, entries, size_bytes)
+        self._node.add(-1, entries, size_bytes)
+        if not load.requests:
+            del self._loads[connection]
+        if self._stopped and not self._node.over(0.5, NODE_FACTOR):
+            for stopped in [one for one in self._stopped if not self._loads.get(one, Load()).over(0.5)]:
+                self._stopped.discard(stopped)
+                stopped.resume_reading(WHY)

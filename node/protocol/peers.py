@@ -1,0 +1,47 @@
+"""Members as DLedger writes them: "n0-127.0.0.1:20911;n1-…". Invariant: format_peers(parse_peers(text)) == text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+# DLedger splits "n0-host:port" at the first "-" and the list at ";": an id may hold neither.
+MEMBER_ID: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port" or "[v6]:port". Raises ValueError with what is wrong."""
+    host, colon, port_text = address.rpartition(":")
+    if not colon or not host:
+        raise ValueError(f'"{address}" is not host:port')
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f'"{address}": write an IPv6 address in brackets, as [::1]:20911')
+    if not port_text.isascii() or not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
+        raise ValueError(f'"{address}": the port must be a number from 1 to 65535')
+    return host, int(port_text)
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """Id -> "host:port". Raises ValueError with what is wrong."""
+    peers: dict[str, str] = {}
+    for part in (part.strip() for part in text.split(";")):
+        if not part:
+            continue
+        member_id, dash, address = part.partition("-")
+        if not dash or not MEMBER_ID.fullmatch(member_id):
+            raise ValueError(f'"{part}" is not id-host:port (as in n0-127.0.0.1:20911)')
+        if member_id in peers:
+            raise ValueError(f'"{member_id}" is named twice')
+        split_address(address)
+        peers[member_id] = address
+    if not peers:
+        raise ValueError("no member is named")
+    return peers
+
+
+def format_peers(peers: Mapping[str, str]) -> str:
+    """The reverse of `parse_peers`."""
+    return ";".join(f"{member_id}-{address}" for member_id, address in peers.items())

@@ -1,0 +1,124 @@
+"""`python -m node.server …`: one engine. Opens the store, serves the member port, ends with a code that says why.
+
+Exit codes: 0 a clean end; 1 an error that a restart may get past; 3 a refusal that a person must settle; 64 a wrong
+command line; 69 the port cannot be had. Anything but 0 prints one line on stderr, and 1, 3 and 69 also leave it in
+DATA/engine-refused.json for the control plane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from node.config import USAGE, ConfigError, Settings, parse_node_arguments
+from node.engine.clock import wall_text
+from node.engine.engine import Engine
+from node.store.file_store import FileStore
+from node.store.log_store import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
+
+EXIT_CRASHED: Final = 1
+EXIT_REFUSED: Final = 3
+EXIT_USAGE: Final = 64
+EXIT_UNAVAILABLE: Final = 69
+REASON_FILE: Final = "engine-refused.json"
+
+
+def say(code: int, reason: str, data: Path | None) -> int:
+    """The one line on stderr, and the same for the control plane; returns the code."""
+    line = " ".join(reason.split())
+    if data is not None and data.is_dir():
+        note = {"reason": line, "at": wall_text(), "command": "quorumscope node", "exit_code": code}
+        try:
+            (data / REASON_FILE).write_text(json.dumps(note) + "\n")
+        except OSError as error:
+            print(f"node: {data / REASON_FILE}: {error.strerror}", file=sys.stderr)
+    print(f"node: {line}", file=sys.stderr, flush=True)
+    return code
+
+
+def open_store(settings: Settings) -> FileStore:
+    """Raises StoreError, OSError."""
+    settings.node.data.mkdir(parents=True, exist_ok=True)
+    return FileStore.open(
+        settings.store_directory,
+        group=settings.node.group,
+        node_id=settings.node.id,
+        data_file_size=settings.store.mapped_file_size_for_entry_data_bytes,
+        index_file_size=settings.store.mapped_file_size_for_entry_index_bytes,
+        init=settings.node.init,
+        flush=settings.node.flush,
+    )
+
+
+async def serve(settings: Settings, store: FileStore) -> int:
+    """Runs the engine until a signal or an error."""
+    data = settings.node.data
+    engine = Engine(settings, store)
+    for alarm in store.alarms:
+        engine.note("alarm", "critical", {"code": "store", "text": str(alarm)})
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, engine.stop)
+
+    def ready(port: int) -> None:
+        (data / REASON_FILE).unlink(missing_ok=True)
+        line = {"event": "ready", "id": settings.node.id, "port": port, "pid": os.getpid(), "boot_id": engine.boot_id}
+        print(json.dumps(line), flush=True)
+
+    try:
+        code = await engine.run(ready)
+    except OSError as error:
+        engine.disk.close()
+        reason = f"{settings.self_address} cannot be listened on ({error.strerror or error}):"
+        return say(EXIT_UNAVAILABLE, f"{reason} end what uses that port, or give another in --peers", data)
+    if code:
+        return say(code, f"the engine ended: {engine.reason}", data)
+    return 0
+
+
+def run(settings: Settings) -> int:
+    """From the opened store to the closed one."""
+    data = settings.node.data
+    try:
+        store = open_store(settings)
+    except (StoreRefused, StoreCorrupt) as error:
+        return say(EXIT_REFUSED, str(error), data)
+    except (StoreFull, StoreIOError, StoreError) as error:
+        return say(EXIT_CRASHED, str(error), data)
+    except OSError as error:
+        return say(
+            EXIT_REFUSED, f"{error.filename or data}: {error.strerror}: give a directory that can be written", None
+        )
+    try:
+        code = int(uvloop.run(serve(settings, store)))
+    except (StoreRefused, ConfigError, ValueError) as error:
+        code = say(EXIT_REFUSED, str(error), data)
+    try:
+        store.close()
+    except StoreError as error:
+        return code or say(EXIT_CRASHED, str(error), data)
+    return code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if "--help" in words:
+        print(USAGE)
+        return 0
+    try:
+        settings = parse_node_arguments(words)
+    except ConfigError as error:
+        return say(EXIT_USAGE, str(error), None)
+    return run(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""`quorumscope bench`: what the log does on this machine, measured on real nodes."""

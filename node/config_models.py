@@ -127,7 +127,8 @@ class NodeTable(Table):
     token_file: Path | None = None
     """A file with the token that transfers and introspection from other machines must show on the member port."""
     tls_cert_file: Path | None = None
-    """Certificate of the member port (PEM). With a key and a CA, members prove who they are to each other."""
+    """Certificate of the member port (PEM), its name being the member's id. With a key and a CA, members prove who they
+    are to each other."""
     tls_key_file: Path | None = None
     """Key of that certificate."""
     tls_ca_file: Path | None = None

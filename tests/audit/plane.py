@@ -61,6 +61,12 @@ class Plane:
         return [{"from_index": low, "to_index": high, "count": high - low + 1, "digest": digest, "read_at": ""}]
 
 
+def read_range(file: Path, offset: int, length: int) -> bytes:
+    with file.open("rb") as source:
+        source.seek(offset)
+        return source.read(length)
+
+
 def _handler(plane: Plane) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -108,7 +114,7 @@ def _handler(plane: Plane) -> type[BaseHTTPRequestHandler]:
                 self.answer(410, b"{}")
             else:
                 first, last = (int(part) for part in self.headers["Range"].removeprefix("bytes=").split("-"))
-                self.answer(206, file.read_bytes()[first : last + 1], ETag=plane.etag)
+                self.answer(206, read_range(file, first, last - first + 1), ETag=plane.etag)
 
     return Handler
 

@@ -112,6 +112,20 @@ class Segment:
             offset += len(chunk)
         return (first, last) if first >= 0 else None
 
+    def is_at(self, path: Path | None) -> bool:
+        """Whether this is still the file that lies there (a cut file may have been created anew)."""
+        if path is None:
+            return False
+        try:
+            there, ours = path.stat(), os.fstat(self._fd)
+        except OSError:
+            return False
+        return (there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
     def close(self) -> None:
         """Gives the descriptor back; idempotent."""
         if self._fd >= 0:

@@ -7,11 +7,12 @@ configured size; `dirty` holds what was written since the last sync took it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 from node.store.files import sync_directory, wrap
-from node.store.log_store import StoreCorrupt, StoreRefused
+from node.store.log_store import StoreCorrupt, StoreIOError, StoreRefused
 from node.store.segment import NAME_DIGITS, Segment
 
 
@@ -50,6 +51,25 @@ class SegmentList:
             if after != before + self.file_bytes:
                 raise StoreCorrupt(f"{self.directory}: the file that starts at {before + self.file_bytes} is missing")
 
+    def rescan(self) -> None:
+        """Follows what a running engine does to the folder: new files appear, cut and expired ones are forgotten.
+
+        Nothing is closed here: another thread may be reading, and the descriptor goes with its last user.
+        """
+        names: dict[int, Path] = {}
+        with suppress(FileNotFoundError):
+            for path in self.directory.iterdir():
+                if len(path.name) == NAME_DIGITS and path.name.isdigit():
+                    names[int(path.name)] = path
+        segments = {start: segment for start, segment in self._segments.items() if segment.is_at(names.get(start))}
+        for start in sorted(names.keys() - segments.keys()):
+            with suppress(OSError, StoreIOError):  # gone again, or not at its full length yet
+                if names[start].stat().st_size == self.file_bytes:
+                    segments[start] = Segment(names[start], start, self.file_bytes, writable=False)
+        self._segments = segments
+        self._first = min(segments, default=0)
+        self._last = segments[max(segments)] if segments else None
+
     def close(self) -> None:
         """Closes every file."""
         for segment in self._segments.values():
@@ -66,7 +86,8 @@ class SegmentList:
         return sorted(self._segments)
 
     def __iter__(self) -> Iterator[Segment]:
-        return iter([self._segments[start] for start in self.starts])
+        segments = self._segments
+        return iter([segments[start] for start in sorted(segments)])
 
     def find(self, pos: int) -> Segment | None:
         """The file that holds `pos`."""

@@ -67,9 +67,9 @@ class Disk:
         if ticket is None:
             return
         self._syncing = True
-        self._run(self._writer, ticket.run, partial(self._synced, ticket, self._log_epoch()))
+        self._run(self._writer, ticket.run, partial(self._synced, ticket, self._log_epoch(), True))
 
-    def _synced(self, ticket: SyncTicket, log_epoch: int, outcome: Future[None]) -> None:
+    def _synced(self, ticket: SyncTicket, log_epoch: int, slot_owed: bool, outcome: Future[None]) -> None:
         self._syncing = False
         error = outcome.exception()
         if error is not None:
@@ -79,11 +79,10 @@ class Disk:
         again, self._again = self._again, False
         if again:
             self.want_sync()
-        elif self._idle is None:
+        elif slot_owed:
             self._quiet_since = self._loop.time()
-            self._idle = self._loop.call_later(IDLE_SLOT_S, self._idle_slot)
-        else:
-            self._quiet_since = self._loop.time()
+            if self._idle is None:
+                self._idle = self._loop.call_later(IDLE_SLOT_S, self._idle_slot)
         self._flushed(log_epoch, end_index)
 
     def _idle_slot(self) -> None:
@@ -99,18 +98,7 @@ class Disk:
         ticket = None if prepare is None else prepare()
         if ticket is not None:
             self._syncing = True
-            self._run(self._writer, ticket.run, partial(self._slot_written, ticket))
-
-    def _slot_written(self, ticket: SyncTicket, outcome: Future[None]) -> None:
-        self._syncing = False
-        error = outcome.exception()
-        if error is not None:
-            self._fail(f"the checkpoint could not be written: {error}")
-            return
-        self._store.finish_sync(ticket)
-        again, self._again = self._again, False
-        if again:
-            self.want_sync()
+            self._run(self._writer, ticket.run, partial(self._synced, ticket, self._log_epoch(), False))
 
     # --- truncation ---------------------------------------------------------------------------------------------
     def truncate(self, order: TruncateLog) -> None:

@@ -80,6 +80,19 @@ class BenchCluster:
             finally:
                 await client.close()
 
+    async def wait_for_all(self, client: LedgerClient) -> None:
+        """Until the leader sees every other member answer and in step: only then is one failure survivable again."""
+        async with asyncio.timeout(START_WITHIN_S):
+            while True:
+                try:
+                    marks = await client.introspect(await client.leader(), "watermarks")
+                    others = [peer for peer in marks["peers"] if peer["id"] != marks["leader_id"]]
+                    if len(others) == self.size - 1 and all(peer["match_index"] >= 0 for peer in others):
+                        return
+                except LedgerError:
+                    await self._complain_if_dead()
+                await asyncio.sleep(0.05)
+
     async def _complain_if_dead(self) -> None:
         for node_id, process in self.processes.items():
             if process.returncode is not None:

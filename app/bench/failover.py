@@ -28,7 +28,7 @@ class FailoverOptions:
     runs: int = 10
     load: bool = False
     flush: str = "sync"
-    settle_s: float = 1.5
+    settle_s: float = 0.5
 
 
 @dataclass(slots=True)
@@ -98,7 +98,8 @@ async def _run(options: FailoverOptions) -> dict[str, Any]:
         loaders = [asyncio.create_task(load(loading, n, promised, stop)) for n in range(LOADERS if options.load else 0)]
         try:
             for number in range(options.runs):
-                await asyncio.sleep(options.settle_s)  # the killed member is back and has caught up
+                await cluster.wait_for_all(client)  # the member killed before is back and in step
+                await asyncio.sleep(options.settle_s)
                 runs_s.append(await one_failover(cluster, client, promised, number))
                 print(f"run {number + 1}/{options.runs}: {runs_s[-1]:.3f} s", file=sys.stderr, flush=True)
             stop.set()

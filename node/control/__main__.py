@@ -1,0 +1,86 @@
+"""`python -m node.control <the node's flags>`: the control plane as a process of its own beside the engine.
+
+Invariants: a port in use and a wrong configuration are one line and their own exit code; SIGTERM ends open
+streams first.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from node.config import ConfigError, Settings, parse_node_arguments, split_address
+from node.control.app import create_app
+
+EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
+
+
+class Server(uvicorn.Server):
+    """Ends event streams as soon as it is asked to stop."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self.control_app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.control_app.state.parts.stopping.set()
+        super().handle_exit(sig, frame)
+
+
+def bind(address: str) -> socket.socket:
+    host, port = split_address(address)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(512)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def serve(settings: Settings) -> int:
+    control = settings.control
+    try:
+        listener = bind(control.address)
+    except OSError as error:
+        why = "the port is in use" if error.errno == errno.EADDRINUSE else str(error.strerror)
+        print(f"node.control: cannot listen on {control.address}: {why}", file=sys.stderr, flush=True)
+        return EXIT_UNAVAILABLE
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+        proxy_headers=False,
+        ssl_certfile=control.tls_cert_file,
+        ssl_keyfile=str(control.tls_key_file) if control.tls_key_file is not None else None,
+    )
+    server = Server(config, app)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        return 0
+    return 0 if server.started else 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        settings = parse_node_arguments(arguments)
+        return serve(settings)
+    except ConfigError as error:
+        print(f"node.control: {error}", file=sys.stderr, flush=True)
+        return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

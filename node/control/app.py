@@ -1,0 +1,72 @@
+"""The control plane's FastAPI app: wired once, no I/O before the lifespan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+
+from node.config import Settings
+from node.control import archive, bulk, entries, look, steer
+from node.control.common import Parts
+from node.control.engine_link import EngineLink
+from node.control.guard import Guard
+from node.control.log_files import LogFiles
+from node.control.operations import Operations
+from node.control.problems import HANDLERS
+from node.control.snapshots import Snapshots
+
+BODY_BYTES_MAX = 16 << 20
+
+
+def package_version() -> str:
+    try:
+        return version("quorumscope")
+    except PackageNotFoundError:
+        return "0"
+
+
+def make_parts(settings: Settings) -> Parts:
+    link, files = EngineLink(settings), LogFiles(settings)
+    snapshots = Snapshots(settings, link, files)
+    return Parts(settings, link, files, LogFiles(settings), snapshots, Operations(), package_version(), asyncio.Event())
+
+
+def create_app(settings: Settings) -> FastAPI:
+    parts = make_parts(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        parts.stopping.set()
+        await parts.operations.close()
+        parts.link.close()
+
+    app = FastAPI(
+        title="Quorumscope control plane",
+        version=parts.version,
+        lifespan=lifespan,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers=HANDLERS,
+    )
+    app.state.parts = parts
+    app.add_api_route("/api/v1", about, tags=["look"])
+    for one in (look.router, entries.router, archive.router, bulk.router, steer.router, look.health):
+        app.include_router(one)
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=BODY_BYTES_MAX)
+    app.add_middleware(Guard, settings=settings)
+    return app
+
+
+async def about(request: Request) -> dict[str, Any]:
+    """What this is."""
+    parts: Parts = request.app.state.parts
+    node = parts.settings.node
+    return {"kind": "node", "version": parts.version, "group": node.group, "self_id": node.id}

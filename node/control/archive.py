@@ -1,0 +1,72 @@
+"""What was cut, by whose order, and the bytes that went: the truncation archive."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from node.control.common import INT64_MAX, Cursor, Json, Limit, PartsDep
+from node.control.entries import As, entry_json
+from node.control.problems import Problem
+from node.control.snapshots import now_text
+
+router = APIRouter(prefix="/api/v1/truncations", tags=["truncations"])
+Seq = Annotated[int, Path(ge=0, le=INT64_MAX)]
+
+
+def record_json(record: Any) -> Json:
+    return {
+        "id": record.seq,
+        "seq": record.seq,
+        "at": record.time,
+        "time": record.time,
+        "by": record.by,
+        "leader_id": record.leader_id,
+        "term": record.term,
+        "from_index": record.from_index,
+        "to_index": record.to_index,
+        "count": record.to_index - record.from_index + 1,
+        "reason": record.reason,
+        "committed_index": record.committed_index,
+        # A cut at or below the committed index is a fault: the audit calls it truncated_committed.
+        "below_committed": record.from_index <= record.committed_index,
+    }
+
+
+@router.get("")
+async def truncations(parts: PartsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+    """Newest first."""
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
+        raise Problem(422, "Invalid request", f"{cursor!r} is no cursor of this list.")
+    records = await parts.files.read(lambda reader: list(reader.truncations()))
+    wanted = [one for one in reversed(records) if cursor is None or one.seq < int(cursor)]
+    shown = [record_json(one) for one in wanted[:limit]]
+    more = str(shown[-1]["id"]) if len(wanted) > limit else None
+    return {"as_of": now_text(), "items": shown, "next": more}
+
+
+@router.get("/{seq}")
+async def truncation(parts: PartsDep, seq: Seq) -> Json:
+    records = await parts.files.read(lambda reader: list(reader.truncations()))
+    found = next((one for one in records if one.seq == seq), None)
+    if found is None:
+        raise Problem(404, "Unknown truncation", f"The archive holds no truncation {seq} (any more).")
+    return record_json(found)
+
+
+@router.get("/{seq}/entries")
+async def truncation_entries(
+    parts: PartsDep,
+    seq: Seq,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    from_: Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)] = None,
+    as_: As = "text",
+) -> Json:
+    await truncation(parts, seq)
+    start = int(cursor) if cursor and cursor.isascii() and cursor.isdigit() else from_
+    found = await parts.files.read(lambda reader: list(reader.truncation_entries(seq)))
+    wanted = [one for one in found if start is None or one.index >= start]
+    more = str(wanted[limit].index) if len(wanted) > limit else None
+    return {"id": seq, "items": [entry_json(one, as_) for one in wanted[:limit]], "next": more}

@@ -1,0 +1,272 @@
+"""Entries: read from the files, or linearizable through the engine; and appends.
+
+Invariants: committed entries from the files may be older than the newest commit, and the answer says so; nothing above
+the committed index is shown unless `view=raw` asks for the local log. An append that may have happened is 504 with
+`outcome: unknown` and never invites to be repeated.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from node.control.common import INT64_MAX, From, Index, Json, Parts, PartsDep, not_leader
+from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.problems import Problem
+from node.control.snapshots import now_text
+from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.entry import Entry, EntryError, Magic, unpack_record
+from node.store.log_store import StoreCorrupt
+from node.transport.slab_frames import (
+    AppendAnswer,
+    AppendedByte,
+    AppendRequest,
+    BodyError,
+    ReadMode,
+    ReadRequest,
+    decode_append_answer,
+    decode_read_answer,
+    encode_append,
+    encode_read,
+)
+
+router = APIRouter(prefix="/api/v1", tags=["entries"])
+As = Annotated[Literal["text", "json", "hex", "base64"], Query(alias="as")]
+View = Literal["committed", "raw"]
+APPEND_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 5.0
+ANSWER_BODY_BYTES_MAX = 8 << 20
+OCTETS_MAX = 4 << 20
+RETRY = {"retry-after": "1"}
+BUSY = frozenset(
+    {
+        ResponseCode.LEADER_PENDING_FULL,
+        ResponseCode.LEADER_NOT_READY,
+        ResponseCode.LEADER_TRANSFERRING,
+        ResponseCode.DISK_FULL,
+        ResponseCode.TERM_NOT_READY,
+    }
+)
+
+
+def entry_json(entry: Entry, as_: str) -> Json:
+    """Bodies are bytes; a form that cannot carry them says so instead of losing some."""
+    known = {
+        "index": entry.index,
+        "term": entry.term,
+        "magic": Magic(entry.magic).name,
+        "pos": entry.pos,
+        "size_bytes": entry.size,
+        "body_bytes": len(entry.body),
+        "body_crc": entry.body_crc,
+        "chain_crc": entry.chain_crc,
+    }
+    if as_ == "hex":
+        return {**known, "as": "hex", "body": entry.body.hex()}
+    if as_ == "base64":
+        return {**known, "as": "base64", "body": base64.b64encode(entry.body).decode()}
+    try:
+        text = entry.body.decode()
+        return {**known, "as": as_, "body": json.loads(text) if as_ == "json" and text else text}
+    except (UnicodeDecodeError, ValueError, RecursionError):
+        body = base64.b64encode(entry.body).decode()
+        return {**known, "as": "base64", "body": body, "note": f"the body is not {as_}"}
+
+
+@router.get("/entries")
+async def entries(
+    parts: PartsDep,
+    from_: From = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    as_: As = "text",
+    view: View = "committed",
+    consistency: Literal["linearizable"] | None = None,
+) -> Json:
+    """Without `from`: the newest `limit` entries. `next` continues."""
+    if consistency == "linearizable":
+        return await linearizable(parts, from_, limit, as_)
+    state = await parts.snapshots.get("state")
+    top = await top_of(parts, state, view)
+    begin = top["begin_index"]
+    first = max(begin, top["last_index"] - limit + 1) if from_ is None else from_
+    if first < begin:
+        raise below_begin(first, begin)
+    found = await parts.files.read(
+        lambda reader: collect(reader, first, min(top["last_index"], first + limit - 1)), upto_index=top["last_index"]
+    )
+    following = found[-1].index + 1 if found else first
+    return {
+        "as_of": now_text(),
+        "engine": state["engine"],
+        "view": view,
+        "consistency": "stale: committed here when it was read" if view == "committed" else "local: may be truncated",
+        **top,
+        "items": [entry_json(one, as_) for one in found],
+        "next": str(following) if following <= top["last_index"] else None,
+    }
+
+
+def collect(reader: Any, first: int, last: int) -> list[Entry]:
+    """At most 8 MiB of bodies."""
+    found: list[Entry] = []
+    held = 0
+    for index in range(first, last + 1):
+        entry = reader.entry(index)
+        if entry is None or ((held := held + entry.size) > ANSWER_BODY_BYTES_MAX and found):
+            break
+        found.append(entry)
+    return found
+
+
+async def top_of(parts: Parts, state: Json, view: View) -> Json:
+    """The range that may be shown, from the engine where it answers, else from the files."""
+    marks: Json = state.get("log") or {}
+    if state["engine"] != "ok" or marks.get("committed_index") is None:
+        marks = await parts.files.marks()
+        if not marks:
+            raise Problem(503, "No log yet", "Neither the engine nor the files tell what the log holds.", headers=RETRY)
+    committed = marks.get("committed_index")
+    if view == "committed" and committed is None:
+        raise Problem(503, "Unknown", "Nobody knows what is committed; view=raw shows the local log.", headers=RETRY)
+    last = committed if view == "committed" else marks["end_index"]
+    return {"begin_index": marks["begin_index"], "committed_index": committed, "last_index": last}
+
+
+def below_begin(index: int, begin: int) -> Problem:
+    code = int(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+    return Problem(404, "Trimmed", f"This log begins at {begin}; {index} was removed.", code=code, begin_index=begin)
+
+
+async def linearizable(parts: Parts, from_: int | None, limit: int, as_: str) -> Json:
+    """Through the engine, which asks the quorum first; so many entries as fit one answer."""
+    if from_ is None:
+        raise Problem(422, "Invalid request", "A linearizable read names where it begins with `from`.")
+    sent = encode_read(ReadRequest(from_, 1 << 20, ReadMode.LINEARIZABLE))
+    try:
+        answer = decode_read_answer(await parts.link.request(RequestCode.FAST_READ, [sent], READ_TIMEOUT_S))
+    except (EngineAway, EngineSilent, EngineRefused, BodyError) as error:
+        raise Problem(503, "The engine does not answer", str(error), headers=RETRY) from None
+    if answer.code != ResponseCode.SUCCESS:
+        if answer.code == ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+            raise below_begin(from_, answer.first_index)
+        text = "The quorum could not confirm the read; try again."
+        raise Problem(503, "Not confirmed", text, headers=RETRY, code=int(answer.code))
+    items: list[Json] = []
+    offset = 0
+    while offset < len(answer.records) and len(items) < limit:
+        entry = unpack_record(answer.records, offset)
+        items.append(entry_json(entry, as_))
+        offset += entry.size
+    following = from_ + len(items)
+    known = {"as_of": now_text(), "engine": "ok", "view": "committed", "consistency": "linearizable"}
+    more = str(following) if items and following <= answer.committed_index else None
+    return {**known, "committed_index": answer.committed_index, "items": items, "next": more}
+
+
+@router.get("/entries/{index}")
+async def entry(parts: PartsDep, index: Index, as_: As = "text", view: View = "committed") -> Json:
+    state = await parts.snapshots.get("state")
+    top = await top_of(parts, state, view)
+    if index < top["begin_index"]:
+        raise below_begin(index, top["begin_index"])
+    try:
+        found = None
+        if index <= top["last_index"]:
+            found = await parts.files.read(lambda reader: reader.entry(index), upto_index=index)
+    except (EntryError, StoreCorrupt) as error:
+        raise Problem(500, "A broken entry", str(error), code=int(ResponseCode.DISK_ERROR)) from None
+    if found is None:
+        what = "the committed log" if view == "committed" else "this log"
+        text = f"{what} ends at {top['last_index']}".capitalize()
+        raise Problem(404, "No such entry", text, code=int(ResponseCode.INDEX_OUT_OF_RANGE), **top)
+    return {"as_of": now_text(), "engine": state["engine"], "view": view, **entry_json(found, as_)}
+
+
+class NewEntries(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    entries: Annotated[list[str], Field(min_length=1, max_length=10_000)]
+    as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
+    expected_index: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
+
+
+ENTRIES_BODY: Json = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": NewEntries.model_json_schema()},
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+@router.post("/entries", openapi_extra=ENTRIES_BODY)
+async def append(
+    request: Request,
+    parts: PartsDep,
+    expected_index: Annotated[int | None, Query(ge=0, le=INT64_MAX)] = None,
+) -> Json:
+    """JSON with entries, or one body as an octet-stream. Goes through the leader's engine, else 421."""
+    bodies, expected = await bodies_of(request, expected_index)
+    sent = encode_append(AppendRequest(bodies, -1 if expected is None else expected))
+    try:
+        answer = decode_append_answer(await parts.link.request(RequestCode.FAST_APPEND, sent, APPEND_TIMEOUT_S))
+    except EngineAway as error:
+        reason = parts.snapshots.down_reason(str(error))
+        raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
+    except (EngineSilent, EngineRefused, BodyError) as error:
+        raise unknown_outcome(str(error), None) from None
+    if answer.appended is AppendedByte.YES:
+        durable = parts.settings.node.flush.value == "sync"
+        indexes = {"first_index": answer.first_index, "last_index": answer.last_index, "term": answer.term}
+        return {**indexes, "durable": durable}
+    if answer.appended is AppendedByte.UNKNOWN:
+        raise unknown_outcome(answer.detail or "No quorum acknowledged in time.", answer)
+    raise await refused(parts, answer)
+
+
+async def bodies_of(request: Request, expected_index: int | None) -> tuple[list[bytes], int | None]:
+    raw = await request.body()
+    if request.headers.get("content-type", "").startswith("application/octet-stream"):
+        if len(raw) > OCTETS_MAX:
+            raise Problem(413, "Too large", f"One body has at most {OCTETS_MAX} bytes.", outcome="not_appended")
+        return [raw], expected_index
+    try:
+        given = NewEntries.model_validate_json(raw)
+        if given.as_ == "text":
+            bodies = [one.encode() for one in given.entries]
+        else:
+            bodies = [base64.b64decode(one, validate=True) for one in given.entries]
+    except ValidationError as error:
+        reason = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise Problem(422, "Invalid request", reason, outcome="not_appended") from None
+    except (binascii.Error, ValueError) as error:
+        raise Problem(422, "Invalid request", f"entries: {error}", outcome="not_appended") from None
+    return bodies, given.expected_index if given.expected_index is not None else expected_index
+
+
+def unknown_outcome(detail: str, answer: AppendAnswer | None) -> Problem:
+    known: Json = {}
+    if answer is not None:
+        known = {"code": int(answer.code), "first_index": answer.first_index, "term": answer.term}
+    text = f"{detail} The entries may still commit: read from first_index before appending them again."
+    return Problem(504, "Outcome unknown", text, outcome="unknown", safe_to_retry=False, **known)
+
+
+async def refused(parts: Parts, answer: AppendAnswer) -> Problem:
+    code, outcome = ResponseCode(answer.code), "not_appended"
+    if code is ResponseCode.NOT_LEADER:
+        state = dict(await parts.snapshots.get("state"))
+        if answer.leader_id:
+            state["leader_id"] = answer.leader_id
+        return not_leader(state, outcome=outcome)
+    text = answer.detail or f"The leader refused: {code.name}"
+    if code in BUSY:
+        return Problem(503, "Not now", text, headers=RETRY, code=int(code), outcome=outcome)
+    status = 409 if code is ResponseCode.INCONSISTENT_INDEX else 422
+    return Problem(status, "Refused", text, code=int(code), outcome=outcome)

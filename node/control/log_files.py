@@ -1,0 +1,108 @@
+"""The store's files, read by the control plane itself: read-only, off the loop, safe beside a running engine.
+
+Invariants: one thread at a time works with a reader (it keeps look-up tables); bulk reads (digests, segments) have a
+reader of their own, so that an audit never makes somebody who looks at one entry wait. What is served ends at the
+durable index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from node.config import Settings
+from node.control.problems import Problem
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import HEAD, HEAD_BYTES
+from node.store.log_store import StoreError
+from node.store.reader import StoreReader
+
+Result = TypeVar("Result")
+Json = dict[str, Any]
+DIGEST_HEAD = struct.Struct(">iqqi")
+SLAB_BYTES = 1 << 20
+
+
+class LogFiles:
+    """One reader behind one lock; opened when the directory exists, and again after an error."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.directory = settings.store_directory
+        self.data_file_size = settings.store.mapped_file_size_for_entry_data_bytes
+        self.index_file_size = settings.store.mapped_file_size_for_entry_index_bytes
+        self.reader: StoreReader | None = None
+        self.lock = asyncio.Lock()
+
+    async def read(self, work: Callable[[StoreReader], Result], *, upto_index: int | None = None) -> Result:
+        """Runs `work` in a thread with a reader that has seen the files' newest end."""
+        async with self.lock:
+            return await asyncio.to_thread(self.in_thread, work, upto_index)
+
+    def in_thread(self, work: Callable[[StoreReader], Result], upto_index: int | None) -> Result:
+        try:
+            if self.reader is None:
+                self.reader = StoreReader(
+                    self.directory, data_file_size=self.data_file_size, index_file_size=self.index_file_size
+                )
+            self.reader.refresh(upto_index)
+            return work(self.reader)
+        except FileNotFoundError as error:
+            self.reader = None
+            raise Problem(503, "No log yet", f"The store at {self.directory} cannot be read: {error}") from None
+        except StoreError as error:
+            self.reader = None
+            raise Problem(500, "The log cannot be read", str(error), code=int(ResponseCode.DISK_ERROR)) from None
+
+    async def marks(self) -> Json:
+        """What the files alone tell of the log; {} when they cannot be read."""
+        try:
+            return await self.read(
+                lambda reader: {
+                    "begin_index": reader.begin_index,
+                    "end_index": reader.end_index,
+                    "durable_index": reader.durable_index,
+                    "committed_index": reader.committed_index,
+                }
+            )
+        except Problem:
+            return {}
+
+
+def records(reader: StoreReader, first: int, last: int) -> Iterator[tuple[int, int, int, memoryview]]:
+    """(index, magic, term, body) of every record in [first, last], as the disk holds it now."""
+    for slab in reader.slabs(first, last, SLAB_BYTES):
+        view = memoryview(slab.data)
+        offset = 0
+        while offset < len(view):
+            magic, size, index, term, _pos, _channel, _chain, _crc, body_len = HEAD.unpack_from(view, offset)
+            if size != HEAD_BYTES + body_len or size < HEAD_BYTES:
+                raise Problem(500, "A broken record", f"The record at index {index} has size {size}.", code=414)
+            if first <= index <= last:
+                yield index, magic, term, view[offset + HEAD_BYTES : offset + size]
+            offset += size
+
+
+def digests(reader: StoreReader, first: int, last: int, block: int, read_at: str) -> list[Json]:
+    """One SHA-256 a block (aligned to multiples of `block`), over what the disk holds and no stored CRC."""
+    items: list[Json] = []
+    hashed = hashlib.sha256()
+    begin = count = 0
+    for index, magic, term, body in records(reader, first, last):
+        if count == 0:
+            hashed, begin = hashlib.sha256(), index
+        hashed.update(DIGEST_HEAD.pack(magic, index, term, len(body)))
+        hashed.update(body)
+        count += 1
+        if index % block == block - 1 or index == last:
+            items.append(digest_item(begin, index, count, hashed.hexdigest(), read_at))
+            count = 0
+    if count:
+        items.append(digest_item(begin, begin + count - 1, count, hashed.hexdigest(), read_at))
+    return items
+
+
+def digest_item(first: int, last: int, count: int, digest: str, read_at: str) -> Json:
+    return {"from_index": first, "to_index": last, "count": count, "digest": digest, "read_at": read_at}

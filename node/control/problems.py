@@ -1,0 +1,57 @@
+"""Errors as `application/problem+json`: what went wrong, DLedger's code where there is one, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+
+class Problem(Exception):
+    """Raised by handlers; `extra` becomes members of the document."""
+
+    def __init__(
+        self,
+        status: int,
+        title: str,
+        detail: str,
+        *,
+        headers: dict[str, str] | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.title, self.detail = status, title, detail
+        self.headers, self.extra = headers or {}, extra
+
+
+def document(status: int, title: str, detail: str, headers: dict[str, str] | None = None, **extra: Any) -> JSONResponse:
+    kept = {name: value for name, value in extra.items() if value is not None}
+    body = {"type": "about:blank", "status": status, "title": title, "detail": detail, **kept}
+    return JSONResponse(body, status_code=status, headers=headers, media_type="application/problem+json")
+
+
+async def on_problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return document(error.status, error.title, error.detail, error.headers, **error.extra)
+
+
+async def on_http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return document(error.status_code, str(error.detail), str(error.detail), dict(error.headers or {}))
+
+
+async def on_validation(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    fields = [{"field": ".".join(map(str, one["loc"])), "reason": one["msg"]} for one in error.errors()]
+    detail = "; ".join(f"{one['field']}: {one['reason']}" for one in fields)
+    return document(422, "Invalid request", detail, fields=fields)
+
+
+HANDLERS: dict[int | type[Exception], Any] = {
+    Problem: on_problem,
+    HTTPException: on_http,
+    RequestValidationError: on_validation,
+}

@@ -44,7 +44,8 @@ class Run:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         size = self.rng.choice((3, 3, 3, 5, 4, 2))
-        self.cluster = Cluster(size, seed=seed, flush=FlushMode.SYNC, timing=FAST)
+        flush = self.rng.choice((FlushMode.SYNC, FlushMode.SYNC, FlushMode.ASYNC))
+        self.cluster = Cluster(size, seed=seed, flush=flush, timing=FAST)
         self.invariants = Invariants(self.cluster)
         self.cluster.on_event = self.invariants.event
         self.loss = self.rng.choice((0.0, 0.02, 0.2))
@@ -157,9 +158,16 @@ class Run:
         self.cluster.nodes[node_id].replica.stop(self.cluster.now)
 
     def crash(self) -> None:
+        """With async a crash is a loss of memory: one at a time, or acknowledged entries are rightly gone."""
         node_id = self.node()
-        if self.cluster.nodes[node_id].up:
+        if self.cluster.nodes[node_id].up and (self.cluster.flush is FlushMode.SYNC or self.all_remember()):
             self.stop(node_id)
+
+    def all_remember(self) -> bool:
+        """Whether every member is a voter, and there is a quorum without any one of them (E8)."""
+        nodes = self.cluster.nodes.values()
+        up = all(n.up and n.store.hard_state.voter_state is VoterState.VOTER for n in nodes)
+        return len(nodes) > 2 and up
 
     def restart(self) -> None:
         node_id = self.node()
@@ -168,9 +176,7 @@ class Run:
 
     def wipe(self) -> None:
         """A disk is replaced, but only when every member is a voter: else a quorum's memory would be gone."""
-        states = [node.store.hard_state.voter_state for node in self.cluster.nodes.values()]
-        few = len(states) < 3  # two members less one are no quorum: only a person can help (E8)
-        if few or any(state is not VoterState.VOTER for state in states) or self.rng.random() < 0.7:
+        if self.rng.random() < 0.7 or not self.all_remember():
             return
         node_id = self.node()
         if self.cluster.nodes[node_id].up:
@@ -247,7 +253,8 @@ class Run:
             member = node.replica.member
             lines.append(
                 f"{node_id} {member.role} term {member.term} end {node.store.end_index} "
-                f"commit {member.committed_index} verified {member.verified_index} {member.voter_state} connected {sorted(node.connected)}"
+                f"commit {member.committed_index} verified {member.verified_index} "
+                f"{member.voter_state} connected {sorted(node.connected)}"
             )
         return "\n".join(lines)
 

@@ -1,0 +1,144 @@
+"""Linearizable reads (SAFETY C1) and leases (E5, E7)."""
+
+from __future__ import annotations
+
+from node.consensus.api import MS, ReadOutcome
+from node.protocol.codes import ResponseCode
+from node.protocol.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    PushKind,
+    PushRequest,
+    ReadIndexRequest,
+    ReadIndexResponse,
+)
+from tests.unit.core_kit import Solo, store_of
+
+
+class Reader:
+    """n0 leads and has committed its NOOP (entry 0)."""
+
+    def __init__(self, *, committed: bool = True, **changes: bool) -> None:
+        self.solo = Solo(**changes)
+        sent = self.solo.lead()
+        self.outcomes: list[ReadOutcome] = []
+        if committed:
+            compare = next(m for to, m in sent if to == "n1" and isinstance(m, PushRequest))
+            append = next(m for _to, m in self.solo.ack("n1", compare, -1) if isinstance(m, PushRequest))
+            self.solo.sync()
+            self.solo.ack("n1", append, 0)
+            assert self.solo.replica.committed_index == 0
+
+    def read(self) -> list[int]:
+        """The numbers of the heartbeats that the read sent out."""
+        self.solo.replica.read_index(self.outcomes.append, self.solo.now)
+        return [m.seq for to, m in self.solo.take() if to == "n1" and isinstance(m, HeartBeatRequest)]
+
+    def beat_answer(self, seq: int, peer: str = "n1", end: int = 0) -> None:
+        term = self.solo.replica.term
+        self.solo.receive(peer, HeartBeatResponse(seq, term, ResponseCode.SUCCESS, end))
+
+
+def test_a_read_waits_for_a_quorum_that_answers_frames_sent_after_it_arrived() -> None:
+    reader = Reader()
+    before = reader.solo.replica.member.last_seq
+    (seq,) = reader.read()
+    reader.beat_answer(before)
+    assert not reader.outcomes
+    reader.beat_answer(seq)
+    assert [(o.code, o.read_index) for o in reader.outcomes] == [(ResponseCode.SUCCESS, 0)]
+
+
+def test_a_push_answer_confirms_as_well() -> None:
+    reader = Reader()
+    reader.read()
+    reader.solo.replica.propose([b"x"], reader.solo.now)
+    push = next(m for to, m in reader.solo.take() if to == "n1" and isinstance(m, PushRequest))
+    reader.solo.ack("n1", push, 1, durable=0)
+    assert [o.read_index for o in reader.outcomes] == [0]
+
+
+def test_no_read_before_an_own_entry_is_committed() -> None:
+    reader = Reader(committed=False)
+    (seq,) = reader.read()
+    reader.beat_answer(seq, end=-1)
+    assert not reader.outcomes
+
+
+def test_reads_share_rounds() -> None:
+    reader = Reader()
+    (first,) = reader.read()
+    assert reader.read() == [] and reader.read() == []  # they wait for the round that is out
+    reader.beat_answer(first)
+    assert len(reader.outcomes) == 1
+    second = reader.solo.replica.member.last_seq
+    reader.beat_answer(second)
+    assert len(reader.outcomes) == 3
+
+
+def test_a_read_fails_when_nobody_answers_or_leadership_ends() -> None:
+    reader = Reader()
+    reader.read()
+    reader.solo.push(PushKind.COMMIT, "n2", term=9)
+    reader.solo.replica.read_index(reader.outcomes.append, reader.solo.now)  # now a follower's
+    reader.solo.tick(3000)
+    assert [o.code for o in reader.outcomes] == [ResponseCode.TERM_CHANGED, ResponseCode.TERM_CHANGED]
+
+
+def test_a_followers_read_asks_the_leader_and_waits_for_its_own_log() -> None:
+    solo = Solo(store_of([1]))
+    outcomes: list[ReadOutcome] = []
+    solo.compare(0, term=2)
+    solo.replica.read_index(outcomes.append, solo.now)
+    ((to, request),) = [(to, m) for to, m in solo.take() if isinstance(m, ReadIndexRequest)]
+    assert to == "n1" and request.term == 2
+    solo.receive("n1", ReadIndexResponse(request.seq, 2, ResponseCode.SUCCESS, 1))
+    assert not outcomes
+    solo.append(solo.slab(0, term=2), 1, term=2, commit_index=1)
+    assert [(o.code, o.read_index) for o in outcomes] == [(ResponseCode.SUCCESS, 1)]
+
+
+def test_a_followers_read_fails_without_a_leader_or_in_time() -> None:
+    solo = Solo(store_of([1]))
+    outcomes: list[ReadOutcome] = []
+    solo.replica.read_index(outcomes.append, solo.now)
+    solo.follow()
+    solo.replica.read_index(outcomes.append, solo.now)
+    for _ in range(25):
+        solo.now += 100 * MS
+        solo.push(PushKind.COMMIT)
+        solo.replica.tick(solo.now)
+    assert [o.code for o in outcomes] == [ResponseCode.NOT_LEADER, ResponseCode.TIMEOUT]
+
+
+def test_the_leader_confirms_a_followers_read_and_names_its_end() -> None:
+    reader = Reader()
+    reader.solo.receive("n2", ReadIndexRequest(55, 1))
+    reader.beat_answer(reader.solo.replica.member.last_seq)
+    answers = [(to, m) for to, m in reader.solo.sent if isinstance(m, ReadIndexResponse)]
+    assert answers == [("n2", ReadIndexResponse(55, 1, ResponseCode.SUCCESS, 0, 0))]
+    (refused,) = [
+        m for _to, m in reader.solo.receive("n2", ReadIndexRequest(56, 7)) if isinstance(m, ReadIndexResponse)
+    ]
+    assert refused.code is ResponseCode.NOT_LEADER
+
+
+def test_lease_reads_are_off_by_default_and_end_before_the_followers_lease() -> None:
+    reader = Reader(lease_reads=True)
+    (seq,) = reader.read()
+    reader.beat_answer(seq)
+    sent_at = reader.solo.now
+    assert len(reader.outcomes) == 1
+    reader.solo.now = sent_at + 449 * MS  # 500 ms less a tenth for the clocks' drift
+    assert reader.read() == [] and len(reader.outcomes) == 2
+    reader.solo.now = sent_at + 450 * MS
+    assert len(reader.read()) == 1 and len(reader.outcomes) == 2
+
+
+def test_e7_no_lease_read_after_take_leadership() -> None:
+    reader = Reader(lease_reads=True)
+    (seq,) = reader.read()
+    reader.beat_answer(seq)
+    reader.solo.replica.transfer("n1", reader.solo.now, on_done=lambda _outcome: None)
+    reader.solo.take()
+    assert len(reader.read()) == 1 and len(reader.outcomes) == 1

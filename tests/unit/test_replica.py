@@ -1,0 +1,398 @@
+"""The replica as a whole: proposals, check-quorum, transfers, and the observers' snapshot (C2-C5, E6, E7, S8, S9)."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from node.consensus.api import MS, Appended, Outcome, Proposal, ReplicaConfig, TransferOutcome
+from node.consensus.leadership import Leadership
+from node.protocol.codes import NOT_APPENDED, DispatcherState, FlushMode, ResponseCode, Role, VoterState
+from node.protocol.entry import Magic
+from node.protocol.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    PushKind,
+    PushRequest,
+    TransferRequest,
+    TransferResponse,
+    TransferTicket,
+    VoteRequest,
+)
+from tests.scenarios.cluster import Cluster
+from tests.unit.core_kit import Solo, store_of
+
+
+class Leader:
+    """n0 leads with everything matched and committed up to its NOOP (entry 0)."""
+
+    def __init__(self, **changes: object) -> None:
+        self.solo = Solo(**changes)
+        sent = self.solo.lead()
+        self.done: list[Outcome] = []
+        for peer in ("n1", "n2"):
+            compare = next(m for to, m in sent if to == peer and isinstance(m, PushRequest))
+            append = next(m for _to, m in self.solo.ack(peer, compare, -1) if isinstance(m, PushRequest))
+            self.solo.ack(peer, append, 0)
+        self.solo.sync()
+        assert self.solo.replica.committed_index == 0
+
+    @property
+    def leadership(self) -> Leadership:
+        assert self.solo.replica.leadership is not None
+        return self.solo.replica.leadership
+
+    def propose(self, *batches: list[bytes], expected: int | None = None) -> list[PushRequest]:
+        proposals = [Proposal(batch, self.done.append, expected) for batch in batches]
+        self.solo.replica.propose_many(proposals, self.solo.now)
+        return [m for to, m in self.solo.take() if to == "n1" and isinstance(m, PushRequest)]
+
+    def transfer(self, to: str | None, **changes: int) -> list[TransferOutcome]:
+        outcomes: list[TransferOutcome] = []
+        self.solo.replica.transfer(to, self.solo.now, on_done=outcomes.append, **changes)
+        self.sent = self.solo.take()
+        return outcomes
+
+
+# --- proposals ----------------------------------------------------------------------------------------------------
+
+
+def test_everything_of_one_turn_is_one_slab_and_each_request_has_its_outcome() -> None:
+    leader = Leader()
+    (push,) = leader.propose([b"a"], [b"b", b"c"], [b"d"])
+    assert push.slab is not None and (push.slab.first_index, push.slab.count) == (1, 4)
+    leader.solo.sync()
+    assert leader.done == []
+    leader.solo.ack("n1", push, 4, durable=2)
+    assert [(o.first_index, o.last_index) for o in leader.done] == [(1, 1)]
+    leader.solo.ack("n1", push, 4)
+    assert [(o.first_index, o.last_index, o.term, o.appended, o.leader_id) for o in leader.done] == [
+        (1, 1, 1, Appended.YES, "n0"),
+        (2, 3, 1, Appended.YES, "n0"),
+        (4, 4, 1, Appended.YES, "n0"),
+    ]
+
+
+def test_a_quorum_of_followers_commits_before_the_leaders_own_sync() -> None:
+    leader = Leader()
+    (push,) = leader.propose([b"a"])
+    leader.solo.ack("n1", push, 1)
+    assert leader.done == []
+    leader.solo.ack("n2", push, 1, dispatch_epoch=leader.leadership.dispatchers["n2"].dispatch_epoch)
+    assert [o.appended for o in leader.done] == [Appended.YES]
+    assert leader.solo.replica.member.durable_index == 0
+
+
+def test_async_counts_the_leaders_own_end_at_once() -> None:
+    leader = Leader(flush=FlushMode.ASYNC)
+    (push,) = leader.propose([b"a"])
+    leader.solo.ack("n1", push, 1, durable=-1)
+    assert [o.appended for o in leader.done] == [Appended.YES]
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected", "code"),
+    [
+        ([], None, ResponseCode.REQUEST_WITH_EMPTY_BODYS),
+        ([b""], None, ResponseCode.SUCCESS),
+        ([b"x" * (4 * 1024 * 1024 - 47)], None, ResponseCode.UNEXPECTED_ARGUMENT),
+        ([b"x"], 2, ResponseCode.INCONSISTENT_INDEX),
+        ([b"x"], 0, ResponseCode.INCONSISTENT_INDEX),
+        ([b"x"], 1, ResponseCode.SUCCESS),
+    ],
+)
+def test_refusals_append_nothing(batch: list[bytes], expected: int | None, code: ResponseCode) -> None:
+    leader = Leader()
+    leader.propose(batch, expected=expected)
+    if code is ResponseCode.SUCCESS:
+        assert leader.done == [] and leader.solo.store.end_index == 1
+    else:
+        assert [(o.code, o.appended) for o in leader.done] == [(code, Appended.NOT_APPENDED)]
+        assert code in NOT_APPENDED and leader.solo.store.end_index == 0 and leader.done[0].detail
+
+
+def test_c3_c4_a_refused_request_of_a_turn_takes_no_index() -> None:
+    leader = Leader()
+    proposals = [Proposal([b"a"], leader.done.append), Proposal([b"b"], leader.done.append, 9)]
+    proposals.append(Proposal([b"c"], leader.done.append, 2))
+    closures = leader.solo.replica.propose_many(proposals, leader.solo.now)
+    assert [(c.first_index, c.outcome is None) for c in closures] == [(1, True), (-1, False), (2, True)]
+
+
+def test_who_does_not_lead_names_the_leader() -> None:
+    solo = Solo()
+    solo.follow()
+    closure = solo.replica.propose([b"x"], solo.now)
+    assert closure.outcome is not None
+    assert (closure.outcome.code, closure.outcome.leader_id) == (ResponseCode.NOT_LEADER, "n1")
+
+
+def test_c5_s9_pending_and_unsynced_are_bounded() -> None:
+    leader = Leader(pending_requests_max=2)
+    leader.propose([b"x"], [b"x"], [b"x"])
+    assert [o.code for o in leader.done] == [ResponseCode.LEADER_PENDING_FULL]
+    slow = Leader(unsynced_bytes_max=400)
+    slow.propose([b"x" * 300])
+    slow.propose([b"x" * 300])
+    assert [(o.code, o.term) for o in slow.done] == [(ResponseCode.LEADER_PENDING_FULL, -1)]
+    slow.solo.sync()
+    slow.propose([b"x" * 300])
+    assert slow.solo.store.end_index == 2
+
+
+def test_s8_a_full_disk_refuses_all_of_a_turn_and_keeps_heartbeats() -> None:
+    leader = Leader()
+    leader.solo.store.full = True
+    leader.propose([b"a"], [b"b"])
+    assert [(o.code, o.appended) for o in leader.done] == [(ResponseCode.DISK_FULL, Appended.NOT_APPENDED)] * 2
+    assert any(isinstance(m, HeartBeatRequest) for _to, m in leader.solo.tick(100))
+    assert leader.solo.replica.role is Role.LEADER and not leader.solo.replica.status(leader.solo.now).leader_ready
+    leader.solo.store.full = False
+    leader.solo.replica.disk_full(False, leader.solo.now)
+    leader.propose([b"c"])
+    assert leader.solo.store.end_index == 1
+
+
+def test_a_new_leader_appends_a_noop_at_once() -> None:
+    solo = Solo(store_of([1, 1]))
+    solo.lead()
+    entry = solo.store.get(2)
+    assert entry is not None and (entry.magic, entry.term, entry.body) == (Magic.NOOP, 2, b"")
+
+
+# --- leadership ends ----------------------------------------------------------------------------------------------
+
+
+def test_e6_no_quorum_of_answers_for_an_election_time_out() -> None:
+    leader = Leader()
+    leader.propose([b"x"])
+    for _ in range(9):
+        leader.solo.tick(100)
+    assert leader.solo.replica.role is Role.LEADER
+    leader.solo.tick(100)
+    assert leader.solo.replica.role is Role.CANDIDATE
+    assert [(o.appended, o.first_index, o.term) for o in leader.done] == [(Appended.UNKNOWN, 1, 1)]
+    assert leader.done[0].leader_id is None
+
+
+def test_e6_one_answering_follower_of_two_is_enough() -> None:
+    leader = Leader()
+    for _ in range(30):
+        sent = leader.solo.tick(100)
+        for seq in [m.seq for to, m in sent if to == "n2" and isinstance(m, HeartBeatRequest)]:
+            leader.solo.receive("n2", HeartBeatResponse(seq, 1, ResponseCode.SUCCESS, 0))
+    assert leader.solo.replica.role is Role.LEADER
+
+
+def test_e6_answers_of_a_diverged_peer_do_not_count() -> None:
+    leader = Leader()
+    (push,) = leader.propose([b"x"])
+    leader.solo.ack("n1", push, 0, code=ResponseCode.INCONSISTENT_INDEX)
+    assert leader.leadership.dispatchers["n1"].state is DispatcherState.DIVERGED
+    before = leader.leadership.quorum_contact_at()
+    leader.solo.tick(100)
+    leader.solo.receive("n1", HeartBeatResponse(leader.solo.replica.member.last_seq, 1, ResponseCode.SUCCESS, 0))
+    assert leader.leadership.quorum_contact_at() == before
+
+
+@pytest.mark.parametrize("how", ["push", "heartbeat"])
+def test_an_answer_with_a_higher_term_ends_the_leadership(how: str) -> None:
+    leader = Leader()
+    (push,) = leader.propose([b"x"])
+    if how == "push":
+        leader.solo.ack("n1", push, 0, term=7, code=ResponseCode.EXPIRED_TERM)
+    else:
+        leader.solo.receive("n1", HeartBeatResponse(1, 7, ResponseCode.EXPIRED_TERM))
+    assert leader.solo.replica.role is Role.CANDIDATE and leader.solo.replica.term == 7
+    assert leader.done[0].code is ResponseCode.TERM_CHANGED and leader.done[0].appended is Appended.UNKNOWN
+
+
+def test_heartbeat_results_are_parsed_as_dledger_does() -> None:
+    leader = Leader()
+    sent = leader.solo.receive("n1", HeartBeatResponse(1, 1, ResponseCode.TERM_NOT_READY))
+    assert [(to, type(m)) for to, m in sent] == [("n1", HeartBeatRequest)]
+    leader.solo.receive("n2", HeartBeatResponse(1, 1, ResponseCode.UNKNOWN_MEMBER))
+    assert ("peer_refuses", "n2") in leader.solo.replica.member.alarms
+    leader.solo.receive("n1", HeartBeatResponse(1, 1, ResponseCode.INCONSISTENT_LEADER))
+    assert leader.solo.replica.role is Role.CANDIDATE
+
+
+def test_dispatcher_epochs_grow_over_leaderships_of_one_process() -> None:
+    leader = Leader()
+    first = leader.leadership.dispatchers["n1"].dispatch_epoch
+    leader.solo.push(PushKind.COMMIT, "n2", term=5)
+    leader.solo.replica.peer_lost("n2", leader.solo.now)
+    leader.solo.lead()
+    assert leader.leadership.dispatchers["n1"].dispatch_epoch > first
+
+
+def test_stop_fails_what_waits_as_unknown_and_nothing_happens_after() -> None:
+    leader = Leader()
+    leader.propose([b"x"])
+    outcomes = leader.transfer("n1")
+    leader.solo.replica.stop(leader.solo.now)
+    assert [o.appended for o in leader.done] == [Appended.UNKNOWN] and len(outcomes) == 1
+    leader.solo.replica.stop(leader.solo.now)
+    assert leader.solo.tick(5000) == []
+    assert leader.solo.replica.propose([b"y"], leader.solo.now).outcome is not None
+
+
+# --- transfers: E7 ------------------------------------------------------------------------------------------------
+
+
+def test_e7_refusals() -> None:
+    leader = Leader(max_transfer_wait_index=2)
+    assert leader.transfer("n1", if_term=9)[0].code is ResponseCode.INCONSISTENT_TERM
+    assert leader.transfer("n9")[0].code is ResponseCode.UNKNOWN_MEMBER
+    assert leader.transfer("n0")[0].code is ResponseCode.UNEXPECTED_ARGUMENT
+    leader.solo.replica.peer_lost("n2", leader.solo.now)
+    assert leader.transfer("n2")[0].code is ResponseCode.NETWORK_ERROR
+    leader.solo.connect("n2", voter_state=VoterState.REJOINING)
+    assert leader.transfer("n2")[0].code is ResponseCode.ILLEGAL_MEMBER_STATE
+    leader.solo.connect("n2", voter_state=VoterState.VOTER)
+    assert leader.transfer("n2")[0].code is ResponseCode.FALL_BEHIND_TOO_MUCH  # still COMPARE
+    leader.propose([b"x"] * 2)
+    assert leader.transfer("n1")[0].code is ResponseCode.FALL_BEHIND_TOO_MUCH
+    assert leader.transfer(None)[0].code is ResponseCode.TAKE_LEADERSHIP_FAILED
+    follower = Solo()
+    outcomes: list[TransferOutcome] = []
+    follower.replica.transfer("n1", follower.now, on_done=outcomes.append)
+    assert outcomes[0].code is ResponseCode.NOT_LEADER
+
+
+def test_e7_the_order_leaves_only_when_the_transferee_holds_everything() -> None:
+    leader = Leader()
+    (push,) = leader.propose([b"x"])
+    outcomes = leader.transfer("n1")
+    assert not [m for _to, m in leader.sent if isinstance(m, TransferRequest)]
+    assert leader.propose([b"refused"]) == [] and leader.done[-1].code is ResponseCode.LEADER_TRANSFERRING
+    leader.solo.sync()
+    (order,) = [m for _to, m in leader.solo.ack("n1", push, 1) if isinstance(m, TransferRequest)]
+    assert (order.term, order.transferee_id, order.take_leadership_index) == (1, "n1", 1)
+    assert order.ticket is not None and order.ticket.term == 1
+    assert leader.leadership.reads.lease_void and not outcomes
+    vote = VoteRequest(3, "n1", 2, 1, 1, ticket=order.ticket)
+    leader.solo.receive("n1", vote)
+    assert leader.solo.replica.role is Role.CANDIDATE and leader.solo.replica.term == 2
+    leader.solo.push(PushKind.COMMIT, "n1", term=2)
+    assert [(o.code, o.leader_id, o.term) for o in outcomes] == [(ResponseCode.SUCCESS, "n1", 2)]
+
+
+def test_e7_past_the_deadline_writes_go_on() -> None:
+    leader = Leader()
+    outcomes = leader.transfer("n1", deadline_ns=300 * MS)
+    leader.solo.tick(299)
+    assert not outcomes
+    leader.solo.tick(1)
+    assert outcomes[0].code is ResponseCode.TAKE_LEADERSHIP_FAILED
+    assert len(leader.propose([b"goes on"])) == 1
+
+
+def test_e7_a_refusing_transferee_ends_it_at_once() -> None:
+    leader = Leader()
+    outcomes = leader.transfer("n1")
+    (order,) = [m for _to, m in leader.sent if isinstance(m, TransferRequest)]
+    leader.solo.receive("n1", TransferResponse(order.seq, 1, ResponseCode.TAKE_LEADERSHIP_FAILED))
+    assert outcomes[0].code is ResponseCode.TAKE_LEADERSHIP_FAILED and len(leader.propose([b"x"])) == 1
+
+
+def test_e7_somebody_else_wins() -> None:
+    leader = Leader()
+    outcomes = leader.transfer("n1")
+    leader.solo.push(PushKind.COMMIT, "n2", term=4)
+    assert outcomes[0].code is ResponseCode.TAKE_LEADERSHIP_FAILED and outcomes[0].leader_id == "n2"
+
+
+def test_e7_nobody_is_heard_of_until_the_deadline() -> None:
+    leader = Leader()
+    outcomes = leader.transfer("n1", deadline_ns=3000 * MS)
+    leader.solo.receive("n1", HeartBeatResponse(1, 7, ResponseCode.EXPIRED_TERM))
+    for _ in range(30):
+        leader.solo.tick(100)
+    assert outcomes[0].code is ResponseCode.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, ResponseCode.SUCCESS),
+        ({"term": 2}, ResponseCode.INCONSISTENT_TERM),
+        ({"transferee_id": "n2"}, ResponseCode.UNEXPECTED_ARGUMENT),
+        ({"ticket": None}, ResponseCode.UNEXPECTED_ARGUMENT),
+        ({"take_leadership_index": 5}, ResponseCode.TAKE_LEADERSHIP_FAILED),
+    ],
+)
+def test_e7_the_transferees_side(changes: dict[str, object], code: ResponseCode) -> None:
+    solo = Solo(store_of([1, 2], term=3))
+    solo.follow(term=3)
+    fields = {"term": 3, "transferee_id": "n0", "take_leadership_index": 1, "ticket": TransferTicket(3, "n0", "x")}
+    sent = solo.receive("n1", TransferRequest(seq=8, **{**fields, **changes}))  # type: ignore[arg-type]
+    assert [m.code for _to, m in sent if isinstance(m, TransferResponse)] == [code]
+    votes = [m for _to, m in sent if isinstance(m, VoteRequest)]
+    assert all(not m.pre and m.term == 4 and m.ticket is not None for m in votes)
+    assert bool(votes) is (code is ResponseCode.SUCCESS)
+
+
+def test_a_preferred_leader_is_handed_the_leadership() -> None:
+    leader = Leader(preferred_leaders=("n2",))
+    leader.solo.now += 2000 * MS
+    for peer in ("n1", "n2"):
+        leader.leadership._answered_at[peer] = leader.solo.now
+    sent = leader.solo.tick(1)
+    assert [to for to, m in sent if isinstance(m, TransferRequest)] == ["n2"]
+
+
+# --- the snapshot -------------------------------------------------------------------------------------------------
+
+
+def test_status_of_a_leader() -> None:
+    leader = Leader()
+    leader.propose([b"x" * 10], [b"y" * 10])
+    leader.solo.now += 30 * MS
+    status = leader.solo.replica.status(leader.solo.now)
+    assert (status.role, status.term, status.leader_id, status.voted_for) == (Role.LEADER, 1, "n0", "n0")
+    assert (status.log.end_index, status.log.durable_index, status.log.committed_index) == (2, 0, 0)
+    assert (status.quorum_index, status.quorum_needed, status.leader_ready) == (0, 2, True)
+    assert [m.id for m in status.watermarks] == ["n0", "n1", "n2"]
+    peer = status.watermarks[1]
+    assert (peer.match_index, peer.write_index, peer.lag_entries, peer.lag_ms, peer.last_ack_ms) == (0, 3, 2, 30, 30)
+    assert peer.lag_bytes == 2 * (48 + 10) and peer.counts
+    (group,) = status.closures.groups
+    assert (group.waits_for, group.needed, group.count) == (("n0", "n1", "n2"), 2, 2)
+    assert [d.state for d in status.dispatchers] == [DispatcherState.APPEND] * 2
+    assert status.dispatchers[0].in_flight == 1 and status.dispatchers[0].in_flight_bytes == 2 * (48 + 10)
+    with pytest.raises(FrozenInstanceError):
+        status.term = 9  # type: ignore[misc]
+
+
+def test_status_of_a_follower_has_no_watermarks() -> None:
+    solo = Solo(store_of([1]))
+    solo.compare(0, term=2)
+    status = solo.replica.status(solo.now)
+    assert (status.role, status.leader_id, status.watermarks, status.dispatchers) == (Role.FOLLOWER, "n1", (), ())
+    assert status.quorum_index is None and status.closures.pending == 0 and status.log.verified_index == 0
+
+
+def test_status_never_shows_an_unknown_as_zero() -> None:
+    solo = Solo()
+    solo.lead()
+    peer = solo.replica.status(solo.now).watermarks[1]
+    assert (peer.lag_entries, peer.lag_bytes, peer.lag_ms, peer.last_ack_ms, peer.durable_index) == (None,) * 5
+
+
+def test_next_deadline_is_always_ahead_and_tick_makes_progress() -> None:
+    cluster = Cluster(3)
+    for _ in range(300):
+        cluster.dial()
+        cluster.deliver_all()
+        cluster.now = max(cluster.now, min(node.replica.next_deadline() for node in cluster.nodes.values()))
+        for node_id in cluster.ids:
+            cluster.tick(node_id)
+            assert cluster.nodes[node_id].replica.next_deadline() > cluster.now
+    assert cluster.leader() is not None
+
+
+def test_a_config_that_cannot_work_is_refused() -> None:
+    with pytest.raises(ValueError, match="not among the peers"):
+        ReplicaConfig("g", "n9", {"n0": "a"})

@@ -1,0 +1,76 @@
+"""`store inspect` and `store verify`: the JSON that scripts rely on, for sound, damaged and Java directories."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from app.cli import run
+from app.demo.breaks import CannotBreak, flip_one_bit
+from node.store.file_store import FileStore
+
+SHAPE = {"entries", "begin_index", "end_index", "end_term", "terms", "sealed", "problems"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A stopped member's data directory with fifty entries."""
+    store = FileStore.open(
+        tmp_path / "dledger-n0", group="g", node_id="n0", data_file_size=65536, index_file_size=32 * 1024, init=True
+    )
+    store.append_as_leader([b"body %d" % number for number in range(50)], term=1)
+    ticket = store.prepare_sync()
+    assert ticket is not None
+    ticket.run()
+    store.finish_sync(ticket)
+    store.note_progress(49, 49)
+    store.close()
+    return tmp_path
+
+
+def test_a_sound_store(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["store", "verify", str(data), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report) == SHAPE
+    assert (report["entries"], report["begin_index"], report["end_index"], report["problems"]) == (50, 0, 49, [])
+    assert run(["store", "inspect", str(data / "dledger-n0")]) == 0
+    assert "node_id: n0" in capsys.readouterr().out
+
+
+def test_a_flipped_bit_is_found_at_its_index(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index, path, offset = flip_one_bit(data / "dledger-n0")
+    assert (index, path.parent.name) == (32, "data")
+    assert os.stat(path).st_size == 65536, "the file's length stays"
+    assert run(["store", "verify", str(data), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert set(problem) == {"class", "index", "file", "detail"}
+    assert (problem["class"], problem["index"]) == ("crc_invalid", index)
+    assert flip_one_bit(data / "dledger-n0") == (index, path, offset)
+    assert run(["store", "verify", str(data)]) == 0, "flipped twice is as it was"
+
+
+def test_nothing_committed_nothing_flipped(tmp_path: Path) -> None:
+    store = FileStore.open(
+        tmp_path / "s", group="g", node_id="n0", data_file_size=65536, index_file_size=1024, init=True
+    )
+    store.close()
+    with pytest.raises(CannotBreak, match="no committed message"):
+        flip_one_bit(tmp_path / "s")
+
+
+def test_a_directory_of_the_java_original_is_read_as_it_is(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stores = sorted(path.parent for path in (vectors / "store").rglob("data") if path.is_dir())
+    assert stores
+    for store in stores:
+        assert run(["store", "inspect", str(store), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["written_by"] == "DLedger (Java)"
+
+
+def test_two_stores_in_one_directory_have_to_be_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("n0", "n1"):
+        (tmp_path / f"dledger-{name}" / "data").mkdir(parents=True)
+    assert run(["store", "verify", str(tmp_path)]) == 64
+    assert "holds several stores" in capsys.readouterr().err

@@ -284,13 +284,17 @@ def _from_archives(fence: Fence) -> list[Finding]:
 
 
 def _committed_part(record: Truncated, fence: Fence) -> list[tuple[int, int, str]]:
-    """Which archived entries were committed: by the archive's own word."""
+    """Which archived entries were committed: by the archive's own word, or because they stand in the log today."""
+    low, high, why = record.from_index, -1, ""
     known = record.committed_index
-    if known is None or known < record.from_index:
-        return []
-    low = max(record.from_index, fence.asked_from or 0)
-    high = min(record.to_index, known, record.to_index if fence.asked_to is None else fence.asked_to)
-    return [(low, high, f"its committed index was {known:,} then")] if low <= high else []
+    if known is not None and known >= record.from_index:
+        high, why = min(record.to_index, known), f"its committed index was {known:,} then"
+    elif record.committed_again is not None:
+        low, high = record.committed_again
+        why = "the group's committed log holds these very entries"
+    low = max(low, fence.asked_from or 0)
+    high = high if fence.asked_to is None else min(high, fence.asked_to)
+    return [(low, high, why)] if low <= high else []
 
 
 def single_copy_ranges(fence: Fence) -> list[dict[str, Any]]:

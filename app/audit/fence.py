@@ -27,6 +27,8 @@ class Truncated:
     reason: str
     time: str
     entries: tuple[tuple[int, int], ...] = ()
+    # Archived entries that stand in the committed log today, as (first, last) of a run; found after the fence.
+    committed_again: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

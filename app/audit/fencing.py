@@ -11,12 +11,15 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from app.audit.fence import Fence, ReplicaFence, Truncated
-from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
+from app.audit.replicas import FENCE_TIMEOUT_S, ControlError, ControlPlane, ReplicaSpec
 from app.audit.segments import ReadFailed, Segment
+
+ARCHIVED_ENTRIES_MAX = 1000
 
 
 class FenceError(Exception):
@@ -57,7 +60,7 @@ def _fence_one(spec: ReplicaSpec) -> ReplicaFence:
 
 def fence_http(spec: ReplicaSpec) -> ReplicaFence:
     """State, segments and truncations of a node's control plane."""
-    plane = ControlPlane(spec)
+    plane = ControlPlane(spec, FENCE_TIMEOUT_S)
     try:
         state = plane.get_json("/state")
         log = state.get("log") or {}
@@ -119,11 +122,18 @@ def _truncations(plane: ControlPlane) -> tuple[Truncated, ...]:
         if error.status in (404, 405, 501):
             return ()
         raise
-    return tuple(_truncated(number, row) for number, row in enumerate(rows))
+    return tuple(_truncated(plane, number, row) for number, row in enumerate(rows))
 
 
-def _truncated(number: int, row: dict[str, Any]) -> Truncated:
+def _truncated(plane: ControlPlane, number: int, row: dict[str, Any]) -> Truncated:
     committed = row.get("committed_at", row.get("committed_index"))
+    entries: list[tuple[int, int]] = []
+    try:
+        path = f"/truncations/{row.get('id', row.get('seq', number))}/entries"
+        page = plane.get_json(path, limit=ARCHIVED_ENTRIES_MAX)
+        entries = [(int(one["index"]), int(one["term"])) for one in page["items"]]
+    except ControlError:
+        pass  # an archive may be gone by size or age; what its record says still counts
     return Truncated(
         seq=int(row.get("seq", number)),
         from_index=row["from_index"],
@@ -131,7 +141,8 @@ def _truncated(number: int, row: dict[str, Any]) -> Truncated:
         committed_index=committed,
         leader_id=row.get("leader_id") or row.get("leader"),
         reason=str(row.get("reason") or ""),
-        time=str(row.get("time") or ""),
+        time=str(row.get("time") or row.get("at") or ""),
+        entries=tuple(entries),
     )
 
 
@@ -142,11 +153,22 @@ def fence_directory(spec: ReplicaSpec) -> ReplicaFence:
     root = store_directory(Path(spec.location))
     reader = StoreReader(root)
     ours = _identity(root)
-    segments = tuple(Segment(s.kind, s.name, s.start, s.size_bytes) for s in reader.segments())
+    segments = tuple(
+        Segment("data" if s.kind == "data" else "index", s.name, s.start, s.size_bytes) for s in reader.segments()
+    )
     durable = reader.durable_index
     end = reader.end_index if durable is None else min(reader.end_index, durable)
     truncations = tuple(
-        Truncated(t.seq, t.from_index, t.to_index, t.committed_index, t.leader_id, t.reason, t.time)
+        Truncated(
+            t.seq,
+            t.from_index,
+            t.to_index,
+            t.committed_index,
+            t.leader_id,
+            t.reason,
+            t.time,
+            tuple((e.index, e.term) for e in islice(reader.truncation_entries(t.seq), ARCHIVED_ENTRIES_MAX)),
+        )
         for t in reader.truncations()
     )
     return ReplicaFence(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from app.audit.archives import find_committed
 from app.audit.blocks import Party
 from app.audit.chain import ChainResult, compare_chains, merge_ranges
 from app.audit.classify import Unaudited, classify
@@ -152,6 +153,9 @@ class Job:
         if not fence.readable:
             problems = "; ".join(f"{r.id}: {r.problem}" for r in fence.replicas)
             self.fail(UNREACHABLE, "unreachable", f"no replica could be read: {problems}")
+        specs = resolve_specs(self.spec.replicas, fence)
+        parties = [Party(f, open_segments(s, f)) for s, f in zip(specs, fence.holders, strict=True)]
+        fence = find_committed(fence, parties)
         self.progress.mark("fencing", "done")
         return fence
 

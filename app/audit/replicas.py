@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,11 @@ from app.audit.records import ReplicaFiles
 from app.audit.segments import Kind, LogChanged, ReadFailed, SegmentGone, SegmentMap
 
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
-TIMEOUT_S = 30.0
+TIMEOUT_S = 20.0
+FENCE_TIMEOUT_S = 5.0
+# After a time-out this process asks a replica no more for so long: a paused node must not cost every block one.
+SILENT_S = 15.0
+_silent_until_s: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,8 @@ class ControlError(ReadFailed):
 class ControlPlane:
     """One kept-alive connection to a control plane. Not shared between threads."""
 
-    def __init__(self, spec: ReplicaSpec) -> None:
+    def __init__(self, spec: ReplicaSpec, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         parts = urlsplit(spec.location)
         if not spec.location:
             raise ReadFailed("the address of its control plane is unknown")
@@ -95,10 +101,16 @@ class ControlPlane:
         sent = dict(headers or {})
         if self._spec.token:
             sent["Authorization"] = f"Bearer {self._spec.token}"
+        if time.monotonic() < _silent_until_s.get(self._spec.location, 0.0):
+            raise ReadFailed(f"{self._spec.public} is unreachable: it did not answer in time")
         for attempt in (1, 2):
             reused = self._connection is not None
             try:
                 return self._once(target, sent)
+            except TimeoutError:
+                self.close()
+                _silent_until_s[self._spec.location] = time.monotonic() + SILENT_S
+                raise ReadFailed(f"{self._spec.public} is unreachable: no answer in {self._timeout_s:.0f} s") from None
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if not reused or attempt == 2:
@@ -117,9 +129,9 @@ class ControlPlane:
 
     def _connect(self) -> http.client.HTTPConnection:
         if not self._tls:
-            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         context = ssl.create_default_context(cafile=self._spec.ca_file)
-        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=context)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -1,0 +1,91 @@
+"""Real engines on free loopback ports, for tests: started, watched, killed and ended by process id."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from node.client import LedgerClient, LedgerError
+from tests.conftest import free_ports
+
+ROOT = Path(__file__).parents[2]
+START_WITHIN_S = 20.0
+SMALL_FILES = (
+    "--set", "store.mapped_file_size_for_entry_data_bytes=4194304",
+    "--set", "store.mapped_file_size_for_entry_index_bytes=1048576",
+)  # fmt: skip
+
+
+class Group:
+    """Up to three engines of one group; `close` ends every process that is still alive."""
+
+    def __init__(self, directory: Path, *, size: int = 3, flush: str = "sync", group: str = "g") -> None:
+        self.directory, self.flush, self.group = directory, flush, group
+        self.peers = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(size))}
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    def arguments(self, node_id: str, *more: str) -> list[str]:
+        """The command line of one engine."""
+        peers = ";".join(f"{member}-{address}" for member, address in self.peers.items())
+        data = str(self.directory / node_id)
+        return [
+            "--id", node_id, "--group", self.group, "--peers", peers, "--data", data,
+            "--flush", self.flush, *SMALL_FILES, "--init", *more,
+        ]  # fmt: skip
+
+    def spawn(self, arguments: list[str], module: str = "node.server") -> subprocess.Popen[str]:
+        """Starts a process without waiting for it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def start(self, *node_ids: str) -> None:
+        """Starts engines and returns when their ports are open."""
+        for node_id in node_ids:
+            self.processes[node_id] = self.spawn(self.arguments(node_id))
+        for node_id in node_ids:
+            process = self.processes[node_id]
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, f"{node_id} ended: {process.communicate()[1]}"
+            assert json.loads(line)["event"] == "ready"
+
+    def start_all(self) -> None:
+        self.start(*self.peers)
+
+    def kill(self, node_id: str, number: int = signal.SIGKILL) -> int:
+        """Signals one engine and waits for its end; returns its exit code."""
+        process = self.processes.pop(node_id)
+        process.send_signal(number)
+        process.communicate(timeout=10)
+        return process.returncode
+
+    def signal(self, node_id: str, number: int) -> None:
+        self.processes[node_id].send_signal(number)
+
+    def client(self, **options: object) -> LedgerClient:
+        """A client of this group; the caller closes it."""
+        return LedgerClient(self.peers, group=self.group, **({"deadline_s": 15.0} | options))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.communicate(timeout=10)
+        self.processes.clear()
+
+
+async def append_surely(client: LedgerClient, body: bytes, within_s: float = START_WITHIN_S) -> int:
+    """Appends until it is acknowledged (perhaps more than once); the index of the acknowledged entry."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            return (await client.append(body)).first_index
+        except LedgerError:
+            if time.monotonic() > deadline:
+                raise

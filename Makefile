@@ -10,10 +10,10 @@ setup: $(STAMP)
 
 $(STAMP): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; this is " + sys.version.split()[0] + ". Set PYTHON=…") if sys.version_info < (3, 11) else None'
-	@test -x $(BIN)/python || { echo "setup: creating $(VENV)"; $(PYTHON) -m venv $(VENV) || { echo "setup: the venv module is missing: apt-get install python3-venv"; exit 1; }; }
+	@test -x $(BIN)/pip || { echo "setup: creating $(VENV)"; $(PYTHON) -m venv $(VENV) || { echo "setup: the venv module is missing: apt-get install python3-venv"; exit 1; }; }
 	@echo "setup: installing pinned packages (PySpark alone is 456 MB; the first time takes some minutes)"
 	@$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements.txt
-	@$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	@$(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -e . >$(VENV)/install.log 2>&1 || { cat $(VENV)/install.log; exit 1; }
 	@$(BIN)/pip check
 	@rm -f $(VENV)/.setup-*; touch $@
 	@echo "setup: ready"

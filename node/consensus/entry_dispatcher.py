@@ -15,10 +15,11 @@ from collections import deque
 
 from node.consensus.api import SECOND
 from node.consensus.effects import ReadSlab
+from node.consensus.fast_back_up import further_back, is_fork
 from node.consensus.member_state import MemberState
 from node.consensus.push_window import CatchUpQuota, InFlight, PushWindow
 from node.consensus.quorum_ack_checker import watermark
-from node.consensus.status import DispatcherStatus, TransitionStatus
+from node.consensus.status import TransitionStatus
 from node.protocol.codes import DispatcherState, ResponseCode
 from node.protocol.dispatcher import TRANSITIONS, DispatcherEvent
 from node.protocol.entry import SLAB_BYTES_MAX, Slab
@@ -313,11 +314,11 @@ class EntryDispatcher:
         code = answer.code
         self.last_error = f"APPEND answered {int(code)} {code.name}"
         if code == ResponseCode.INCONSISTENT_STATE and sent is not None:
-            if self._is_fork(answer, sent.first_index - 1):
+            if is_fork(self._member.store, answer, sent.first_index - 1):
                 self._fork(sent.first_index - 1, now)
                 return
             upto = sent.first_index - 1 if answer.x_term == -1 else sent.last_index
-            back = max(answer.verified_index, self._further_back(answer, upto + 1))
+            back = max(answer.verified_index, further_back(self._member.store, answer, upto + 1))
             self._compare_anew(DispatcherEvent.INCONSISTENT, f"entry {sent.first_index} did not fit", back, now)
         elif code in (ResponseCode.INCONSISTENT_INDEX, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN):
             self._diverged(answer, "APPEND", now)
@@ -343,10 +344,10 @@ class EntryDispatcher:
                 self._back_in_append(DispatcherEvent.MATCHED, f"matches up to {self.match_index}", now)
             self.pump(now)
         elif answer.code == ResponseCode.INCONSISTENT_STATE:
-            if self._is_fork(answer, asked):
+            if is_fork(self._member.store, answer, asked):
                 self._fork(asked, now)
                 return
-            self._compare_index = self._further_back(answer, asked)
+            self._compare_index = further_back(self._member.store, answer, asked)
             self.write_index = self._compare_index + 1
             self._step(DispatcherEvent.MISMATCHED, f"no match at {asked}", now)
             self.pump(now)
@@ -355,23 +356,6 @@ class EntryDispatcher:
         else:
             self.last_error = f"COMPARE answered {int(answer.code)} {answer.code.name}"
             self._retry_at = now + self._timing.busy_retry_ns
-
-    def _further_back(self, answer: PushResponse, asked: int) -> int:
-        """The next index to compare, strictly below `asked` (fast back-up, Raft 5.3)."""
-        store = self._member.store
-        lowest = store.base.index if answer.end_index >= store.base.index and asked > store.base.index else -1
-        if answer.x_term == -1:
-            return max(lowest, min(asked - 1, answer.end_index))
-        ours = min(store.last_index_of_term(answer.x_term), asked - 1)
-        meta = store.meta(ours)
-        if meta is not None and meta.term == answer.x_term and ours >= answer.x_index:
-            return ours
-        return max(lowest, min(asked - 1, answer.x_index - 1))
-
-    def _is_fork(self, answer: PushResponse, asked: int) -> bool:
-        """Equal index and term, and yet another chain (R7)."""
-        meta = self._member.store.meta(asked)
-        return meta is not None and answer.x_index == asked and answer.x_term == meta.term
 
     def _fork(self, index: int, now: int) -> None:
         reason = f"entry {index} has our term but another chain: one of the two logs is damaged"
@@ -423,20 +407,3 @@ class EntryDispatcher:
         if oldest is not None:
             times.append(oldest.sent_at + self._timing.push_timeout_ns)
         return min(times, default=None)
-
-    def status(self) -> DispatcherStatus:
-        return DispatcherStatus(
-            peer_id=self.peer_id,
-            state=self.state,
-            since_at_ns=self.since,
-            dispatch_epoch=self.dispatch_epoch,
-            in_flight=len(self.window),
-            in_flight_bytes=self.window.size_bytes,
-            write_index=self.write_index,
-            match_index=self.match_index,
-            resends=self.resends,
-            quota_bytes_per_s=self.quota.bytes_per_s,
-            quota_left_bytes=self.quota.left_bytes,
-            last_error=self.last_error,
-            transitions=tuple(self.transitions),
-        )

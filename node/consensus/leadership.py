@@ -57,6 +57,12 @@ class Leadership:
         self.beat(now)
         for dispatcher in self.dispatchers.values():
             dispatcher.pump(now)
+        self.append_noop(now)
+
+    def append_noop(self, now: int) -> None:
+        """The first entry of the own term, unless it is there already; a full disk has to wait for space."""
+        if self._member.store.end_index >= self.own_term_from:
+            return
         try:
             self._append([b""], Magic.NOOP, now)
         except StoreFull as error:

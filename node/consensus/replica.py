@@ -343,6 +343,8 @@ class Replica:
         member.disk_full = full
         if not full:
             member.clear_alarm("disk_full", now)
+            if self.leadership is not None:
+                self.leadership.append_noop(now)
             return
         member.alarm("disk_full", f"the disk of {self.config.self_id} is full", now)
         if self.leadership is not None and self.transfers.transferee_id is None:

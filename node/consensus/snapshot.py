@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from node.consensus.api import MS
+from node.consensus.entry_dispatcher import EntryDispatcher
 from node.consensus.leadership import STANDING_BACK, Leadership
 from node.consensus.quorum_ack_checker import quorum_value
 from node.consensus.status import (
     ClosuresStatus,
+    DispatcherStatus,
     LogStatus,
     PeerStatus,
     ReplicaStatus,
@@ -59,11 +61,30 @@ def take(replica: Replica, now: int) -> ReplicaStatus:
         quorum_index=quorum_index,
         quorum_needed=config.quorum,
         watermarks=watermarks,
-        dispatchers=tuple(d.status() for d in leadership.dispatchers.values()) if leadership is not None else (),
+        dispatchers=() if leadership is None else tuple(map(dispatcher, leadership.dispatchers.values())),
         closures=closures,
         reads_pending=len(replica.follower_reads) + (len(leadership.reads) if leadership is not None else 0),
         leader_ready=ready and not member.disk_full,
         quorum_contact_ms=contact_ms,
+    )
+
+
+def dispatcher(one: EntryDispatcher) -> DispatcherStatus:
+    """One dispatcher, with its history."""
+    return DispatcherStatus(
+        peer_id=one.peer_id,
+        state=one.state,
+        since_at_ns=one.since,
+        dispatch_epoch=one.dispatch_epoch,
+        in_flight=len(one.window),
+        in_flight_bytes=one.window.size_bytes,
+        write_index=one.write_index,
+        match_index=one.match_index,
+        resends=one.resends,
+        quota_bytes_per_s=one.quota.bytes_per_s,
+        quota_left_bytes=one.quota.left_bytes,
+        last_error=one.last_error,
+        transitions=tuple(one.transitions),
     )
 
 
@@ -111,21 +132,21 @@ def _own_watermark(replica: Replica) -> WatermarkStatus:
 def _peer_watermarks(replica: Replica, leadership: Leadership, now: int) -> list[WatermarkStatus]:
     end = replica.store.end_index
     found = []
-    for peer_id, dispatcher in leadership.dispatchers.items():
-        match = dispatcher.match_index
-        known = dispatcher.last_ack_at is not None and dispatcher.state not in STANDING_BACK
+    for peer_id, one in leadership.dispatchers.items():
+        match = one.match_index
+        known = one.last_ack_at is not None and one.state not in STANDING_BACK
         found.append(
             WatermarkStatus(
                 id=peer_id,
                 counts=replica.membership.counts(peer_id),
                 match_index=match,
-                write_index=dispatcher.write_index,
-                durable_index=dispatcher.durable_index,
-                watermark_index=dispatcher.watermark_index,
+                write_index=one.write_index,
+                durable_index=one.durable_index,
+                watermark_index=one.watermark_index,
                 lag_entries=end - match if known else None,
                 lag_bytes=_lag_bytes(replica, match) if known else None,
                 lag_ms=_lag_ms(leadership, match, end, now) if known else None,
-                last_ack_ms=None if dispatcher.last_ack_at is None else (now - dispatcher.last_ack_at) // MS,
+                last_ack_ms=None if one.last_ack_at is None else (now - one.last_ack_at) // MS,
             )
         )
     return found

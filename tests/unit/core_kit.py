@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from node.consensus.api import MS, ReplicaConfig
+from node.consensus.api import MS, Outcome, Proposal, ReplicaConfig, TransferOutcome
+from node.consensus.leadership import Leadership
 from node.consensus.member_state import MemberState
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoteResult, VoterState
@@ -162,3 +163,34 @@ class Solo:
         last = self.store.get(after)
         pos = 0 if last is None else last.pos + last.size
         return encode_slab(bodies, after + 1, term, pos, meta.chain)
+
+
+class Leader:
+    """n0 leads with everything matched and committed up to its NOOP (entry 0)."""
+
+    def __init__(self, **changes: object) -> None:
+        self.solo = Solo(**changes)
+        sent = self.solo.lead()
+        self.done: list[Outcome] = []
+        for peer in ("n1", "n2"):
+            compare = next(m for to, m in sent if to == peer and isinstance(m, PushRequest))
+            append = next(m for _to, m in self.solo.ack(peer, compare, -1) if isinstance(m, PushRequest))
+            self.solo.ack(peer, append, 0)
+        self.solo.sync()
+        assert self.solo.replica.committed_index == 0
+
+    @property
+    def leadership(self) -> Leadership:
+        assert self.solo.replica.leadership is not None
+        return self.solo.replica.leadership
+
+    def propose(self, *batches: list[bytes], expected: int | None = None) -> list[PushRequest]:
+        proposals = [Proposal(batch, self.done.append, expected) for batch in batches]
+        self.solo.replica.propose_many(proposals, self.solo.now)
+        return [m for to, m in self.solo.take() if to == "n1" and isinstance(m, PushRequest)]
+
+    def transfer(self, to: str | None, **changes: int) -> list[TransferOutcome]:
+        outcomes: list[TransferOutcome] = []
+        self.solo.replica.transfer(to, self.solo.now, on_done=outcomes.append, **changes)
+        self.sent = self.solo.take()
+        return outcomes

@@ -68,7 +68,7 @@ def test_the_last_fifty_transitions_are_kept() -> None:
     led = Led()
     for _ in range(TRANSITIONS_KEPT):
         led.solo.connect("n1", end_index=3)
-    kept = led.peer.status().transitions
+    kept = led.peer.transitions
     assert len(kept) == TRANSITIONS_KEPT
     assert kept[-1].to_state is S.COMPARE and "connected" in kept[-1].reason
 
@@ -212,7 +212,7 @@ def test_r6_a_new_connection_ends_the_back_off() -> None:
 def test_the_window_bounds_slabs_in_flight_and_refills() -> None:
     led = Led(push_window_slabs=2)
     sent = [push for _ in range(4) for push in led.propose()]
-    assert [p.first_index for p in sent] == [4, 5] and led.peer.status().in_flight == 2
+    assert [p.first_index for p in sent] == [4, 5] and len(led.peer.window) == 2
     (more,) = pushes(led.solo.ack("n1", sent[1], 5), "n1")
     assert more.slab is not None and (more.slab.first_index, more.slab.last_index) == (6, 7)
 
@@ -229,8 +229,8 @@ def test_an_unanswered_push_is_sent_again_one_at_a_time() -> None:
     led.solo.now += 1000 * MS
     led.peer.tick(led.solo.now)
     again = pushes(led.solo.take(), "n1", PushKind.APPEND)
-    assert [p.first_index for p in again] == [4] and led.peer.status().resends == 1
-    assert led.peer.status().last_error == "no answer to entry 4 in time"
+    assert [p.first_index for p in again] == [4] and led.peer.resends == 1
+    assert led.peer.last_error == "no answer to entry 4 in time"
     assert led.propose() == []  # probing
     led.solo.ack("n1", again[0], 6)
     assert led.peer.window.probing is False and len(led.propose()) == 1

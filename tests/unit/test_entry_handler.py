@@ -185,6 +185,15 @@ def test_append_links_writes_and_answers_absolute_watermarks() -> None:
     assert [(ack.seq, ack.durable_index) for ack in acks] == [(-1, 2)]  # the one-way durable ack
 
 
+def test_c8_a_push_without_a_link_extends_verified_only_right_behind_it() -> None:
+    solo = Solo(store_of([1, 1]))
+    slab = replace(solo.slab(1), prev_chain=None)
+    assert solo.append(slab, -1).code == ResponseCode.INCONSISTENT_STATE  # type: ignore[union-attr]
+    solo.compare(1)
+    assert solo.append(slab, -1).verified_index == 2  # type: ignore[union-attr]
+    assert solo.append(slab, -1).code == ResponseCode.INCONSISTENT_STATE  # type: ignore[union-attr]
+
+
 def test_a_duplicate_push_is_answered_and_writes_nothing() -> None:
     solo = Solo(store_of([1]))
     slab = solo.slab(0, [b"a", b"b"])

@@ -6,54 +6,16 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from node.consensus.api import MS, Appended, Outcome, Proposal, ReplicaConfig, TransferOutcome
-from node.consensus.leadership import Leadership
-from node.protocol.codes import NOT_APPENDED, DispatcherState, FlushMode, ResponseCode, Role, VoterState
+from node.consensus.api import MS, Appended, Proposal, ReplicaConfig
+from node.protocol.codes import NOT_APPENDED, DispatcherState, FlushMode, ResponseCode, Role
 from node.protocol.entry import Magic
 from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     PushKind,
-    PushRequest,
-    TransferRequest,
-    TransferResponse,
-    TransferTicket,
-    VoteRequest,
 )
 from tests.scenarios.cluster import Cluster
-from tests.unit.core_kit import Solo, store_of
-
-
-class Leader:
-    """n0 leads with everything matched and committed up to its NOOP (entry 0)."""
-
-    def __init__(self, **changes: object) -> None:
-        self.solo = Solo(**changes)
-        sent = self.solo.lead()
-        self.done: list[Outcome] = []
-        for peer in ("n1", "n2"):
-            compare = next(m for to, m in sent if to == peer and isinstance(m, PushRequest))
-            append = next(m for _to, m in self.solo.ack(peer, compare, -1) if isinstance(m, PushRequest))
-            self.solo.ack(peer, append, 0)
-        self.solo.sync()
-        assert self.solo.replica.committed_index == 0
-
-    @property
-    def leadership(self) -> Leadership:
-        assert self.solo.replica.leadership is not None
-        return self.solo.replica.leadership
-
-    def propose(self, *batches: list[bytes], expected: int | None = None) -> list[PushRequest]:
-        proposals = [Proposal(batch, self.done.append, expected) for batch in batches]
-        self.solo.replica.propose_many(proposals, self.solo.now)
-        return [m for to, m in self.solo.take() if to == "n1" and isinstance(m, PushRequest)]
-
-    def transfer(self, to: str | None, **changes: int) -> list[TransferOutcome]:
-        outcomes: list[TransferOutcome] = []
-        self.solo.replica.transfer(to, self.solo.now, on_done=outcomes.append, **changes)
-        self.sent = self.solo.take()
-        return outcomes
-
+from tests.unit.core_kit import Leader, Solo, store_of
 
 # --- proposals ----------------------------------------------------------------------------------------------------
 
@@ -161,6 +123,17 @@ def test_a_new_leader_appends_a_noop_at_once() -> None:
     assert entry is not None and (entry.magic, entry.term, entry.body) == (Magic.NOOP, 2, b"")
 
 
+def test_s8_the_noop_follows_when_there_is_space_again() -> None:
+    solo = Solo(store_of([1]))
+    solo.store.full = True
+    solo.lead()
+    assert solo.store.end_index == 0 and ("disk_full", None) in solo.replica.member.alarms
+    solo.store.full = False
+    for _ in range(2):
+        solo.replica.disk_full(False, solo.now)
+    assert solo.store.end_index == 1 and not solo.replica.member.alarms
+
+
 # --- leadership ends ----------------------------------------------------------------------------------------------
 
 
@@ -236,111 +209,6 @@ def test_stop_fails_what_waits_as_unknown_and_nothing_happens_after() -> None:
     leader.solo.replica.stop(leader.solo.now)
     assert leader.solo.tick(5000) == []
     assert leader.solo.replica.propose([b"y"], leader.solo.now).outcome is not None
-
-
-# --- transfers: E7 ------------------------------------------------------------------------------------------------
-
-
-def test_e7_refusals() -> None:
-    leader = Leader(max_transfer_wait_index=2)
-    assert leader.transfer("n1", if_term=9)[0].code is ResponseCode.INCONSISTENT_TERM
-    assert leader.transfer("n9")[0].code is ResponseCode.UNKNOWN_MEMBER
-    assert leader.transfer("n0")[0].code is ResponseCode.UNEXPECTED_ARGUMENT
-    leader.solo.replica.peer_lost("n2", leader.solo.now)
-    assert leader.transfer("n2")[0].code is ResponseCode.NETWORK_ERROR
-    leader.solo.connect("n2", voter_state=VoterState.REJOINING)
-    assert leader.transfer("n2")[0].code is ResponseCode.ILLEGAL_MEMBER_STATE
-    leader.solo.connect("n2", voter_state=VoterState.VOTER)
-    assert leader.transfer("n2")[0].code is ResponseCode.FALL_BEHIND_TOO_MUCH  # still COMPARE
-    leader.propose([b"x"] * 2)
-    assert leader.transfer("n1")[0].code is ResponseCode.FALL_BEHIND_TOO_MUCH
-    assert leader.transfer(None)[0].code is ResponseCode.TAKE_LEADERSHIP_FAILED
-    follower = Solo()
-    outcomes: list[TransferOutcome] = []
-    follower.replica.transfer("n1", follower.now, on_done=outcomes.append)
-    assert outcomes[0].code is ResponseCode.NOT_LEADER
-
-
-def test_e7_the_order_leaves_only_when_the_transferee_holds_everything() -> None:
-    leader = Leader()
-    (push,) = leader.propose([b"x"])
-    outcomes = leader.transfer("n1")
-    assert not [m for _to, m in leader.sent if isinstance(m, TransferRequest)]
-    assert leader.propose([b"refused"]) == [] and leader.done[-1].code is ResponseCode.LEADER_TRANSFERRING
-    leader.solo.sync()
-    (order,) = [m for _to, m in leader.solo.ack("n1", push, 1) if isinstance(m, TransferRequest)]
-    assert (order.term, order.transferee_id, order.take_leadership_index) == (1, "n1", 1)
-    assert order.ticket is not None and order.ticket.term == 1
-    assert leader.leadership.reads.lease_void and not outcomes
-    vote = VoteRequest(3, "n1", 2, 1, 1, ticket=order.ticket)
-    leader.solo.receive("n1", vote)
-    assert leader.solo.replica.role is Role.CANDIDATE and leader.solo.replica.term == 2
-    leader.solo.push(PushKind.COMMIT, "n1", term=2)
-    assert [(o.code, o.leader_id, o.term) for o in outcomes] == [(ResponseCode.SUCCESS, "n1", 2)]
-
-
-def test_e7_past_the_deadline_writes_go_on() -> None:
-    leader = Leader()
-    outcomes = leader.transfer("n1", deadline_ns=300 * MS)
-    leader.solo.tick(299)
-    assert not outcomes
-    leader.solo.tick(1)
-    assert outcomes[0].code is ResponseCode.TAKE_LEADERSHIP_FAILED
-    assert len(leader.propose([b"goes on"])) == 1
-
-
-def test_e7_a_refusing_transferee_ends_it_at_once() -> None:
-    leader = Leader()
-    outcomes = leader.transfer("n1")
-    (order,) = [m for _to, m in leader.sent if isinstance(m, TransferRequest)]
-    leader.solo.receive("n1", TransferResponse(order.seq, 1, ResponseCode.TAKE_LEADERSHIP_FAILED))
-    assert outcomes[0].code is ResponseCode.TAKE_LEADERSHIP_FAILED and len(leader.propose([b"x"])) == 1
-
-
-def test_e7_somebody_else_wins() -> None:
-    leader = Leader()
-    outcomes = leader.transfer("n1")
-    leader.solo.push(PushKind.COMMIT, "n2", term=4)
-    assert outcomes[0].code is ResponseCode.TAKE_LEADERSHIP_FAILED and outcomes[0].leader_id == "n2"
-
-
-def test_e7_nobody_is_heard_of_until_the_deadline() -> None:
-    leader = Leader()
-    outcomes = leader.transfer("n1", deadline_ns=3000 * MS)
-    leader.solo.receive("n1", HeartBeatResponse(1, 7, ResponseCode.EXPIRED_TERM))
-    for _ in range(30):
-        leader.solo.tick(100)
-    assert outcomes[0].code is ResponseCode.TIMEOUT
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({}, ResponseCode.SUCCESS),
-        ({"term": 2}, ResponseCode.INCONSISTENT_TERM),
-        ({"transferee_id": "n2"}, ResponseCode.UNEXPECTED_ARGUMENT),
-        ({"ticket": None}, ResponseCode.UNEXPECTED_ARGUMENT),
-        ({"take_leadership_index": 5}, ResponseCode.TAKE_LEADERSHIP_FAILED),
-    ],
-)
-def test_e7_the_transferees_side(changes: dict[str, object], code: ResponseCode) -> None:
-    solo = Solo(store_of([1, 2], term=3))
-    solo.follow(term=3)
-    fields = {"term": 3, "transferee_id": "n0", "take_leadership_index": 1, "ticket": TransferTicket(3, "n0", "x")}
-    sent = solo.receive("n1", TransferRequest(seq=8, **{**fields, **changes}))  # type: ignore[arg-type]
-    assert [m.code for _to, m in sent if isinstance(m, TransferResponse)] == [code]
-    votes = [m for _to, m in sent if isinstance(m, VoteRequest)]
-    assert all(not m.pre and m.term == 4 and m.ticket is not None for m in votes)
-    assert bool(votes) is (code is ResponseCode.SUCCESS)
-
-
-def test_a_preferred_leader_is_handed_the_leadership() -> None:
-    leader = Leader(preferred_leaders=("n2",))
-    leader.solo.now += 2000 * MS
-    for peer in ("n1", "n2"):
-        leader.leadership._answered_at[peer] = leader.solo.now
-    sent = leader.solo.tick(1)
-    assert [to for to, m in sent if isinstance(m, TransferRequest)] == ["n2"]
 
 
 # --- the snapshot -------------------------------------------------------------------------------------------------

@@ -158,7 +158,8 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
         age_ms = (one["watermark"] or {}).get("last_ack_ms")
         if age_ms is not None and not ack_is_fresh(one["watermark"]):
             text = f"{one['id']} runs, but the leader {facts.view['leader_id']} has not heard it for {{age}}"
-            yield Finding("cut_off", ATTENTION, text, one["id"], moment(facts.now, age_ms / 1000))
+            # A member that has just come back is heard at the next push: not worth a word.
+            yield Finding("cut_off", ATTENTION, text, one["id"], moment(facts.now, age_ms / 1000), 1.5)
 
 
 def disk(facts: Facts) -> Iterator[Finding]:

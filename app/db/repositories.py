@@ -224,13 +224,18 @@ def event_row(cluster_id: str, node_id: str | None, item: Json) -> EventRow | No
 
 def describe(item: Json) -> str:
     """A node's event in words; its own text where it has one."""
-    detail = item.get("detail")
+    kind, detail = str(item.get("kind", "event")), item.get("detail")
     if not isinstance(detail, dict):
-        return str(detail or item.get("kind", ""))
+        return str(detail or kind)
     if detail.get("text"):
         return str(detail["text"])
-    named = ", ".join(f"{key} {value}" for key, value in detail.items() if value is not None)
-    return f"{item.get('kind')}: {named}" if named else str(item.get("kind"))
+    said = {key: value for key, value in detail.items() if value is not None and key not in ("at_ns", "reason")}
+    now = next((said.pop(key) for key in ("role", "state") if key in said), None)
+    change = f"{said.pop('was')} to {now}" if now is not None and "was" in said else now
+    words = [str(change)] if change is not None else []
+    words += [f"{key.replace('_', ' ')} {value}" for key, value in said.items()]
+    reason = f" ({detail['reason']})" if detail.get("reason") else ""
+    return f"{kind.replace('_', ' ')}: {', '.join(words)}{reason}" if words or reason else kind
 
 
 def event_json(row: EventRow) -> Json:

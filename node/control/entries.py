@@ -221,6 +221,7 @@ async def append(
         raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
     except (EngineSilent, EngineRefused, BodyError) as error:
         raise unknown_outcome(str(error), None) from None
+    parts.snapshots.outdate()
     if answer.appended is AppendedByte.YES:
         durable = parts.settings.node.flush.value == "sync"
         indexes = {"first_index": answer.first_index, "last_index": answer.last_index, "term": answer.term}

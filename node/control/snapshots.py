@@ -1,7 +1,8 @@
 """What the engine says of itself, relayed: a copied snapshot, never work that the engine does for us.
 
 Invariants: many callers within CACHE_S cost the engine one question; an answer says how true it is (`engine: ok`;
-`stale`: it does not answer, this is what it said last; `down`: it does not run, and why). What nobody knows is null and listed.
+`stale`: it does not answer, this is what it said last; `down`: it does not run, and why). What nobody knows is null and
+listed.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class Snapshots:
             self.unheard_since = None
             self.last[what] = (time.monotonic(), answer)
             return answer
+
+    def outdate(self) -> None:
+        """After a write through this control plane: whoever asks next sees it."""
+        self.last = {what: (0.0, answer) for what, (_, answer) in self.last.items()}
 
     async def ask(self, what: str, since: str | None) -> Json:
         fields: Json = {"what": what} | ({"since": since} if since is not None else {})

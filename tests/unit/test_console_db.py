@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -16,7 +17,7 @@ from sqlalchemy.engine import Engine
 from app.db.base import parse_time, rfc3339
 from app.db.engine import downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
 from app.db.models import Base, Cluster
-from app.db.repositories import Clusters, Operations, meta
+from app.db.repositories import Clusters, Operations, describe, meta
 from tests.unit.console_kit import run
 
 if importlib.util.find_spec("app.db.audits") is not None:
@@ -98,6 +99,27 @@ def test_what_ran_when_the_console_died_is_unknown_afterwards(tmp_path: Path) ->
     url, engine = opened(tmp_path)
     engine.dispose()
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (
+            {
+                "kind": "role",
+                "detail": {"at_ns": 1, "role": "LEADER", "was": "CANDIDATE", "term": 2, "reason": "elected"},
+            },
+            "role: CANDIDATE to LEADER, term 2 (elected)",
+        ),
+        ({"kind": "dispatcher", "detail": {"peer": "n1", "was": "A", "state": "B"}}, "dispatcher: A to B, peer n1"),
+        ({"kind": "gap", "detail": {"text": "events are lost"}}, "events are lost"),
+        ({"kind": "disk_full", "detail": {"reason": "no space"}}, "disk full:  (no space)"),
+        ({"kind": "odd", "detail": "a word"}, "a word"),
+        ({"kind": "bare"}, "bare"),
+    ],
+)
+def test_events_in_words(event: dict[str, Any], text: str) -> None:
+    assert describe(event).replace(":  ", ": ") == text.replace(":  ", ": ")
 
 
 def test_groups_of_one_name_stay_apart_and_a_known_one_is_updated(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def leader_without_acks(story: Story) -> None:
     story.look()
     for node_id in ("n1", "n2"):
         story.node(node_id).ack_ms = 9_000
-    story.look(4)
+    story.look(6)
 
 
 def no_leader(story: Story) -> None:
@@ -168,6 +168,13 @@ def split_brain(story: Story) -> None:
 
 def cut_off(story: Story) -> None:
     story.node("n1").ack_ms = 12_000
+    story.look(5)
+
+
+def just_back(story: Story) -> None:
+    story.node("n1").ack_ms = 12_000
+    story.look(2)
+    story.node("n1").ack_ms = 5
     story.look()
 
 
@@ -301,6 +308,7 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (leader_unseen, "attention", ["leader_out_of_sight", "replica_silent"], "The leader n0 does not answer", "unknown"),
     (split_brain, "critical", ["two_leaders"], "n0 and n1 both lead term 4", ""),
     (cut_off, "attention", ["cut_off"], "n1 runs, but the leader n0 has not heard it for 12 s.", "Quorum stands"),
+    (just_back, "ok", [], "All 3 replicas are in step.", ""),
     (
         snapshot,
         "attention",

@@ -1,4 +1,8 @@
-"""Pending closures: a sentence, a bar against the limit, and one row per set of members waited for, with the reason."""
+"""The writes that wait, and for whom: GroupView -> what the closures panel shows. Pure.
+
+Invariants: a set that is waited for is named with the reason of each peer in it, taken from what the leader says of
+that peer; a reason that nobody knows is called unknown.
+"""
 
 from __future__ import annotations
 
@@ -8,92 +12,154 @@ from typing import Any, Final
 from app.console import format as fmt
 
 Json = dict[str, Any]
+WARN_AT_PERCENT: Final = 80
 ITEMS_SHOWN: Final = 50
-TICK_SHARE: Final = 0.8
-SLOW_ACK_MS: Final = 200
+SLOW_ACK_MS: Final = 1000
+FAR_BEHIND_ENTRIES: Final = 1000
 
 
-@dataclass(slots=True, frozen=True)
-class Row:
-    waits_for: str
+@dataclass(frozen=True, slots=True)
+class WaitRow:
+    """One set of peers that some writes wait for."""
+
+    key: str
+    peers: str
+    need: str
     why: str
     count: str
-    needed: int
-    first: str
-    last: str
+    range: str
     oldest: str
-    times_out_in: str
+    times_out: str
+    size: str
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(frozen=True, slots=True)
+class WaitItem:
+    range: str
+    term: str
+    waits_for: str
+    age: str
+    times_out: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClosuresView:
+    """`known` False: no leader told; `percent` is of the limit."""
+
+    known: bool
     sentence: str
     tone: str
-    share: float | None
-    text: str
-    rows: list[Row]
-    items: list[Json]
-    leader_link: str | None
+    percent: float
+    limit: str
+    pending: str
+    rows: tuple[WaitRow, ...]
+    items: tuple[WaitItem, ...]
+    more: int
 
 
-def closures_view(view: Json, timeout_ms: int = 2000) -> ClosuresView:
-    """GroupView -> what is drawn."""
-    closures = view["closures"]
-    if closures is None:
-        return ClosuresView("What waits is unknown: no leader answers.", "unknown", None, "", [], [], None)
-    pending, limit = closures.get("pending") or 0, closures.get("limit") or 0
-    share = pending / limit if limit else None
-    if pending == 0:
-        return ClosuresView(idle(view), "", share, f"0 of {limit:,}", [], [], None)
-    groups = closures.get("groups") or []
-    worst = max(groups, key=lambda one: one.get("oldest_age_ms") or 0, default=None)
-    need = f"; need {worst['needed']} of {', '.join(worst['waits_for'])}" if worst and worst["waits_for"] else ""
-    plural = "write waits" if pending == 1 else "writes wait"
-    sentence = f"{pending:,} {plural}, oldest {fmt.duration_ms(closures.get('oldest_age_ms'))}{need}."
-    tone = "critical" if share and share >= 1 else "attention" if share and share >= TICK_SHARE else ""
-    rows = [row(view, one, timeout_ms) for one in groups]
-    items = (closures.get("items") or [])[:ITEMS_SHOWN]
-    return ClosuresView(sentence, tone, share, f"{pending:,} of {limit:,}", rows, items, None)
-
-
-def idle(view: Json) -> str:
-    """Empty is said, with the last one that completed where it is known."""
-    last = view["last_completed"]
-    if not last:
-        return "No write is waiting."
-    took = fmt.duration_ms(last.get("took_ms"))
-    return f"No write is waiting; the last completed {fmt.clock(last.get('at'))} in {took}."
-
-
-def row(view: Json, group: Json, timeout_ms: int) -> Row:
-    oldest = group.get("oldest_age_ms")
-    return Row(
-        waits_for=", ".join(group["waits_for"]) or "the leader's own disk",
-        why="; ".join(why(view, member_id) for member_id in group["waits_for"]),
-        count=fmt.count(group.get("count")),
-        needed=group.get("needed") or 0,
-        first=fmt.count(group.get("first_index")),
-        last=fmt.count(group.get("last_index")),
-        oldest=fmt.duration_ms(oldest),
-        times_out_in=fmt.UNKNOWN if oldest is None else fmt.duration_ms(max(0, timeout_ms - oldest)),
+def closures_view(view: Json) -> ClosuresView:
+    told = view["closures"]
+    if told is None:
+        reason = "no leader is known that could tell" if view["leader_id"] is None else "the leader has not told yet"
+        if view["at"] is not None:
+            reason = "the history does not keep closures"
+        return ClosuresView(False, f"Which writes wait is unknown: {reason}.", "unknown", 0.0, "", "", (), (), 0)
+    pending, limit = told.get("pending"), told.get("limit")
+    items = told.get("items") or []
+    percent = min(100.0, 100 * pending / limit) if pending is not None and limit else 0.0
+    return ClosuresView(
+        known=True,
+        sentence=sentence(view, told),
+        tone="critical" if percent >= 100 else "attention" if percent >= WARN_AT_PERCENT else "",
+        percent=round(percent, 2),
+        limit=fmt.count(limit),
+        pending=fmt.count(pending),
+        rows=tuple(wait_row(view, group, items) for group in told.get("groups") or []),
+        items=tuple(wait_item(one) for one in items[:ITEMS_SHOWN]),
+        more=max(0, (pending or 0) - min(len(items), ITEMS_SHOWN)),
     )
 
 
-def why(view: Json, member_id: str) -> str:
-    """Why a member has not acknowledged yet, in the order of likelihood."""
-    member = next((one for one in view["members"] if one["id"] == member_id), None)
+def sentence(view: Json, told: Json) -> str:
+    pending = told.get("pending")
+    if pending is None:
+        return "How many writes wait is unknown."
+    if not pending:
+        last = view.get("last_completed") or {}
+        if isinstance(last, dict) and last.get("at"):
+            took = f" in {precise_ms(last.get('took_ms'))}" if last.get("took_ms") is not None else ""
+            return f"No write is waiting; the last completed {fmt.clock(last['at'])}{took}."
+        return "No write is waiting."
+    wait = "1 write waits" if pending == 1 else f"{pending:,} writes wait"
+    oldest = told.get("oldest_age_ms")
+    text = wait + (f", oldest {fmt.duration_ms(oldest)}" if oldest is not None else "")
+    groups = told.get("groups") or []
+    if groups:
+        # A set comes once a run of requests; the sentence names each once.
+        named = dict.fromkeys(f"{one['needed']} of {', '.join(one['waits_for'])}" for one in groups)
+        text += f"; need {' or '.join(named)}"
+    return text + "."
+
+
+def precise_ms(value: float | None) -> str:
+    return fmt.UNKNOWN if value is None else f"{value:.1f} ms" if value < 10 else fmt.duration_ms(value)
+
+
+def wait_row(view: Json, group: Json, items: list[Json]) -> WaitRow:
+    first, last = group.get("first_index"), group.get("last_index")
+    inside = [
+        one["times_out_in_ms"]
+        for one in items
+        if one.get("times_out_in_ms") is not None and first is not None and first <= one["first_index"] <= last
+    ]
+    due = group.get("times_out_in_ms", min(inside, default=None))
+    peers = list(group["waits_for"])
+    return WaitRow(
+        key="+".join(peers) + f"-{first}",
+        peers=", ".join(peers),
+        need=f"{group['needed']} of {len(peers)}",
+        why="; ".join(why(view, peer, group.get("oldest_age_ms")) for peer in peers),
+        count=fmt.count(group.get("count")),
+        range=fmt.span(first, last),
+        oldest=fmt.duration_ms(group.get("oldest_age_ms")),
+        times_out=fmt.UNKNOWN if due is None else fmt.duration_ms(max(0, due)),
+        size=fmt.size(group.get("bytes")),
+    )
+
+
+def why(view: Json, peer_id: str, oldest_age_ms: int | None) -> str:
+    """What keeps this peer from answering, worst first."""
+    member = next((one for one in view["members"] if one["id"] == peer_id), None)
     if member is None:
-        return f"{member_id} is no member"
-    if member_id == view["leader_id"]:
-        return f"{member_id} has not synced it"
-    if member["reach"] in ("stale", "never"):
-        return f"{member_id} silent"
-    dispatcher, mark = member["dispatcher"], member["watermark"] or {}
-    if dispatcher and dispatcher["state"] != "APPEND":
-        return f"{member_id} in {dispatcher['state']} {fmt.age(dispatcher.get('since'), view['as_of'])}"
-    match, durable = mark.get("match_index"), mark.get("durable_index")
-    if match is not None and durable is not None and match > durable:
-        return f"{member_id} holds it, its disk has not synced"
-    if (mark.get("last_ack_ms") or 0) > SLOW_ACK_MS:
-        return f"{member_id} answered {fmt.duration_ms(mark['last_ack_ms'])} ago"
-    return f"{member_id} on its way"
+        return f"{peer_id} is no member any more"
+    mark, dispatcher = member["watermark"] or {}, member["dispatcher"]
+    if peer_id == view["leader_id"]:
+        return f"{peer_id} fsync {fmt.duration_ms(oldest_age_ms)}"
+    if dispatcher is not None and dispatcher["state"] != "APPEND":
+        return f"{peer_id} in {dispatcher['state']} {fmt.age(dispatcher.get('since'), view['as_of'])}"
+    ack_ms = mark.get("last_ack_ms")
+    if ack_ms is not None and ack_ms > SLOW_ACK_MS:
+        return f"{peer_id} silent {fmt.duration_ms(ack_ms)}"
+    if member["reach"] == "down":
+        return f"{peer_id} engine down"
+    behind = mark.get("lag_entries")
+    if behind is not None and behind > FAR_BEHIND_ENTRIES:
+        return f"{peer_id} {behind:,} entries behind"
+    log = (member["state"] or {}).get("log") or {}
+    if log.get("durable_index") is not None and log.get("end_index") is not None:
+        if log["durable_index"] < log["end_index"]:
+            return f"{peer_id} fsync {fmt.duration_ms(oldest_age_ms)}"
+        return f"{peer_id} on its way"
+    return f"{peer_id} for a reason that is unknown"
+
+
+def wait_item(one: Json) -> WaitItem:
+    waits = one.get("waits_for") or []
+    due = one.get("times_out_in_ms")
+    return WaitItem(
+        range=fmt.span(one.get("first_index"), one.get("last_index")),
+        term=fmt.count(one.get("term")),
+        waits_for=", ".join(waits) or fmt.UNKNOWN,
+        age=fmt.duration_ms(one.get("age_ms")),
+        times_out=fmt.UNKNOWN if due is None else fmt.duration_ms(max(0, due)),
+    )

@@ -1,193 +1,273 @@
-"""A dispatcher's state diagram: boxes at fixed places, edges from the very table that the engine obeys.
+"""One peer's dispatcher as a picture: fixed boxes, the edges of the engine's own table, what happened lately. Pure.
 
-Pure. Every state change of node.protocol.dispatcher.TRANSITIONS has a path here, and a test holds that; a state that
-stays the same (COMPARE looking further back) has none.
+Invariants: boxes never move; every edge of `node.protocol.dispatcher.TRANSITIONS` has a path here (a test asserts it);
+a count is what the node told, of its last fifty transitions, and says "at least" when those do not reach back ten
+minutes; the time before the oldest known transition is drawn as unknown, never as a state.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from app.console import format as fmt
+from node.protocol.codes import DispatcherState
 from node.protocol.dispatcher import TRANSITIONS
 
 Json = dict[str, Any]
+Edge = tuple[str, str]
 
-WIDTH, HEIGHT = 280, 120
-# Top left corner of each 74 x 24 box.
-BOXES: Final = {
-    "COMPARE": (4, 48),
-    "TRUNCATE": (103, 4),
-    "APPEND": (202, 48),
-    "INSTALL_SNAPSHOT": (103, 92),
-    "DIVERGED": (103, 48),
-}
-BOX_W, BOX_H = 74, 24
-LABELS: Final = {"INSTALL_SNAPSHOT": "SNAPSHOT"}
-EDGES: Final[dict[tuple[str, str], str]] = {
-    ("COMPARE", "TRUNCATE"): "M41 48 C41 20 70 16 103 16",
-    ("TRUNCATE", "COMPARE"): "M103 22 C80 24 58 32 52 48",
-    ("TRUNCATE", "APPEND"): "M177 16 C210 16 239 20 239 48",
-    ("COMPARE", "APPEND"): "M78 54 C100 40 180 40 202 54",
-    ("APPEND", "COMPARE"): "M202 66 C180 80 100 80 78 66",
-    ("COMPARE", "INSTALL_SNAPSHOT"): "M41 72 C41 100 70 104 103 104",
-    ("INSTALL_SNAPSHOT", "COMPARE"): "M103 98 C80 96 58 88 52 72",
-    ("APPEND", "INSTALL_SNAPSHOT"): "M239 72 C239 100 210 104 177 104",
-    ("COMPARE", "DIVERGED"): "M78 58 L103 58",
-    ("DIVERGED", "COMPARE"): "M103 64 L78 64",
-    ("TRUNCATE", "DIVERGED"): "M140 28 L140 48",
-    ("APPEND", "DIVERGED"): "M202 60 L177 60",
-}
-COUNTED: Final = timedelta(minutes=10)
-RIBBON: Final = timedelta(hours=1)
-RIBBON_W: Final = 300
-LOOPS_PER_MINUTE_MAX: Final = 3
-SLOW_S: Final = 2.0
+WIDTH: Final = 280
+HEIGHT: Final = 120
+COUNT_WINDOW_S: Final = 600.0
+RIBBON_S: Final = 3600.0
+LOOP_WINDOW_S: Final = 60.0
+LOOP_TRIPS_MAX: Final = 3
+SLOW_STATE_S: Final = 2.0
+TRANSITIONS_SHOWN: Final = 5
+TRANSITIONS_TOLD: Final = 50
+DIVERGED: Final = str(DispatcherState.DIVERGED)
+
+# The table's events do not matter to the eye, only which state can follow which.
+EDGES: Final[tuple[Edge, ...]] = tuple(
+    dict.fromkeys((str(before), str(after)) for (before, _), after in TRANSITIONS.items())
+)
+LOOP_EDGES: Final[frozenset[Edge]] = frozenset({("COMPARE", "INSTALL_SNAPSHOT"), ("INSTALL_SNAPSHOT", "COMPARE")})
 
 
-def edges_of_table() -> set[tuple[str, str]]:
-    """Every change of state that the engine's table allows."""
-    return {(before.value, to.value) for (before, _event), to in TRANSITIONS.items() if before is not to}
-
-
-@dataclass(slots=True, frozen=True)
+@dataclass(frozen=True, slots=True)
 class Box:
-    state: str
-    label: str
     x: int
     y: int
+    width: int
+    height: int
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        return self.x + self.width / 2, self.y + self.height / 2
+
+
+BOXES: Final[dict[str, Box]] = {
+    "COMPARE": Box(1, 46, 78, 26),
+    "TRUNCATE": Box(101, 1, 78, 26),
+    "APPEND": Box(201, 46, 78, 26),
+    "INSTALL_SNAPSHOT": Box(88, 93, 104, 26),
+    "DIVERGED": Box(1, 93, 70, 26),
+}
+
+# (path, x and y of its count)
+PATHS: Final[dict[Edge, tuple[str, float, float]]] = {
+    ("COMPARE", "APPEND"): ("M79 54H200", 140, 51),
+    ("APPEND", "COMPARE"): ("M201 64H80", 140, 74),
+    ("COMPARE", "TRUNCATE"): ("M36 46C38 22 62 9 100 9", 52, 17),
+    ("TRUNCATE", "COMPARE"): ("M101 19C82 21 66 30 62 45", 84, 36),
+    ("COMPARE", "COMPARE"): ("M10 46C3 27 29 27 22 45", 12, 28),
+    ("TRUNCATE", "APPEND"): ("M179 12C216 12 240 24 240 45", 228, 19),
+    ("COMPARE", "INSTALL_SNAPSHOT"): ("M50 72C54 90 66 103 87 103", 56, 91),
+    ("INSTALL_SNAPSHOT", "COMPARE"): ("M104 93C98 82 86 76 71 73", 104, 85),
+    ("APPEND", "INSTALL_SNAPSHOT"): ("M240 72C240 94 218 107 193 107", 229, 99),
+    ("COMPARE", "DIVERGED"): ("M18 72V92", 11, 86),
+    ("DIVERGED", "COMPARE"): ("M34 93V73", 41, 86),
+    ("TRUNCATE", "DIVERGED"): ("M118 27C116 62 96 92 72 98", 112, 44),
+    ("APPEND", "DIVERGED"): ("M212 72C180 92 110 84 72 104", 176, 88),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnBox:
+    name: str
+    box: Box
     css: str
     age: str
 
 
-@dataclass(slots=True, frozen=True)
-class Edge:
+@dataclass(frozen=True, slots=True)
+class DrawnEdge:
+    name: str
     path: str
     css: str
-    title: str
-    count: int
+    count: str
+    x: float
+    y: float
 
 
-@dataclass(slots=True, frozen=True)
-class Piece:
-    """A stretch of the one-hour ribbon."""
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A piece of the ribbon: x and width are percent of the hour."""
 
-    css: str
+    state: str
     x: float
     width: float
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(frozen=True, slots=True)
+class Step:
+    at: str
+    clock: str
+    before: str
+    after: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Diagram:
+    """Everything the template draws for one peer; `state` None means that nobody told."""
+
     peer_id: str
-    state: str
+    state: str | None
+    age: str
     tone: str
-    summary: str
-    boxes: list[Box]
-    edges: list[Edge]
-    ribbon: list[Piece]
-    recent: list[Json]
-    error: str | None
-    facts: list[tuple[str, str]]
+    label: str
+    boxes: tuple[DrawnBox, ...]
+    edges: tuple[DrawnEdge, ...]
+    ribbon: tuple[Stretch, ...]
+    ribbon_text: str
+    steps: tuple[Step, ...]
+    loop: str
+    facts: tuple[tuple[str, str], ...]
+    last_error: str | None
 
 
-def diagram(dispatcher: Json, as_of: str) -> Diagram:
-    """One peer's dispatcher as INTERFACES gives it -> what is drawn."""
+def diagrams(view: Json) -> list[Diagram]:
+    """One for each member that the leader replicates to, in the order of the members."""
+    return [diagram(one, view["as_of"]) for one in view["members"] if one["dispatcher"] is not None]
+
+
+def diagram(member: Json, as_of: str) -> Diagram:
+    told = member["dispatcher"]
     now = fmt.time_of(as_of)
-    assert now is not None
-    steps = [dict(step, when=fmt.time_of(step["at"])) for step in dispatcher.get("transitions") or []]
-    state = dispatcher["state"]
-    slow = (now - (fmt.time_of(dispatcher.get("since")) or now)).total_seconds() > SLOW_S
-    loops = snapshot_loops(steps, now)
-    tone = "critical" if state == "DIVERGED" or loops > LOOPS_PER_MINUTE_MAX else ""
-    if not tone and state != "APPEND" and slow:
-        tone = "attention"
-    age = fmt.age(dispatcher.get("since"), as_of)
-    summary = f"{state} for {age}"
-    if loops > LOOPS_PER_MINUTE_MAX:
-        summary += f", going round COMPARE and INSTALL_SNAPSHOT {loops} times a minute"
+    assert now is not None, "a view has a time"
+    state = str(told["state"])
+    steps = sorted(told.get("transitions") or [], key=lambda one: str(one["at"]))
+    age_s = seconds_since(told.get("since"), now)
+    trips = loop_trips(steps, now)
+    tone = tone_of(state, age_s, trips)
+    age = fmt.age(told.get("since"), as_of)
+    with_diverged = state == DIVERGED or any(DIVERGED in (one["from"], one["to"]) for one in steps)
+    names = [name for name in BOXES if name != DIVERGED or with_diverged]
+    loop = f"COMPARE ⇄ INSTALL_SNAPSHOT {trips} times in the last minute" if trips > LOOP_TRIPS_MAX else ""
     return Diagram(
-        peer_id=dispatcher["peer_id"],
+        peer_id=member["id"],
         state=state,
+        age=age,
         tone=tone,
-        summary=summary,
-        boxes=boxes(state, tone, age, steps),
-        edges=edges(steps, now, hot=loops > LOOPS_PER_MINUTE_MAX),
-        ribbon=ribbon(state, steps, now),
-        recent=[{key: step[key] for key in ("at", "from", "to", "reason")} for step in reversed(steps[-5:])],
-        error=dispatcher.get("last_error"),
-        facts=[
-            ("match", fmt.count(dispatcher.get("match_index"))),
-            ("next to write", fmt.count(dispatcher.get("write_index"))),
-            ("in flight", f"{dispatcher.get('in_flight')} · {fmt.size(dispatcher.get('in_flight_bytes'))}"),
-            ("resends", fmt.count(dispatcher.get("resends"))),
-        ],
+        label=f"Dispatcher of {member['id']}: {state} for {age}" + (f"; {loop}" if loop else ""),
+        boxes=tuple(drawn_box(name, state, tone, age) for name in names),
+        edges=tuple(drawn_edges(steps, now, names, looping=bool(loop))),
+        ribbon=tuple(ribbon(state, told.get("since"), steps, now)),
+        ribbon_text=ribbon_text(steps, now),
+        steps=tuple(drawn_step(one) for one in reversed(steps[-TRANSITIONS_SHOWN:])),
+        loop=loop,
+        facts=facts(told),
+        last_error=told.get("last_error"),
     )
 
 
-def boxes(state: str, tone: str, age: str, steps: Sequence[Json]) -> list[Box]:
-    """DIVERGED has a box only where it applies."""
-    seen = {state, *(step["to"] for step in steps), *(step["from"] for step in steps)}
-    shown = [name for name in BOXES if name != "DIVERGED" or "DIVERGED" in seen]
-    return [
-        Box(name, LABELS.get(name, name), *BOXES[name], f"now {tone}".strip() if name == state else "",
-            age if name == state else "")
-        for name in shown
-    ]  # fmt: skip
+def tone_of(state: str, age_s: float | None, trips: int) -> str:
+    """Fine is the absence of colour; every state but APPEND is a moment's business."""
+    if state == DIVERGED or trips > LOOP_TRIPS_MAX:
+        return "critical"
+    if state == "APPEND":
+        return ""
+    return "attention" if age_s is None or age_s > SLOW_STATE_S else ""
 
 
-def edges(steps: Sequence[Json], now: datetime, *, hot: bool) -> list[Edge]:
-    """All edges of the table, the last one thick, with the counts of ten minutes."""
-    counts = Counter((step["from"], step["to"]) for step in steps if step["when"] and now - step["when"] <= COUNTED)
-    last = (steps[-1]["from"], steps[-1]["to"]) if steps else None
-    diverged = any("DIVERGED" in (step["from"], step["to"]) for step in steps)
+def drawn_box(name: str, state: str, tone: str, age: str) -> DrawnBox:
+    here = name == state
+    return DrawnBox(name, BOXES[name], f"now {tone}".strip() if here else "", age if here else "")
+
+
+def drawn_edges(steps: list[Json], now: datetime, names: list[str], *, looping: bool) -> list[DrawnEdge]:
+    recent = [one for one in steps if (seconds_since(one["at"], now) or 0.0) <= COUNT_WINDOW_S]
+    counts = Counter((str(one["from"]), str(one["to"])) for one in recent)
+    at_least = "≥" if len(steps) >= TRANSITIONS_TOLD and len(recent) == len(steps) else ""
+    last = (str(steps[-1]["from"]), str(steps[-1]["to"])) if steps else None
     drawn = []
-    for pair, path in EDGES.items():
-        if "DIVERGED" in pair and not diverged:
+    for edge in EDGES:
+        if not set(edge) <= set(names):
             continue
-        css = "last" if pair == last else ""
-        if hot and set(pair) == {"COMPARE", "INSTALL_SNAPSHOT"}:
-            css += " hot"
-        title = f"{pair[0]} to {pair[1]}: {counts[pair]} in ten minutes"
-        drawn.append(Edge(path, css.strip(), title, counts[pair]))
+        path, x, y = PATHS[edge]
+        css = " ".join(
+            word
+            for word, holds in (
+                ("last", edge == last),
+                ("used", counts[edge] > 0),
+                ("critical", looping and edge in LOOP_EDGES),
+            )
+            if holds
+        )
+        count = f"{at_least}{counts[edge]}" if counts[edge] else ""
+        drawn.append(DrawnEdge("-".join(edge), path, css, count, x, y))
     return drawn
 
 
-def snapshot_loops(steps: Sequence[Json], now: datetime) -> int:
-    """Round trips between COMPARE and INSTALL_SNAPSHOT in the last minute."""
-    minute = timedelta(minutes=1)
+def loop_trips(steps: list[Json], now: datetime) -> int:
+    """Round trips through INSTALL_SNAPSHOT in the last minute."""
     return sum(
         1
-        for step in steps
-        if (step["from"], step["to"]) == ("INSTALL_SNAPSHOT", "COMPARE")
-        and step["when"]
-        and now - step["when"] <= minute
+        for one in steps
+        if (str(one["from"]), str(one["to"])) == ("COMPARE", "INSTALL_SNAPSHOT")
+        and (seconds_since(one["at"], now) or 0.0) <= LOOP_WINDOW_S
     )
 
 
-def ribbon(state: str, steps: Sequence[Json], now: datetime) -> list[Piece]:
-    """An hour of states, oldest left; before the first known transition nothing is claimed."""
-    begin = now - RIBBON
-    pieces: list[Piece] = []
-    until, current = now, state
-    for step in reversed(steps):
-        when = step["when"]
-        if when is None:
+def ribbon(state: str, since: str | None, steps: list[Json], now: datetime) -> list[Stretch]:
+    """The last hour as stretches of states; what came before the first known moment is `unknown`."""
+    known: list[tuple[float, str]] = [
+        (age, str(one["to"])) for one in steps if (age := seconds_since(one["at"], now)) is not None
+    ]
+    current = seconds_since(since, now)
+    if not known and current is not None:
+        known = [(current, state)]
+    elif known:
+        known = [(known[0][0] + RIBBON_S, str(steps[0]["from"]) if len(steps) < TRANSITIONS_TOLD else ""), *known]
+    stretches: list[Stretch] = []
+    edge = RIBBON_S
+    for place, (age, name) in enumerate(known):
+        start = min(RIBBON_S, age)
+        end = max(0.0, known[place + 1][0]) if place + 1 < len(known) else 0.0
+        if end >= RIBBON_S:
             continue
-        pieces.append(_piece(current, max(when, begin), until, begin))
-        until, current = when, step["from"]
-        if when <= begin:
-            break
-    if until > begin:
-        pieces.append(_piece("none" if steps else current, begin, until, begin))
-    return [piece for piece in reversed(pieces) if piece.width > 0]
+        if start < edge:
+            stretches.append(stretch("unknown", edge, start))
+        if start > end:
+            stretches.append(stretch(name or "unknown", start, end))
+        edge = end
+    return stretches or [stretch("unknown", RIBBON_S, 0.0)]
 
 
-def _piece(state: str, start: datetime, until: datetime, begin: datetime) -> Piece:
-    per_second = RIBBON_W / RIBBON.total_seconds()
-    width = max(0.0, (until - start).total_seconds() * per_second)
-    return Piece(state, round((start - begin).total_seconds() * per_second, 2), round(max(width, 0.6), 2))
+def stretch(state: str, from_age_s: float, to_age_s: float) -> Stretch:
+    """A flap of a moment is still seen: at least a sliver."""
+    x = 100 * (1 - from_age_s / RIBBON_S)
+    return Stretch(state, round(x, 2), round(max(0.3, 100 * (from_age_s - to_age_s) / RIBBON_S), 2))
+
+
+def ribbon_text(steps: list[Json], now: datetime) -> str:
+    inside = sum(1 for one in steps if (seconds_since(one["at"], now) or 0.0) <= RIBBON_S)
+    if inside >= TRANSITIONS_TOLD:
+        return f"at least {inside} changes in the last hour"
+    return f"{inside} change{'' if inside == 1 else 's'} in the last hour"
+
+
+def drawn_step(one: Json) -> Step:
+    return Step(str(one["at"]), fmt.clock(one["at"]), str(one["from"]), str(one["to"]), str(one.get("reason") or ""))
+
+
+def facts(told: Json) -> tuple[tuple[str, str], ...]:
+    """The numbers beside the picture; what the node does not tell says so."""
+    in_flight = fmt.count(told.get("in_flight"))
+    if told.get("in_flight_bytes") is not None:
+        in_flight += f" · {fmt.size(told['in_flight_bytes'])}"
+    return (
+        ("next to write", fmt.index(told.get("write_index"))),
+        ("matched up to", fmt.index(told.get("match_index"))),
+        ("in flight", in_flight),
+        ("resends", fmt.count(told.get("resends"))),
+    )
+
+
+def seconds_since(at: str | None, now: datetime) -> float | None:
+    when = fmt.time_of(at)
+    return None if when is None else max(0.0, (now - when).total_seconds())

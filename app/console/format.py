@@ -14,6 +14,16 @@ def count(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
 
 
+def index(value: int | None) -> str:
+    """An index; -1 is known to be empty."""
+    return "empty" if value == -1 else count(value)
+
+
+def span(first: int | None, last: int | None) -> str:
+    """1,001–1,118; one entry is one number."""
+    return count(first) if first == last else f"{count(first)}–{count(last)}"
+
+
 def size(value: float | None) -> str:
     """912 B, 14.6 MB (decimal units)."""
     if value is None:
@@ -26,7 +36,7 @@ def size(value: float | None) -> str:
 
 
 def duration_ms(value: float | None) -> str:
-    """4 ms, 1.2 s, 38 s, 2 h 14 m."""
+    """4 ms, 1.2 s, 38 s, 2 h 14 min."""
     if value is None:
         return UNKNOWN
     if value < 1000:
@@ -38,9 +48,9 @@ def duration_ms(value: float | None) -> str:
         return f"{seconds:.0f} s"
     minutes = int(seconds // 60)
     if minutes < 120:
-        return f"{minutes} m {int(seconds % 60)} s"
+        return f"{minutes} min {int(seconds % 60)} s"
     hours = minutes // 60
-    return f"{hours} h {minutes % 60} m" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def time_of(text: str | datetime | None) -> datetime | None:

@@ -50,8 +50,7 @@ class Lane:
     bytes_text: str
     ack_text: str
     bars: list[Bar] = field(default_factory=list)
-    hatches: list[float] = field(default_factory=list)
-    dots: list[float] = field(default_factory=list)
+    not_durable: Bar | None = None
     end_x: float | None = None
     applied_x: float | None = None
     begin_x: float | None = None
@@ -113,7 +112,7 @@ def waterline(view: Json, unit: str = "entries") -> Waterline:
     ends = [log["end_index"] for log in logs if log.get("end_index") is not None]
     whole = (min(begins, default=0), max(ends, default=-1))
     lanes = [lane(view, member, leader_end, scale, whole) for member in view["members"]]
-    return Waterline(unit, ticks, quorum_x, lanes, fmt.count(view["leader_end_index"]))
+    return Waterline(unit, ticks, quorum_x, lanes, fmt.index(view["leader_end_index"]))
 
 
 def reference_end(view: Json) -> int | None:
@@ -156,7 +155,7 @@ def lane(view: Json, member: Json, leader_end: int | None, scale: Scale, whole: 
         reach=member["reach"],
         sub=sub,
         sub_class=sub_class,
-        end_text=fmt.count(end),
+        end_text=fmt.index(end),
         behind_text=behind(end, leader_end),
         bytes_text="0 B" if leads else fmt.size(mark.get("lag_bytes")),
         ack_text="—" if leads else fmt.duration_ms(mark.get("last_ack_ms")),
@@ -190,7 +189,6 @@ def draw_marks(drawn: Lane, log: Json, leader_end: int, scale: Scale, dotted: bo
     left = scale.x(leader_end - begin + 1)
     if dotted:
         drawn.bars.append(piece("unvouched", left, drawn.end_x))
-        drawn.dots = steps(left, drawn.end_x, 1.1)
         return
     committed, durable = log.get("committed_index"), log.get("durable_index")
     split = left
@@ -200,17 +198,14 @@ def draw_marks(drawn: Lane, log: Json, leader_end: int, scale: Scale, dotted: bo
     if committed is None or committed < end:
         drawn.bars.append(piece("uncommitted", split, drawn.end_x))
     if durable is not None and durable < end:
-        drawn.hatches = steps(max(left, scale.x(leader_end - max(durable, begin - 1))), drawn.end_x, 1.2)
+        from_x = max(left, scale.x(leader_end - max(durable, begin - 1)))
+        full = committed is not None and durable < committed
+        drawn.not_durable = piece("hatch full" if full else "hatch", from_x, drawn.end_x)
 
 
 def piece(kind: str, left: float, right: float) -> Bar:
     """A bar between two positions; at least a sliver wide, so that one entry is seen."""
     return Bar(kind, left, round(max(0.15, right - left), 3))
-
-
-def steps(left: float, right: float, step: float) -> list[float]:
-    """Places of hatch lines or dots between two positions."""
-    return [round(left + step * (number + 0.5), 3) for number in range(max(0, int((right - left) / step)))]
 
 
 def unvouched(member: Json, leads: bool) -> bool:

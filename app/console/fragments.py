@@ -1,0 +1,116 @@
+"""What changes on a live page: GroupView -> the HTML of each fragment, rendered once per (page, role) and broadcast.
+
+Invariants: a fragment is one element whose id is `live-<name>`, so that the page morphs it in place; it depends on the
+view and the role alone (no names, no tokens); the first rendering of a page uses the same templates. The status region
+carries no number that runs, so a screen reader speaks only when the set of problems changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from jinja2 import Environment
+
+from app.console import format as fmt
+from app.console.closures_view import closures_view
+from app.console.console import Console
+from app.console.dispatcher_diagram import HEIGHT, WIDTH, diagrams
+from app.console.live import Fragment, LiveKey
+from app.console.waterline import UNITS, ZERO_X, waterline
+
+Json = dict[str, Any]
+GROUP_FRAGMENTS: Final = ("status", "sentence", "waterline", "dispatchers", "closures", "members")
+SEVERITY_WORDS: Final = {"critical": "Critical", "attention": "Degraded", "unknown": "Unknown", "ok": "", "info": ""}
+_templates: dict[str, Environment] = {}
+
+
+def install(env: Environment) -> None:
+    """Filters that all pages share; called once with the console's templates."""
+    _templates["env"] = env
+    env.filters |= {
+        "count": fmt.count,
+        "index": fmt.index,
+        "size": fmt.size,
+        "ms": fmt.duration_ms,
+        "clock": fmt.clock,
+        "words": lambda text: str(text).replace("_", " "),
+    }
+    env.globals |= {"age": fmt.age, "span": fmt.span, "severity_words": SEVERITY_WORDS}
+
+
+def group_context(view: Json, unit: str = "entries") -> Json:
+    """What the templates of a group's page draw."""
+    return {
+        "view": view,
+        "cluster": view["cluster"],
+        "unit": unit if unit in UNITS else "entries",
+        "units": tuple(UNITS),
+        "lanes": waterline(view, unit),
+        "zero_x": ZERO_X,
+        "diagrams": diagrams(view),
+        "diagram_width": WIDTH,
+        "diagram_height": HEIGHT,
+        "closures": closures_view(view),
+    }
+
+
+def render_fragments(view: Json, role: str, unit: str = "entries") -> dict[str, str]:
+    """Fragment name -> HTML."""
+    env = _templates["env"]
+    context = {**group_context(view, unit), "role": role}
+    return {name: env.get_template(f"group/_{name}.html").render(context) for name in GROUP_FRAGMENTS}
+
+
+def group_fragments(unit: str, console: Console, key: LiveKey) -> Sequence[Fragment]:
+    view = console.group_view(key.cluster_id or "")
+    return [Fragment("", html) for html in render_fragments(view, key.role, unit).values()]
+
+
+def clusters_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
+    env = _templates["env"]
+    context = clusters_context(console)
+    return [Fragment("", env.get_template(f"_clusters_{name}.html").render(context)) for name in ("status", "list")]
+
+
+def clusters_context(console: Console) -> Json:
+    """All groups, the worst first for the sentence; the list keeps its order."""
+    views = console.clusters()
+    order = {"critical": 0, "attention": 1, "unknown": 2, "ok": 3}
+    worst = min(views, key=lambda view: order.get(view["severity"], 2), default=None)
+    return {"views": views, "worst": worst, "seed_problems": dict(sorted(console.seed_problems.items()))}
+
+
+def node_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
+    context = node_context(console.group_view(key.cluster_id or ""), key.node_id or "")
+    return [Fragment("", _templates["env"].get_template("_node.html").render(context))] if context else []
+
+
+def node_context(view: Json, node_id: str) -> Json | None:
+    """One member's page; None when the group has no such member."""
+    member = next((one for one in view["members"] if one["id"] == node_id), None)
+    if member is None:
+        return None
+    leader = next((one for one in view["members"] if one["id"] == view["leader_id"]), None)
+    problems = [one for one in view["problems"] if one["node_id"] == node_id]
+    lane = next(one for one in waterline(view).lanes if one.id == node_id)
+    drawn = next((one for one in diagrams(view) if one.peer_id == node_id), None)
+    return {
+        "view": view,
+        "cluster": view["cluster"],
+        "member": member,
+        "leader": leader,
+        "problems": problems,
+        "lane": lane,
+        "diagram": drawn,
+        "diagram_width": WIDTH,
+        "diagram_height": HEIGHT,
+    }
+
+
+LIVE: Mapping[str, Callable[[Console, LiveKey], Sequence[Fragment]]] = {
+    "clusters": clusters_fragments,
+    "node": node_fragments,
+    **{f"group-{unit}": partial(group_fragments, unit) for unit in UNITS},
+}

@@ -1,0 +1,280 @@
+"""The console's pages: thin routes over the console's functions, which the REST twins call too.
+
+Invariants: every page reads and every form posts without JavaScript; a form that changes something answers 303 to a
+page that shows the outcome; `?at=` freezes a group's page and opens no stream.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Form, Query, Request
+from starlette.responses import RedirectResponse, Response
+
+from app.api.common import ClusterId, ConsoleDep, Cursor, From, Time, ViewerDep, time_or_none
+from app.api.nodes import Member, Seq
+from app.console import fragments
+from app.console.console import Console
+from app.console.errors import ConsoleError, Invalid, NotFound
+from app.console.fragments import LIVE, install
+from app.console.waterline import UNITS
+from app.db.base import rfc3339, utc_now
+
+__all__ = ["LIVE", "install", "router"]
+
+Json = dict[str, Any]
+router = APIRouter(include_in_schema=False)
+RANGES_S: Final = {"15m": 900, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
+LOG_PAGE: Final = 50
+EVENTS_PAGE: Final = 100
+Unit = Annotated[str, Query(max_length=16)]
+Text = Annotated[str, Form(max_length=256)]
+Node = Annotated[str | None, Query(max_length=64)]
+
+
+def page(request: Request, name: str, context: Json, status: int = 200) -> Response:
+    answer: Response = request.app.state.templates.TemplateResponse(
+        request, f"{name}.html", context, status_code=status
+    )
+    return answer
+
+
+def see(path: str) -> Response:
+    return RedirectResponse(path, status_code=303)
+
+
+# --- groups --------------------------------------------------------------------------------------------------------
+
+
+@router.get("/")
+async def clusters(request: Request, console: ConsoleDep) -> Response:
+    return page(request, "clusters", fragments.clusters_context(console))
+
+
+@router.get("/clusters/new")
+async def new_cluster(request: Request) -> Response:
+    return page(request, "cluster_new", {"error": None, "control_url": "", "name": ""})
+
+
+@router.post("/clusters")
+async def add_cluster(request: Request, console: ConsoleDep, control_url: Text, name: Text = "") -> Response:
+    """A wrong address comes back in the form, filled in as it was."""
+    try:
+        view = await console.add_cluster(control_url, name.strip() or None)
+    except ConsoleError as error:
+        context = {"error": error.detail, "control_url": control_url, "name": name}
+        return page(request, "cluster_new", context, error.status)
+    return see(f"/clusters/{view['cluster']['id']}")
+
+
+@router.get("/clusters/{cluster_id}")
+async def group(
+    request: Request,
+    cluster_id: ClusterId,
+    console: ConsoleDep,
+    unit: Unit = "entries",
+    at: Time = None,
+    window: Annotated[str, Query(alias="range", max_length=8)] = "1h",
+) -> Response:
+    moment = time_or_none(at, "at")
+    view = console.group_view(cluster_id) if moment is None else await console.view_at(cluster_id, moment)
+    window = window if window in RANGES_S else "1h"
+    until = utc_now()
+    history = await console.history(cluster_id, until - timedelta(seconds=RANGES_S[window]), until, 120)
+    context = {
+        **fragments.group_context(view, unit if unit in UNITS else "entries"),
+        "role": request.state.viewer.role,
+        "at": None if moment is None else rfc3339(moment),
+        "now": rfc3339(until),
+        "range": window,
+        "range_s": RANGES_S[window],
+        "ranges": tuple(RANGES_S),
+        "summary": lag_summary(history),
+        "history_note": history["note"],
+        "history_events": history["events"][:12],
+    }
+    return page(request, "group", context)
+
+
+def lag_summary(history: Json) -> list[Json]:
+    """The chart in words: each replica's lag now and at its worst, and for how much of the time nobody knows."""
+    rows = []
+    for node_id, columns in sorted(history["replicas"].items()):
+        lags = [lag for lag in columns["lag"] if lag is not None]
+        rows.append(
+            {
+                "id": node_id,
+                "now": columns["lag"][-1] if columns["lag"] else None,
+                "worst": max(lags, default=None),
+                "samples": len(lags),
+                "gaps": len(columns["lag"]) - len(lags),
+            }
+        )
+    return rows
+
+
+@router.get("/clusters/{cluster_id}/nodes/{node_id}")
+async def node(request: Request, cluster_id: ClusterId, node_id: str, console: ConsoleDep) -> Response:
+    context = fragments.node_context(console.group_view(cluster_id), node_id)
+    if context is None:
+        raise NotFound(f"{node_id} is no member of this group.", title="Unknown node")
+    return page(request, "node", context)
+
+
+# --- leadership ----------------------------------------------------------------------------------------------------
+
+
+@router.get("/clusters/{cluster_id}/leadership")
+async def leadership(request: Request, cluster_id: ClusterId, console: ConsoleDep, to: Node = None) -> Response:
+    return page(request, "leadership", leadership_context(console, cluster_id, to or None))
+
+
+def leadership_context(console: Console, cluster_id: str, to: str | None) -> Json:
+    view = console.group_view(cluster_id)
+    return {
+        "view": view,
+        "cluster": view["cluster"],
+        "to": to,
+        "check": console.preflight(cluster_id, to),
+        "key": str(uuid.uuid4()),
+    }
+
+
+@router.post("/clusters/{cluster_id}/leadership")
+async def move_leadership(
+    cluster_id: ClusterId,
+    console: ConsoleDep,
+    viewer: ViewerDep,
+    to: Text = "",
+    if_term: Annotated[int | None, Form()] = None,
+    key: Text = "",
+) -> Response:
+    """`if_term` is the term that the page showed: whoever was overtaken is told instead of surprised."""
+    operation = await console.transfer(
+        cluster_id, to or None, if_term=if_term, requested_by=viewer.name, idempotency_key=key or None
+    )
+    return see(f"/operations/{operation['id']}")
+
+
+@router.get("/operations/{operation_id}")
+async def operation(request: Request, operation_id: str, console: ConsoleDep) -> Response:
+    found = await console.operation(operation_id)
+    view = next((one for one in console.clusters() if one["cluster"]["id"] == found["cluster_id"]), None)
+    cluster = view["cluster"] if view is not None else {"id": found["cluster_id"], "name": found["cluster_id"]}
+    return page(request, "operation", {"operation": found, "view": view, "cluster": cluster})
+
+
+@router.post("/operations/{operation_id}/cancel")
+async def cancel_operation(operation_id: str, console: ConsoleDep) -> Response:
+    await console.cancel(operation_id)
+    return see(f"/operations/{operation_id}")
+
+
+# --- what happened -------------------------------------------------------------------------------------------------
+
+
+@router.get("/clusters/{cluster_id}/events")
+async def events(request: Request, cluster_id: ClusterId, console: ConsoleDep, cursor: Cursor = None) -> Response:
+    view = console.group_view(cluster_id)
+    listed = await console.events(cluster_id, EVENTS_PAGE, cursor)
+    return page(request, "events", {"view": view, "cluster": view["cluster"], **listed, "cursor": cursor})
+
+
+@router.get("/clusters/{cluster_id}/truncations")
+async def truncations(request: Request, cluster_id: ClusterId, console: ConsoleDep, node: Node = None) -> Response:
+    view = console.group_view(cluster_id)
+    listed = await console.truncations(cluster_id, node or None)
+    return page(request, "truncations", {"view": view, "cluster": view["cluster"], "node": node, **listed})
+
+
+@router.get("/clusters/{cluster_id}/truncations/{node_id}/{seq}")
+async def truncation(
+    request: Request, cluster_id: ClusterId, node_id: Member, seq: Seq, console: ConsoleDep
+) -> Response:
+    view = console.group_view(cluster_id)
+    found = await console.ask(cluster_id, f"truncations/{seq}", node_id=node_id)
+    context = {"view": view, "cluster": view["cluster"], "cut": found, "seq": seq, "entries": None, "as_": "text"}
+    return page(request, "truncation", context)
+
+
+@router.get("/clusters/{cluster_id}/truncations/{node_id}/{seq}/entries")
+async def truncation_entries(
+    request: Request,
+    cluster_id: ClusterId,
+    node_id: Member,
+    seq: Seq,
+    console: ConsoleDep,
+    as_: Annotated[Literal["text", "json", "hex"], Query(alias="as")] = "text",
+) -> Response:
+    """Bodies are customers' data: the gate asks for the right, and writes the trail."""
+    view = console.group_view(cluster_id)
+    found = await console.ask(cluster_id, f"truncations/{seq}", node_id=node_id)
+    listed = await console.truncation_entries(cluster_id, node_id, seq, **{"as": as_})
+    context = {"cut": found, "seq": seq, "entries": listed.get("items") or [], "as_": as_}
+    return page(request, "truncation", {"view": view, "cluster": view["cluster"], **context})
+
+
+# --- the log -------------------------------------------------------------------------------------------------------
+
+
+@router.get("/clusters/{cluster_id}/log")
+async def log(
+    request: Request,
+    cluster_id: ClusterId,
+    console: ConsoleDep,
+    from_index: From = None,
+    node: Node = None,
+    as_: Annotated[Literal["text", "json", "hex"], Query(alias="as")] = "text",
+    view: Literal["committed", "raw"] = "committed",
+) -> Response:
+    group_view = console.group_view(cluster_id)
+    error, answer = None, {}
+    start = from_index if from_index is not None else newest_page(group_view)
+    try:
+        answer = await console.entries(
+            cluster_id, node_id=node or None, from_index=start, limit=LOG_PAGE, view=view, as_=as_
+        )
+    except ConsoleError as problem:
+        error = problem.detail
+    items = answer.get("items") or []
+    context = {
+        "view": group_view,
+        "cluster": group_view["cluster"],
+        "items": items,
+        "error": error,
+        "node": node or answer.get("node_id"),
+        "as_": as_,
+        "which": view,
+        "from_index": start,
+        "before": max(0, start - LOG_PAGE) if start else None,
+        "after": items[-1]["index"] + 1 if len(items) == LOG_PAGE else None,
+    }
+    return page(request, "log", context)
+
+
+def newest_page(view: Json) -> int:
+    """Where the last page of committed entries begins, as far as the view knows."""
+    ends = [((one["state"] or {}).get("log") or {}).get("committed_index") for one in view["members"]]
+    newest = max((end for end in ends if end is not None), default=-1)
+    return max(0, newest - LOG_PAGE + 1)
+
+
+# --- the demo ------------------------------------------------------------------------------------------------------
+
+
+@router.post("/demo/break")
+async def demo_break(
+    request: Request,
+    console: ConsoleDep,
+    what: Annotated[Literal["flip", "pause", "kill", "partition", "slow"], Form()],
+    node: Text = "",
+    cluster_id: Text = "",
+) -> Response:
+    if not request.app.state.settings.demo:
+        raise NotFound("This console belongs to no demo.", title="No demo")
+    if cluster_id and cluster_id not in console.watches:
+        raise Invalid(f"No group is called {cluster_id!r} here.")
+    done = await console.demo.break_one(what, node or None)
+    return page(request, "demo_done", {"done": done, "cluster_id": cluster_id})

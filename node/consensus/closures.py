@@ -127,20 +127,27 @@ class ClosureTable:
         return self._next_expiry
 
     def status(self, watermarks: Mapping[str, int], quorum: int, now: int) -> ClosuresStatus:
-        """A copy for observers, grouped by the members that the requests wait for."""
+        """A copy for observers, grouped by the members that the requests wait for.
+
+        Who is missing changes only where a watermark is passed, so it is worked out once a group, not once a request.
+        """
         groups: list[ClosureGroupStatus] = []
         items: list[ClosureStatus] = []
         run: list[Closure] = []
         waits: tuple[str, ...] = ()
+        same_upto = -1
         for closure in self._pending:
-            missing = tuple(sorted(peer for peer, mark in watermarks.items() if mark < closure.last_index))
-            if run and missing != waits:
-                groups.append(_group(run, waits, len(watermarks), quorum, now))
-                run = []
-            waits = missing
+            if closure.last_index > same_upto:
+                missing = tuple(sorted(peer for peer, mark in watermarks.items() if mark < closure.last_index))
+                reached = [mark for mark in watermarks.values() if mark >= closure.last_index]
+                same_upto = min(reached, default=self._pending[-1].last_index)
+                if run and missing != waits:
+                    groups.append(_group(run, waits, len(watermarks), quorum, now))
+                    run = []
+                waits = missing
             run.append(closure)
             if len(items) < ITEMS_MAX:
-                items.append(_item(closure, missing, now))
+                items.append(_item(closure, waits, now))
         if run:
             groups.append(_group(run, waits, len(watermarks), quorum, now))
         oldest = min((closure.created_at for closure in self._pending), default=None)

@@ -107,7 +107,7 @@ class EntryDispatcher:
 
     def peer_end_seen(self, end_index: int, now: int) -> None:
         """A heartbeat's answer named the peer's end: a log that moved backwards was wiped."""
-        if end_index < self.match_index:
+        if -1 <= end_index < self.match_index:
             self._moved_backwards(end_index, now)
 
     def _moved_backwards(self, end_index: int, now: int) -> None:
@@ -270,7 +270,7 @@ class EntryDispatcher:
         if answer.dispatch_epoch != self.dispatch_epoch:
             return False  # it speaks of a log that may not be there any more
         self.last_ack_at = now
-        if answer.end_index < self.match_index:
+        if -1 <= answer.end_index < self.match_index:
             self._moved_backwards(answer.end_index, now)
             return False
         if answer.verified_index > self._member.store.end_index:

@@ -206,7 +206,9 @@ class EntryHandler:
     def _append_in_order(self, sender: str, push: PushRequest, now: int) -> Verdict | None:
         """Appends, or keeps what came early; None: the answer comes later."""
         slab = push.slab
-        if slab is None or slab.first_index != push.prev_index + 1:
+        if slab is None or slab.first_index != push.prev_index + 1 or push.prev_index < -1:
+            return Verdict(ResponseCode.UNEXPECTED_ARGUMENT)
+        if slab.count < 1 or len(slab.index_records) != slab.count * INDEX_UNIT_BYTES:
             return Verdict(ResponseCode.UNEXPECTED_ARGUMENT)
         if push.prev_index > self._member.store.end_index:
             return self._keep_early(push, slab)

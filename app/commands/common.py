@@ -183,7 +183,8 @@ def run_async(work: Callable[[], Awaitable[T]]) -> T:
 def failure_of(error: LedgerError) -> Failure:
     """The exit code for what the ledger's client raised."""
     if isinstance(error, Denied):
-        return Failure(Exit.DENIED, f"denied: {error}")
+        hint = "; say which group with --group" if "UNKNOWN_GROUP" in str(error) else ""
+        return Failure(Exit.DENIED, f"denied: {error}{hint}")
     if isinstance(error, OutcomeUnknown):
         return Failure(Exit.UNKNOWN_OUTCOME, f"outcome unknown: {error}")
     if isinstance(error, Unreachable):

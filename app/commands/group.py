@@ -48,8 +48,15 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> dict
     except Denied:
         raise
     except (LedgerError, OSError) as error:
-        return {**known, "reach": "down", "reason": str(error), "state": None}
+        return {**known, "reach": "down", "reason": reason_of(str(error), member_id, address), "state": None}
     return {**known, "reach": "ok", "reason": None, "state": state}
+
+
+def reason_of(text: str, member_id: str, address: str) -> str:
+    """An error without what stands beside it anyway, and without a system call's own words for the commonest."""
+    if "Connect call failed" in text or "Connection refused" in text:
+        return "connection refused: nothing listens there"
+    return text.replace(f"{member_id} at {address}: ", "")
 
 
 async def ask_group(target: Target) -> dict[str, Any]:

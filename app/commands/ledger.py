@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import struct
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -41,6 +43,7 @@ from node.protocol.entry import BODY_BYTES_MAX, Entry, Magic
 
 PROGRESS_EVERY_S: Final = 1.0
 BATCH_BYTES_MAX: Final = 1024 * 1024
+BATCHES_AHEAD: Final = 4
 TAIL_POLL_S: Final = 0.2
 TAIL_READ_ENTRIES: Final = 500
 
@@ -91,6 +94,34 @@ def batches_of(bodies: Iterator[bytes], batch: int) -> Iterator[list[bytes]]:
         size += len(body)
     if run:
         yield run
+
+
+async def read_ahead(batches: Iterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+    """The batches, read in a daemon thread: a Ctrl-C must not wait for a line that nobody types."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[list[bytes] | BaseException | None] = asyncio.Queue()
+    wanted = threading.Semaphore(BATCHES_AHEAD)
+
+    def hand_over(item: list[bytes] | BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants it any more
+            loop.call_soon_threadsafe(queue.put_nowait, item)
+
+    def read() -> None:
+        try:
+            for batch in batches:
+                wanted.acquire()
+                hand_over(batch)
+        except BaseException as error:
+            hand_over(error)
+        else:
+            hand_over(None)
+
+    threading.Thread(target=read, name="append-input", daemon=True).start()
+    while (item := await queue.get()) is not None:
+        if isinstance(item, BaseException):
+            raise item
+        wanted.release()
+        yield item
 
 
 @dataclass(slots=True)
@@ -163,7 +194,8 @@ def append(
 
 def _open(file: str) -> BinaryIO:
     if file == "-":
-        return sys.stdin.buffer
+        # Not sys.stdin.buffer: at a Ctrl-C the interpreter wants that one's lock, which the reading thread holds.
+        return open(0, "rb", closefd=False)
     try:
         return Path(file).open("rb")
     except OSError as error:
@@ -181,9 +213,9 @@ async def _append_all(
 ) -> None:
     client = target.client(deadline_s)
     said_at = time.monotonic()
-    batches = batches_of(bodies_of(source, split), batch)
+    reading = read_ahead(batches_of(bodies_of(source, split), batch))
     try:
-        while (bodies := await asyncio.to_thread(next, batches, None)) is not None:
+        async for bodies in reading:
             try:
                 result = await client.append_many(bodies, expected_index=expected_index)
             except NotAppended:

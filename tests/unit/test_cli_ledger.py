@@ -63,7 +63,7 @@ class FakeLedger:
         if isinstance(self.fail, Denied):
             raise self.fail
         if node_id in self.down:
-            raise Unreachable("connection refused")
+            raise Unreachable(f"{node_id} at h:1: Connect call failed ('h', 1)")
         state = state_of(node_id, "LEADER" if node_id == "n1" else "FOLLOWER")
         state["log"]["committed_index"] = len(self.entries) - 1
         return {**state, "alarms": self.alarms}
@@ -180,7 +180,7 @@ def test_status_is_fine_degraded_or_unreachable(ledger: type[FakeLedger], capsys
     assert run(["status", *ON]) == 1
     text = capsys.readouterr().out
     assert "n1 leads in term 4; 2 of 3 members answer, the quorum stands" in text
-    assert "! n2 does not answer: connection refused" in text
+    assert "! n2 does not answer: connection refused: nothing listens there" in text
     assert " ?" in text, "unknown is never 0"
     ledger.down = {"n0", "n1", "n2"}
     assert run(["status", *ON, "--json"]) == 69

@@ -18,6 +18,7 @@ from app.demo.processes import engine_of
 from app.demo.relay import Links
 from app.demo.state import DemoMember
 from node.protocol.entry import HEAD_BYTES, Magic
+from node.store.log_store import StoreError
 from node.store.reader import StoreReader
 
 MEND_AFTER_S: Final = 30.0
@@ -188,7 +189,10 @@ def flip_one_bit(store: Path) -> tuple[int, Path, int]:
     first = max(reader.begin_index, 0)
     start = first + (end - first) * 2 // 3
     for index in range(start, max(first, start - SEARCH_BACK_MAX) - 1, -1):
-        entry = reader.entry(index) if end >= first else None
+        try:
+            entry = reader.entry(index) if end >= first else None
+        except StoreError:
+            continue  # flipped before
         if entry is None or entry.magic != Magic.NORMAL or not entry.body:
             continue
         segment = next(

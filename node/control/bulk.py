@@ -13,7 +13,6 @@ from fastapi import APIRouter, Header, Path, Query
 from starlette.responses import Response
 
 from node.control.common import From, Json, Limit, Parts, PartsDep, To
-from node.control.log_files import digests
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.protocol.entry import INDEX_UNIT_BYTES
@@ -125,7 +124,10 @@ async def digest_list(
     to: To = None,
     block: Annotated[int, Query(ge=1, le=1_000_000)] = 1000,
 ) -> Json:
-    """SHA-256 per block over what the disk holds now. A long range is answered in parts: `next` is the next `from`."""
+    """SHA-256 per block over what the disk holds now; null with a `problem` where it cannot be read.
+
+    A long range is answered in parts: `next` is the next `from`.
+    """
     marks = await parts.bulk.marks()
     if not marks:
         raise Problem(503, "No log yet", "The files cannot be read.", headers={"retry-after": "1"})
@@ -136,6 +138,5 @@ async def digest_list(
     stop = min(last, blocks_end, entries_end)
     items: list[Json] = []
     if first <= last:
-        read_at = now_text()
-        items = await parts.bulk.read(lambda reader: digests(reader, first, stop, block, read_at), upto_index=stop)
+        items = await parts.bulk.read(lambda reader: reader.digests(first, stop, block), upto_index=stop)
     return {"as_of": now_text(), "items": items, "next": str(stop + 1) if stop < last else None}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,8 +20,9 @@ from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.protocol.codes import RequestCode, ResponseCode
-from node.protocol.entry import Entry, EntryError, Magic, unpack_record
+from node.protocol.entry import Entry, EntryError, Magic, seal_of, unpack_record
 from node.store.log_store import StoreCorrupt
+from node.store.reader import StoreReader
 from node.transport.slab_frames import (
     AppendAnswer,
     AppendedByte,
@@ -65,6 +66,8 @@ def entry_json(entry: Entry, as_: str) -> Json:
         "body_bytes": len(entry.body),
         "body_crc": entry.body_crc,
         "chain_crc": entry.chain_crc,
+        # Whether the body still matches its own CRC; "unsealed": written by DLedger, which fills none.
+        "seal": seal_of(entry, None).value,
     }
     if as_ == "hex":
         return {**known, "as": "hex", "body": entry.body.hex()}
@@ -97,29 +100,34 @@ async def entries(
     if first < begin:
         raise below_begin(first, begin)
     found = await parts.files.read(
-        lambda reader: collect(reader, first, min(top["last_index"], first + limit - 1)), upto_index=top["last_index"]
+        lambda reader: collect(reader, first, min(top["last_index"], first + limit - 1), as_),
+        upto_index=top["last_index"],
     )
-    following = found[-1].index + 1 if found else first
+    following = found[-1]["index"] + 1 if found else first
     return {
         "as_of": now_text(),
         "engine": state["engine"],
         "view": view,
         "consistency": "stale: committed here when it was read" if view == "committed" else "local: may be truncated",
         **top,
-        "items": [entry_json(one, as_) for one in found],
+        "items": found,
         "next": str(following) if following <= top["last_index"] else None,
     }
 
 
-def collect(reader: Any, first: int, last: int) -> list[Entry]:
-    """At most 8 MiB of bodies."""
-    found: list[Entry] = []
+def collect(reader: StoreReader, first: int, last: int, as_: str) -> list[Json]:
+    """At most 8 MiB of bodies. A damaged record is shown as what it is, among its sound neighbours."""
+    found: list[Json] = []
     held = 0
     for index in range(first, last + 1):
-        entry = reader.entry(index)
+        try:
+            entry = reader.entry(index)
+        except (StoreCorrupt, EntryError) as error:
+            found.append({"index": index, "body": None, "problem": str(error)})
+            continue
         if entry is None or ((held := held + entry.size) > ANSWER_BODY_BYTES_MAX and found):
             break
-        found.append(entry)
+        found.append(entry_json(entry, as_))
     return found
 
 

@@ -8,22 +8,17 @@ durable index.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from node.config import Settings
 from node.control.problems import Problem
 from node.protocol.codes import ResponseCode
-from node.protocol.entry import HEAD, HEAD_BYTES
 from node.store.log_store import StoreError
 from node.store.reader import StoreReader
 
 Result = TypeVar("Result")
 Json = dict[str, Any]
-DIGEST_HEAD = struct.Struct(">iqqi")
-SLAB_BYTES = 1 << 20
 
 
 class LogFiles:
@@ -69,40 +64,3 @@ class LogFiles:
             )
         except Problem:
             return {}
-
-
-def records(reader: StoreReader, first: int, last: int) -> Iterator[tuple[int, int, int, memoryview]]:
-    """(index, magic, term, body) of every record in [first, last], as the disk holds it now."""
-    for slab in reader.slabs(first, last, SLAB_BYTES):
-        view = memoryview(slab.data)
-        offset = 0
-        while offset < len(view):
-            magic, size, index, term, _pos, _channel, _chain, _crc, body_len = HEAD.unpack_from(view, offset)
-            if size != HEAD_BYTES + body_len or size < HEAD_BYTES:
-                raise Problem(500, "A broken record", f"The record at index {index} has size {size}.", code=414)
-            if first <= index <= last:
-                yield index, magic, term, view[offset + HEAD_BYTES : offset + size]
-            offset += size
-
-
-def digests(reader: StoreReader, first: int, last: int, block: int, read_at: str) -> list[Json]:
-    """One SHA-256 a block (aligned to multiples of `block`), over what the disk holds and no stored CRC."""
-    items: list[Json] = []
-    hashed = hashlib.sha256()
-    begin = count = 0
-    for index, magic, term, body in records(reader, first, last):
-        if count == 0:
-            hashed, begin = hashlib.sha256(), index
-        hashed.update(DIGEST_HEAD.pack(magic, index, term, len(body)))
-        hashed.update(body)
-        count += 1
-        if index % block == block - 1 or index == last:
-            items.append(digest_item(begin, index, count, hashed.hexdigest(), read_at))
-            count = 0
-    if count:
-        items.append(digest_item(begin, begin + count - 1, count, hashed.hexdigest(), read_at))
-    return items
-
-
-def digest_item(first: int, last: int, count: int, digest: str, read_at: str) -> Json:
-    return {"from_index": first, "to_index": last, "count": count, "digest": digest, "read_at": read_at}

@@ -273,3 +273,25 @@ def test_without_its_engine_the_files_still_speak(group: Group, leader: str) -> 
     assert state["engine"] == "down" and state["role"] is None and state["term"] is None
     assert state["log"]["end_index"] >= last and state["engine_reason"]
     assert watermarks["peers"] == [] and watermarks["quorum_index"] is None and watermarks["unknown"]
+
+
+def test_rot_on_a_disk_is_shown_where_it_is(group: Group, leader: str) -> None:
+    index = append(group, leader, "before", "rotten body", "after")["first_index"] + 1
+    victim = next(one for one in group.ids if one != leader)
+    group.until(lambda: group.state(victim)["log"]["committed_index"] > index)
+    sound = group.get(victim, f"/api/v1/entries/{index}").json()
+    assert sound["seal"] == "sealed" and sound["body"] == "rotten body"
+    file = group.place / victim / f"dledger-{victim}" / "data" / ("0" * 20)
+    with file.open("r+b") as opened:
+        opened.seek(sound["pos"] + 48)
+        opened.write(b"R")
+    rotten = group.get(victim, f"/api/v1/entries/{index}").json()
+    assert rotten["seal"] == "invalid" and rotten["body"] == "Rotten body"
+    block = f"/api/v1/digests?from={index}&to={index}&block=1"
+    mine, theirs = (group.get(one, block).json()["items"][0]["digest"] for one in (victim, leader))
+    assert mine != theirs, "digests come from the disk, not from stored CRCs"
+    neighbour = f"/api/v1/digests?from={index + 1}&to={index + 1}&block=1"
+    assert (
+        group.get(victim, neighbour).json()["items"][0]["digest"]
+        == group.get(leader, neighbour).json()["items"][0]["digest"]
+    )

@@ -192,7 +192,7 @@ class FileStore(LogStore):
                 self._data.drop_from(last.end)
                 self._data.zero(from_pos, min(last.end, max(to_pos, from_pos + 8)))
             index_pos = from_index * INDEX_UNIT_BYTES
-            self._index.drop_from(index_pos + self.index_file_size)
+            self._index.drop_from(index_pos)
             self._index.zero(index_pos, to_index * INDEX_UNIT_BYTES)
         except (StoreIOError, StoreFull) as error:
             self.failed = True

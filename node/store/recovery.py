@@ -266,7 +266,7 @@ class Recovery:
         self._index.drop_before(begin_index * INDEX_UNIT_BYTES)
         span = self._index.used_span(stop_pos)
         if span is not None:
-            self._index.drop_from(stop_pos + self._index.file_bytes)
+            self._index.drop_from(stop_pos)
             self._index.zero(stop_pos, span[1] + 1)
 
     # --- durability ----------------------------------------------------------------------------------------------

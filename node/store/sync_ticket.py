@@ -66,7 +66,8 @@ class FileTicket:
                 segment.sync()
             for segment in self._index or ():
                 segment.sync()
-            self._store.write_slot(self._slot, force=self._force_slot)
+            if self.cuts == self._store.cuts:  # a cut made meanwhile has lowered the slots: never raise them again
+                self._store.write_slot(self._slot, force=self._force_slot)
         except StoreIOError:
             self._store.failed = True
             raise

@@ -246,9 +246,7 @@ class EntryHandler:
         member, store = self._member, self._member.store
         if slab.last_index <= member.committed_index and push.prev_index < store.base.index:
             return Verdict(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
-        # A push without a link (JSON, from a plain DLedger leader) extends `verified` only right behind it (C8).
-        linked = push.prev_term == -1 and 0 <= push.prev_index == member.verified_index
-        verdict = OK if linked else self._match(push, now)
+        verdict = self._match(push, now)
         if verdict is not OK:
             return verdict
         member.verified_index = max(member.verified_index, push.prev_index)

@@ -320,8 +320,10 @@ class Replica:
         if member.truncating_from is None or log_epoch != member.log_epoch:
             return
         member.truncating_from = None
-        member.durable_index = min(member.durable_index, cut_index - 1, self.store.end_index)
+        # A sync that ended meanwhile was ignored (R8); the store knows what it made durable below the cut.
+        member.durable_index = min(self.store.durable_index, cut_index - 1)
         member.unsynced.cut(cut_index)
+        member.unsynced.durable(member.durable_index)
         member.effects.sync_wanted |= member.durable_index < self.store.end_index
         self.handler.truncated()
         member.event("truncated", now, end_index=self.store.end_index)

@@ -145,7 +145,7 @@ class Cluster:
 
     def start_sync(self, node_id: str) -> None:
         node = self.nodes[node_id]
-        if node.sync is None and node.cut is None and node.sync_wanted:
+        if node.sync is None and node.sync_wanted:  # also while a cut waits for the same thread
             node.sync_wanted = False
             ticket = node.store.prepare_sync()
             if ticket is not None:

@@ -162,6 +162,22 @@ def test_r5_r8_busy_until_the_cut_is_durable() -> None:
     assert solo.append(solo.slab(0, term=2), 1, term=2).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
 
 
+def test_r8_a_sync_that_ended_during_the_cut_is_not_forgotten() -> None:
+    solo = Solo(store_of([1]))
+    solo.append(solo.slab(0, [b"a", b"b"]), 1)
+    ticket = solo.store.prepare_sync()
+    assert ticket is not None
+    solo.compare(1, term=2)
+    solo.push(PushKind.TRUNCATE, term=2, first_index=2, prev_term=2)
+    cut = solo.effects.truncate
+    assert cut is not None
+    solo.replica.flushed(0, solo.store.finish_sync(ticket), solo.now)  # began before the cut was ordered
+    assert solo.replica.member.durable_index == 0
+    solo.store.truncate(2, cut.record)
+    solo.replica.truncated(cut.log_epoch, 2, solo.now)
+    assert solo.replica.member.durable_index == 1 and solo.replica.member.unsynced.total == 0
+
+
 def test_s4_an_archive_that_cannot_be_written_cuts_nothing() -> None:
     solo = Solo(store_of([1, 1]))
     solo.compare(0, term=2)
@@ -183,15 +199,6 @@ def test_append_links_writes_and_answers_absolute_watermarks() -> None:
     assert solo.effects.sync_wanted and solo.replica.committed_index == 1
     acks = [message for _to, message in solo.sync() if isinstance(message, PushResponse)]
     assert [(ack.seq, ack.durable_index) for ack in acks] == [(-1, 2)]  # the one-way durable ack
-
-
-def test_c8_a_push_without_a_link_extends_verified_only_right_behind_it() -> None:
-    solo = Solo(store_of([1, 1]))
-    slab = replace(solo.slab(1), prev_chain=None)
-    assert solo.append(slab, -1).code == ResponseCode.INCONSISTENT_STATE  # type: ignore[union-attr]
-    solo.compare(1)
-    assert solo.append(slab, -1).verified_index == 2  # type: ignore[union-attr]
-    assert solo.append(slab, -1).code == ResponseCode.INCONSISTENT_STATE  # type: ignore[union-attr]
 
 
 def test_a_duplicate_push_is_answered_and_writes_nothing() -> None:

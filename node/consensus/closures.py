@@ -63,15 +63,13 @@ class ClosureTable:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def room_for(self, requests: int, entries: int, size_bytes: int) -> bool:
-        """Whether that much more may wait. One request alone is always let in: the slab limits bound it."""
+    def room(self) -> tuple[int, int, int]:
+        """How many more requests, entries and bytes may wait (SAFETY C5)."""
         config = self._config
-        if not self._pending and requests == 1:
-            return True
         return (
-            len(self._pending) + requests <= config.pending_requests_max
-            and self._entries + entries <= config.pending_entries_max
-            and self._bytes + size_bytes <= config.pending_bytes_max
+            config.pending_requests_max - len(self._pending),
+            config.pending_entries_max - self._entries,
+            config.pending_bytes_max - self._bytes,
         )
 
     def add(self, closure: Closure) -> None:

@@ -80,46 +80,52 @@ class Leadership:
         closures: list[Closure] = []
         accepted: list[tuple[Proposal, Closure]] = []
         bodies: list[bytes] = []
-        total_bytes = 0
+        next_index = member.store.end_index + 1
+        requests_left, entries_left, bytes_left = self.closures.room()
+        unsynced = member.unsynced.total
+        bytes_left = min(bytes_left, member.config.unsynced_bytes_max - unsynced)
+        idle = unsynced == 0 and len(self.closures) == 0
         for proposal in proposals:
             closure = Closure(proposal.on_done)
             closures.append(closure)
-            next_index = member.store.end_index + 1 + len(bodies)
-            size_bytes = sum(map(len, proposal.bodies))
-            refusal = self._refusal(proposal, next_index)
-            if refusal is None and not self._room(len(accepted) + 1, len(bodies), proposal, total_bytes + size_bytes):
+            batch = proposal.bodies
+            count = len(batch)
+            size_bytes = len(batch[0]) if count == 1 else sum(map(len, batch))
+            refusal = self._refusal(proposal, count, size_bytes, next_index)
+            fits = requests_left >= 1 and entries_left >= count and bytes_left >= size_bytes
+            if refusal is None and not fits and (accepted or not idle):  # one request alone is always let in
                 refusal = (ResponseCode.LEADER_PENDING_FULL, "too much waits for its quorum or its sync already")
             if refusal is not None:
                 closure.refuse(refusal[0], member.self_id, refusal[1])
                 continue
             closure.first_index = next_index
-            closure.last_index = next_index + len(proposal.bodies) - 1
+            next_index += count
+            closure.last_index = next_index - 1
             closure.size_bytes = size_bytes
             accepted.append((proposal, closure))
-            bodies.extend(proposal.bodies)
-            total_bytes += size_bytes
+            bodies.extend(batch)
+            requests_left -= 1
+            entries_left -= count
+            bytes_left -= size_bytes
         if accepted:
             self._append_accepted(accepted, bodies, now)
         return closures
 
-    def _refusal(self, proposal: Proposal, next_index: int) -> tuple[ResponseCode, str] | None:
-        if not proposal.bodies:
+    def _refusal(
+        self, proposal: Proposal, count: int, size_bytes: int, next_index: int
+    ) -> tuple[ResponseCode, str] | None:
+        """Why nothing of this request may be appended (SAFETY C2, C3)."""
+        if count == 0:
             return ResponseCode.REQUEST_WITH_EMPTY_BODYS, "no entry to append"
-        longest = max(map(len, proposal.bodies))
-        if longest > self._fits_bytes:
-            text = f"a body of {longest} bytes is over the limit of {self._fits_bytes}"
-            return ResponseCode.UNEXPECTED_ARGUMENT, text
+        if size_bytes > self._fits_bytes:
+            longest = max(map(len, proposal.bodies))
+            if longest > self._fits_bytes:
+                text = f"a body of {longest} bytes is over the limit of {self._fits_bytes}"
+                return ResponseCode.UNEXPECTED_ARGUMENT, text
         if proposal.expected_index is not None and proposal.expected_index != next_index:
             text = f"expected index {proposal.expected_index}, the log ends at {next_index - 1}"
             return ResponseCode.INCONSISTENT_INDEX, text
         return None
-
-    def _room(self, requests: int, entries: int, proposal: Proposal, size_bytes: int) -> bool:
-        member = self._member
-        unsynced = member.unsynced.total
-        if unsynced > 0 and unsynced + size_bytes > member.config.unsynced_bytes_max:
-            return False
-        return self.closures.room_for(requests, entries + len(proposal.bodies), size_bytes)
 
     def _append_accepted(self, accepted: list[tuple[Proposal, Closure]], bodies: list[bytes], now: int) -> None:
         member = self._member

@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,16 @@ FINDINGS_SHOWN = 100
 class AuditRunner:
     """See the module's docstring. `live` holds the newest state of what runs or has just ended, for pages."""
 
-    def __init__(self, sessions: Sessions, root: Path, running_max: int = RUNNING_MAX) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        root: Path,
+        running_max: int = RUNNING_MAX,
+        on_end: Callable[[Json], None] | None = None,
+    ) -> None:
         self.kept = Audits(sessions)
         self.root = root
+        self._on_end = on_end
         self.live: dict[str, Json] = {}
         self._slots = asyncio.Semaphore(running_max)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -180,6 +187,8 @@ class AuditRunner:
         row = await self.kept.finish(audit_id, state, result=result, problem=problem)
         findings, more = await self.kept.findings(audit_id, FINDINGS_SHOWN)
         self.live[audit_id] = {**as_json(row), "findings": findings, "findings_next": more}
+        if self._on_end is not None:
+            self._on_end(self.live[audit_id])
 
     def _show(self, audit_id: str, **values: Any) -> None:
         self.live[audit_id] = {**self.live[audit_id], **values}

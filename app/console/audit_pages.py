@@ -53,7 +53,12 @@ def install(env: Environment) -> None:
 
 
 async def start(app: FastAPI) -> None:
-    runner = AuditRunner(app.state.sessions, audits_root(app.state.settings.db_url))
+    console: Console = app.state.console
+    runner = AuditRunner(
+        app.state.sessions,
+        audits_root(app.state.settings.db_url),
+        on_end=lambda audit: console.take_events(audit["cluster_id"], None, [event_of(audit)]),
+    )
     app.state.audit_runner = _state["runner"] = runner
     await runner.start()
 
@@ -87,7 +92,7 @@ LIVE: Mapping[str, Any] = {"audit": live_fragments}
 
 def render_status(audit: Json) -> str:
     env: Environment = _state["env"]
-    return env.get_template("audits/_live.html").render(status_context(audit))
+    return env.get_template("audits/_status.html").render(status_context(audit))
 
 
 def status_context(audit: Json) -> Json:
@@ -127,6 +132,18 @@ def sentence(audit: Json) -> str:
             return f"The audit failed: {(audit['problem'] or {}).get('detail') or 'no reason was given'}."
         case _:
             return str(audit["result"]["summary"])
+
+
+def event_of(audit: Json) -> Json:
+    """The end of an audit on the group's event rail."""
+    severity = {"critical": "critical", "attention": "attention"}.get(tone(audit), "info")
+    return {
+        "at": audit["finished_at"],
+        "kind": "audit",
+        "severity": severity,
+        "text": f"Audit ({audit['depth']}): {sentence(audit)}",
+        "detail": {"audit_id": audit["id"], "state": audit["state"], "verdict": audit["verdict"]},
+    }
 
 
 def tone(audit: Json) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -73,10 +74,12 @@ class Target:
     group: str
     token: str | None = None
     control_urls: Mapping[str, str] = field(default_factory=dict)
+    tls: ssl.SSLContext | None = None
 
-    def client(self, deadline_s: float = 10.0) -> LedgerClient:
-        """A client of the group; the caller closes it."""
-        return LedgerClient(dict(self.peers), group=self.group, deadline_s=deadline_s, token=self.token)
+    def client(self, deadline_s: float = 10.0, only: str | None = None) -> LedgerClient:
+        """A client of the group, or of one member `only`; the caller closes it."""
+        peers = dict(self.peers) if only is None else {only: self.peers[only]}
+        return LedgerClient(peers, group=self.group, deadline_s=deadline_s, token=self.token, tls=self.tls)
 
 
 def say(text: str) -> None:
@@ -120,7 +123,7 @@ def target_of(
         return _target_from_control(node, group, token)
     settings = settings_of({"peers": peers, "node.group": group}, config)
     if settings.peers:
-        return Target(settings.peers, settings.node.group, token)
+        return Target(settings.peers, settings.node.group, token, tls=tls_of(settings))
     from app.demo.state import running_demo
 
     demo = running_demo()
@@ -129,6 +132,20 @@ def target_of(
         urls = {member.id: member.control_url for member in demo.members}
         return Target(parse_peers(demo.peers), demo.group, token, urls)
     raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
+
+
+def tls_of(settings: Settings) -> ssl.SSLContext | None:
+    """How a client shows itself to members that want TLS: with the certificate that [node] names."""
+    certificate, key, authority = settings.node.tls_cert_file, settings.node.tls_key_file, settings.node.tls_ca_file
+    if certificate is None or key is None or authority is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        context.load_cert_chain(str(certificate), str(key))
+    except (OSError, ssl.SSLError) as error:
+        raise Failure(Exit.USAGE, f"[node] tls_cert_file, tls_key_file, tls_ca_file: {error}") from error
+    context.check_hostname = False  # a member is known by its certificate's name, which is its id
+    return context
 
 
 def _target_from_control(url: str, group: str | None, token: str | None) -> Target:

@@ -64,7 +64,7 @@ async def ask_group(target: Target) -> dict[str, Any]:
 
     async def ask(member_id: str, address: str) -> dict[str, Any]:
         # A client each: a member that hangs must not hold up the others.
-        client = LedgerClient({member_id: address}, group=target.group, deadline_s=ASK_WITHIN_S, token=target.token)
+        client = target.client(ASK_WITHIN_S, only=member_id)
         try:
             return await ask_member(client, member_id, address)
         finally:

@@ -194,6 +194,8 @@ def append(
 
 def _open(file: str) -> BinaryIO:
     if file == "-":
+        if sys.stdin.isatty():
+            say("reading lines from the terminal; Ctrl-D ends")
         # Not sys.stdin.buffer: at a Ctrl-C the interpreter wants that one's lock, which the reading thread holds.
         return open(0, "rb", closefd=False)
     try:

@@ -75,7 +75,6 @@ class FakeLedger:
 @pytest.fixture(autouse=True)
 def ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeLedger]:
     monkeypatch.setattr("app.commands.common.LedgerClient", FakeLedger)
-    monkeypatch.setattr("app.commands.group.LedgerClient", FakeLedger)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     FakeLedger.entries, FakeLedger.down, FakeLedger.alarms = [], set(), []
     FakeLedger.fail, FakeLedger.fail_after = None, 0

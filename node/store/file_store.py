@@ -16,6 +16,7 @@ from pathlib import Path
 
 from node.protocol.codes import FlushMode
 from node.protocol.entry import (
+    BLANK_BYTES,
     HEAD_BYTES,
     INDEX_UNIT,
     INDEX_UNIT_BYTES,
@@ -188,12 +189,11 @@ class FileStore(LogStore):
         """Zeroes what lies behind an end, and removes the files that held nothing else."""
         try:
             last = self._data.find(from_pos if from_pos == self._begin_pos else from_pos - 1)
+            self._data.zero(from_pos, max(to_pos, from_pos + BLANK_BYTES))  # also for readers that hold the files open
             if last is not None:
                 self._data.drop_from(last.end)
-                self._data.zero(from_pos, min(last.end, max(to_pos, from_pos + 8)))
-            index_pos = from_index * INDEX_UNIT_BYTES
-            self._index.drop_from(index_pos)
-            self._index.zero(index_pos, to_index * INDEX_UNIT_BYTES)
+            self._index.zero(from_index * INDEX_UNIT_BYTES, to_index * INDEX_UNIT_BYTES)
+            self._index.drop_from(from_index * INDEX_UNIT_BYTES)
         except (StoreIOError, StoreFull) as error:
             self.failed = True
             raise StoreIOError(f"clearing what was written beyond entry {from_index - 1}: {error}") from error
@@ -288,6 +288,11 @@ class FileStore(LogStore):
     def durable_position(self) -> int:
         """The position right after the last durable record."""
         return self._durable.end_pos
+
+    @property
+    def size_bytes(self) -> int:
+        """From the first record to the end of the last one, fillers included."""
+        return self._end_pos - self._begin_pos
 
     @property
     def truncation_count(self) -> int:

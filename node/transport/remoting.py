@@ -19,6 +19,7 @@ from typing import Any, Final
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024  # Netty's limit in the original; it counts the length field too
 PREFIX_BYTES: Final = 8
 BUFFER_BYTES_MIN: Final = 64 * 1024
+BUFFER_BYTES_KEPT: Final = 2 * 1024 * 1024  # a full slab with its index records fits
 LANGUAGE: Final = "PYTHON"
 
 FLAG_RESPONSE: Final = 1
@@ -204,7 +205,7 @@ class FrameDecoder:
         """Room for the next bytes; never empty."""
         if self._start == self._end:
             self._start = self._end = 0
-            if len(self._buffer) > 16 * BUFFER_BYTES_MIN:  # one large frame does not hold its memory for ever
+            if len(self._buffer) > BUFFER_BYTES_KEPT:  # one large frame does not hold its memory for ever
                 self._resize(BUFFER_BYTES_MIN)
         if len(self._buffer) - self._end < BUFFER_BYTES_MIN // 8:
             held = self._end - self._start

@@ -137,7 +137,8 @@ class LeaderElector:
         """The time-out ran out: a pre-vote, if this member may lead at all."""
         member = self._member
         reform = self._membership.may_reform()
-        if member.truncating_from is not None or not (reform or member.voter_state is VoterState.VOTER):
+        able = member.may_lead and member.truncating_from is None
+        if not able or not (reform or member.voter_state is VoterState.VOTER):
             if member.role is Role.FOLLOWER:
                 member.change_role(RoleEvent.CAMPAIGN, now, "the leader is silent")
             self._draw_timeout(now)
@@ -237,6 +238,7 @@ class LeaderElector:
         if vote.ledger_end_term == store.end_term and vote.ledger_end_index < store.end_index:
             return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
         may_vote = self._membership.may_reform() if vote.reform else member.voter_state is VoterState.VOTER
+        may_vote = may_vote and member.may_vote
         if vote.pre:
             return self._judge_pre(vote, may_vote, now)
         return self._judge_real(vote, may_vote, now)

@@ -320,6 +320,19 @@ class Leadership:
             return ResponseCode.FALL_BEHIND_TOO_MUCH
         return ResponseCode.SUCCESS
 
+    def judge_transferee(self, peer_id: str | None) -> tuple[ResponseCode, str]:
+        """`may_take_over` for whatever an operator named, with words."""
+        if peer_id is None:
+            return ResponseCode.TAKE_LEADERSHIP_FAILED, "no member can take leadership now"
+        if peer_id == self._member.self_id:
+            return ResponseCode.UNEXPECTED_ARGUMENT, f"{peer_id} leads already"
+        if peer_id not in self.dispatchers:
+            return ResponseCode.UNKNOWN_MEMBER, f"{peer_id} is not a member"
+        code = self.may_take_over(peer_id)
+        dispatcher = self.dispatchers[peer_id]
+        behind = self._member.store.end_index - dispatcher.match_index
+        return code, f"{peer_id} is in {dispatcher.state}, {behind} entries behind ({code.name})"
+
     def best_transferee(self) -> str | None:
         """Of those that may take over: a preferred leader first, then whoever holds most."""
         preferred = self._member.config.preferred_leaders

@@ -58,13 +58,6 @@ class LeadershipTransfer:
         current = self._current
         return current is not None and self._member.role is Role.LEADER and current.term == self._member.term
 
-    def refuse(
-        self, code: ResponseCode, detail: str, on_done: Callable[[TransferOutcome], None], to: str | None
-    ) -> None:
-        """Nothing began."""
-        member = self._member
-        on_done(TransferOutcome(code, to, member.leader_id, member.term, detail))
-
     def start(self, transferee_id: str, now: int, deadline_ns: int, on_done: Callable[[TransferOutcome], None]) -> None:
         """All checks were made: writes pause from now on."""
         member = self._member
@@ -167,7 +160,8 @@ def judge_take_leadership(member: MemberState, sender: str, request: TransferReq
         return ResponseCode.INCONSISTENT_LEADER
     if ticket is None or request.transferee_id != member.self_id or ticket.transferee_id != member.self_id:
         return ResponseCode.UNEXPECTED_ARGUMENT
-    if member.voter_state is not VoterState.VOTER or member.truncating_from is not None:
+    able = member.may_lead and member.truncating_from is None
+    if member.voter_state is not VoterState.VOTER or not able:
         return ResponseCode.ILLEGAL_MEMBER_STATE
     if member.store.end_index < request.take_leadership_index or member.disk_full:
         return ResponseCode.TAKE_LEADERSHIP_FAILED

@@ -95,6 +95,9 @@ class MemberState:
         self.truncating_from: int | None = None
         self.unsynced = UnsyncedBytes()
         self.disk_full = False
+        # A damaged log (S6): with faults in the middle a member may vote but not lead, with an unknown end neither.
+        self.may_vote = True
+        self.may_lead = True
         self.alarms: dict[tuple[str, str | None], AlarmStatus] = {}
         self._seq = 0
         if store.end_term > self.hard.term:

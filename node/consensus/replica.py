@@ -255,28 +255,20 @@ class Replica:
         """Moves leadership; `to` None picks the best peer. The outcome is always reported."""
         leadership, transfers = self.leadership, self.transfers
         if leadership is None:
-            transfers.refuse(ResponseCode.NOT_LEADER, f"{self.config.self_id} does not lead", on_done, to)
+            code, text = ResponseCode.NOT_LEADER, f"{self.config.self_id} does not lead"
         elif if_term is not None and if_term != self.term:
-            transfers.refuse(ResponseCode.INCONSISTENT_TERM, f"the term is {self.term}, not {if_term}", on_done, to)
+            code, text = ResponseCode.INCONSISTENT_TERM, f"the term is {self.term}, not {if_term}"
         elif transfers.transferee_id is not None:
-            text = f"a transfer to {transfers.transferee_id} is under way"
-            transfers.refuse(ResponseCode.LEADER_TRANSFERRING, text, on_done, to)
-        elif to == self.config.self_id:
-            transfers.refuse(ResponseCode.UNEXPECTED_ARGUMENT, f"{to} leads already", on_done, to)
-        elif to is not None and to not in leadership.dispatchers:
-            transfers.refuse(ResponseCode.UNKNOWN_MEMBER, f"{to} is not a member", on_done, to)
+            code, text = ResponseCode.LEADER_TRANSFERRING, f"a transfer to {transfers.transferee_id} is under way"
         else:
             chosen = to or leadership.best_transferee()
-            code = ResponseCode.TAKE_LEADERSHIP_FAILED if chosen is None else leadership.may_take_over(chosen)
-            if chosen is None or code is not ResponseCode.SUCCESS:
-                text = (
-                    f"{chosen or 'no member'} can take leadership now" if chosen is None else f"{chosen}: {code.name}"
-                )
-                transfers.refuse(code, text, on_done, to)
+            code, text = leadership.judge_transferee(chosen)
+            if chosen is not None and code is ResponseCode.SUCCESS:
+                deadline = self.config.timing.transfer_deadline_ns if deadline_ns is None else deadline_ns
+                transfers.start(chosen, now, deadline, on_done)
+                self._settle(now)
                 return
-            deadline = self.config.timing.transfer_deadline_ns if deadline_ns is None else deadline_ns
-            transfers.start(chosen, now, deadline, on_done)
-            self._settle(now)
+        on_done(TransferOutcome(code, to, self.leader_id, self.term, text))
 
     # --- what the driver reports --------------------------------------------------------------------------------
     def hello(self, seq: int) -> Hello:
@@ -351,6 +343,15 @@ class Replica:
         member.alarm("disk_full", f"the disk of {self.config.self_id} is full", now)
         if self.leadership is not None and self.transfers.transferee_id is None:
             self.transfer(None, now, on_done=lambda _outcome: None)
+
+    def log_damaged(self, text: str, now: int, *, end_known: bool) -> None:
+        """The store found damage (S6): no leading from now on, and no vote either where the log's end is unknown."""
+        member = self.member
+        member.may_lead = False
+        member.may_vote = member.may_vote and end_known
+        member.alarm("log_damaged", text, now)
+        if self.leadership is not None:
+            member.change_role(RoleEvent.DEPOSED, now, "the log is damaged")
 
     # --- time ---------------------------------------------------------------------------------------------------
     def tick(self, now: int) -> None:

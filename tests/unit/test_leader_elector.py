@@ -109,6 +109,16 @@ def test_e1_a_log_of_a_term_that_never_became_durable_raises_term_and_floor() ->
     assert ask(solo, term=6, end=(1, 6)) is AV
 
 
+@pytest.mark.parametrize(("end_known", "result"), [(True, NR), (False, U)])
+def test_s6_a_damaged_log_does_not_lead_and_without_a_known_end_does_not_vote(end_known: bool, result: V) -> None:
+    solo = Solo(store_of([1, 2], term=4))
+    solo.lead()
+    solo.replica.log_damaged("entry 0 is damaged", solo.now, end_known=end_known)
+    assert solo.replica.role is Role.CANDIDATE
+    assert ask(solo, term=6, end=(9, 9)) is result
+    assert not [m for _to, m in solo.tick(2000) if isinstance(m, VoteRequest)]
+
+
 @pytest.mark.parametrize("state", [VoterState.FORMING, VoterState.REJOINING])
 def test_e8_no_vote_and_no_campaign_without_a_voters_state(state: VoterState) -> None:
     solo = Solo(store_of([1, 2], term=4, voter_state=state), connect=False)

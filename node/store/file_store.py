@@ -251,7 +251,8 @@ class FileStore(LogStore):
     def prepare_checkpoint(self) -> SyncTicket | None:
         """For an idle driver (20 ms without a sync): syncs the index too and writes a slot; None if nothing is new."""
         last = self._checkpoint.last
-        known = (self.end_index, min(self._committed, self.end_index), self._applied, self.end_index)
+        end = self.end_index
+        known = (end, min(self._committed, end), min(self._applied, end), end)
         if last and known == (last.durable_index, last.committed_index, last.applied_index, last.index_durable):
             return None
         return self._ticket(with_index=True, force_slot=True)

@@ -29,7 +29,7 @@ from node.store.truncation_archive import TruncationArchive
 from node.store.walk import Cursor, Walk, find_begin
 
 # Below the durable index so much is read again at every start, with all CRCs: rot shows early, a start stays short.
-RECHECK_BYTES = 64 * 1024 * 1024
+RECHECK_BYTES = 16 * 1024 * 1024
 _COPY_BYTES = 1024 * 1024
 
 

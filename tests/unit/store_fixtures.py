@@ -8,7 +8,7 @@ from typing import Any
 
 from node.protocol.entry import Entry
 from node.store.file_store import FileStore
-from node.store.log_store import TruncationRecord
+from node.store.log_store import LogStore, TruncationRecord
 from tests.unit.store_layout import DATA_BYTES, INDEX_BYTES
 
 BOOT = "boot-1"
@@ -54,6 +54,6 @@ def fill(store: FileStore, terms: int, per_term: int, *, seed: int = 1, longest:
         store.append_as_leader([chosen.randbytes(chosen.randrange(longest)) for _ in range(per_term)], term)
 
 
-def record(store: FileStore, cut_index: int, *, reason: str = "conflict") -> TruncationRecord:
+def record(store: LogStore, cut_index: int, *, reason: str = "conflict") -> TruncationRecord:
     """An order to cut."""
     return TruncationRecord("n0", "n1", store.end_term, cut_index, store.end_index, reason, -1)

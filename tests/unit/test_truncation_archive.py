@@ -1,0 +1,85 @@
+"""The truncation archive: complete or not there, bounded by size and age, numbers never used twice."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from node.protocol.entry import encode_slab
+from node.store.log_store import StoreFull, TruncationRecord
+from node.store.truncation_archive import TruncationArchive
+
+ORDER = TruncationRecord("n0", "n2", 7, 40, 41, "fork", 39)
+
+
+def test_what_was_cut_is_all_there(tmp_path: Path) -> None:
+    archive = TruncationArchive(tmp_path)
+    assert (archive.records(), archive.count) == ([], 0)
+    slab = encode_slab([b"one", b"two"], 40, 6, 100, 5)
+    stamped = archive.add(ORDER, [slab.data[:20], slab.data[20:]])
+    assert archive.add(ORDER, [b""]).seq == 2
+    assert (stamped.seq, stamped.time[-1]) == (1, "Z")
+    assert TruncationArchive(tmp_path).records()[0] == stamped
+    assert archive.data(1) == slab.data
+    assert [(entry.index, entry.body) for entry in archive.entries(1)] == [(40, b"one"), (41, b"two")]
+    assert archive.record(3) is None
+    assert (archive.data(3), archive.entries(3)) == (b"", [])
+    meta = (tmp_path / "truncated" / "0000000001" / "meta.json").read_text()
+    for name in ("by", "leader", "term", "from_index", "to_index", "reason", "committed_at", "time"):
+        assert f'"{name}"' in meta
+
+
+def test_bytes_that_are_no_record_end_the_list(tmp_path: Path) -> None:
+    archive = TruncationArchive(tmp_path)
+    slab = encode_slab([b"one", b"two"], 0, 1, 0, 0)
+    archive.add(ORDER, [slab.data[:-2]])
+    assert [entry.body for entry in archive.entries(1)] == [b"one"]
+
+
+def test_it_is_bounded_by_size_and_the_newest_stays(tmp_path: Path) -> None:
+    archive = TruncationArchive(tmp_path, bytes_max=2500)
+    for _ in range(6):
+        archive.add(ORDER, [bytes(1000)])
+    assert [record.seq for record in archive.records()] == [4, 5, 6]
+    assert archive.add(ORDER, [bytes(9000)]).seq == 7
+    assert archive.add(ORDER, [bytes(10)]).seq == 8
+    assert [record.seq for record in archive.records()] == [7, 8]
+
+
+def test_it_is_bounded_by_age(tmp_path: Path) -> None:
+    archive = TruncationArchive(tmp_path, age_max_s=3600)
+    for _ in range(3):
+        archive.add(ORDER, [b"x"])
+    for seq in (1, 3):
+        path = tmp_path / "truncated" / f"{seq:010d}" / "meta.json"
+        os.utime(path, (1, 1))
+    archive.add(ORDER, [b"x"])
+    assert [record.seq for record in archive.records()] == [2, 3, 4]
+
+
+def test_an_archive_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = TruncationArchive(tmp_path)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name in ("pwrite", "fsync"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, full)
+            with pytest.raises(StoreFull, match="no space left"):
+                archive.add(ORDER, [b"abc"])
+        assert archive.records() == []
+        assert list((tmp_path / "truncated").iterdir()) == []
+    assert archive.add(ORDER, [b"abc"]).seq == 1
+
+
+def test_a_crash_in_the_middle_leaves_nothing_to_see(tmp_path: Path) -> None:
+    archive = TruncationArchive(tmp_path)
+    archive.add(ORDER, [b"abc"])
+    unfinished = tmp_path / "truncated" / "tmp-2"
+    unfinished.mkdir()
+    (unfinished / "data").write_bytes(b"half")
+    assert [record.seq for record in archive.records()] == [1]
+    assert archive.add(ORDER, [b"def"]).seq == 2
+    assert not unfinished.exists()

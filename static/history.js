@@ -1,52 +1,21 @@
-// The lag history: one line per replica on a symmetric log scale, with the worst of each bucket and gaps left as gaps.
+// The lag of every replica over time: symmetric log scale, the worst of each bucket as the line and min to max as a band,
+// gaps left as gaps, an event rail on top. Dragging or stepping sets ?at=, and the page freezes there.
 const box = document.querySelector("[data-history]");
+const note = document.getElementById("history-note");
+const HEIGHT = 260;
+const RAIL = 18;
+const RELOAD_MS = 5000;
+// Told apart by dash as well as by tone: no colour carries a meaning here.
+const LOOKS = [
+  ["--committed", []], ["--ink", [6, 4]], ["--attention", [2, 3]], ["--soft", [10, 4, 2, 4]],
+  ["--critical", [1, 3]], ["--committed", [12, 6]], ["--ink", [1, 2]], ["--unknown", [4, 4]],
+];
+let plot = null;
+let data = null;
+
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-let plot = null, data = null, cursor = null;
-
-const HUES = ["--committed", "--attention", "--critical", "--unknown", "--ink", "--soft"];
-const DASHES = [[], [6, 4], [2, 3], [10, 4, 2, 4], [1, 2], [12, 6]];
-
-function series(history) {
-  const ids = Object.keys(history.replicas).sort();
-  return {
-    ids,
-    values: [history.t, ...ids.map((id) => history.replicas[id].lag)],
-    series: [{}, ...ids.map((id, n) => ({
-      label: id, stroke: css(HUES[n % HUES.length]), width: 1.5, dash: DASHES[n % DASHES.length], spanGaps: false,
-      value: (_, v) => (v == null ? "—" : v.toLocaleString()),
-    }))],
-  };
-}
-
-function rail(history) {
-  return (u) => {
-    const { ctx } = u;
-    ctx.save();
-    ctx.fillStyle = css("--ink");
-    for (const event of history.events) {
-      const x = u.valToPos(Date.parse(event.at) / 1000, "x", true);
-      if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
-      ctx.fillRect(x - 1, u.bbox.top, 2, 8);
-    }
-    ctx.restore();
-  };
-}
-
-function draw(history) {
-  data = history;
-  const { values, series: lines } = series(history);
-  const axis = { stroke: css("--soft"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid") } };
-  const options = {
-    width: box.clientWidth, height: 240, series: lines,
-    scales: { x: { time: true }, y: { distr: 4, asinh: 1, range: (u, min, max) => [0, Math.max(10, max ?? 10)] } },
-    axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map((v) => v.toLocaleString()) }],
-    cursor: { drag: { x: false, y: false } },
-    hooks: { draw: [rail(history)] },
-  };
-  plot?.destroy();
-  plot = new uPlot(options, values, box);
-  plot.over.addEventListener("click", () => { if (plot.cursor.idx != null) goTo(history.t[plot.cursor.idx]); });
-}
+const short = (n) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(n);
+const frozenAt = () => Date.parse(box.dataset.at ?? "") / 1000;
 
 function goTo(seconds) {
   const here = new URL(location.href);
@@ -54,36 +23,122 @@ function goTo(seconds) {
   location.assign(here);
 }
 
-function step(by, event) {
-  if (!data || !data.t.length) return;
-  const at = Date.parse(new URLSearchParams(location.search).get("at") ?? "") / 1000;
-  if (event) {
-    const times = data.events.map((one) => Date.parse(one.at) / 1000).sort((a, b) => a - b);
-    const from = Number.isNaN(at) ? Infinity : at;
-    const next = by < 0 ? times.filter((t) => t < from - 0.5).at(-1) : times.find((t) => t > from + 0.5);
-    if (next !== undefined) goTo(next);
-    return;
+// Replica n has three columns: worst, lowest, highest; the last two only carry the band.
+function columns(history, ids) {
+  const of = (id) => history.replicas[id];
+  return [history.t, ...ids.flatMap((id) => [of(id).lag, of(id).lag_min, of(id).lag_max])];
+}
+
+function lines(ids) {
+  return ids.flatMap((id, n) => {
+    const [tone, dash] = LOOKS[n % LOOKS.length];
+    const edge = { show: true, stroke: "transparent", width: 0, points: { show: false }, spanGaps: false };
+    return [
+      { label: id, stroke: css(tone), dash, width: 1.6, spanGaps: false, points: { size: 3 }, value: (_, v, __, at) => (v != null ? v.toLocaleString("en") : at == null ? "" : "unknown") },
+      { ...edge, label: `${id} lowest`, class: "edge" }, { ...edge, label: `${id} highest`, class: "edge" },
+    ];
+  });
+}
+
+function bands(ids) {
+  return ids.map((_, n) => ({ series: [3 * n + 3, 3 * n + 2], fill: css(LOOKS[n % LOOKS.length][0]) + "26" }));
+}
+
+function rail(u) {
+  const { ctx } = u;
+  const scale = devicePixelRatio;
+  ctx.save();
+  for (const event of data.events) {
+    const x = u.valToPos(Date.parse(event.at) / 1000, "x", true);
+    if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
+    ctx.fillStyle = css({ critical: "--critical", warning: "--attention", error: "--critical" }[event.severity] ?? "--ink");
+    ctx.beginPath();
+    ctx.moveTo(x - 4 * scale, u.bbox.top - RAIL * scale);
+    ctx.lineTo(x + 4 * scale, u.bbox.top - RAIL * scale);
+    ctx.lineTo(x, u.bbox.top - (RAIL - 8) * scale);
+    ctx.fill();
+    ctx.fillRect(x - scale / 2, u.bbox.top - RAIL * scale, scale, (RAIL - 2) * scale);
   }
-  cursor = Number.isNaN(at) ? data.t.length - 1 : data.t.findLastIndex((t) => t <= at + 0.5);
-  const wanted = Math.min(data.t.length - 1, Math.max(0, cursor + by));
-  goTo(data.t[wanted]);
+  const at = frozenAt();
+  if (!Number.isNaN(at)) {
+    ctx.fillStyle = css("--ink");
+    ctx.fillRect(u.valToPos(at, "x", true) - scale, u.bbox.top - RAIL * scale, 2 * scale, u.bbox.height + RAIL * scale);
+  }
+  ctx.restore();
+}
+
+function nearestEvent(u) {
+  const shown = data.events.filter((one) => Math.abs(u.valToPos(Date.parse(one.at) / 1000, "x") - u.cursor.left) < 6);
+  note.textContent = shown.length ? shown.map((one) => `${new Date(one.at).toLocaleTimeString()} ${one.text || one.kind}`).join(" · ") : "";
+}
+
+function draw(history) {
+  data = history;
+  const ids = Object.keys(history.replicas).sort();
+  const axis = { stroke: css("--soft"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid") }, font: "12px system-ui, sans-serif" };
+  const until = Date.parse(history.until) / 1000;
+  const options = {
+    width: box.clientWidth, height: HEIGHT, series: [{}, ...lines(ids)], bands: bands(ids), padding: [RAIL, 8, 0, 0],
+    scales: {
+      x: { time: true, range: () => [Date.parse(history.since) / 1000, until] },
+      y: { distr: 4, asinh: 1, range: (_, low, high) => [0, Math.max(10, high ?? 0)] },
+    },
+    axes: [axis, { ...axis, size: 54, values: (_, ticks) => ticks.map((v) => (v == null || v < 0 ? "" : short(v))) }],
+    cursor: { drag: { x: false, y: false }, points: { size: 6 } },
+    legend: { live: true },
+    hooks: { draw: [rail], setCursor: [nearestEvent] },
+  };
+  plot?.destroy();
+  plot = new uPlot(options, columns(history, ids), box);
+  scrub(plot);
+}
+
+// Press and drag: the lanes freeze at the moment where the pointer is let go.
+function scrub(u) {
+  let pressed = false;
+  u.over.addEventListener("pointerdown", (event) => { pressed = true; u.over.setPointerCapture(event.pointerId); });
+  u.over.addEventListener("pointerup", (event) => {
+    if (!pressed) return;
+    pressed = false;
+    const left = event.clientX - u.over.getBoundingClientRect().left;
+    const seconds = u.posToVal(left, "x");
+    const nearest = data.t.reduce((best, t) => (Math.abs(t - seconds) < Math.abs(best - seconds) ? t : best), data.t[0]);
+    if (nearest !== undefined) goTo(nearest);
+  });
+}
+
+function step(by, overEvents) {
+  if (!data) return;
+  const from = Number.isNaN(frozenAt()) ? Infinity : frozenAt();
+  const times = (overEvents ? data.events.map((one) => Date.parse(one.at) / 1000) : [...data.t]).sort((a, b) => a - b);
+  const next = by < 0 ? times.findLast((t) => t < from - 0.5) : times.find((t) => t > from + 0.5);
+  if (next !== undefined) goTo(next);
 }
 
 async function load() {
+  const at = frozenAt();
+  const range = Number(box.dataset.rangeS);
+  const now = Date.now() / 1000;
+  // A frozen moment stays in the middle where there is a future to show.
+  const until = Number.isNaN(at) ? now : Math.max(at + 1, Math.min(now, at + range / 2));
+  const iso = (s) => encodeURIComponent(new Date(s * 1000).toISOString());
   try {
-    const answer = await fetch(box.dataset.history);
+    const answer = await fetch(`${box.dataset.history}?since=${iso(until - range)}&until=${iso(until)}&points=${Math.max(60, Math.round(box.clientWidth / 2))}`);
     if (answer.ok) draw(await answer.json());
-  } catch { /* the stale banner says it */ }
+  } catch {
+    // The stale banner says it; what was drawn stays.
+  }
 }
 
 if (box) {
   load();
-  if (!new URLSearchParams(location.search).has("at")) setInterval(() => { if (!document.hidden) load(); }, 10000);
-  addEventListener("resize", () => plot?.setSize({ width: box.clientWidth, height: 240 }));
+  if (Number.isNaN(frozenAt())) setInterval(() => { if (!document.hidden && !plot?.over.matches(":hover, :active")) load(); }, RELOAD_MS);
+  new ResizeObserver(() => plot?.setSize({ width: box.clientWidth, height: HEIGHT })).observe(box);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => data && draw(data));
   document.addEventListener("keydown", (event) => {
-    if (event.target.closest("input, textarea, select")) return;
-    if (event.key === "ArrowLeft") step(-1, event.shiftKey);
-    if (event.key === "ArrowRight") step(1, event.shiftKey);
+    if (event.metaKey || event.ctrlKey || event.altKey || event.target.closest("input, textarea, select")) return;
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    event.preventDefault();
+    step(event.key === "ArrowLeft" ? -1 : 1, event.shiftKey);
   });
 }

@@ -1,80 +1,93 @@
-// One event stream per page. Fragments are rendered once on the console and morphed in place by htmx; a page that hears
-// nothing for 5 s says so, greys its lanes and polls. Six connections per host is all that HTTP/1.1 gives a browser: at
-// most four tabs hold a stream (Web Locks), the others poll.
-const SILENT_MS = 5000, POLL_MS = 2000, RETRY_MS = 1000, SLOTS = 4;
+// The live contract: one event stream per page, fragments morphed in place, and a page that hears nothing for five
+// seconds says that it is stale, greys its lanes and polls.
+//
+// The stream is an EventSource and htmx does the morphing: a frozen server raises no event, so the watchdog, not the
+// stream, decides what is stale. HTTP/1.1 gives a browser six connections per host; at most SLOTS tabs hold a stream
+// (Web Locks), hidden tabs hold none, all others poll. Error answers never replace a fragment; 401 leads to the login.
+import "./time.js";
 
-class QsTime extends HTMLElement {
-  static observedAttributes = ["datetime"];
-  connectedCallback() { this.show(); }
-  attributeChangedCallback() { this.show(); }
-  show() {
-    const at = new Date(this.getAttribute("datetime"));
-    if (Number.isNaN(at.getTime())) return;
-    const today = new Date().toDateString() === at.toDateString();
-    const text = today ? at.toLocaleTimeString() : at.toLocaleString();
-    if (this.textContent !== text) this.textContent = text;
-    this.title = at.toISOString();
-  }
-}
-customElements.define("qs-time", QsTime);
+const SILENT_MS = 5000;
+const POLL_MS = 2000;
+const RETRY_MS = 1000;
+const SLOTS = 3;
 
 const root = document.querySelector("[data-live]");
 const banner = document.getElementById("stale");
-let heardAt = performance.now(), heardClock = new Date(), source = null, release = null;
+let heardAt = performance.now();
+let heardClock = new Date();
+let source = null;
+let release = null; // gives the slot back
+let starting = false;
+let polling = false;
+let applying = Promise.resolve();
 
 function heard() {
   heardAt = performance.now();
   heardClock = new Date();
-  setStale(false);
+  showStale(false);
 }
 
-function setStale(stale) {
+function showStale(stale) {
   if (document.body.classList.contains("is-stale") === stale) return;
   document.body.classList.toggle("is-stale", stale);
-  if (!banner) return;
-  banner.hidden = !stale;
   if (stale) banner.querySelector("[data-stale-since]").textContent = heardClock.toLocaleTimeString();
+  banner.hidden = !stale;
 }
 
-function frozen() { return new URLSearchParams(location.search).has("at"); }
-
-async function apply(html) {
+// Every element with an id, wrapped in <hx-partial> or not, replaces its namesake by a morph.
+async function morph(html) {
   const parsed = new DOMParser().parseFromString(html, "text/html");
-  for (const fresh of [...parsed.body.children]) {
-    const old = fresh.id && document.getElementById(fresh.id);
-    if (!old || old.isEqualNode(fresh)) continue;
-    await htmx.swap({ sourceElement: root, target: old, swap: "outerMorph", text: fresh.outerHTML });
+  const fresh = [...parsed.body.children].flatMap((one) => (one.localName === "hx-partial" ? [...one.children] : [one]));
+  for (const one of fresh) {
+    const old = one.id && document.getElementById(one.id);
+    if (old) await htmx.swap({ sourceElement: root, target: old, swap: "outerMorph", text: one.outerHTML });
   }
-  document.dispatchEvent(new CustomEvent("qs:live"));
 }
 
-function toLogin() { location.assign("/login?next=" + encodeURIComponent(location.pathname + location.search)); }
+// One after the other: a morph that overtakes another would show the past.
+function apply(html) {
+  applying = applying.then(() => morph(html)).catch((error) => console.error("a fragment could not be shown", error));
+  return applying;
+}
+
+function toLogin() {
+  location.assign("/login?next=" + encodeURIComponent(location.pathname + location.search));
+}
 
 async function poll() {
+  if (polling) return;
+  polling = true;
   const [path, query] = root.dataset.live.split("?");
   try {
-    const answer = await fetch(`${path}/snapshot?${query || ""}`, { signal: AbortSignal.timeout(SILENT_MS), headers: { "HX-Request": "true" } });
-    if (answer.status === 401) { toLogin(); return; }
-    if (answer.status === 404 && root.dataset.liveEvent) { location.reload(); return; }
-    if (!answer.ok) return; // an error never replaces a fragment
-    await apply(await answer.text());
-    heard();
-  } catch { /* the watchdog says it */ }
+    const answer = await fetch(`${path}/snapshot?${query ?? ""}`, {
+      headers: { "HX-Request": "true" }, signal: AbortSignal.timeout(SILENT_MS), cache: "no-store",
+    });
+    if (answer.status === 401) return toLogin();
+    // What was followed has ended (an audit): its page shows how.
+    if (answer.status === 404) return location.reload();
+    if (answer.ok) {
+      await apply(await answer.text());
+      heard();
+    }
+  } catch {
+    // The watchdog says it.
+  } finally {
+    polling = false;
+  }
 }
 
 function open() {
   source = new EventSource(root.dataset.live);
-  source.onmessage = (event) => { heard(); apply(event.data); };
+  const fragment = (event) => { heard(); apply(event.data); };
+  source.onmessage = fragment;
   source.addEventListener("beat", heard);
   source.addEventListener("expired", toLogin);
-  for (const name of (root.dataset.liveEvent || "").split(" ").filter(Boolean)) {
-    source.addEventListener(name, (event) => { heard(); apply(event.data); });
-  }
+  for (const name of (root.dataset.liveEvent ?? "").split(" ").filter(Boolean)) source.addEventListener(name, fragment);
   source.onerror = () => {
-    if (source.readyState !== EventSource.CLOSED) return; // it tries again by itself
-    source = null;
-    poll();
-    setTimeout(() => { if (release && !document.hidden) open(); }, RETRY_MS);
+    if (source?.readyState !== EventSource.CLOSED) return; // it tries again by itself
+    close();
+    poll(); // says why: a dead session, a page that is over, or nothing
+    setTimeout(start, RETRY_MS);
   };
 }
 
@@ -85,38 +98,50 @@ function close() {
   release = null;
 }
 
-async function start() {
-  if (!navigator.locks) { open(); release = () => {}; return; }
-  for (let slot = 0; slot < SLOTS; slot++) {
+// Takes a free slot, or none; true when this tab may hold a stream.
+async function slot() {
+  if (!navigator.locks) return false; // plain HTTP beyond loopback: nobody counts for us, so poll
+  for (let number = 0; number < SLOTS; number++) {
     const taken = await new Promise((answer) => {
-      navigator.locks.request(`qs-stream-${slot}`, { ifAvailable: true }, (lock) => {
-        if (!lock) { answer(false); return undefined; }
-        answer(true);
-        return new Promise((done) => { release = done; });
+      navigator.locks.request(`quorumscope-stream-${number}`, { ifAvailable: true }, (lock) => {
+        answer(lock !== null);
+        return lock && new Promise((done) => { release = done; });
       });
     });
-    if (taken) { open(); return; }
+    if (taken) return true;
+  }
+  return false;
+}
+
+async function start() {
+  if (source || starting || document.hidden) return;
+  starting = true;
+  try {
+    if (await slot()) open();
+  } finally {
+    starting = false;
   }
 }
 
-if (root && !frozen()) {
+if (root) {
   start();
   setInterval(() => {
+    if (document.hidden) return;
     const silent = performance.now() - heardAt > SILENT_MS;
+    showStale(silent);
     if (!source || silent) poll();
-    setStale(performance.now() - heardAt > SILENT_MS);
+    if (!source) start();
   }, POLL_MS);
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) close();
-    else if (!source) { start(); poll(); }
+    if (document.hidden) return close();
+    start();
+    poll();
   });
   addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => { if (event.persisted) start(); });
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.target.closest("input, textarea, select") || event.metaKey || event.ctrlKey || event.altKey) return;
-  if (event.key === "l" || event.key === "L") {
-    const here = new URL(location.href);
-    if (here.searchParams.delete("at") === undefined && location.search !== here.search) location.assign(here);
-  }
+  if (event.metaKey || event.ctrlKey || event.altKey || event.target.closest("input, textarea, select")) return;
+  if (event.key === "l" || event.key === "L") document.getElementById("back-to-live")?.click();
 });

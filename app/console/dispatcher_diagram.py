@@ -132,10 +132,12 @@ class Diagram:
 
 def diagrams(view: Json) -> list[Diagram]:
     """One for each member that the leader replicates to, in the order of the members."""
-    return [diagram(one, view["as_of"]) for one in view["members"] if one["dispatcher"] is not None]
+    since = view["leader_since"]
+    return [diagram(one, view["as_of"], since) for one in view["members"] if one["dispatcher"] is not None]
 
 
-def diagram(member: Json, as_of: str) -> Diagram:
+def diagram(member: Json, as_of: str, leader_since: str | None = None) -> Diagram:
+    """`leader_since`: nobody dispatched before it, so the ribbon does not begin earlier."""
     told = member["dispatcher"]
     now = fmt.time_of(as_of)
     assert now is not None, "a view has a time"
@@ -156,7 +158,7 @@ def diagram(member: Json, as_of: str) -> Diagram:
         label=f"Dispatcher of {member['id']}: {state} for {age}" + (f"; {loop}" if loop else ""),
         boxes=tuple(drawn_box(name, state, tone, age) for name in names),
         edges=tuple(drawn_edges(steps, now, names, looping=bool(loop))),
-        ribbon=tuple(ribbon(state, told.get("since"), steps, now)),
+        ribbon=tuple(ribbon(state, told.get("since"), steps, now, seconds_since(leader_since, now))),
         ribbon_text=ribbon_text(steps, now),
         steps=tuple(drawn_step(one) for one in reversed(steps[-TRANSITIONS_SHOWN:])),
         loop=loop,
@@ -213,7 +215,9 @@ def loop_trips(steps: list[Json], now: datetime) -> int:
     )
 
 
-def ribbon(state: str, since: str | None, steps: list[Json], now: datetime) -> list[Stretch]:
+def ribbon(
+    state: str, since: str | None, steps: list[Json], now: datetime, reign_s: float | None = None
+) -> list[Stretch]:
     """The last hour as stretches of states; what came before the first known moment is `unknown`."""
     known: list[tuple[float, str]] = [
         (age, str(one["to"])) for one in steps if (age := seconds_since(one["at"], now)) is not None
@@ -222,7 +226,9 @@ def ribbon(state: str, since: str | None, steps: list[Json], now: datetime) -> l
     if not known and current is not None:
         known = [(current, state)]
     elif known:
-        known = [(known[0][0] + RIBBON_S, str(steps[0]["from"]) if len(steps) < TRANSITIONS_TOLD else ""), *known]
+        before = str(steps[0]["from"]) if len(steps) < TRANSITIONS_TOLD else ""
+        began = known[0][0] + RIBBON_S if reign_s is None else max(known[0][0], reign_s)
+        known = [(began, before), *known]
     stretches: list[Stretch] = []
     edge = RIBBON_S
     for place, (age, name) in enumerate(known):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -27,6 +28,24 @@ commands = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
 )
+
+
+TRY: Final = (
+    ("status", "how the members stand"),
+    ("tail -f --json", "the messages as they are committed"),
+    ("demo break kill", "kill the leader; another one leads in about a second"),
+    ("demo break partition n1", "cut a member off for half a minute"),
+    ("demo break flip", "flip one bit on one disk; then find it with an audit"),
+    ("transfer n2", "move leadership"),
+)
+
+
+def command_name() -> str:
+    """How to say `quorumscope` in another terminal: by name where it is on the path, else by its place."""
+    beside = Path(sys.executable).with_name("quorumscope")
+    if shutil.which("quorumscope") is not None or not beside.exists():
+        return "quorumscope"
+    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
 
 
 class Break(StrEnum):
@@ -115,12 +134,7 @@ def announcement(running: Demo) -> str:
         f"  Logs       {running.processes.logs}",
         "",
         "  Try, in another terminal:",
-        "    quorumscope status                     how the members stand",
-        "    quorumscope tail -f --json             the messages as they are committed",
-        "    quorumscope demo break kill            kill the leader; another one leads in about a second",
-        "    quorumscope demo break partition n1    cut a member off for half a minute",
-        "    quorumscope demo break flip            flip one bit on one disk; then find it with an audit",
-        "    quorumscope transfer n2                move leadership",
+        *(f"    {command_name()} {arguments:<27} {why}" for arguments, why in TRY),
         "",
         "  Ctrl-C stops everything" + (" and removes the data." if not running.options.keep else "."),
     ]

@@ -96,7 +96,8 @@ class Feeder:
                 self.remark("there is nothing to feed")
                 return
             self.fed.rounds += 1
-            self.remark(f"round {self.fed.rounds} of the messages is done; starting over")
+            if self.fed.rounds == 1:
+                self.remark("all messages were fed once; they start over")
 
     async def _send(self, bodies: list[bytes]) -> None:
         # Singles, as an application would: the client merges what one tick holds into one frame.

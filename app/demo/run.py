@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -250,7 +251,7 @@ async def _listens(port: int) -> bool:
 async def run_demo(options: DemoOptions, announce: Callable[[Demo], None], remark: Callable[[str], None]) -> int:
     """Runs a demo until a signal or `for_s`; returns the exit code."""
     stopping = asyncio.Event()
-    interrupted = False
+    interrupted = starting_was_cut = False
 
     def interrupt() -> None:
         nonlocal interrupted
@@ -268,6 +269,7 @@ async def run_demo(options: DemoOptions, announce: Callable[[Demo], None], remar
         waiting = asyncio.create_task(stopping.wait())
         await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
+            starting_was_cut = True
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         else:
@@ -280,10 +282,18 @@ async def run_demo(options: DemoOptions, announce: Callable[[Demo], None], remar
     if demo.feeder is not None:
         fed = demo.feeder.fed
         unsure = f", {fed.unknown} of unknown outcome" if fed.unknown else ""
-        say(f"{fed.appended:,} messages were appended{unsure}, the last at index {fed.last_index:,}")
-    if demo.directory.exists():
+        last = f", the last at index {fed.last_index:,}" if fed.last_index >= 0 else ""
+        say(f"{fed.appended:,} messages were appended{last}{unsure}")
+    if demo.directory.exists() and not starting_was_cut:
         say(f"data and logs stay in {demo.directory}")
-    return Exit.INTERRUPTED if interrupted and options.for_s is not None else Exit.FINE
+    code = Exit.INTERRUPTED if interrupted and options.for_s is not None else Exit.FINE
+    if starting_was_cut:
+        # A thread may still be loading messages or migrating the database that is gone already: nobody waits for it.
+        if not options.keep and options.directory is None:
+            shutil.rmtree(demo.directory, ignore_errors=True)
+        sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
 async def _until(waiting: asyncio.Task[Any], for_s: float | None) -> None:

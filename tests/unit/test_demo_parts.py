@@ -214,6 +214,7 @@ def test_the_feeder_repeats_its_source_but_never_a_message_and_stops_at_the_cap(
     ledger, feeder, said = feed([b"aaaa", b"bbbb"], 22)
     assert ledger.bodies == [b"aaaa", b"bbbb", b"aaaa", b"bbbb", b"aaaa"]
     assert (feeder.fed.unknown, feeder.fed.capped, feeder.fed.rounds) == (1, True, 2)
+    assert [text for text in said if "start over" in text] == [said[0]], "said once, however short the source is"
     assert "the cap of" in said[-1]
 
 

@@ -8,6 +8,7 @@ on after it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -46,6 +47,7 @@ from app.audit.tasks import (
 
 FINISHED, USAGE, UNREACHABLE, FAILED, CANCELLED = 0, 64, 69, 70, 130
 WATCH_S = 0.2
+BEAT_ROUNDS = 5
 JOB_GROUP = "quorumscope-audit"
 
 
@@ -89,11 +91,13 @@ class Job:
         self._cancelled.set()
 
     def watch(self) -> None:
-        """Runs in a thread of its own until the process ends."""
-        while True:
+        """Runs in a thread of its own to the end; a line a second says that the job lives, whatever a step does."""
+        for round_number in itertools.count(1):
             if self._cancelled.is_set() or self._cancel_file.exists():
                 self._end_cancelled()
             self._count()
+            if round_number % BEAT_ROUNDS == 0:
+                self.progress.emit()
             time.sleep(WATCH_S)
 
     def _count(self) -> None:

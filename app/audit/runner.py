@@ -108,7 +108,9 @@ class AuditRunner:
 
     def _adopt(self, row: AuditRow) -> None:
         state = as_json(row)
-        state["progress"] = state["progress"] or starting()
+        if not self._slots.locked():
+            # It starts at once: what is shown must not say for a moment that it waits.
+            state = {**state, "state": "running", "progress": state["progress"] or starting()}
         self.live[row.id] = state
         for old in list(self.live)[:-KEPT_IN_MEMORY]:
             if self.live[old]["state"] in FINAL:
@@ -130,7 +132,7 @@ class AuditRunner:
                     process = await asyncio.to_thread(start_job, directory)
                     pid = process.pid
                     await self.kept.running(row.id, pid)
-                    self._show(row.id, state="running")
+                    self._show(row.id, state="running", progress=self.live[row.id]["progress"] or starting())
                 await self._follow(row.id, directory, process, pid)
         except asyncio.CancelledError:
             raise

@@ -125,7 +125,7 @@ def sentence(audit: Json) -> str:
         case "running":
             step = (audit["progress"] or {}).get("step")
             asked = " A cancel has been asked for." if audit.get("cancel_requested") else ""
-            return f"Running: {STEP_TEXT.get(step or '', 'working').lower()}.{asked}"
+            return f"{STEP_TEXT.get(step or '', 'Working')}.{asked}"
         case "cancelled":
             return "Cancelled. Nothing can be said of these replicas from this audit."
         case "failed":

@@ -45,8 +45,8 @@ class NodeRefused(ConsoleError):
 def normal_control_url(text: str) -> str:
     """`http://host:port` without a path; Invalid otherwise."""
     url = text.strip().rstrip("/").removesuffix("/api/v1")
-    parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
     except ValueError as error:
         raise Invalid(f"{text!r}: {error}") from None

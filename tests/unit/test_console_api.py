@@ -34,6 +34,7 @@ def test_one_control_url_finds_the_group(tmp_path: Path) -> None:
         ("http://u:p@h:1", 422),
         ("http://h:1/path", 422),
         ("h:99999", 422),
+        ("http://[::1", 422),
     ],
 )
 def test_a_wrong_control_url_is_refused_with_a_reason(tmp_path: Path, url: str, status: int) -> None:

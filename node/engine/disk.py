@@ -33,10 +33,12 @@ class Disk:
         log_epoch: Callable[[], int],
         flushed: Callable[[int, int], None],
         truncated: Callable[[TruncateLog, bool], None],
+        damaged: Callable[[str], None],
         fail: Callable[[str], None],
     ) -> None:
         self._store, self._flush = store, flush
-        self._log_epoch, self._flushed, self._truncated, self._fail = log_epoch, flushed, truncated, fail
+        self._log_epoch, self._flushed, self._truncated = log_epoch, flushed, truncated
+        self._damaged, self._fail = damaged, fail
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, "store-write")
         self._readers = ThreadPoolExecutor(2, "store-read")
@@ -94,8 +96,7 @@ class Disk:
         if left_s > 0.001:
             self._idle = self._loop.call_later(left_s, self._idle_slot)
             return
-        prepare: Callable[[], SyncTicket | None] | None = getattr(self._store, "prepare_checkpoint", None)
-        ticket = None if prepare is None else prepare()
+        ticket = self._store.prepare_checkpoint()
         if ticket is not None:
             self._syncing = True
             self._run(self._writer, ticket.run, partial(self._synced, ticket, self._log_epoch(), False))
@@ -127,7 +128,10 @@ class Disk:
                 done(outcome.result(), "")
             elif isinstance(error, StoreIOError):
                 self._fail(f"reading at index {first_index} failed: {error}")
-            elif isinstance(error, (StoreCorrupt, KeyError)):
+            elif isinstance(error, StoreCorrupt):
+                self._damaged(str(error))
+                done(None, str(error))
+            elif isinstance(error, KeyError):
                 done(None, str(error))
             else:
                 self._fail(f"reading at index {first_index} failed: {error!r}")

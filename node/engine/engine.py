@@ -21,7 +21,7 @@ from typing import Any, Final
 from node.config import Settings
 from node.config_models import split_address
 from node.consensus.effects import ReadSlab, TruncateLog
-from node.consensus.replica import Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
+from node.consensus.replica import Appended, Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.engine.client_desk import ClientDesk
 from node.engine.clock import now_ns
@@ -32,7 +32,7 @@ from node.engine.log_reads import LogReads
 from node.engine.options import read_token_file, replica_config
 from node.engine.peer_links import MEMBER_CODES, PeerLinks
 from node.engine.quota import Quota
-from node.protocol.codes import FlushMode, RemotingCode, RequestCode
+from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.log_store import LogStore
@@ -61,7 +61,7 @@ class Engine:
         flush: FlushMode = config.flush
         self.disk = Disk(
             store, flush, log_epoch=lambda: self.replica.log_epoch,
-            flushed=self._flushed, truncated=self._truncated, fail=self.fail,
+            flushed=self._flushed, truncated=self._truncated, damaged=self._damaged, fail=self.fail,
         )  # fmt: skip
         node = settings.node
         tls = (node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
@@ -71,8 +71,7 @@ class Engine:
         token = read_token_file(settings)
         self.desk = ClientDesk(self, reads, self.introspection, Quota(), self._status, token)
         self._connections: set[Connection] = set()
-        self._proposals: list[tuple[object, Proposal, bool]] = []
-        self._failed_order: set[object] = set()
+        self._proposals: list[tuple[Connection, Proposal, bool]] = []
         self._done: list[Callable[[], None]] = []
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -157,18 +156,25 @@ class Engine:
         self._arm(now)
 
     def _propose_all(self, now: int) -> None:
+        """All at once; only what follows an ordered append of its connection waits to see how that one went (C4)."""
         waiting, self._proposals = self._proposals, []
         while waiting:
             batch: list[Proposal] = []
-            later: list[tuple[object, Proposal, bool]] = []
-            seen: set[object] = set()  # connections with an ordered append in this batch, or one put off
-            for origin, proposal, ordered in waiting:
-                if origin in seen:
-                    later.append((origin, proposal, ordered))
-                    continue
-                batch.append(proposal)
-                if ordered:  # what follows it has to see how it went
-                    seen.add(origin)
+            later: list[tuple[Connection, Proposal, bool]] = []
+            held: set[Connection] = set()
+            for item in waiting:
+                origin, proposal, ordered = item
+                if origin in held:
+                    later.append(item)
+                elif ordered and origin.order_broken:
+                    text = "an earlier ordered append of this connection was not appended"
+                    refused = ResponseCode.INCONSISTENT_INDEX
+                    outcome = Outcome(refused, -1, -1, -1, Appended.NOT_APPENDED, self.replica.leader_id, text)
+                    proposal.on_done(outcome)
+                else:
+                    batch.append(proposal)
+                    if ordered:
+                        held.add(origin)
             self.replica.propose_many(batch, now)
             waiting = later
 
@@ -239,6 +245,11 @@ class Engine:
         self._guarded(lambda: self.replica.slab_read(request, slab, now_ns()))
         self._schedule()
 
+    def _damaged(self, text: str) -> None:
+        """Bytes that were durable cannot be read as they were written (S6): others lead, and serve that range."""
+        self._guarded(lambda: self.replica.log_damaged(text, now_ns(), end_known=True))
+        self._schedule()
+
     def _try_space(self) -> None:
         """Lets the next append find out whether there is space again."""
         self._space_timer = None
@@ -246,10 +257,12 @@ class Engine:
         self._schedule()
 
     # --- for the desk and the links -------------------------------------------------------------------------------
-    def propose(self, origin: object, proposal: Proposal, ordered: bool) -> None:
+    def propose(self, origin: Connection, proposal: Proposal, ordered: bool) -> None:
         deliver = proposal.on_done
 
         def queue(outcome: Outcome) -> None:
+            if ordered and outcome.appended is not Appended.YES:
+                origin.order_broken = True
             self._done.append(partial(deliver, outcome))
 
         proposal.on_done = queue

@@ -42,6 +42,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stops: set[str] = set()  # why reading is stopped; empty: it is not
         self.peer_id: str | None = None
         self.peer_host = ""
+        self.order_broken = False  # an append that was to keep its order failed (SAFETY C4)
         self.closed = False
 
     # --- the transport's side -----------------------------------------------------------------------------------

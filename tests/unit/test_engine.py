@@ -1,0 +1,201 @@
+"""The engine over a log in memory, one member, a real socket: full disks, dead disks, order, back-pressure, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.client import LedgerClient, NotAppended, OutcomeUnknown
+from node.config import load
+from node.engine.engine import EXIT_CRASHED, Engine
+from node.engine.quota import ENTRIES_MAX, REQUESTS_MAX, Quota
+from node.protocol.codes import FlushMode, RequestCode, ResponseCode
+from node.store.log_store import StoreIOError
+from node.store.memory_store import MemoryStore
+from node.transport.connection import Connection, dial
+from node.transport.remoting import Frame
+from node.transport.slab_frames import AppendRequest, decode_append_answer, encode_append
+from tests.conftest import free_ports
+
+Work = Callable[[Engine, LedgerClient], Awaitable[None]]
+
+
+def run(tmp_path: Path, store: MemoryStore, work: Work, flush: FlushMode = FlushMode.SYNC) -> int:
+    """Runs one engine until `work` is done; returns what its process would exit with."""
+
+    async def both() -> int:
+        peers = f"n0-127.0.0.1:{free_ports(1)[0]}"
+        settings = load({"node.id": "n0", "peers": peers, "node.data": str(tmp_path), "node.flush": flush}, None, {})
+        engine = Engine(settings, store)
+        ready = asyncio.Event()
+        running = asyncio.create_task(engine.run(lambda _port: ready.set()))
+        await ready.wait()
+        client = LedgerClient(peers, deadline_s=5.0)
+        try:
+            await work(engine, client)
+        finally:
+            await client.close()
+            engine.stop()
+        return await running
+
+    return asyncio.run(both())
+
+
+def test_a_full_disk_is_said_and_the_engine_stays(tmp_path: Path) -> None:
+    store = MemoryStore()
+
+    async def work(engine: Engine, client: LedgerClient) -> None:
+        await client.append(b"fits")
+        store.full = True
+        with pytest.raises(NotAppended) as caught:
+            await client.append(b"does not fit")
+        assert caught.value.code is ResponseCode.DISK_FULL
+        state = await client.state("n0")
+        assert (state["role"], state["disk"]["full"]) == ("LEADER", True)
+        assert [alarm["code"] for alarm in state["alarms"]] == ["disk_full"]
+        assert [entry.body for entry in await client.read(0, 10)] == [b"fits"]
+        store.full = False
+        await _until(lambda: not engine.replica.member.disk_full)
+        assert (await client.append(b"fits again")).first_index > 0
+
+    assert run(tmp_path, store, work) == 0
+
+
+def test_a_failed_sync_ends_the_engine_and_says_why(tmp_path: Path) -> None:
+    store = MemoryStore()
+
+    async def work(engine: Engine, client: LedgerClient) -> None:
+        await client.append(b"kept")
+
+        def broken() -> None:
+            raise StoreIOError("fdatasync: input/output error")
+
+        store.on_sync = broken
+        with pytest.raises(OutcomeUnknown):
+            await client.append(b"lost?")
+        assert "input/output error" in engine.reason
+
+    assert run(tmp_path, store, work) == EXIT_CRASHED
+
+
+def test_async_syncs_in_the_background(tmp_path: Path) -> None:
+    store = MemoryStore()
+
+    async def work(_engine: Engine, client: LedgerClient) -> None:
+        index = (await client.append(b"x")).first_index
+        await _until(lambda: store.durable_index >= index)
+
+    assert run(tmp_path, store, work, FlushMode.ASYNC) == 0
+
+
+def test_appends_of_one_turn_become_one_slab(tmp_path: Path) -> None:
+    store = MemoryStore()
+    slabs: list[int] = []
+    write = store.append_as_leader
+
+    def counted(bodies: Any, term: int, magic: int = 1) -> Any:
+        slabs.append(len(bodies))
+        return write(bodies, term, magic)
+
+    store.append_as_leader = counted  # type: ignore[method-assign]
+
+    async def work(_engine: Engine, client: LedgerClient) -> None:
+        await asyncio.gather(*(client.append(b"%d" % number) for number in range(100)))
+        assert 100 in slabs
+
+    assert run(tmp_path, store, work) == 0
+
+
+def test_after_a_failure_ordered_appends_of_that_connection_are_refused(tmp_path: Path) -> None:
+    async def work(engine: Engine, _client: LedgerClient) -> None:
+        answers: dict[int, tuple[int, int]] = {}
+        done = asyncio.Event()
+
+        def answered(_connection: Connection, frame: Frame) -> None:
+            answer = decode_append_answer(frame.body)
+            answers[frame.opaque] = (answer.code, answer.first_index)
+            if len(answers) == 4:
+                done.set()
+
+        connection = Connection(answered, lambda _: None)
+        host, _, port = engine.settings.self_address.rpartition(":")
+        await dial(connection, host, int(port))
+        await _until(lambda: engine.replica.role == "LEADER")
+        requests = [(b"a", -1, True), (b"b", 7777, True), (b"c", -1, True), (b"d", -1, False)]
+        for opaque, (body, expected, ordered) in enumerate(requests):
+            pieces = encode_append(AppendRequest([body], expected, ordered))
+            connection.send_body(RequestCode.FAST_APPEND, 0, opaque, pieces)
+        await asyncio.wait_for(done.wait(), 10)
+        connection.close()
+        assert [answers[opaque][0] for opaque in range(4)] == [200, 408, 408, 200]
+        assert answers[3][1] == answers[0][1] + 1
+
+    assert run(tmp_path, MemoryStore(), work) == 0
+
+
+def test_introspection_and_transfer_from_elsewhere_need_the_token(tmp_path: Path) -> None:
+    async def work(engine: Engine, client: LedgerClient) -> None:
+        await client.append(b"x")
+        (connection,) = engine._connections
+        connection.peer_host = "192.0.2.7"
+        with contextlib.suppress(Exception):
+            assert await client.state("n0") is None
+        answer = await client._links["n0"].ask(RequestCode.INTROSPECT, {"what": "state"}, 5)
+        assert answer.code() is ResponseCode.UNEXPECTED_MEMBER
+        answer = await client._links["n0"].ask(RequestCode.LEADERSHIP_TRANSFER, {}, 5)
+        assert answer.code() is ResponseCode.UNEXPECTED_MEMBER
+        engine.desk._token = "secret"
+        answer = await client._links["n0"].ask(RequestCode.INTROSPECT, {"what": "state", "token": "secret"}, 5)
+        assert answer.values["self_id"] == "n0"
+
+    assert run(tmp_path, MemoryStore(), work) == 0
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never became so")
+
+
+class Reader:
+    """What the quota sees of a connection."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def stop_reading(self, why: str) -> None:
+        self.stopped = True
+
+    def resume_reading(self, why: str) -> None:
+        self.stopped = False
+
+
+def test_a_connection_over_its_limit_is_not_read_from_until_below_half() -> None:
+    quota, greedy, modest = Quota(), Reader(), Reader()
+    for _ in range(REQUESTS_MAX):
+        quota.take(greedy, 1, 10)
+    assert not greedy.stopped
+    quota.take(greedy, 1, 10)
+    quota.take(modest, 1, 10)
+    assert (greedy.stopped, modest.stopped) == (True, False)
+    for given in range(REQUESTS_MAX + 1):
+        assert greedy.stopped == (given <= REQUESTS_MAX // 2)
+        quota.give(greedy, 1, 10)
+    assert not greedy.stopped
+
+
+def test_a_node_over_its_limit_stops_whoever_asks_for_more() -> None:
+    quota, readers = Quota(), [Reader() for _ in range(6)]
+    for reader in readers:
+        quota.take(reader, ENTRIES_MAX, 10)
+    assert [reader.stopped for reader in readers] == [False, False, False, False, True, True]
+    for reader in readers:
+        quota.give(reader, ENTRIES_MAX, 10)
+    assert not any(reader.stopped for reader in readers)

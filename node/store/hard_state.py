@@ -16,7 +16,7 @@ from node.store.log_store import HardState, StoreFull, StoreIOError, StoreRefuse
 
 CURRTERM = "currterm"
 HARDSTATE = "hardstate"
-_TOLD_HOW = "this store has entries, so its term is not guessed: run `quorumscope store repair --set-term`"
+_TOLD_HOW = "this store has entries, so its term is not guessed: run `python -m node.store.repair DIR --set-term N`"
 
 
 def format_currterm(term: int, voted_for: str | None) -> bytes:

@@ -99,7 +99,9 @@ def open_directory(
         hard = _settle_voter_state(hard, recovered, slot, flush, boot)
         save_hard_state(directory, hard)
         if found is None:
-            found = replace(fresh, sealed_from=sealed_from)
+            found = fresh
+        if found is fresh or found.sealed_from != sealed_from:
+            found = replace(found, sealed_from=sealed_from)
             write_identity(directory, found)
         archive = TruncationArchive(directory)
         return Opened(directory, found, sealed_from, hard, recovered, data, index, archive, checkpoint, lock, boot)

@@ -213,7 +213,8 @@ class Recovery:
             file = self._data.find(at.pos)
             raise StoreCorrupt(
                 f"entry {at.index} at position {at.pos} ({file.path if file else 'no file'}) is corrupt: "
-                f"{walk.stop.detail}; durable index {durable}. Restore it from a peer (`quorumscope store repair`)"
+                f"{walk.stop.detail}; durable index {durable}. "
+                "Restore the file from a peer, or empty the directory and let the node rejoin"
             )
         archived = 0
         if ending is not Ending.CLEAN:

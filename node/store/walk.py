@@ -145,7 +145,7 @@ class Walk:
                 detail = "its body does not match its CRC" if body_crc != true_crc else "its chain does not continue"
                 break
             elif at >= cursor.sealed_from:
-                problem, detail = "crc_invalid", "it is unsealed: a Java node wrote here (`store adopt` takes it back)"
+                problem, detail = "crc_invalid", "it is unsealed: a Java node wrote here (`node.store.repair --adopt`)"
                 break
             chunk.units.append(INDEX_UNIT.pack(magic, pos, size, at, at_term))
             if chunk.first_term < 0:

@@ -119,7 +119,7 @@ def test_an_unreadable_hard_state_is_never_taken_for_term_0(tmp_path: Path) -> N
         path.unlink()
         if damaged is not None:
             path.write_bytes(damaged)
-        with pytest.raises(StoreRefused, match="repair --set-term"):
+        with pytest.raises(StoreRefused, match="repair DIR --set-term"):
             open_store(tmp_path)
         path.touch()
     path.write_bytes(sound)

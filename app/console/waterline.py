@@ -234,6 +234,8 @@ def subtitle(view: Json, member: Json) -> tuple[str, str]:
     if member["id"] == view["leader_id"]:
         return f"leading for {fmt.age(view['leader_since'], now)}" if view["leader_since"] else "leading", ""
     dispatcher = member["dispatcher"]
+    if dispatcher is None and member["is_java"]:
+        return "DLedger: durable and committed are not reported", ""
     if dispatcher is None:
         return ("its leader is unknown" if view["leader_id"] is None else "no word from the leader"), ""
     text = f"{dispatcher['state']} {fmt.age(dispatcher.get('since'), now)}"

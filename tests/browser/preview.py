@@ -1,8 +1,9 @@
-"""The group page over prepared views, for looking at: `python -m tests.browser.preview [PORT]`, then /healthy, /degraded …"""
+"""The group page over prepared views, for looking at: `python -m tests.browser.preview [PORT]`, then /degraded."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
 
 import uvicorn
@@ -31,7 +32,11 @@ def history(request: Request) -> Response:
     """An hour with a replica that falls behind, a gap, and some events."""
     until = int(datetime.now(NOW.tzinfo).timestamp())
     times = list(range(until - 3600, until, 10))
-    bumps = {"n0": lambda n: 0, "n1": lambda n: n % 5, "n2": lambda n: max(0, (n - 150)) ** 2 * 2}
+    bumps: dict[str, Callable[[int], int]] = {
+        "n0": lambda n: 0,
+        "n1": lambda n: n % 5,
+        "n2": lambda n: max(0, (n - 150)) ** 2 * 2,
+    }
     replicas = {}
     for node_id, bump in bumps.items():
         lag = [None if node_id == "n1" and 200 < n < 230 else bump(n) for n in range(len(times))]
@@ -54,7 +59,7 @@ def build() -> Starlette:
         unit = request.query_params.get("unit", "entries")
         context = {
             **fragments.group_context(view, unit),
-            "role": "admin", "viewer": Onlooker(), "csrf_token": "x", "instance": "", "version": "preview", "demo": True,
+            "role": "admin", "viewer": Onlooker(), "csrf_token": "x", "instance": "", "version": "0", "demo": True,
             "at": None, "now": view["as_of"], "range": "1h", "range_s": 3600, "ranges": ("15m", "1h", "1d"),
             "summary": [{"id": "n0", "now": 0, "worst": 12, "samples": 60, "gaps": 0}],
             "history_note": "every sample", "history_events": [],

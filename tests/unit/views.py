@@ -37,7 +37,7 @@ def log(begin: int, applied: int | None, committed: int | None, durable: int | N
 
 def member(node_id: str, marks: Json | None, role: str | None = "FOLLOWER", **more: Any) -> Json:
     number = int(node_id[1:])
-    state = None
+    state: Json | None = None
     if marks is not None:
         state = {
             "self_id": node_id, "role": role, "term": 7, "leader_id": "n0", "flush": "sync", "log": marks,
@@ -90,7 +90,7 @@ def healthy() -> Json:
                 dispatcher=dispatcher(node_id, "APPEND", 8040, transition(8040, "COMPARE", "APPEND")),
             )
         )
-    closures = {"pending": 0, "limit": 10_000, "oldest_age_ms": None, "groups": [], "items": []}
+    closures: Json = {"pending": 0, "limit": 10_000, "oldest_age_ms": None, "groups": [], "items": []}
     return view(members, "n0", 1_204_998, closures=closures, last_completed={"at": ago(1), "took_ms": 0.9})
 
 

@@ -79,6 +79,7 @@ class LeaderElector:
         self._taking: TransferTicket | None = None
         # Checks a ticket that this member itself handed out as leader.
         self.ticket_is_ours: Callable[[TransferTicket], bool] = lambda _ticket: False
+        self._reform_turn = False
         self._timeout_ns = 0
         self._campaign_at = now
         self._draw_timeout(now)
@@ -136,9 +137,13 @@ class LeaderElector:
     def campaign(self, now: int) -> None:
         """The time-out ran out: a pre-vote, if this member may lead at all."""
         member = self._member
-        reform = self._membership.may_reform()
+        voter = member.voter_state is VoterState.VOTER
+        # What is known of the others' states may be old: a voter tries the ordinary way every other time, and learns
+        # from the votes that it gets who is a voter by now.
+        self._reform_turn = not self._reform_turn or not voter
+        reform = self._reform_turn and self._membership.may_reform()
         able = member.may_lead and member.truncating_from is None
-        if not able or not (reform or member.voter_state is VoterState.VOTER):
+        if not able or not (reform or voter):
             if member.role is Role.FOLLOWER:
                 member.change_role(RoleEvent.CAMPAIGN, now, "the leader is silent")
             self._draw_timeout(now)

@@ -229,6 +229,23 @@ def test_when_a_group_may_form_again(
     assert any(m.reform for m in asked) is may
 
 
+def test_a_voter_whose_news_of_the_others_may_be_old_also_tries_the_ordinary_way() -> None:
+    solo = solo_in(VOTER, (1, 1), flush=FlushMode.ASYNC)
+    for peer in ("n1", "n2"):
+        solo.connect(peer, voter_state=REJOINING)
+    tried = []
+    for _ in range(12):
+        requests = [m for _to, m in solo.tick(200) if isinstance(m, VoteRequest)]
+        tried += [requests[0].reform] if requests else []
+    assert tried[:4] == [True, False, True, False]
+    asked: list[VoteRequest] = []
+    while not asked or asked[0].reform:
+        asked = [m for _to, m in solo.tick(200) if isinstance(m, VoteRequest)]
+    (ordinary, _other) = asked
+    solo.receive("n1", VoteResponse(ordinary.seq, 1, VoteResult.ACCEPT, pre=True))
+    assert solo.replica.membership.counts("n1") and not solo.replica.membership.may_reform()
+
+
 def test_forming_again_takes_every_members_vote_and_the_longest_log() -> None:
     cluster = Cluster(3, flush=FlushMode.ASYNC)
     cluster.run(1500 * MS)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from node.consensus.api import MS, Outcome, Proposal, ReadOutcome, Timing, TransferOutcome
+from node.consensus.effects import Event
 from node.protocol.codes import DispatcherState, FlushMode, ResponseCode, Role, VoterState
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.invariants import Invariants
@@ -47,7 +48,8 @@ class Run:
         flush = self.rng.choice((FlushMode.SYNC, FlushMode.SYNC, FlushMode.ASYNC))
         self.cluster = Cluster(size, seed=seed, flush=flush, timing=FAST)
         self.invariants = Invariants(self.cluster)
-        self.cluster.on_event = self.invariants.event
+        self.cluster.on_event = self.event
+        self.voted: str | None = None
         self.loss = self.rng.choice((0.0, 0.02, 0.2))
         self.reorder = self.rng.random() < 0.5
         self.calm = self.rng.choice((0.7, 0.9, 0.97))  # the share of steps without a fault
@@ -56,9 +58,20 @@ class Run:
         self.wiped: str | None = None
         self.small_ring = self.rng.random() < 0.3  # almost everything for a lagging peer comes from the disk
 
+    def event(self, node_id: str, event: Event) -> None:
+        self.invariants.event(node_id, event)
+        if event.kind == "vote" and self.rng.random() < 0.2:
+            self.voted = node_id
+
     # --- steps --------------------------------------------------------------------------------------------------
     def step(self) -> None:
         cluster, rng = self.cluster, self.rng
+        if self.voted is not None:
+            node_id, self.voted = self.voted, None
+            if cluster.nodes[node_id].up and cluster.flush is FlushMode.SYNC:
+                self.stop(node_id)  # who votes and forgets it votes twice (E2)
+                cluster.restart(node_id)
+                cluster.dial()
         quiet: list[Callable[[], None]] = [self.deliver, self.deliver, self.deliver, self.disk, self.disk]
         quiet += [self.propose, self.time, self.time, self.read]
         faults = [self.crash, self.restart, self.restart, self.cut, self.heal, self.heal, self.isolate, self.isolate]

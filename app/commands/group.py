@@ -23,14 +23,19 @@ from app.commands.common import (
     PeersOption,
     Target,
     TokenFileOption,
+    control_get,
     run_async,
     show_json,
     target_of,
 )
 from node.client import Denied, LedgerClient, LedgerError
-from node.protocol.codes import ResponseCode
+from node.protocol.codes import ResponseCode, VoterState
 
 ASK_WITHIN_S: Final = 2.0
+NO_VOTER: Final = {
+    VoterState.FORMING: "it waits for a majority of the new group",
+    VoterState.REJOINING: "it lost history and does not vote before a leader has brought it back",
+}
 COLUMNS: Final = (
     ("id", 4), ("role", 9), ("term", 5), ("begin", 9), ("end", 11), ("durable", 11),
     ("committed", 11), ("applied", 11), ("behind", 9), ("flush", 6), ("address", 0),
@@ -66,12 +71,27 @@ async def ask_group(target: Target) -> dict[str, Any]:
         # A client each: a member that hangs must not hold up the others.
         client = target.client(ASK_WITHIN_S, only=member_id)
         try:
-            return await ask_member(client, member_id, address)
+            member = await ask_member(client, member_id, address)
         finally:
             await client.close()
+        url = target.control_urls.get(member_id)
+        if member["state"] is None and url is not None:
+            why = await asyncio.to_thread(engine_reason, url, target.token)
+            member["reason"] = why or member["reason"]
+        return member
 
     members = await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
     return summary_of(target.group, list(members))
+
+
+def engine_reason(url: str, token: str | None) -> str | None:
+    """Why a member's engine is down, as its control plane, which outlives it, says; None if that is silent too."""
+    try:
+        state = control_get(url, "state", token)
+    except Failure:
+        return None
+    reason = state.get("engine_reason")
+    return f"engine {state['engine']}: {reason}" if reason else None
 
 
 def summary_of(group: str, members: list[dict[str, Any]]) -> dict[str, Any]:
@@ -84,6 +104,9 @@ def summary_of(group: str, members: list[dict[str, Any]]) -> dict[str, Any]:
     if leader is None:
         problems.insert(0, "no member leads")
     for member in members:
+        voter_state = (member["state"] or {}).get("voter_state") or VoterState.VOTER
+        if voter_state != VoterState.VOTER:
+            problems.append(f"{member['id']} is {voter_state}: {NO_VOTER[VoterState(voter_state)]}")
         for alarm in (member["state"] or {}).get("alarms") or []:
             problems.append(f"{member['id']}: {alarm_text(alarm)}")
     return {

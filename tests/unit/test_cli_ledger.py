@@ -34,6 +34,7 @@ class FakeLedger:
     alarms: ClassVar[list[Any]] = []
     fail: ClassVar[Exception | None] = None
     fail_after: ClassVar[int] = 0
+    voter_state: ClassVar[str] = "VOTER"
     transferred: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, peers: Any, **_: Any) -> None:
@@ -66,7 +67,7 @@ class FakeLedger:
             raise Unreachable(f"{node_id} at h:1: Connect call failed ('h', 1)")
         state = state_of(node_id, "LEADER" if node_id == "n1" else "FOLLOWER")
         state["log"]["committed_index"] = len(self.entries) - 1
-        return {**state, "alarms": self.alarms}
+        return {**state, "alarms": self.alarms, "voter_state": self.voter_state}
 
     async def transfer(self, to: str | None, *, if_term: int | None = None, deadline_ms: int = 0) -> dict[str, Any]:
         return self.transferred
@@ -77,7 +78,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeLedger]:
     monkeypatch.setattr("app.commands.common.LedgerClient", FakeLedger)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     FakeLedger.entries, FakeLedger.down, FakeLedger.alarms = [], set(), []
-    FakeLedger.fail, FakeLedger.fail_after = None, 0
+    FakeLedger.fail, FakeLedger.fail_after, FakeLedger.voter_state = None, 0, "VOTER"
     return FakeLedger
 
 
@@ -190,6 +191,28 @@ def test_an_alarm_is_a_finding(ledger: type[FakeLedger], capsys: pytest.CaptureF
     ledger.alarms = [{"kind": "diverged", "detail": "n2 refused a truncation"}]
     assert run(["status", *ON]) == 1
     assert "! n0: n2 refused a truncation" in capsys.readouterr().out
+
+
+def test_a_member_that_does_not_vote_is_a_finding(ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]) -> None:
+    ledger.voter_state = "REJOINING"
+    assert run(["status", *ON]) == 1
+    assert "! n0 is REJOINING: it lost history" in capsys.readouterr().out
+
+
+def test_a_dead_engine_is_explained_by_its_control_plane(
+    ledger: type[FakeLedger], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = {
+        "group": "g", "engine": "down", "engine_reason": "the disk failed",
+        "peers": [
+            {"id": "n0", "address": "h:1", "control_url": "http://n0"}, {"id": "n1", "address": "h:2"},
+        ],
+    }  # fmt: skip
+    monkeypatch.setattr("app.commands.common.control_get", lambda *_: state)
+    monkeypatch.setattr("app.commands.group.control_get", lambda *_: state)
+    ledger.down = {"n0"}
+    assert run(["status", "--node", "http://n0"]) == 1
+    assert "! n0 does not answer: engine down: the disk failed" in capsys.readouterr().out
 
 
 def test_denied_is_77(ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]) -> None:

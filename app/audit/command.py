@@ -108,15 +108,18 @@ def store_spec(text: str) -> ReplicaSpec:
 
 def cluster_specs(args: AuditArgs, token: str | None) -> list[ReplicaSpec]:
     """The members' control planes, as the console knows them."""
-    url = args.console_url or os.environ.get("QUORUMSCOPE_CONSOLE_URL") or DEFAULT_CONSOLE_URL
+    url = args.console_url or DEFAULT_CONSOLE_URL
     console = ControlPlane(ReplicaSpec("http", url, token=token, ca_file=args.ca_file))
     try:
         listed = console.get_json("/clusters")["items"]
-        found = [c for c in listed if args.cluster in (_cluster(c).get("name"), _cluster(c).get("id"))]
+        found = [one for one in listed if args.cluster in (one["name"], one["id"])]
         if not found:
-            known = ", ".join(sorted(str(_cluster(c).get("name")) for c in listed)) or "none"
+            known = ", ".join(sorted(one["name"] for one in listed)) or "none"
             raise CommandError(USAGE, f"the console knows no cluster {args.cluster!r} (it knows: {known})")
-        members = console.get_json(f"/clusters/{_cluster(found[0])['id']}/view")["members"]
+        if len(found) > 1:
+            ids = ", ".join(one["id"] for one in found)
+            raise CommandError(USAGE, f"{len(found)} clusters are called {args.cluster!r}; name one by its id: {ids}")
+        members = found[0]["members"]
     except ControlError as error:
         code = DENIED if error.status in (401, 403) else UNDETERMINED
         raise CommandError(code, f"{error}") from None
@@ -124,17 +127,8 @@ def cluster_specs(args: AuditArgs, token: str | None) -> list[ReplicaSpec]:
         raise CommandError(UNREACHABLE, f"the console: {error}") from None
     finally:
         console.close()
-    node_token = os.environ.get("QUORUMSCOPE_NODE_TOKEN", token)
-    return [
-        ReplicaSpec("http", m["control_url"], m["id"], node_token, args.ca_file, args.group)
-        for m in members
-        if m.get("control_url")
-    ]
-
-
-def _cluster(row: dict[str, Any]) -> dict[str, Any]:
-    inner = row.get("cluster", row)
-    return inner if isinstance(inner, dict) else row
+    # The token is the console's; it must not travel on to the nodes. Nodes that ask for one are named with --node.
+    return [ReplicaSpec("http", m["control_url"] or "", m["id"], None, args.ca_file, args.group) for m in members]
 
 
 def _follow(directory: Path, job: subprocess.Popen[bytes], args: AuditArgs) -> int:

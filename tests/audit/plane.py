@@ -30,6 +30,8 @@ class Plane:
     lie_digest: str | None = None
     truncations: list[dict[str, Any]] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    clusters: list[dict[str, Any]] = field(default_factory=list)
+    tokens: set[str | None] = field(default_factory=set)
     url: str = ""
 
     def segments(self) -> list[dict[str, Any]]:
@@ -87,12 +89,15 @@ def _handler(plane: Plane) -> type[BaseHTTPRequestHandler]:
             path = parts.path.removeprefix("/api/v1")
             query = {key: values[0] for key, values in parse_qs(parts.query).items()}
             plane.requests.append(f"{path} {self.headers.get('Range', '')}".strip())
+            plane.tokens.add(self.headers.get("Authorization"))
             if plane.token is not None and self.headers.get("Authorization") != f"Bearer {plane.token}":
                 self.answer(401, b'{"title": "a token is needed"}')
             elif path == "/state":
                 self.json(plane.state())
             elif path == "/segments":
                 self.json({"items": plane.segments(), "next": None})
+            elif path == "/clusters":
+                self.json({"items": plane.clusters, "next": None})
             elif path == "/truncations":
                 self.json({"items": plane.truncations, "next": None})
             elif path == "/digests":

@@ -198,3 +198,18 @@ def test_one_node_named_twice_and_two_groups_are_usage_errors(
         planes[1].group = "other"
         assert command.run(AuditArgs(nodes=(planes[0].url, planes[1].url), depth="chain")) == 64
     assert "not of one group" in capsys.readouterr().err
+
+
+def test_a_cluster_is_what_the_console_knows_and_its_token_stays_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with served(build(tmp_path)) as planes:
+        members = [{"id": plane.node_id, "control_url": plane.url} for plane in planes]
+        planes[0].clusters = [{"id": "c1", "name": "orders", "members": members}]
+        more = {"cluster": "orders", "console_url": planes[0].url, "token": "console-token"}
+        code, result = run(capsys, **more)
+        assert (code, [one["id"] for one in result["replicas"]]) == (0, ["n0", "n1", "n2"])
+        assert planes[0].tokens == {"Bearer console-token", None}
+        assert planes[1].tokens == {None}
+        assert run(capsys, **{**more, "cluster": "other"})[0] == 64
+        assert run(capsys, **{**more, "console_url": "http://127.0.0.1:9"})[0] == 69

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 from node.config import Settings
 from node.control.problems import Problem
 from node.protocol.codes import ResponseCode
-from node.store.log_store import StoreError
+from node.store.log_store import StoreError, StoreRefused
 from node.store.reader import StoreReader
 
 Result = TypeVar("Result")
 Json = dict[str, Any]
+IDENTITY_FILE = "quorumscope.json"
 
 
 class LogFiles:
@@ -26,8 +27,6 @@ class LogFiles:
 
     def __init__(self, settings: Settings) -> None:
         self.directory = settings.store_directory
-        self.data_file_size = settings.store.mapped_file_size_for_entry_data_bytes
-        self.index_file_size = settings.store.mapped_file_size_for_entry_index_bytes
         self.reader: StoreReader | None = None
         self.lock = asyncio.Lock()
 
@@ -38,13 +37,13 @@ class LogFiles:
 
     def in_thread(self, work: Callable[[StoreReader], Result], upto_index: int | None) -> Result:
         try:
+            if self.reader is not None and self.reader.is_java and (self.directory / IDENTITY_FILE).exists():
+                self.reader = None  # opened before the engine had written whose store it is
             if self.reader is None:
-                self.reader = StoreReader(
-                    self.directory, data_file_size=self.data_file_size, index_file_size=self.index_file_size
-                )
+                self.reader = StoreReader(self.directory)
             self.reader.refresh(upto_index)
             return work(self.reader)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, StoreRefused) as error:
             self.reader = None
             raise Problem(503, "No log yet", f"The store at {self.directory} cannot be read: {error}") from None
         except StoreError as error:

@@ -1,0 +1,161 @@
+"""A control plane with a token and names of its own, in this process: who may ask, before any engine is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from node.config import ConfigError, load, parse_node_arguments
+from node.control.app import create_app
+from node.control.bulk import parse_range
+from node.control.operations import KEPT_MAX, Operations
+from node.control.problems import Problem
+
+TOKEN = "a-token-of-sixteen-or-more"
+BASE = "http://127.0.0.1:8431"
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def client(tmp_path: Path, **control: Any) -> httpx2.AsyncClient:
+    chosen = {"node.id": "n0", "node.data": str(tmp_path), "peers": "n0-127.0.0.1:1", **control}
+    app = create_app(load(chosen, environ={}))
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=BASE)
+
+
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("path", "authorization", "status"),
+    [
+        ("/api/v1", None, 401),
+        ("/api/v1/state", None, 401),
+        ("/metrics", None, 401),
+        ("/api/v1", "Bearer wrong-token-wrong-token", 401),
+        ("/api/v1", f"Basic {TOKEN}", 401),
+        ("/api/v1", "Bearer ü", 401),
+        ("/api/v1", f"Bearer {TOKEN}", 200),
+        ("/api/v1/state", f"bearer {TOKEN}", 200),
+        ("/healthz", None, 200),
+        ("/readyz", None, 503),
+        ("/leaderz", None, 503),
+    ],
+)
+def test_the_token(tmp_path: Path, path: str, authorization: str | None, status: int) -> None:
+    async def work() -> None:
+        headers = [(b"authorization", authorization.encode())] if authorization is not None else []
+        async with client(tmp_path, **{"control.token_file": str(token_file(tmp_path))}) as asking:
+            assert (await asking.get(path, headers=headers)).status_code == status
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8431", 200),
+        ("localhost", 200),
+        ("[::1]:1", 200),
+        ("node.example", 200),
+        ("evil.example", 421),
+        ("[", 421),
+    ],
+)
+def test_the_host(tmp_path: Path, host: str, status: int) -> None:
+    async def work() -> None:
+        async with client(tmp_path, **{"control.allowed_hosts": "node.example"}) as asking:
+            assert (await asking.get("/api/v1", headers={"host": host})).status_code == status
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "missing", [{}, {"control.token_file": "yes"}, {"control.tls_cert_file": "c", "control.tls_key_file": "k"}]
+)
+def test_beyond_loopback_needs_token_and_tls(tmp_path: Path, missing: dict[str, str]) -> None:
+    flags = ["--id", "n0", "--peers", "n0-127.0.0.1:1", "--control", "0.0.0.0:8431"]
+    for key, value in missing.items():
+        flags += ["--set", f"{key}={token_file(tmp_path) if value == 'yes' else value}"]
+    with pytest.raises(ConfigError, match="beyond loopback"):
+        parse_node_arguments(flags, {})
+
+
+def test_without_engine_and_log_nothing_is_invented(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with client(tmp_path) as asking:
+            state = (await asking.get("/api/v1/state")).json()
+            assert state["engine"] == "down" and set(state["log"].values()) == {None}
+            assert "nothing answers" in state["engine_reason"]
+            (tmp_path / "engine-refused.json").write_text('{"reason": "the lock is held", "at": "", "command": ""}')
+            assert (await asking.get("/api/v1/state")).json()["engine_reason"] == "the lock is held"
+            for path in ("entries", "entries/1", "segments", "digests", "truncations"):
+                assert (await asking.get(f"/api/v1/{path}")).status_code == 503, path
+            sent = await asking.post("/api/v1/entries", json={"entries": ["x"]})
+            assert sent.status_code == 503 and sent.json()["outcome"] == "not_appended"
+            assert (await asking.post("/api/v1/leadership-transfer", json={})).status_code == 503
+            gauges = (await asking.get("/metrics")).text
+            assert 'quorumscope_engine{state="down"} 1.0' in gauges and "quorumscope_term 0" not in gauges
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("asked", "end", "found"),
+    [
+        (None, 100, (0, 99)),
+        (None, 0, (0, -1)),
+        ("bytes=0-9", 100, (0, 9)),
+        ("bytes=90-", 100, (90, 99)),
+        ("bytes=90-500", 100, (90, 99)),
+        ("bytes=100-", 100, None),
+        ("bytes=9-3", 100, None),
+        ("bytes=-5", 100, None),
+        ("bytes=0-1,4-5", 100, None),
+        ("lines=0-1", 100, None),
+        (f"bytes=0-{1 << 40}", 1 << 40, (0, (16 << 20) - 1)),
+    ],
+)
+def test_ranges(asked: str | None, end: int, found: tuple[int, int] | None) -> None:
+    if found is not None:
+        assert parse_range(asked, end) == found
+    else:
+        with pytest.raises(Problem) as refused:
+            parse_range(asked, end)
+        assert refused.value.status == 416 and refused.value.headers["content-range"] == f"bytes */{end}"
+
+
+def test_operations_are_bounded_and_always_end() -> None:
+    async def fails() -> dict[str, Any]:
+        raise OSError("gone")
+
+    async def done() -> dict[str, Any]:
+        return {"state": "done", "outcome": {}}
+
+    async def work() -> None:
+        operations = Operations()
+        first = operations.start("transfer", "k", "", fails)
+        assert operations.start("transfer", "k", "", done) is first
+        await asyncio.gather(*operations.tasks)
+        assert first["state"] == "unknown" and "gone" in first["problem"]["detail"]
+        for _ in range(KEPT_MAX + 50):
+            operations.start("transfer", None, "", done)
+            await asyncio.gather(*operations.tasks)
+        assert len(operations.kept) <= KEPT_MAX + 1
+        with pytest.raises(Problem):
+            operations.get(first["id"])
+        assert operations.start("transfer", "k", "", done)["id"] != first["id"], "a forgotten key is free again"
+        await operations.close()
+
+    run(work())

@@ -180,15 +180,18 @@ class Console:
             for key, one in sorted(found.items())
         ]
         row = await self.clusters_kept.save(name, str(state["group"]), members)
-        known = self.watches.pop(row.id, None)
+        known = self.watches.get(row.id)
+        if known is not None and known.follow(row.name, {one.node_id: one.control_url for one in row.nodes}):
+            return known.assemble()
+        fresh = self.watch(row)
         if known is not None:
             await known.stop()
-        return self.watch(row).view
+        return fresh.view
 
     async def rename_cluster(self, cluster_id: str, name: str) -> Json:
         watch = self.watch_of(cluster_id)
         await self.clusters_kept.rename(cluster_id, name)
-        watch.info = ClusterInfo(watch.info.id, name, watch.info.group)
+        watch.rename(name)
         return watch.assemble()
 
     async def remove_cluster(self, cluster_id: str) -> None:

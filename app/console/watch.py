@@ -60,6 +60,18 @@ class Watch:
     async def stop(self) -> None:
         await asyncio.gather(*(one.stop() for one in self.pollers.values()))
 
+    def rename(self, name: str) -> None:
+        self.info = ClusterInfo(self.info.id, name, self.info.group)
+
+    def follow(self, name: str, control_urls: dict[str, str | None]) -> bool:
+        """Takes over a name and addresses; False when the members differ, and a new watch is needed."""
+        if set(control_urls) != set(self.pollers):
+            return False
+        self.rename(name)
+        for node_id, url in control_urls.items():
+            self.pollers[node_id].sample.control_url = url
+        return True
+
     def node_events(self, node_id: str, items: list[Json]) -> None:
         self.on_events(self.info.id, node_id, items)
 

@@ -241,8 +241,8 @@ class Membership:
         """The whole group elected the longest log among all: whoever took part is a voter again."""
         member = self._member
         self._reform_vote = None
-        if member.voter_state is VoterState.VOTER:
-            return
-        self._become(VoterState.VOTER, "the whole group formed again from its longest log", now, vote_floor=member.term)
+        if member.voter_state is not VoterState.VOTER:
+            reason = "the whole group formed again from its longest log"
+            self._become(VoterState.VOTER, reason, now, vote_floor=member.term)
         text = "no quorum of voters was left after a loss of unsynced writes; acknowledged entries may be gone"
         member.alarm("group_reformed", text, now)

@@ -31,8 +31,3 @@ def committable(watermarks: Iterable[int], committed_index: int, own_term_from: 
     """The new committed index, or None: only past the old one, and only at an entry of the leader's own term."""
     index = quorum_value(watermarks)
     return index if index > committed_index and index >= own_term_from else None
-
-
-def standing(values: Iterable[int], at_least: int) -> int:
-    """How many values reach `at_least`."""
-    return sum(1 for value in values if value >= at_least)

@@ -13,6 +13,7 @@ from app.console.settings import ROOT
 
 VENDOR = ROOT / "static" / "vendor"
 MANIFEST = json.loads((VENDOR / "manifest.json").read_text())
+TESTS_VENDOR = ROOT / "tests" / "browser" / "vendor"
 TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
 
 
@@ -20,6 +21,11 @@ TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
 def test_a_vendored_file_is_what_was_published(entry: dict[str, str]) -> None:
     assert hashlib.sha256((VENDOR / entry["file"]).read_bytes()).hexdigest() == entry["sha256"]
     assert entry["version"] and entry["license"] and entry["package"]
+
+
+def test_the_accessibility_checker_is_what_was_published() -> None:
+    (entry,) = json.loads((TESTS_VENDOR / "manifest.json").read_text())["files"]
+    assert hashlib.sha256((TESTS_VENDOR / entry["file"]).read_bytes()).hexdigest() == entry["sha256"]
 
 
 def test_nothing_is_vendored_that_the_manifest_does_not_name() -> None:

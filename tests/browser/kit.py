@@ -1,0 +1,130 @@
+"""The real console on a real port, over a fake group, for a real browser.
+
+The server runs in a thread with a loop of its own; `frozen()` blocks that loop, as a stopped process would: sockets
+stay open and nothing answers. Tests change the fake group directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from app.console.app import create_app
+from app.console.server import bind, make_server
+from app.console.settings import ConsoleSettings, Seed
+from app.security.links import issue
+from tests.conftest import free_ports
+from tests.prepare import find_chromium
+from tests.unit.console_kit import migrated
+from tests.unit.fake_control import FakeGroup
+
+START_S = 20.0
+
+
+class Console:
+    """A running console; `group` is None when real control planes are watched."""
+
+    def __init__(self, place: Path, seed: str, group: FakeGroup | None) -> None:
+        self.group = group
+        self.db = f"sqlite:///{place / 'console.db'}"
+        (place / "console.db").write_bytes(migrated())
+        port = free_ports(1)[0]
+        settings = ConsoleSettings(db_url=self.db, port=port, seeds=(Seed(seed),), sample_interval_ms=100)
+        self.url = settings.url
+        self.app = create_app(settings, transport=group)
+        self.server = make_server(settings, self.app)
+        self.listener = bind(settings.host, settings.port)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]}, daemon=True)
+
+    def start(self) -> None:
+        ready = threading.Event()
+        startup = self.server.startup
+
+        async def announced(*args: Any, **kwargs: Any) -> None:
+            await startup(*args, **kwargs)
+            self.loop = asyncio.get_running_loop()
+            ready.set()
+
+        self.server.startup = announced  # type: ignore[method-assign]
+        self.thread.start()
+        assert ready.wait(START_S), "the console did not start"
+
+    def stop(self) -> None:
+        self.server.handle_exit(signal.SIGTERM, None)
+        self.thread.join(START_S)
+        assert not self.thread.is_alive(), "the console did not stop"
+        self.listener.close()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        held, thaw = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            thaw.wait(60)
+
+        self.loop.call_soon_threadsafe(hold)
+        assert held.wait(START_S)
+        try:
+            yield
+        finally:
+            thaw.set()
+
+    def link(self, name: str, role: str) -> str:
+        """Issued by a thread of its own: this one may have the browser's loop."""
+        made: list[str] = []
+        worker = threading.Thread(target=lambda: made.append(issue(self.db, name, role)))
+        worker.start()
+        worker.join(START_S)
+        return self.url + made[0]
+
+
+@contextmanager
+def running_console(
+    place: Path, seed: str = "http://127.0.0.1:8431", group: FakeGroup | None = None
+) -> Iterator[Console]:
+    console = Console(place, seed, group)
+    console.start()
+    try:
+        yield console
+    finally:
+        console.stop()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visitor:
+    """A signed-in person at a browser; `complaints` is what the browser wrote to its console."""
+
+    def __init__(self, browser: Browser, console: Console, role: str = "admin", **context: Any) -> None:
+        self.console = console
+        self.context: BrowserContext = browser.new_context(base_url=console.url, **context)
+        self.complaints: list[str] = []
+        self.page = self.tab()
+        self.page.goto(console.link(f"{role}-{id(self)}", role))
+        self.page.get_by_role("main").get_by_role("button").click()
+        self.page.wait_for_url(console.url + "/")
+
+    def tab(self) -> Page:
+        page = self.context.new_page()
+        page.on("console", lambda one: self.complaints.append(one.text) if one.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        return page
+
+    def leave(self) -> None:
+        self.context.close()

@@ -1,0 +1,70 @@
+"""A group that is looked at again and again, half a second apart, while a test changes what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from app.console.aggregate import ClusterInfo, group_view, lag_entries
+from app.console.problems import classify
+from app.console.recall import Recall
+from app.console.sampler import NodeSample
+from app.console.verdict import conclude
+from tests.unit.fake_control import FakeGroup, FakeNode
+
+T0 = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+Json = dict[str, Any]
+
+
+@dataclass
+class Story:
+    """A group that is looked at again and again; `step` may change it before each look."""
+
+    group: FakeGroup = field(default_factory=FakeGroup)
+    recall: Recall = field(default_factory=Recall)
+    looked: int = 0
+    view: Json = field(default_factory=dict)
+    last: dict[str, tuple[Json, datetime]] = field(default_factory=dict)
+    missed: dict[str, int] = field(default_factory=dict)
+
+    def node(self, node_id: str) -> FakeNode:
+        return self.group.nodes[node_id]
+
+    def sample(self, node: FakeNode, now: datetime) -> NodeSample:
+        if node.alive:
+            self.last[node.id], self.missed[node.id] = (node.state(), now), 0
+        else:
+            self.missed[node.id] = self.missed.get(node.id, 0) + 1
+        one = NodeSample(node.id, "127.0.0.1:1", node.url, added_at=T0, misses=self.missed[node.id])
+        if node.id in self.last:
+            one.state, one.last_seen = self.last[node.id]
+        else:
+            one.problem = "connection refused"
+        if one.leads:
+            one.watermarks, one.dispatchers = self.group.watermarks(node), self.group.dispatchers(node)
+            one.closures = self.group.closures
+        return one
+
+    def look(self, times: int = 1, step: Callable[[], None] = lambda: None) -> Json:
+        """`times` samples, half a second apart."""
+        for _ in range(times):
+            step()
+            now = T0 + timedelta(seconds=self.looked * 0.5)
+            samples = [self.sample(one, now) for one in self.group.nodes.values()]
+            view = group_view(ClusterInfo("demo", "demo", "demo"), samples, now)
+            lags = {one["id"]: lag_entries(view, one) for one in view["members"]}
+            self.recall.observe(view, lags, self.looked * 0.5, now)
+            view["problems"] = classify(view, self.recall, now)
+            conclude(view)
+            self.view, self.looked = view, self.looked + 1
+        return self.view
+
+    def grow(self, **ends: int) -> Callable[[], None]:
+        def step() -> None:
+            for node_id, by in ends.items():
+                self.node(node_id).end += by
+            self.group.committed = sorted(one.end for one in self.group.nodes.values())[1]
+
+        return step

@@ -58,6 +58,7 @@ class Console:
         self.watches: dict[str, Watch] = {}
         self.seed_problems: dict[str, str] = {}
         self.event_queue: asyncio.Queue[tuple[str, str | None, list[Json]]] = asyncio.Queue(EVENT_QUEUE_MAX)
+        self.attaching = asyncio.Lock()
         self.tasks: list[asyncio.Task[None]] = []
 
     # --- life ---
@@ -179,14 +180,16 @@ class Console:
             )
             for key, one in sorted(found.items())
         ]
-        row = await self.clusters_kept.save(name, str(state["group"]), members)
-        known = self.watches.get(row.id)
-        if known is not None and known.follow(row.name, {one.node_id: one.control_url for one in row.nodes}):
-            return known.assemble()
-        fresh = self.watch(row)
-        if known is not None:
-            await known.stop()
-        return fresh.view
+        # One at a time: two seeds of one group must find one row, not make two.
+        async with self.attaching:
+            row = await self.clusters_kept.save(name, str(state["group"]), members)
+            known = self.watches.get(row.id)
+            if known is not None and known.follow(row.name, {one.node_id: one.control_url for one in row.nodes}):
+                return known.assemble()
+            fresh = self.watch(row)
+            if known is not None:
+                await known.stop()
+            return fresh.view
 
     async def rename_cluster(self, cluster_id: str, name: str) -> Json:
         watch = self.watch_of(cluster_id)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app.console.settings import Seed
 from tests.unit.console_kit import run, running
 from tests.unit.fake_control import FakeGroup
 
@@ -22,6 +23,19 @@ def test_one_control_url_finds_the_group(tmp_path: Path) -> None:
             again = await ann.change("POST", "/api/v1/clusters", json={"control_url": "http://127.0.0.1:8433/"})
             assert again.json()["id"] == "demo"
             assert len((await ann.get("/api/v1/clusters")).json()["items"]) == 1
+
+    run(work())
+
+
+def test_seeds_of_one_group_make_one_cluster(tmp_path: Path) -> None:
+    async def work() -> None:
+        seeds = tuple(Seed(f"http://127.0.0.1:{8431 + n}") for n in range(3)) * 2
+        async with running(tmp_path, seeds=seeds) as kit:
+            await kit.watched()
+            await kit.until(lambda: all(one.done() for one in kit.console.tasks[3:]))
+            ann = await kit.person()
+            assert [one["id"] for one in (await ann.get("/api/v1/clusters")).json()["items"]] == ["demo"]
+            assert len(await kit.console.clusters_kept.all()) == 1
 
     run(work())
 

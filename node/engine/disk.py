@@ -2,6 +2,8 @@
 
 Invariants: one thread writes (syncs and truncations never overlap), others read; everything that comes back is handed
 to `done` on the loop. An error of the disk is never retried: it goes to `fail`, which ends the engine (SAFETY S1).
+Measured: a sync on the loop when idle (144 us here) was no faster than one in the thread, and slower on a busy machine:
+there is no such path.
 """
 
 from __future__ import annotations

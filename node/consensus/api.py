@@ -34,6 +34,8 @@ class Timing:
     # A follower's lease of its leader is `election_min_ns`; it campaigns after a random time in [min, max).
     election_min_ns: int = 500 * MS
     election_max_ns: int = 1_000 * MS
+    # How long a round waits for answers of connected peers: two durable writes and the way there, also on a busy disk.
+    vote_round_ns: int = 500 * MS
     # Pause before another round of votes.
     vote_retry_min_ns: int = 30 * MS
     vote_retry_max_ns: int = 150 * MS

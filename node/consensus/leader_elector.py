@@ -167,7 +167,7 @@ class LeaderElector:
     def _open_round(self, now: int, *, pre: bool, term: int, reform: bool, ticket: TransferTicket | None) -> None:
         member = self._member
         needed = len(member.config.peers) if reform else member.quorum
-        ends_at = now + self._timing.vote_retry_max_ns
+        ends_at = now + self._timing.vote_round_ns
         this = Round(pre, term, member.next_seq(), ends_at, needed, reform, ticket)
         this.results[member.self_id] = VoteResult.ACCEPT
         self._round = this
@@ -200,8 +200,8 @@ class LeaderElector:
             self._passed(this, now)
         elif parsed is ParseResult.REVOTE_IMMEDIATELY:
             self._open_round(now, pre=this.pre, term=this.term, reform=this.reform, ticket=this.ticket)
-        elif len(this.results) == len(member.config.peers):
-            self._close_round(now)
+        elif self._membership.connected() <= this.results.keys():
+            self._close_round(now)  # whoever is not connected will not answer
 
     def _passed(self, this: Round, now: int) -> None:
         self._round = None

@@ -138,6 +138,10 @@ class Membership:
         """Whether that peer's votes and acks have a share in a quorum."""
         return self.peers[peer_id].counts
 
+    def connected(self) -> set[str]:
+        """The peers that can answer now."""
+        return {peer_id for peer_id, peer in self.peers.items() if peer.connected}
+
     # --- FORMING ------------------------------------------------------------------------------------------------
     def _try_forming(self, now: int) -> None:
         """VOTER with a quorum of equally new members; REJOINING where the group already has a history."""

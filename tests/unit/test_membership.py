@@ -233,8 +233,8 @@ def test_a_voter_whose_news_of_the_others_may_be_old_also_tries_the_ordinary_way
     solo = solo_in(VOTER, (1, 1), flush=FlushMode.ASYNC)
     for peer in ("n1", "n2"):
         solo.connect(peer, voter_state=REJOINING)
-    tried = []
-    for _ in range(12):
+    tried: list[bool] = []
+    for _ in range(30):
         requests = [m for _to, m in solo.tick(200) if isinstance(m, VoteRequest)]
         tried += [requests[0].reform] if requests else []
     assert tried[:4] == [True, False, True, False]

@@ -28,6 +28,7 @@ FAST = Timing(
     heartbeat_ns=20 * MS,
     election_min_ns=80 * MS,
     election_max_ns=160 * MS,
+    vote_round_ns=80 * MS,
     vote_retry_min_ns=10 * MS,
     vote_retry_max_ns=40 * MS,
     push_timeout_ns=120 * MS,

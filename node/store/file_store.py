@@ -77,6 +77,7 @@ class FileStore(LogStore):
         self.durable_index = self.end_index
         self.recovered_commit_index = found.committed_index
         self.cuts = 0
+        self._cutting = False
         self.failed = False
         self._data = opened.data
         self._index = opened.index
@@ -207,9 +208,10 @@ class FileStore(LogStore):
             return self.base if index < 0 or self.base.term != UNKNOWN_TERM else None
         if not self.begin_index <= index <= self.end_index:
             return None
-        recent = self._ring.meta(index)
-        if recent is not None:
-            return recent
+        return self._ring.meta(index) or self._stored_meta(index)
+
+    def _stored_meta(self, index: int) -> EntryMeta:
+        """From the files alone, so that a thread may ask."""
         _, entry = find_record(self._data, self._index, index)
         if entry.chain_crc or entry.body_crc:
             return EntryMeta(index, entry.term, entry.chain_crc)
@@ -225,10 +227,10 @@ class FileStore(LogStore):
         return find_record(self._data, self._index, index)[1]
 
     def recent_slab(self, first_index: int, max_bytes: int) -> Slab | None:
-        return self._ring.piece_of(first_index, max_bytes)
+        return self._ring.piece_of(first_index, max_bytes) if first_index >= self.begin_index else None
 
     def term_start(self, index: int) -> int:
-        return self._terms.start_of(index)
+        return self._terms.start_of(index, self.begin_index)
 
     def last_index_of_term(self, term: int) -> int:
         return self._terms.last_index_of(term, self.begin_index, self.end_index)
@@ -243,7 +245,7 @@ class FileStore(LogStore):
         self._committed, self._applied = committed_index, applied_index
 
     def prepare_sync(self) -> SyncTicket | None:
-        if self.durable_index >= self.end_index and not self._data.dirty:
+        if self._cutting or (self.durable_index >= self.end_index and not self._data.dirty):
             return None
         unsynced_index_bytes = (self.end_index - self._index_durable) * INDEX_UNIT_BYTES
         return self._ticket(with_index=unsynced_index_bytes > _INDEX_UNSYNCED_BYTES_MAX, force_slot=False)
@@ -253,7 +255,8 @@ class FileStore(LogStore):
         last = self._checkpoint.last
         end = self.end_index
         known = (end, min(self._committed, end), min(self._applied, end), end)
-        if last and known == (last.durable_index, last.committed_index, last.applied_index, last.index_durable):
+        said = (last.durable_index, last.committed_index, last.applied_index, last.index_durable) if last else None
+        if self._cutting or known == said:
             return None
         return self._ticket(with_index=True, force_slot=True)
 
@@ -305,15 +308,16 @@ class FileStore(LogStore):
     def read_slab(self, first_index: int, max_bytes: int) -> Slab:
         if not self.begin_index <= first_index <= self.end_index:
             raise KeyError(first_index)
-        slab = read_raw_slab(self._data, self._index, first_index, self.end_index, max_bytes)
-        before = self.base if first_index == self.begin_index else self.meta(first_index - 1)
-        prev_chain = before.chain if before is not None else None
+        cuts = self.cuts
         try:
+            slab = read_raw_slab(self._data, self._index, first_index, self.end_index, max_bytes)
+            before = self.base if first_index == self.begin_index else self._stored_meta(first_index - 1)
+            prev_chain = before.chain
             last_chain = verify_slab(slab, prev_chain, bodies=True)
-        except EntryError as error:
-            raise StoreCorrupt(
-                f"entries {slab.first_index}..{slab.last_index} at position {slab.pos}: {error}"
-            ) from error
+        except (EntryError, StoreCorrupt) as error:
+            if cuts != self.cuts or first_index < self.begin_index:
+                raise KeyError(first_index) from error  # it was cut or trimmed while this read: no damage
+            raise StoreCorrupt(f"read from entry {first_index} on: {error}") from error
         return replace(slab, prev_chain=prev_chain, last_chain=last_chain)
 
     def truncate(self, cut_index: int, record: TruncationRecord) -> None:
@@ -321,7 +325,16 @@ class FileStore(LogStore):
             raise EntryError(f"a cut at {cut_index} is outside {self.begin_index}..{self.end_index}")
         last = self._mark_before(cut_index)
         self._archive.add(replace(record, from_index=cut_index, to_index=self.end_index), self._raw(cut_index))
+        self._cutting = True  # until this returns, no group commit may name what is being cut
         self.cuts += 1
+        try:
+            self._cut(last, cut_index)
+        finally:
+            self.cuts += 1
+            self._cutting = False
+
+    def _cut(self, last: Mark, cut_index: int) -> None:
+        """Lowers the slots, zeroes, syncs; then the log ends at `last`."""
         self._durable = last if last.index < self._durable.index else self._durable
         self.durable_index = self._durable.index
         self._index_durable = min(self._index_durable, last.index)
@@ -329,8 +342,8 @@ class FileStore(LogStore):
         self._clear(last.end_pos, self._end_pos, cut_index, self.end_index + 1)
         self._data.sync()
         self._index.sync()
-        self._ring.cut(cut_index)
-        self._terms.cut(cut_index)
+        self._ring = self._ring.cut(cut_index)
+        self._terms = self._terms.cut(cut_index)
         self._unsealed.cut(cut_index)
         self.end_index, self.end_term, self.end_chain, self._end_pos = last.index, last.term, last.chain, last.end_pos
         self.recovered_commit_index = min(self.recovered_commit_index, last.index)
@@ -367,8 +380,6 @@ class FileStore(LogStore):
         self.base, self.begin_index, self._begin_pos = base, begin_index, begin_pos
         self._data.drop_before(begin_pos)
         self._index.drop_before(begin_index * INDEX_UNIT_BYTES)
-        self._terms.drop_before(begin_index)
-        self._ring.drop_before(begin_index)
         self._unsealed.restart(self._begin_cursor())
 
     def close(self) -> None:

@@ -176,7 +176,7 @@ class MemoryStore(LogStore):
         return slab_of(b"".join(parts), first.pos, before.chain if before else None, chain)
 
     def term_start(self, index: int) -> int:
-        return self._terms.start_of(index)
+        return self._terms.start_of(index, self.begin_index)
 
     def last_index_of_term(self, term: int) -> int:
         return self._terms.last_index_of(term, self.begin_index, self.end_index)
@@ -216,7 +216,7 @@ class MemoryStore(LogStore):
 
     def _cut(self, cut_index: int) -> None:
         del self._records[cut_index - self.begin_index :]
-        self._terms.cut(cut_index)
+        self._terms = self._terms.cut(cut_index)
         last = self.meta(cut_index - 1) or self.base
         self.end_index, self.end_term, self.end_chain = last.index, last.term, last.chain
         self._end_pos = self._records[-1].pos + len(self._records[-1].data) if self._records else self._begin_pos
@@ -241,7 +241,6 @@ class MemoryStore(LogStore):
         if base is None:
             raise AssertionError(f"no entry before {keep_from}")
         del self._records[: keep_from - self.begin_index]
-        self._terms.drop_before(keep_from)
         self.base, self.begin_index = base, keep_from
         self._begin_pos = self._records[0].pos
 

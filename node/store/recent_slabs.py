@@ -38,28 +38,15 @@ class RecentSlabs:
             del self._slabs[: self._from], self._firsts[: self._from]
             self._from = 0
 
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._slabs.clear()
-        self._firsts.clear()
-        self._from = self._bytes = 0
-
-    def cut(self, cut_index: int) -> None:
-        """Entries from `cut_index` on are gone; a slab that the cut goes through is shortened."""
-        while len(self._slabs) > self._from and self._firsts[-1] >= cut_index:
-            self._bytes -= len(self._slabs.pop().data)
-            self._firsts.pop()
-        if len(self._slabs) > self._from and self._slabs[-1].last_index >= cut_index:
-            slab = self._slabs[-1]
-            kept = cut_slab(slab, slab.first_index, cut_index - slab.first_index)
-            self._bytes -= len(slab.data) - len(kept.data)
-            self._slabs[-1] = kept
-
-    def drop_before(self, index: int) -> None:
-        """Slabs that end before `index` are gone."""
-        while self._from < len(self._slabs) and self._slabs[self._from].last_index < index:
-            self._bytes -= len(self._slabs[self._from].data)
-            self._from += 1
+    def cut(self, cut_index: int) -> RecentSlabs:
+        """Another ring without the entries from `cut_index` on: cuts happen in a thread, and this one is being read."""
+        kept = RecentSlabs(self._bytes_max)
+        for slab in self._slabs[self._from :]:
+            if slab.last_index < cut_index:
+                kept.add(slab)
+            elif slab.first_index < cut_index:
+                kept.add(cut_slab(slab, slab.first_index, cut_index - slab.first_index))
+        return kept
 
     def _place(self, index: int) -> int:
         """Where in the lists `index` lies, or -1."""

@@ -173,7 +173,7 @@ class SegmentList:
                 segment.path.unlink(missing_ok=True)
             except OSError as error:
                 raise wrap(error, f"removing {segment.path}") from error
-            segment.close()
+            # Not closed here: a thread may be reading from it; the descriptor goes with its last user.
         if starts:
             self._first = min(self._segments, default=0)
             self._last = self._segments[max(self._segments)] if self._segments else None

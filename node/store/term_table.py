@@ -1,12 +1,12 @@
 """The runs of equal terms along a log: how COMPARE finds `xIndex` without touching a record.
 
-Invariants: starts ascend strictly, terms ascend strictly, the first run starts at `begin_index` unless the log is
-empty. The memory it takes depends on the number of terms, never on the number of entries.
+Invariants: starts ascend strictly, terms ascend strictly; runs of entries that were removed from the front stay, so
+what is asked for is clamped to `begin_index`. The memory depends on the number of terms, never on that of entries.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 
 class TermTable:
@@ -26,18 +26,12 @@ class TermTable:
             self.starts.append(index)
             self.terms.append(term)
 
-    def cut(self, cut_index: int) -> None:
-        """Entries from `cut_index` on are gone."""
-        while self.starts and self.starts[-1] >= cut_index:
-            self.starts.pop()
-            self.terms.pop()
-
-    def drop_before(self, begin_index: int) -> None:
-        """Entries before `begin_index` are gone."""
-        number = bisect_right(self.starts, begin_index) - 1
-        if number >= 0:
-            del self.starts[:number], self.terms[:number]
-            self.starts[0] = begin_index
+    def cut(self, cut_index: int) -> TermTable:
+        """Another table without the entries from `cut_index` on: a cut runs in a thread while this is being read."""
+        kept = TermTable()
+        number = bisect_left(self.starts, cut_index)
+        kept.starts, kept.terms = self.starts[:number], self.terms[:number]
+        return kept
 
     def clear(self) -> None:
         """The log is empty."""
@@ -48,13 +42,13 @@ class TermTable:
         """The term of an entry inside the log."""
         return self.terms[bisect_right(self.starts, index) - 1]
 
-    def start_of(self, index: int) -> int:
-        """The first index of the run that `index` lies in."""
-        return self.starts[bisect_right(self.starts, index) - 1]
+    def start_of(self, index: int, begin_index: int) -> int:
+        """The first index held of the run that `index` lies in."""
+        return max(self.starts[bisect_right(self.starts, index) - 1], begin_index)
 
     def last_index_of(self, term: int, begin_index: int, end_index: int) -> int:
         """The last index whose term is <= `term`, or begin_index - 1."""
         number = bisect_right(self.terms, term)
         if number == len(self.terms):
             return end_index
-        return self.starts[number] - 1 if number else begin_index - 1
+        return max(self.starts[number], begin_index) - 1 if number else begin_index - 1

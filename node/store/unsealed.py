@@ -6,6 +6,7 @@ until a base is known.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from dataclasses import replace
 
@@ -24,9 +25,14 @@ class UnsealedChains:
     def __init__(self, data: SegmentList, begin: Cursor) -> None:
         self._data = data
         self._anchors = [begin]
+        self._lock = threading.Lock()
 
     def chain_at(self, index: int) -> int | None:
-        """The chain after entry `index`; None without an anchor."""
+        """The chain after entry `index`; None without an anchor. The loop and a reading thread may both ask."""
+        with self._lock:
+            return self._chain_at(index)
+
+    def _chain_at(self, index: int) -> int | None:
         place = bisect_right(self._anchors, index, key=lambda anchor: anchor.index) - 1
         start = self._anchors[place]
         if start.chain is None:
@@ -44,12 +50,14 @@ class UnsealedChains:
 
     def cut(self, cut_index: int) -> None:
         """Anchors behind a cut are void."""
-        while len(self._anchors) > 1 and self._anchors[-1].index > cut_index:
-            self._anchors.pop()
+        with self._lock:
+            while len(self._anchors) > 1 and self._anchors[-1].index > cut_index:
+                self._anchors.pop()
 
     def restart(self, begin: Cursor) -> None:
         """The log begins later now."""
-        self._anchors = [begin]
+        with self._lock:
+            self._anchors = [begin]
 
 
 def is_unsealed(slab: Slab) -> bool:

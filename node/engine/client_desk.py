@@ -113,6 +113,7 @@ class ClientDesk:
 
     def _fast_read(self, connection: Connection, frame: Frame) -> None:
         request = decode_read(frame.body)
+        self._quota.take(connection, 1, len(frame.body))
         if request.mode is ReadMode.UNSAFE:
             replica = self._driver.replica
             outcome = ReadOutcome(ResponseCode.SUCCESS, replica.committed_index, replica.term)
@@ -123,6 +124,7 @@ class ClientDesk:
     def _read_from(self, connection: Connection, frame: Frame, request: ReadRequest, outcome: ReadOutcome) -> None:
         def done(code: ResponseCode, count: int, records: bytes) -> None:
             replica = self._driver.replica
+            self._quota.give(connection, 1, len(frame.body))
             numbers = (replica.committed_index, request.from_index, replica.store.end_index)
             connection.answer(frame, encode_read_answer(ReadAnswer(code, *numbers, count, records)))
 
@@ -192,6 +194,7 @@ class ClientDesk:
             connection.answer(frame, dump(self._base(fields.values, code, entries=[])))
 
         def found(code: ResponseCode, count: int, records: bytes) -> None:
+            self._quota.give(connection, 1, len(frame.body))
             if code is not ResponseCode.SUCCESS or count == 0:
                 refuse(ResponseCode.INDEX_OUT_OF_RANGE if code is ResponseCode.SUCCESS else code)
                 return
@@ -200,7 +203,7 @@ class ClientDesk:
 
         def confirmed(outcome: ReadOutcome) -> None:
             if outcome.code is not ResponseCode.SUCCESS:
-                refuse(outcome.code)
+                found(outcome.code, 0, b"")
             else:
                 self._reads.committed(begin_index, 1, self._driver.replica.committed_index, found)
 
@@ -209,6 +212,7 @@ class ClientDesk:
         elif begin_index < 0:
             refuse(ResponseCode.INDEX_OUT_OF_RANGE)
         else:
+            self._quota.take(connection, 1, len(frame.body))
             self._driver.read_index(confirmed)
 
     # --- steering and looking -----------------------------------------------------------------------------------

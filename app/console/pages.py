@@ -27,6 +27,7 @@ __all__ = ["LIVE", "install", "router"]
 Json = dict[str, Any]
 router = APIRouter(include_in_schema=False)
 RANGES_S: Final = {"15m": 900, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
+DEFAULT_RANGE: Final = "15m"
 LOG_PAGE: Final = 50
 EVENTS_PAGE: Final = 100
 Unit = Annotated[str, Query(max_length=16)]
@@ -76,11 +77,11 @@ async def group(
     console: ConsoleDep,
     unit: Unit = "entries",
     at: Time = None,
-    window: Annotated[str, Query(alias="range", max_length=8)] = "1h",
+    window: Annotated[str, Query(alias="range", max_length=8)] = DEFAULT_RANGE,
 ) -> Response:
     moment = time_or_none(at, "at")
     view = console.group_view(cluster_id) if moment is None else await console.view_at(cluster_id, moment)
-    window = window if window in RANGES_S else "1h"
+    window = window if window in RANGES_S else DEFAULT_RANGE
     until = utc_now()
     history = await console.history(cluster_id, until - timedelta(seconds=RANGES_S[window]), until, 120)
     context = {

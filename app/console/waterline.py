@@ -107,7 +107,7 @@ def waterline(view: Json, unit: str = "entries") -> Waterline:
     ]
     quorum = view["quorum_index"]
     quorum_x = None if quorum is None or quorum < 0 or leader_end is None else scale.x(leader_end - quorum)
-    logs = [(member["state"] or {}).get("log") or {} for member in view["members"]]
+    logs = [level_log(view, member) for member in view["members"]]
     begins = [log["begin_index"] for log in logs if log.get("begin_index") is not None]
     ends = [log["end_index"] for log in logs if log.get("end_index") is not None]
     whole = (min(begins, default=0), max(ends, default=-1))
@@ -143,7 +143,7 @@ def per_entry(view: Json, unit: str) -> float:
 
 def lane(view: Json, member: Json, leader_end: int | None, scale: Scale, whole: tuple[int, int]) -> Lane:
     """One member's row."""
-    log = (member["state"] or {}).get("log") or {}
+    log = level_log(view, member)
     mark = member["watermark"] or {}
     end = log.get("end_index")
     leads = member["id"] == view["leader_id"]
@@ -171,6 +171,26 @@ def lane(view: Json, member: Json, leader_end: int | None, scale: Scale, whole: 
         width = max(0, end - begin + 1) / span * ZERO_X
         drawn.linear = Bar("linear", round((begin - first) / span * ZERO_X, 3), round(width, 3))
     return drawn
+
+
+def level_log(view: Json, member: Json) -> Json:
+    """A member's marks, brought to the moment of the leader's.
+
+    Nodes are sampled one after the other while the log grows. Where the dispatcher appends, the leader's word counts:
+    such a follower cannot be ahead of its leader, and drawing it so would look like a fork.
+    """
+    log: Json = (member["state"] or {}).get("log") or {}
+    leader_end, end = view["leader_end_index"], log.get("end_index")
+    if leader_end is None or end is None or member["reach"] != "ok" or not appends(member):
+        return log
+    told = (member["watermark"] or {}).get("lag_entries")
+    level = min(end, leader_end) if told is None else leader_end - max(0, told)
+    marks = ("end_index", "durable_index", "committed_index", "applied_index")
+    return log | {name: min(log[name], level) for name in marks if log.get(name) is not None} | {"end_index": level}
+
+
+def appends(member: Json) -> bool:
+    return member["dispatcher"] is not None and member["dispatcher"]["state"] == "APPEND"
 
 
 def draw_marks(drawn: Lane, log: Json, leader_end: int, scale: Scale, dotted: bool) -> None:
@@ -240,7 +260,7 @@ def subtitle(view: Json, member: Json) -> tuple[str, str]:
         return ("its leader is unknown" if view["leader_id"] is None else "no word from the leader"), ""
     text = f"{dispatcher['state']} {fmt.age(dispatcher.get('since'), now)}"
     eye = dispatcher["state"] != "APPEND" and age_s(dispatcher.get("since"), now) > SLOW_STATE_S
-    ahead = ((member["state"] or {}).get("log") or {}).get("end_index")
+    ahead = level_log(view, member).get("end_index")
     if ahead is not None and view["leader_end_index"] is not None and ahead > view["leader_end_index"]:
         cut = (member["watermark"] or {}).get("match_index")
         where = f", will be cut at {cut + 1:,}" if cut is not None and cut >= 0 else ""

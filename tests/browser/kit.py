@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from app.console.app import create_app
 from app.console.server import bind, make_server
 from app.console.settings import ConsoleSettings, Seed
-from app.security.links import issue
+from app.security.links import issue_in
 from tests.conftest import free_ports
 from tests.prepare import find_chromium
 from tests.unit.console_kit import migrated
@@ -78,12 +78,13 @@ class Console:
             thaw.set()
 
     def link(self, name: str, role: str) -> str:
-        """Issued by a thread of its own: this one may have the browser's loop."""
-        made: list[str] = []
-        worker = threading.Thread(target=lambda: made.append(issue(self.db, name, role)))
-        worker.start()
-        worker.join(START_S)
-        return self.url + made[0]
+        """A one-time login link, issued on the console's own loop."""
+
+        async def made() -> str:
+            async with self.app.state.sessions() as db, db.begin():
+                return await issue_in(db, name, role)
+
+        return self.url + asyncio.run_coroutine_threadsafe(made(), self.loop).result(START_S)
 
 
 @contextmanager

@@ -104,3 +104,20 @@ def test_a_whole_log_that_is_not_durable_is_hatched_over_the_committed_part_too(
 
 def test_an_unknown_unit_counts_as_entries() -> None:
     assert waterline(views.healthy(), "furlongs").unit == "entries"
+
+
+@pytest.mark.parametrize("told", [0, 5, None])
+def test_a_follower_in_append_is_never_ahead_however_late_it_was_sampled(told: int | None) -> None:
+    view = views.healthy()
+    follower = view["members"][1]
+    marks = follower["state"]["log"]
+    end = view["leader_end_index"]
+    marks |= dict.fromkeys(("end_index", "durable_index", "committed_index", "applied_index"), end + 72)
+    follower["watermark"]["lag_entries"] = told
+    lane = lanes(view)["n1"]
+    assert lane.behind_text == str(told or 0) and lane.end_text == f"{end - (told or 0):,}"
+    assert lane.end_x is not None and lane.end_x <= ZERO_X
+    assert lane.applied_x is not None and lane.applied_x <= lane.end_x
+    assert "ahead" not in lane.sub
+    follower["dispatcher"]["state"] = "COMPARE"
+    assert lanes(view)["n1"].behind_text == "+72" and "72 ahead" in lanes(view)["n1"].sub

@@ -18,7 +18,7 @@ from node.client import LedgerClient
 from tests.conftest import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_WITHIN_S = 30.0
+READY_WITHIN_S = 90.0
 BATCH = 500
 
 

@@ -52,7 +52,7 @@ def missing(cluster_id: str) -> Any:
 
 
 async def ended(person: Person, audit_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while True:
             audit: dict[str, Any] = (await person.get(f"/api/v1/audits/{audit_id}")).json()
             if audit["state"] in FINAL:

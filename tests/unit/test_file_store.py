@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from node.protocol.codes import FlushMode, VoterState
-from node.protocol.entry import BODY_BYTES_MAX, EntryError, Magic, decode_slab
+from node.protocol.entry import BODY_BYTES_MAX, EntryError, Magic, Slab, decode_slab
 from node.store.checkpoint import read_checkpoint
 from node.store.file_store import FileStore
-from node.store.log_store import HardState, StoreFull, StoreIOError, StoreRefused
+from node.store.log_store import HardState, StoreCorrupt, StoreFull, StoreIOError, StoreRefused
+from node.store.sync_ticket import Mark
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
-from tests.unit.store_layout import DATA_BYTES, build
+from tests.unit.store_layout import DATA_BYTES, build, flip
 
 
 def on_disk(directory: Path, kind: str) -> dict[int, bytes]:
@@ -264,6 +265,48 @@ def test_a_sync_that_was_overtaken_by_a_cut_moves_nothing(tmp_path: Path) -> Non
     assert slot is not None and slot.durable_index == -1
     store.append_as_leader([b"other"], 9)
     assert sync(store) == 4 == store.end_index
+    store.close()
+
+
+def test_while_a_cut_runs_no_group_commit_names_it_and_a_read_of_it_finds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    fill(store, 3, 20)
+    real = FileStore._cut
+    seen: list[object] = []
+
+    def cut(self: FileStore, last: Mark, cut_index: int) -> None:
+        """What the loop and a reading thread do meanwhile."""
+        seen.extend([store.prepare_sync(), store.prepare_checkpoint()])
+        assert store.meta(cut_index - 1) is not None
+        real(self, last, cut_index)
+
+    monkeypatch.setattr(FileStore, "_cut", cut)
+    store.truncate(20, record(store, 20))
+    assert seen == [None, None]
+    store.append_as_leader([b"x"], 9)
+
+    def cut_during_read(*_: object) -> Slab:
+        store.truncate(10, record(store, 10))
+        raise StoreCorrupt("zeros where a record was")
+
+    monkeypatch.setattr("node.store.file_store.read_raw_slab", cut_during_read)
+    monkeypatch.setattr(FileStore, "_raw", lambda self, index: [])
+    with pytest.raises(KeyError):
+        store.read_slab(15, 1000)
+    assert store.end_index == 9
+    store.close()
+
+
+def test_rot_is_named_and_never_travels(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.append_as_leader([b"a" * 100, b"b" * 100, b"c" * 100], 1)
+    flip(tmp_path / "data" / f"{0:020d}", 148 + 48 + 5)
+    for first_index, max_bytes in ((0, 1 << 20), (1, 10)):
+        with pytest.raises(StoreCorrupt, match="body of entry 1 does not match its CRC"):
+            store.read_slab(first_index, max_bytes)
+    assert store.read_slab(2, 10).first_index == 2
     store.close()
 
 

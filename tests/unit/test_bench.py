@@ -1,4 +1,4 @@
-"""The benches' arithmetic: what they print must follow from what they measured. The runs themselves are `make bench`."""
+"""The benches' arithmetic: what they print follows from what they measured. The runs themselves are `make bench`."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ command exists here only if it works. Commands import what they need when they r
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 import typer
@@ -71,6 +72,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         quiet_broken_pipe()
         return Exit.FINE
+    except OSError as error:
+        say(f"quorumscope: {one_line(str(error))}")
+        return Exit.UNDETERMINED
+    except Exception:
+        # A mistake of ours: 1 would read as a finding.
+        traceback.print_exc()
+        return Exit.UNDETERMINED
     return int(code) if isinstance(code, int) else Exit.FINE
 
 

@@ -127,5 +127,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("quorumscope 0.")
 
 
+def test_a_mistake_of_ours_is_no_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("app.commands.settings.settings_of", broken)
+    assert run(["config", "check"]) == Exit.UNDETERMINED == 2
+    assert "ZeroDivisionError: ours" in capsys.readouterr().err
+
+
 def test_one_line() -> None:
     assert one_line("a\n  b.\n") == "a b"

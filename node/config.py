@@ -27,11 +27,8 @@ from node.config_models import (
     NodeTable,
     StoreTable,
     TimingTable,
-    check_peers,
-    format_peers,
-    parse_peers,
-    split_address,
 )
+from node.protocol.peers import check_peers, format_peers, parse_peers, split_address
 
 __all__ = [
     "NODE_FLAGS",

@@ -14,57 +14,11 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from node.protocol.codes import FlushMode
+from node.protocol.peers import MEMBER_ID, split_address
 
 MIB: Final = 1024 * 1024
 INDEX_UNIT_BYTES: Final = 32
-# DLedger splits "n0-host:port" at the first "-" and the list at ";": an id may hold neither.
-MEMBER_ID: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,255}")
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[v6]:port". Raises ValueError with what is wrong."""
-    host, colon, port_text = address.rpartition(":")
-    if not colon or not host:
-        raise ValueError(f'"{address}" is not host:port')
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f'"{address}": write an IPv6 address in brackets, as [::1]:20911')
-    if not port_text.isascii() or not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
-        raise ValueError(f'"{address}": the port must be a number from 1 to 65535')
-    return host, int(port_text)
-
-
-def parse_peers(text: str) -> dict[str, str]:
-    """DLedger's "n0-127.0.0.1:20911;n1-…" as id -> address. Raises ValueError with what is wrong."""
-    peers: dict[str, str] = {}
-    for part in (part.strip() for part in text.split(";")):
-        if not part:
-            continue
-        member_id, dash, address = part.partition("-")
-        if not dash:
-            raise ValueError(f'"{part}" is not id-host:port (as in n0-127.0.0.1:20911)')
-        if member_id in peers:
-            raise ValueError(f'"{member_id}" is named twice')
-        peers[member_id] = address
-    return check_peers(peers)
-
-
-def check_peers(peers: dict[str, str]) -> dict[str, str]:
-    """The same mapping; raises ValueError for an id or address that no member can have."""
-    for member_id, address in peers.items():
-        if not MEMBER_ID.fullmatch(member_id):
-            raise ValueError(f'"{member_id}" is no member id: letters, digits, "_" and "." only')
-        split_address(address)
-    if len(set(peers.values())) != len(peers):
-        raise ValueError("two members have the same address")
-    return peers
-
-
-def format_peers(peers: dict[str, str]) -> str:
-    """The reverse of `parse_peers`."""
-    return ";".join(f"{member_id}-{address}" for member_id, address in peers.items())
 
 
 def _address(text: str) -> str:

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, Final
 
 from node.config import Settings
-from node.config_models import split_address
 from node.consensus.effects import ReadSlab, TruncateLog
 from node.consensus.replica import Appended, Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
@@ -35,6 +34,7 @@ from node.engine.quota import Quota
 from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
+from node.protocol.peers import split_address
 from node.store.log_store import LogStore
 from node.transport.connection import Connection
 from node.transport.remoting import FLAG_RESPONSE, Frame

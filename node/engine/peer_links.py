@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from node.config_models import split_address
 from node.consensus.replica import Replica
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.messages import Hello, Message, PushRequest, PushResponse
+from node.protocol.peers import split_address
 from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, request_code
 from node.transport.connection import Connection, dial
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame

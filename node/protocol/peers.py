@@ -25,20 +25,28 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def parse_peers(text: str) -> dict[str, str]:
-    """Id -> "host:port". Raises ValueError with what is wrong."""
+    """Id -> "host:port"; empty for an empty text. Raises ValueError with what is wrong."""
     peers: dict[str, str] = {}
     for part in (part.strip() for part in text.split(";")):
         if not part:
             continue
         member_id, dash, address = part.partition("-")
-        if not dash or not MEMBER_ID.fullmatch(member_id):
+        if not dash:
             raise ValueError(f'"{part}" is not id-host:port (as in n0-127.0.0.1:20911)')
         if member_id in peers:
             raise ValueError(f'"{member_id}" is named twice')
-        split_address(address)
         peers[member_id] = address
-    if not peers:
-        raise ValueError("no member is named")
+    return check_peers(peers)
+
+
+def check_peers(peers: dict[str, str]) -> dict[str, str]:
+    """The same mapping; raises ValueError for an id or address that no member can have."""
+    for member_id, address in peers.items():
+        if not MEMBER_ID.fullmatch(member_id):
+            raise ValueError(f'"{member_id}" is no member id: letters, digits, "_" and "." only')
+        split_address(address)
+    if len(set(peers.values())) != len(peers):
+        raise ValueError("two members have the same address")
     return peers
 
 

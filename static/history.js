@@ -17,6 +17,10 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const short = (n) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(n);
 const frozenAt = () => Date.parse(box.dataset.at ?? "") / 1000;
 
+const clock = (seconds, withDate) => new Date(seconds * 1000).toLocaleString(undefined, {
+  hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(withDate ? { month: "short", day: "numeric" } : { second: "2-digit" }),
+});
+
 function goTo(seconds) {
   const here = new URL(location.href);
   here.searchParams.set("at", new Date(seconds * 1000).toISOString());
@@ -77,13 +81,14 @@ function draw(history) {
   const ids = Object.keys(history.replicas).sort();
   const axis = { stroke: css("--soft"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid") }, font: "12px system-ui, sans-serif" };
   const until = Date.parse(history.until) / 1000;
+  const wide = Number(box.dataset.rangeS) >= 86400;
   const options = {
-    width: box.clientWidth, height: HEIGHT, series: [{}, ...lines(ids)], bands: bands(ids), padding: [RAIL, 8, 0, 0],
+    width: box.clientWidth, height: HEIGHT, series: [{ label: "At", value: (_, t) => (t == null ? "" : clock(t, wide)) }, ...lines(ids)], bands: bands(ids), padding: [RAIL, 8, 0, 0],
     scales: {
       x: { time: true, range: () => [Date.parse(history.since) / 1000, until] },
       y: { distr: 4, asinh: 1, range: (_, low, high) => [0, Math.max(10, high ?? 0)] },
     },
-    axes: [axis, { ...axis, size: 54, values: (_, ticks) => ticks.map((v) => (v == null || v < 0 ? "" : short(v))) }],
+    axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t, wide)), space: wide ? 110 : 80 }, { ...axis, size: 54, values: (_, ticks) => ticks.map((v) => (v == null || v < 0 ? "" : short(v))) }],
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
     legend: { live: true },
     hooks: { draw: [rail], setCursor: [nearestEvent] },

@@ -1,12 +1,15 @@
-"""`store inspect` and `store verify`: a store directory as it lies there, read-only.
+"""`store inspect|verify`: a store as it lies there, read-only; `store repair|adopt`: what only a person may decide.
 
-Invariants: nothing is written, also not a lock; a directory of the Java original is as welcome as ours. `verify` ends
-with 1 when it found a problem.
+Invariants: `inspect` and `verify` write nothing, also not a lock, and a directory of the Java original is as welcome as
+ours; `verify` ends with 1 when it found a problem. The other two run in a process of their own that takes the store's
+lock, and end with 1 when it refused.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,6 +99,33 @@ def verify(
             print(f"! {problem['class']} at index {where} in {problem['file']}: {problem['detail']}")
         print(f"{len(problems)} problems" if problems else "no problem found; every record was read")
     return Exit.FINDING if report["problems"] else Exit.FINE
+
+
+@commands.command()
+def repair(
+    directory: Directory,
+    set_term: Annotated[
+        int, typer.Option("--set-term", metavar="N", min=0, help="The group's highest term; no vote up to it.")
+    ],
+) -> int:
+    """Give a stopped member whose term file was lost a term."""
+    return _decided(directory, "--set-term", str(set_term))
+
+
+@commands.command()
+def adopt(directory: Directory) -> int:
+    """Take back a stopped store of ours that a Java node wrote to."""
+    return _decided(directory, "--adopt")
+
+
+def _decided(directory: Path, *arguments: str) -> int:
+    command = [sys.executable, "-m", "node.store.repair", str(store_directory(directory)), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        print(done.stdout.strip())
+        return Exit.FINE
+    lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+    raise Failure(Exit.FINDING, lines[-1].removeprefix("repair: "))
 
 
 class Progress:

@@ -74,3 +74,11 @@ def test_two_stores_in_one_directory_have_to_be_told_apart(tmp_path: Path, capsy
         (tmp_path / f"dledger-{name}" / "data").mkdir(parents=True)
     assert run(["store", "verify", str(tmp_path)]) == 64
     assert "holds several stores" in capsys.readouterr().err
+
+
+def test_repair_sets_a_term_but_none_that_the_store_has_passed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["store", "repair", str(data), "--set-term", "0"]) == 1
+    assert "term 0 is below" in capsys.readouterr().err
+    assert run(["store", "repair", str(data), "--set-term", "7"]) == 0
+    assert "term 7" in capsys.readouterr().out
+    assert run(["store", "repair", str(data)]) == 64

@@ -1,0 +1,112 @@
+"""The pages over a fake group, without a browser: each begins with a sentence and shows only what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from app.console.fragments import GROUP_FRAGMENTS, render_fragments
+from tests.unit import views
+from tests.unit.console_kit import Kit, run, running
+
+GROUP = "/clusters/demo"
+TRUNCATION = {
+    "id": 3, "seq": 3, "at": "2026-11-21T03:12:44.000Z", "by": "leader", "leader_id": "n0", "term": 4,
+    "from_index": 990, "to_index": 1002, "committed_index": 989, "reason": "conflict with term 4",
+    "below_committed": False,
+}  # fmt: skip
+
+
+def over(tmp_path: Path, work: Callable[[Kit], Awaitable[None]]) -> None:
+    async def running_work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            await work(kit)
+
+    run(running_work())
+
+
+def test_every_page_begins_with_a_sentence(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        kit.group.nodes["n1"].truncations = [TRUNCATION]
+        ann = await kit.person()
+        paths = ("", "?unit=bytes", "/nodes/n1", "/leadership?to=n1", "/log", "/truncations", "/events")
+        for path in ("/", *(GROUP + one for one in paths)):
+            answer = await ann.get(path)
+            assert answer.status_code == 200, path
+            assert 'class="sentence ' in answer.text, path
+
+    over(tmp_path, work)
+
+
+def test_a_viewer_reads_no_bodies_and_steers_nothing(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        eve = await kit.person("eve", "viewer")
+        page = (await eve.get(GROUP)).text
+        assert f"{GROUP}/log" not in page and "Make n1 leader" not in page
+        assert (await eve.get(f"{GROUP}/log")).status_code == 403
+        asked = await eve.change("POST", f"{GROUP}/leadership", data={"to": "n1", "if_term": "4"})
+        assert asked.status_code == 403 and kit.group.leader is kit.group.nodes["n0"]
+
+    over(tmp_path, work)
+
+
+def test_a_transfer_by_form_is_refused_when_the_term_moved_since_the_page_was_shown(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        ann = await kit.person("ann", "operator")
+        asked = await ann.change("POST", f"{GROUP}/leadership", data={"to": "n1", "if_term": "3"})
+        assert asked.status_code == 412 and "term 4" in asked.text
+
+    over(tmp_path, work)
+
+
+def test_a_cut_of_committed_entries_is_critical(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        ann = await kit.person()
+        kit.group.nodes["n1"].truncations = [TRUNCATION]
+        calm = (await ann.get(f"{GROUP}/truncations")).text
+        assert "990–1,002" in calm and 'class="sentence ok"' in calm
+        kit.group.nodes["n1"].truncations = [{**TRUNCATION, "below_committed": True}]
+        said = (await ann.get(f"{GROUP}/truncations")).text
+        assert 'class="sentence critical"' in said and "Committed entries were cut on n1" in said
+
+    over(tmp_path, work)
+
+
+def test_a_wrong_control_plane_comes_back_in_the_form(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        ann = await kit.person()
+        sent = {"control_url": "http://127.0.0.1:9/x", "name": "b"}
+        answer = await ann.change("POST", "/clusters", data=sent)
+        assert answer.status_code == 422 and 'value="http://127.0.0.1:9/x"' in answer.text
+
+    over(tmp_path, work)
+
+
+def test_what_is_not_there_is_404(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        ann = await kit.person()
+        for path in ("/clusters/nope", f"{GROUP}/nodes/n9", "/operations/nope", f"{GROUP}?at=2001-01-01T00:00:00Z"):
+            assert (await ann.get(path)).status_code == 404, path
+        assert (await ann.change("POST", "/demo/break", data={"what": "kill"})).status_code == 404
+        assert (await ann.get(f"{GROUP}?at=yesterday")).status_code == 422
+
+    over(tmp_path, work)
+
+
+@pytest.mark.parametrize("name", list(views.ALL))
+@pytest.mark.parametrize("role", ["viewer", "admin"])
+def test_every_fragment_of_every_view_is_one_element_with_its_id(tmp_path: Path, name: str, role: str) -> None:
+    async def work(kit: Kit) -> None:
+        rendered = render_fragments(views.ALL[name](), role)
+        assert tuple(rendered) == GROUP_FRAGMENTS
+        for fragment, html in rendered.items():
+            assert re.match(rf"\s*<(\w+) id=\"live-{fragment}\"", html), fragment
+            assert "None" not in html and "csrf" not in html, fragment
+        led = name in ("healthy", "degraded", "empty_log")
+        assert ("Make n1 leader" in rendered["members"]) == (role == "admin" and led)
+
+    over(tmp_path, work)

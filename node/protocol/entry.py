@@ -288,6 +288,63 @@ def verify_slab(slab: Slab, prev_chain: int | None, *, bodies: bool = False) -> 
     `prev_chain` None: the chain is not checked. `bodies=True` also checks every body CRC (slabs read from a disk,
     SAFETY "Frames"). Positions inside heads may differ from the slab's (FORMATS 6.12). Raises EntryError.
     """
+    if slab.count < _VECTOR_FROM:
+        return _verify_loop(slab, prev_chain, bodies=bodies)
+    return _verify_columns(slab, prev_chain, bodies=bodies)
+
+
+def _verify_loop(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int | None:
+    """The same checks one record at a time: a single append must not pay for numpy's set-up."""
+    where = f"slab {slab.first_index}..{slab.last_index}"
+    if slab.count < 1 or len(slab.index_records) != slab.count * INDEX_UNIT_BYTES:
+        raise EntryError(f"{where}: {len(slab.index_records)} bytes of index for {slab.count} entries")
+    heads: list[tuple[int, ...]] = []
+    offset, index, term = 0, slab.first_index, slab.first_term
+    for unit_magic, unit_pos, unit_size, unit_index, unit_term in INDEX_UNIT.iter_unpack(slab.index_records):
+        if unit_size < HEAD_BYTES or offset + unit_size > len(slab.data):
+            raise EntryError(f"{where}: record sizes do not add up to its {len(slab.data)} bytes")
+        if unit_pos != slab.pos + offset:
+            raise EntryError(f"{where}: index positions are not back to back")
+        head = HEAD.unpack_from(slab.data, offset)
+        if head[2] != index:
+            raise EntryError(f"{where}: indexes are not consecutive")
+        if head[3] < term or (not heads and head[3] != term):
+            raise EntryError(f"{where}: terms go backwards or differ from the slab's")
+        if not Magic.NORMAL <= head[0] <= Magic.CONFIG_CHANGE:
+            raise EntryError(f"{where}: a record's magic is not an entry's")
+        if head[1] != head[8] + HEAD_BYTES:
+            raise EntryError(f"{where}: a record's size does not fit its body length")
+        if (head[1], head[2], head[3]) != (unit_size, unit_index, unit_term):
+            raise EntryError(f"{where}: index records and heads disagree")
+        # A Java leader's index unit says NORMAL for its own NOOP (FORMATS 3): not a disagreement.
+        if head[0] != unit_magic != Magic.NORMAL:
+            raise EntryError(f"{where}: index records and heads disagree in magic")
+        heads.append(head)
+        index, term = index + 1, head[3]
+        offset += unit_size
+    if offset != len(slab.data) or term != slab.last_term:
+        raise EntryError(f"{where}: its records end at {offset} of {len(slab.data)} bytes, in term {term}")
+    unsealed = [head[6] == 0 == head[7] and head[8] > 0 for head in heads]
+    body_crcs = [head[7] for head in heads]
+    if bodies or any(unsealed):
+        computed = [crc32(body) for body in iter_bodies(slab)]
+        for number, plain in enumerate(unsealed):
+            if not plain and computed[number] != body_crcs[number]:
+                bad = slab.first_index + number
+                raise EntryError(f"{where}: the body of entry {bad} does not match its CRC")
+        body_crcs = computed
+    if prev_chain is None:
+        return None
+    chain = prev_chain
+    for head, body_crc in zip(heads, body_crcs, strict=True):
+        chain = chain_next(chain, head[0], head[1], head[2], head[3], head[5], body_crc)
+    stored, last_unsealed = heads[-1][6], heads[-1][6] == 0 == heads[-1][7]
+    if stored != chain and not last_unsealed:
+        raise EntryError(f"{where}: the chain ends in {stored:08x}, computed {chain:08x}")
+    return chain
+
+
+def _verify_columns(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int | None:
     heads = slab_heads(slab)
     units = np.frombuffer(slab.index_records, dtype=INDEX_DTYPE)
     where = f"slab {slab.first_index}..{slab.last_index}"

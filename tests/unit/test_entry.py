@@ -2,12 +2,14 @@
 
 import os
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.protocol import entry as entry_module
 from node.protocol.entry import (
     Entry,
     EntryError,
@@ -94,3 +96,32 @@ def test_the_fast_crc_is_zlibs() -> None:
     for size in (0, 1, 255, 4096):
         data = os.urandom(size)
         assert crc32(data, 17) == zlib.crc32(data, 17)
+
+
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=12),
+    st.lists(st.tuples(st.integers(0, 2**16), st.integers(1, 255), st.booleans()), max_size=3),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_loop_and_columns_verify_alike(
+    bodies: list[bytes], flips: list[tuple[int, int, bool]], chained: bool, with_bodies: bool, sealed: bool
+) -> None:
+    slab = encode_slab(bodies, 7, 3, 512, 99)
+    if not sealed:
+        plain = [replace(one, body_crc=0, chain_crc=0) for one in decode_slab(slab)]
+        slab = replace(slab, data=b"".join(map(pack_record, plain)))
+    data, records = bytearray(slab.data), bytearray(slab.index_records)
+    for at, mask, in_records in flips:
+        target = records if in_records else data
+        target[at % len(target)] ^= mask
+    damaged = replace(slab, data=bytes(data), index_records=bytes(records))
+
+    def verdict(check: Callable[..., int | None]) -> int | str | None:
+        try:
+            return check(damaged, 99 if chained else None, bodies=with_bodies)
+        except EntryError:
+            return "refused"
+
+    assert verdict(entry_module._verify_loop) == verdict(entry_module._verify_columns)

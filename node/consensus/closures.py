@@ -59,6 +59,7 @@ class ClosureTable:
         self._entries = 0
         self._bytes = 0
         self._next_expiry: int | None = None
+        self._last_completed: tuple[int, int] | None = None  # (at, took)
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -86,14 +87,17 @@ class ClosureTable:
         self._entries -= closure.last_index - closure.first_index + 1
         self._bytes -= closure.size_bytes
 
-    def commit(self, committed_index: int, leader_id: str) -> None:
+    def commit(self, committed_index: int, leader_id: str, now: int) -> None:
         """Completes everything up to `committed_index`."""
         pending = self._pending
+        closure: Closure | None = None
         while pending and pending[0].last_index <= committed_index:
             closure = pending.popleft()
             self._forget(closure)
             indexes = (closure.first_index, closure.last_index, closure.term)
             closure.complete(Outcome(ResponseCode.SUCCESS, *indexes, Appended.YES, leader_id))
+        if closure is not None:
+            self._last_completed = (now, now - closure.created_at)
         if not pending:
             self._next_expiry = None
 
@@ -157,6 +161,8 @@ class ClosureTable:
             oldest_age_ms=None if oldest is None else (now - oldest) // MS,
             groups=tuple(groups),
             items=tuple(items),
+            last_completed_at_ns=None if self._last_completed is None else self._last_completed[0],
+            last_completed_took_ns=None if self._last_completed is None else self._last_completed[1],
         )
 
 
@@ -174,4 +180,5 @@ def _group(run: list[Closure], waits: tuple[str, ...], voters: int, quorum: int,
         last_index=run[-1].last_index,
         oldest_age_ms=(now - min(closure.created_at for closure in run)) // MS,
         bytes=sum(closure.size_bytes for closure in run),
+        times_out_in_ms=max(0, min(closure.deadline for closure in run) - now) // MS,
     )

@@ -183,7 +183,7 @@ class Leadership:
         index = committable(self.watermarks().values(), member.committed_index, self.own_term_from)
         if index is None or not member.advance_commit(index):
             return
-        self.closures.commit(index, member.self_id)
+        self.closures.commit(index, member.self_id, now)
         self._drain_reads(now)
 
     @property

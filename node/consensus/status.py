@@ -120,6 +120,7 @@ class ClosureGroupStatus:
     last_index: int
     oldest_age_ms: int
     bytes: int
+    times_out_in_ms: int  # the first of them
 
 
 @dataclass(slots=True, frozen=True)
@@ -133,6 +134,9 @@ class ClosuresStatus:
     oldest_age_ms: int | None
     groups: tuple[ClosureGroupStatus, ...]
     items: tuple[ClosureStatus, ...]
+    # The newest request that a quorum answered in this leadership, and how long it waited.
+    last_completed_at_ns: int | None = None
+    last_completed_took_ns: int | None = None
 
 
 @dataclass(slots=True, frozen=True)

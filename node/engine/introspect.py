@@ -175,6 +175,10 @@ class Introspection:
 
     def _closures(self, status: ReplicaStatus) -> dict[str, Any]:
         closures = status.closures
+        at_ns, took_ns = closures.last_completed_at_ns, closures.last_completed_took_ns
+        last = None
+        if at_ns is not None and took_ns is not None:
+            last = {"at": wall_text(at_ns), "took_ms": round(took_ns / 1e6, 3)}
         return {
             "term": status.term,
             "leader_id": status.leader_id,
@@ -185,6 +189,7 @@ class Introspection:
             "oldest_age_ms": closures.oldest_age_ms,
             "groups": [asdict(group) for group in closures.groups],
             "items": [asdict(item) for item in closures.items],
+            "last_completed": last,
         }
 
 

@@ -34,10 +34,10 @@ def test_commit_completes_a_run_from_the_left_and_only_whole_requests() -> None:
     t = Table()
     for first, last in ((0, 0), (1, 4), (5, 5)):
         t.add(first, last)
-    t.table.commit(3, "n0")
+    t.table.commit(3, "n0", 5 * MS)
     assert [(o.first_index, o.last_index) for o in t.done] == [(0, 0)]
-    t.table.commit(4, "n0")
-    t.table.commit(4, "n0")
+    t.table.commit(4, "n0", 5 * MS)
+    t.table.commit(4, "n0", 5 * MS)
     assert [(o.first_index, o.last_index, o.term, o.appended) for o in t.done] == [
         (0, 0, 4, Appended.YES),
         (1, 4, 4, Appended.YES),
@@ -75,7 +75,7 @@ def test_c5_what_completed_makes_room_again() -> None:
     for index in range(3):
         t.add(index, index, size_bytes=30)
     assert t.table.room() == (0, 7, 9)
-    t.table.commit(0, "n0")
+    t.table.commit(0, "n0", 5 * MS)
     assert t.table.room() == (1, 8, 39)
 
 
@@ -114,3 +114,16 @@ def test_status_groups_by_whom_they_wait_for() -> None:
     ]
     assert status.pending == 3 and status.oldest_age_ms == 7 and status.pending_bytes == 30
     assert [item.waits_for for item in status.items] == [("n2",), ("n1", "n2"), ("n1", "n2")]
+
+
+def test_observers_see_the_newest_completed_request_and_when_the_first_one_times_out() -> None:
+    t = Table()
+    t.add(0, 0, deadline=900 * MS)
+    t.add(1, 1, deadline=700 * MS)
+    before = t.table.status({"n0": 1, "n1": -1, "n2": -1}, quorum=2, now=500 * MS)
+    assert (before.last_completed_at_ns, before.last_completed_took_ns) == (None, None)
+    assert before.groups[0].times_out_in_ms == 200
+    t.table.commit(0, "n0", 600 * MS)
+    after = t.table.status({"n0": 1, "n1": 0, "n2": -1}, quorum=2, now=800 * MS)
+    assert (after.last_completed_at_ns, after.last_completed_took_ns) == (600 * MS, 600 * MS)
+    assert after.groups[0].times_out_in_ms == 0

@@ -17,6 +17,7 @@ from node.control.common import Parts
 from node.control.engine_link import EngineLink
 from node.control.guard import Guard
 from node.control.log_files import LogFiles
+from node.control.openapi import add_examples
 from node.control.operations import Operations
 from node.control.problems import HANDLERS
 from node.control.snapshots import Snapshots
@@ -62,6 +63,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(one)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=BODY_BYTES_MAX)
     app.add_middleware(Guard, settings=settings)
+    add_examples(app)
     return app
 
 

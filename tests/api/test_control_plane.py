@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from node.control.openapi import examples
 from tests.api.group import Group, running_group
 
 pytestmark = pytest.mark.process
@@ -295,3 +296,15 @@ def test_rot_on_a_disk_is_shown_where_it_is(group: Group, leader: str) -> None:
         group.get(victim, neighbour).json()["items"][0]["digest"]
         == group.get(leader, neighbour).json()["items"][0]["digest"]
     )
+
+
+@pytest.mark.parametrize("what", ["state", "watermarks", "dispatchers", "closures", "entries", "segments", "digests"])
+def test_the_documented_examples_have_the_fields_of_real_answers(group: Group, leader: str, what: str) -> None:
+    append(group, leader, "an example")
+    query = {"entries": "?limit=1", "digests": "?from=0&to=0&block=1"}.get(what, "")
+    answer = group.get(leader, f"/api/v1/{what}{query}").json()
+    example = examples()[f"get /api/v1/{what}"]["response"]
+    assert set(example) == set(answer)
+    for listed in ("items", "peers"):
+        if answer.get(listed) and example.get(listed):
+            assert set(example[listed][0]) == set(answer[listed][0])

@@ -1,0 +1,51 @@
+"""Examples in the OpenAPI document: answers that real nodes gave, kept as data beside this file.
+
+`examples.json` maps "method path" to {"response": …, "request": …}. A test holds every JSON call to having one, and the
+examples' fields to those of a running node's answers.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import FastAPI
+
+EXAMPLES_FILE: Final = Path(__file__).with_name("examples.json")
+# Raw bytes and text, not JSON.
+WITHOUT_EXAMPLE: Final = frozenset({"get /api/v1/segments/{kind}/{name}", "get /metrics"})
+
+
+@cache
+def examples() -> dict[str, dict[str, Any]]:
+    """All examples, by "method path"."""
+    loaded: dict[str, dict[str, Any]] = json.loads(EXAMPLES_FILE.read_text())
+    return loaded
+
+
+def add_examples(app: FastAPI) -> None:
+    """From now on the app's document carries them; it is still made once, when somebody asks."""
+    plain = app.openapi
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = plain()
+            for name, example in examples().items():
+                method, _, path = name.partition(" ")
+                put(schema["paths"][path][method], example)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def put(operation: dict[str, Any], example: dict[str, Any]) -> None:
+    """One call's examples: the success answer's, and the request body's where it has one."""
+    done = next(code for code in sorted(operation["responses"]) if code.startswith("2"))
+    content = operation["responses"][done].setdefault("content", {}).setdefault("application/json", {})
+    content["example"] = example["response"]
+    if "request" in example:
+        body = operation.setdefault("requestBody", {"content": {}})
+        body["content"].setdefault("application/json", {})["example"] = example["request"]

@@ -1,0 +1,214 @@
+"""The store's whole outside in one interface: files, names, the clock, the machine's boot, new identities.
+
+Everything that the store does to the world goes through a `Platform`; `OS` is the real one, the simulator brings its
+own with a page cache that can be lost. Calls are named as in `os` and raise OSError as those do.
+
+Invariants: nothing in `node/store` besides this file touches `os`, a clock or a source of identities; a `Platform`
+keeps no state about the store's files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Platform(Protocol):
+    """What a store needs of its machine. Descriptors are small integers, offsets and lengths are in bytes."""
+
+    # --- files ---------------------------------------------------------------------------------------------------
+    def open(self, path: Path, flags: int) -> int:
+        """A descriptor; `flags` as in os.open (O_RDONLY, O_RDWR, O_CREAT, O_EXCL, O_TRUNC, O_WRONLY)."""
+        ...
+
+    def close(self, fd: int) -> None: ...
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """Up to `length` bytes; shorter only at the file's end."""
+        ...
+
+    def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+        """How many bytes were written, into the page cache."""
+        ...
+
+    def fdatasync(self, fd: int) -> None:
+        """The file's bytes and length are durable on return."""
+        ...
+
+    def fsync(self, fd: int) -> None: ...
+
+    def ftruncate(self, fd: int, length: int) -> None: ...
+
+    def posix_fallocate(self, fd: int, offset: int, length: int) -> None: ...
+
+    def seek_data(self, fd: int, offset: int) -> int:
+        """The next offset at or after `offset` that may hold data; OSError ENXIO where there is none."""
+        ...
+
+    def drop_cache(self, fd: int, offset: int, length: int) -> None:
+        """Asks that the next read of this range comes from the disk itself; may do nothing."""
+        ...
+
+    def file_key(self, fd: int) -> tuple[int, int]:
+        """What tells an open file from every other (inode, device)."""
+        ...
+
+    def file_size(self, fd: int) -> int: ...
+
+    def lock(self, fd: int) -> None:
+        """Takes the file's exclusive lock or raises OSError; it ends with the descriptor."""
+        ...
+
+    # --- names ---------------------------------------------------------------------------------------------------
+    def names(self, directory: Path) -> list[str]:
+        """The names in a directory, sorted; empty where there is no such directory."""
+        ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def path_size(self, path: Path) -> int:
+        """Length of the file in bytes. Raises FileNotFoundError."""
+        ...
+
+    def path_key(self, path: Path) -> tuple[int, int]:
+        """`file_key` of the file that lies there now."""
+        ...
+
+    def modified_s(self, path: Path) -> float:
+        """When the file was written last, in seconds of wall time."""
+        ...
+
+    def read_bytes(self, path: Path) -> bytes: ...
+
+    def make_directory(self, path: Path) -> None:
+        """With its parents; one that exists is fine."""
+        ...
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Renames, over a file that may be there."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Removes a name; one that is not there is fine."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """Removes a directory with what is in it; errors are ignored."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Names in this directory are durable on return."""
+        ...
+
+    # --- the rest ------------------------------------------------------------------------------------------------
+    def monotonic_ns(self) -> int: ...
+
+    def wall_time(self) -> datetime:
+        """For display and for the age of archives only; in UTC."""
+        ...
+
+    def boot_id(self) -> str:
+        """The machine's boot; "" where the system does not say (then every unclean stop counts as the same boot)."""
+        ...
+
+    def new_id(self) -> str:
+        """An identity that no other store has."""
+        ...
+
+
+class OsPlatform:
+    """The machine that this process runs on."""
+
+    def open(self, path: Path, flags: int) -> int:
+        return os.open(path, flags, 0o644)
+
+    close = staticmethod(os.close)
+    pread = staticmethod(os.pread)
+    pwrite = staticmethod(os.pwrite)
+    fdatasync = staticmethod(os.fdatasync)
+    fsync = staticmethod(os.fsync)
+    ftruncate = staticmethod(os.ftruncate)
+    posix_fallocate = staticmethod(os.posix_fallocate)
+
+    def seek_data(self, fd: int, offset: int) -> int:
+        return os.lseek(fd, offset, os.SEEK_DATA)
+
+    def drop_cache(self, fd: int, offset: int, length: int) -> None:
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+
+    def file_key(self, fd: int) -> tuple[int, int]:
+        status = os.fstat(fd)
+        return status.st_ino, status.st_dev
+
+    def file_size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def lock(self, fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def path_size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def path_key(self, path: Path) -> tuple[int, int]:
+        status = path.stat()
+        return status.st_ino, status.st_dev
+
+    def modified_s(self, path: Path) -> float:
+        return path.stat().st_mtime
+
+    def read_bytes(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def replace(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def wall_time(self) -> datetime:
+        return datetime.now(UTC)
+
+    def boot_id(self) -> str:
+        with suppress(OSError):
+            return _BOOT_ID.read_text().strip()
+        return ""
+
+    def new_id(self) -> str:
+        return uuid.uuid4().hex
+
+
+OS: Platform = OsPlatform()

@@ -14,6 +14,7 @@ from pathlib import Path
 from node.protocol.entry import crc32
 from node.store.files import sync_directory, sync_fd, wrap, write_all
 from node.store.log_store import StoreIOError
+from node.store.platform import OS, Platform
 
 SLOT_SPACING_BYTES = 4096
 _SLOT = struct.Struct(">4sIQqqqqIqqqqB40s")
@@ -70,10 +71,10 @@ def unpack_slot(data: bytes) -> Slot | None:
     )  # fmt: skip
 
 
-def read_checkpoint(path: Path) -> Slot | None:
+def read_checkpoint(path: Path, platform: Platform = OS) -> Slot | None:
     """The newer sound slot; None where there is none."""
     try:
-        data = path.read_bytes()
+        data = platform.read_bytes(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -85,28 +86,29 @@ def read_checkpoint(path: Path) -> Slot | None:
 class Checkpoint:
     """The writing side; used by one thread at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, platform: Platform = OS) -> None:
         self.path = path
-        self.last = read_checkpoint(path)
+        self._platform = platform
+        self.last = read_checkpoint(path, platform)
         self._number = self.last.number if self.last else 0
-        created = not path.exists()
+        created = not platform.exists(path)
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            if os.fstat(self._fd).st_size < 2 * SLOT_SPACING_BYTES:
-                os.ftruncate(self._fd, 2 * SLOT_SPACING_BYTES)
+            self._fd = platform.open(path, os.O_RDWR | os.O_CREAT)
+            if platform.file_size(self._fd) < 2 * SLOT_SPACING_BYTES:
+                platform.ftruncate(self._fd, 2 * SLOT_SPACING_BYTES)
         except OSError as error:
             raise wrap(error, f"opening {path}") from error
         if created:
-            sync_directory(path.parent)
+            sync_directory(path.parent, platform)
 
     def write(self, slot: Slot, *, sync: bool = True) -> None:
         """The next slot, over the older one."""
         self._number += 1
         raw = pack_slot(replace(slot, number=self._number))
-        write_all(self._fd, raw, self._number % 2 * SLOT_SPACING_BYTES, f"writing {self.path}")
+        write_all(self._fd, raw, self._number % 2 * SLOT_SPACING_BYTES, f"writing {self.path}", self._platform)
         self.last = slot
         if sync:
-            sync_fd(self._fd, f"syncing {self.path}")
+            sync_fd(self._fd, f"syncing {self.path}", self._platform)
 
     def write_both(self, slot: Slot) -> None:
         """Both slots say the same: neither an older nor a torn one can say more (before a cut)."""
@@ -116,5 +118,5 @@ class Checkpoint:
     def close(self) -> None:
         """Gives the descriptor back; idempotent."""
         if self._fd >= 0:
-            os.close(self._fd)
+            self._platform.close(self._fd)
             self._fd = -1

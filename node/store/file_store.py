@@ -9,7 +9,6 @@ Invariants: `_end_pos` is the position right after the last record, never behind
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +44,7 @@ from node.store.log_store import (
     TruncationRecord,
 )
 from node.store.opening import Opened, open_directory
+from node.store.platform import OS, Platform
 from node.store.recent_slabs import RecentSlabs
 from node.store.retention import whole_files_below
 from node.store.slab_pieces import settle
@@ -85,6 +85,7 @@ class FileStore(LogStore):
         self._checkpoint = opened.checkpoint
         self._lock = opened.lock
         self._boot_id = opened.boot_id
+        self._platform = opened.platform
         self._begin_pos = found.begin_pos
         self._end_pos = found.end.pos
         self._terms = found.terms
@@ -112,11 +113,13 @@ class FileStore(LogStore):
         init: bool = False,
         flush: FlushMode = FlushMode.SYNC,
         boot_id: str | None = None,
+        platform: Platform = OS,
     ) -> FileStore:
         """Recovers and opens. Raises StoreRefused, StoreCorrupt, StoreFull, StoreIOError; then nothing is held."""
-        return cls(
-            open_directory(Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id)
+        opened = open_directory(
+            Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform
         )
+        return cls(opened)
 
     def _begin_cursor(self) -> Cursor:
         return Cursor(self._begin_pos, self.begin_index, self.base.term, self.base.chain)
@@ -238,7 +241,7 @@ class FileStore(LogStore):
     # --- durability ----------------------------------------------------------------------------------------------
 
     def save_hard_state(self, state: HardState) -> None:
-        save_hard_state(self.directory, state)
+        save_hard_state(self.directory, state, self._platform)
         self.hard_state = state
 
     def note_progress(self, committed_index: int, applied_index: int) -> None:
@@ -275,7 +278,7 @@ class FileStore(LogStore):
 
     def write_slot(self, slot: Slot, *, force: bool) -> None:
         """At most every 20 ms under load: a slot costs a sync of its own (SAFETY S2)."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._platform.monotonic_ns()
         if force or now_ns - self._slot_at_ns >= _SLOT_INTERVAL_NS:
             self._slot_at_ns = now_ns
             self._checkpoint.write(slot)
@@ -376,7 +379,7 @@ class FileStore(LogStore):
         base = self.meta(begin_index - 1)
         if base is None:
             raise StoreCorrupt(f"entry {begin_index - 1} cannot become the base: it is not found")
-        write_base(self.directory, Base(base, begin_pos))
+        write_base(self.directory, Base(base, begin_pos), self._platform)
         self.base, self.begin_index, self._begin_pos = base, begin_index, begin_pos
         self._data.drop_before(begin_pos)
         self._index.drop_before(begin_index * INDEX_UNIT_BYTES)

@@ -14,6 +14,7 @@ from typing import Any
 
 from node.protocol.entry import crc32
 from node.store.log_store import StoreError, StoreFull, StoreIOError, StoreRefused
+from node.store.platform import OS, Platform
 
 SECTOR_BYTES = 512
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -27,19 +28,19 @@ def wrap(error: OSError, attempt: str) -> StoreError:
     return StoreIOError(f"{attempt}: {error.strerror or error}")
 
 
-def write_all(fd: int, data: bytes | memoryview, offset: int, attempt: str) -> None:
+def write_all(fd: int, data: bytes | memoryview, offset: int, attempt: str, platform: Platform = OS) -> None:
     """pwrite of everything. What was written short before an error is zeroed again (SAFETY S8)."""
     done = 0
     try:
         while done < len(data):
-            done += os.pwrite(fd, data[done:] if done else data, offset + done)
+            done += platform.pwrite(fd, data[done:] if done else data, offset + done)
     except OSError as error:
         if done:
-            zero(fd, offset, done, attempt)
+            zero(fd, offset, done, attempt, platform)
         raise wrap(error, attempt) from error
 
 
-def zero(fd: int, offset: int, length: int, attempt: str) -> None:
+def zero(fd: int, offset: int, length: int, attempt: str, platform: Platform = OS) -> None:
     """Overwrites with zeros, from the back to the front: what is left of a crash is a prefix, never a hole."""
     end = offset + length
     try:
@@ -47,59 +48,53 @@ def zero(fd: int, offset: int, length: int, attempt: str) -> None:
             step = min(len(_ZEROS), end - offset)
             done = 0
             while done < step:
-                done += os.pwrite(fd, _ZEROS[: step - done], end - step + done)
+                done += platform.pwrite(fd, _ZEROS[: step - done], end - step + done)
             end -= step
     except OSError as error:
         raise StoreIOError(f"{attempt}: zeroing {length} bytes failed: {error.strerror or error}") from error
 
 
-def sync_fd(fd: int, attempt: str) -> None:
+def sync_fd(fd: int, attempt: str, platform: Platform = OS) -> None:
     """fdatasync. An error is final: it is never retried (SAFETY S1)."""
     try:
-        os.fdatasync(fd)
+        platform.fdatasync(fd)
     except OSError as error:
         raise StoreIOError(f"{attempt}: {error.strerror or error}") from error
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: Path, platform: Platform = OS) -> None:
     """Makes names in a directory durable."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise StoreIOError(f"opening {path} to sync it: {error.strerror}") from error
-    try:
-        os.fsync(fd)
+        platform.sync_directory(path)
     except OSError as error:
         raise StoreIOError(f"syncing directory {path}: {error.strerror}") from error
-    finally:
-        os.close(fd)
 
 
-def write_synced(path: Path, data: bytes) -> None:
+def write_synced(path: Path, data: bytes, platform: Platform = OS) -> None:
     """A whole new file, synced; its name is not durable yet."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        fd = platform.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     except OSError as error:
         raise wrap(error, f"creating {path}") from error
     try:
-        write_all(fd, data, 0, f"writing {path}")
-        os.fsync(fd)
+        write_all(fd, data, 0, f"writing {path}", platform)
+        platform.fsync(fd)
     except OSError as error:
         raise wrap(error, f"syncing {path}") from error
     finally:
-        os.close(fd)
+        platform.close(fd)
 
 
-def replace_file(path: Path, data: bytes, *, sync_name: bool = True) -> None:
+def replace_file(path: Path, data: bytes, *, sync_name: bool = True, platform: Platform = OS) -> None:
     """Replaces a small file: temp, fsync, rename, fsync of the directory."""
     temporary = path.with_name(path.name + ".tmp")
-    write_synced(temporary, data)
+    write_synced(temporary, data, platform)
     try:
-        os.replace(temporary, path)
+        platform.replace(temporary, path)
     except OSError as error:
         raise wrap(error, f"renaming {temporary}") from error
     if sync_name:
-        sync_directory(path.parent)
+        sync_directory(path.parent, platform)
 
 
 def pack_sealed_json(value: dict[str, Any]) -> bytes:
@@ -108,10 +103,10 @@ def pack_sealed_json(value: dict[str, Any]) -> bytes:
     return b"%08x %s\n" % (crc32(text), text)
 
 
-def read_sealed_json(path: Path) -> dict[str, Any] | None:
+def read_sealed_json(path: Path, platform: Platform = OS) -> dict[str, Any] | None:
     """The value, None where there is no such file. Raises StoreRefused where its CRC does not match."""
     try:
-        data = path.read_bytes()
+        data = platform.read_bytes(path)
     except FileNotFoundError:
         return None
     except OSError as error:

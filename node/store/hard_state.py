@@ -13,6 +13,7 @@ from typing import Any
 from node.protocol.codes import VoterState
 from node.store.files import pack_sealed_json, read_sealed_json, replace_file, sync_directory
 from node.store.log_store import HardState, StoreFull, StoreIOError, StoreRefused
+from node.store.platform import OS, Platform
 
 CURRTERM = "currterm"
 HARDSTATE = "hardstate"
@@ -37,10 +38,10 @@ def parse_currterm(data: bytes) -> tuple[int, str | None] | None:
     return int(term), values.get("voteLeader") or None
 
 
-def read_currterm(directory: Path) -> tuple[int, str | None] | None:
+def read_currterm(directory: Path, platform: Platform = OS) -> tuple[int, str | None] | None:
     """None where the file is missing or says nothing."""
     try:
-        return parse_currterm((directory / CURRTERM).read_bytes())
+        return parse_currterm(platform.read_bytes(directory / CURRTERM))
     except FileNotFoundError:
         return None
 
@@ -56,40 +57,42 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
     }
 
 
-def save_hard_state(directory: Path, state: HardState) -> None:
+def save_hard_state(directory: Path, state: HardState, platform: Platform = OS) -> None:
     """Durable on return. Raises StoreIOError, also on a full disk: a vote that cannot be kept ends the engine."""
     try:
-        replace_file(directory / HARDSTATE, pack_sealed_json(hard_state_to_json(state)), sync_name=False)
-        replace_file(directory / CURRTERM, format_currterm(state.term, state.voted_for), sync_name=False)
+        sealed = pack_sealed_json(hard_state_to_json(state))
+        replace_file(directory / HARDSTATE, sealed, sync_name=False, platform=platform)
+        heritage = format_currterm(state.term, state.voted_for)
+        replace_file(directory / CURRTERM, heritage, sync_name=False, platform=platform)
     except StoreFull as error:
         raise StoreIOError(f"term and vote cannot be made durable: {error}") from error
-    sync_directory(directory)
+    sync_directory(directory, platform)
 
 
-def load_hard_state(directory: Path, *, has_entries: bool) -> HardState | None:
+def load_hard_state(directory: Path, *, has_entries: bool, platform: Platform = OS) -> HardState | None:
     """The stored state; None where there never was one (only possible without entries). Raises StoreRefused."""
     try:
-        value = read_sealed_json(directory / HARDSTATE)
+        value = read_sealed_json(directory / HARDSTATE, platform)
     except StoreRefused as error:
         raise StoreRefused(f"{error}; {_TOLD_HOW}") from error
     if value is None:
-        if has_entries or read_currterm(directory) is not None:
+        if has_entries or read_currterm(directory, platform) is not None:
             raise StoreRefused(f"{directory / HARDSTATE} is missing; {_TOLD_HOW}")
         return None
     state = HardState(
         int(value["term"]), value["voted_for"], VoterState(value["voter_state"]), int(value["vote_floor"]),
         {str(peer): str(store) for peer, store in value["store_ids"].items()},
     )  # fmt: skip
-    java = read_currterm(directory)
+    java = read_currterm(directory, platform)
     if java == (state.term, state.voted_for):
         return state
     term = max(state.term, java[0]) if java is not None else state.term
     return replace(state, term=term, voted_for=None, vote_floor=max(state.vote_floor, term))
 
 
-def adopt_currterm(directory: Path, *, has_entries: bool) -> HardState:
+def adopt_currterm(directory: Path, *, has_entries: bool, platform: Platform = OS) -> HardState:
     """The state of a directory that only the Java node wrote: its term, and no vote in it."""
-    java = read_currterm(directory)
+    java = read_currterm(directory, platform)
     if java is None:
         if has_entries:
             raise StoreRefused(f"{directory / CURRTERM} is missing or says no term; {_TOLD_HOW}")

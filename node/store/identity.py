@@ -6,16 +6,15 @@ the entries it stands for are removed.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from node.protocol.entry import INDEX_UNIT_BYTES
 from node.store.files import pack_sealed_json, read_sealed_json, replace_file, wrap
 from node.store.log_store import EntryMeta, StoreRefused
+from node.store.platform import OS, Platform
 
 IDENTITY = "quorumscope.json"
 BASE = "base"
@@ -37,9 +36,11 @@ class Identity:
     format_version: int = FORMAT_VERSION
 
     @classmethod
-    def fresh(cls, group: str, node_id: str, data_file_size: int, index_file_size: int, sealed_from: int) -> Identity:
+    def fresh(
+        cls, group: str, node_id: str, data_file_size: int, index_file_size: int, platform: Platform = OS
+    ) -> Identity:
         """A new store has a new `store_id`: peers tell a wiped disk from the one they knew."""
-        return cls(group, node_id, uuid.uuid4().hex, data_file_size, index_file_size, sealed_from)
+        return cls(group, node_id, platform.new_id(), data_file_size, index_file_size)
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,11 +59,11 @@ def check_sizes(data_file_size: int, index_file_size: int) -> None:
         )
 
 
-def read_identity(directory: Path) -> Identity | None:
+def read_identity(directory: Path, platform: Platform = OS) -> Identity | None:
     """None where the directory is not ours (yet). Raises StoreRefused on content from the future or not readable."""
     path = directory / IDENTITY
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(platform.read_bytes(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -76,9 +77,10 @@ def read_identity(directory: Path) -> Identity | None:
     return identity
 
 
-def write_identity(directory: Path, identity: Identity) -> None:
+def write_identity(directory: Path, identity: Identity, platform: Platform = OS) -> None:
     """Durable on return."""
-    replace_file(directory / IDENTITY, json.dumps(asdict(identity), indent=1, sort_keys=True).encode() + b"\n")
+    text = json.dumps(asdict(identity), indent=1, sort_keys=True).encode() + b"\n"
+    replace_file(directory / IDENTITY, text, platform=platform)
 
 
 def check_identity(directory: Path, found: Identity, wanted: Identity) -> None:
@@ -89,38 +91,39 @@ def check_identity(directory: Path, found: Identity, wanted: Identity) -> None:
             raise StoreRefused(f"{directory} has {name} {has!r}, this node is configured with {wants!r}")
 
 
-def read_base(directory: Path) -> Base | None:
+def read_base(directory: Path, platform: Platform = OS) -> Base | None:
     """None: nothing was ever removed."""
-    value = read_sealed_json(directory / BASE)
+    value = read_sealed_json(directory / BASE, platform)
     if value is None:
         return None
     return Base(EntryMeta(int(value["index"]), int(value["term"]), value["chain"]), int(value["pos"]))
 
 
-def write_base(directory: Path, base: Base) -> None:
+def write_base(directory: Path, base: Base, platform: Platform = OS) -> None:
     """Durable on return, before any file that it stands for is removed."""
     meta = base.meta
     value = {"index": meta.index, "term": meta.term, "chain": meta.chain, "pos": base.pos}
-    replace_file(directory / BASE, pack_sealed_json(value))
+    replace_file(directory / BASE, pack_sealed_json(value), platform=platform)
 
 
 class DirectoryLock:
     """Held as long as the store is open; the kernel releases it when the process ends, however it ends."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, platform: Platform = OS) -> None:
         path = directory / LOCK
+        self._platform = platform
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._fd = platform.open(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise wrap(error, f"opening {path}") from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            platform.lock(self._fd)
         except OSError as error:
-            os.close(self._fd)
+            platform.close(self._fd)
             raise StoreRefused(f"{directory} is open in another process (it holds {path})") from error
 
     def release(self) -> None:
         """Idempotent."""
         if self._fd >= 0:
-            os.close(self._fd)
+            self._platform.close(self._fd)
             self._fd = -1

@@ -7,7 +7,6 @@ open; `quorumscope.json` is written last, so a directory is ours only once every
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from node.store.identity import (
     write_identity,
 )
 from node.store.log_store import HardState
+from node.store.platform import Platform
 from node.store.recovery import Circumstances, Recovered, Recovery
 from node.store.segment_list import SegmentList
 from node.store.truncation_archive import TruncationArchive
@@ -32,7 +32,6 @@ from node.store.walk import SEALED_NEVER, find_begin
 
 DATA_AHEAD_BYTES = 64 * 1024 * 1024
 INDEX_AHEAD_BYTES = 8 * 1024 * 1024
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(slots=True)
@@ -50,13 +49,7 @@ class Opened:
     checkpoint: Checkpoint
     lock: DirectoryLock
     boot_id: str
-
-
-def read_boot_id() -> str:
-    """The machine's boot; "" where the system does not say (then every unclean stop counts as the same boot)."""
-    with suppress(OSError):
-        return _BOOT_ID.read_text().strip()
-    return ""
+    platform: Platform
 
 
 def open_directory(
@@ -68,43 +61,47 @@ def open_directory(
     init: bool,
     flush: FlushMode,
     boot_id: str | None,
+    platform: Platform,
 ) -> Opened:
     """Raises StoreRefused, StoreCorrupt, StoreFull or StoreIOError; then nothing is left open."""
     check_sizes(data_file_size, index_file_size)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        platform.make_directory(directory)
     except OSError as error:
         raise wrap(error, f"creating {directory}") from error
-    lock = DirectoryLock(directory)
-    data = SegmentList(directory, "data", data_file_size, ahead_bytes=DATA_AHEAD_BYTES)
-    index = SegmentList(directory, "index", index_file_size, ahead_bytes=INDEX_AHEAD_BYTES)
+    lock = DirectoryLock(directory, platform)
+    data = SegmentList(directory, "data", data_file_size, ahead_bytes=DATA_AHEAD_BYTES, platform=platform)
+    index = SegmentList(directory, "index", index_file_size, ahead_bytes=INDEX_AHEAD_BYTES, platform=platform)
     checkpoint: Checkpoint | None = None
     try:
-        found = read_identity(directory)
-        fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, 0)
+        found = read_identity(directory, platform)
+        fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, platform)
         if found is not None:
             check_identity(directory, found, fresh)
         data.open()
         index.open()
-        java = found is None and ((directory / CURRTERM).exists() or bool(data.starts))
+        java = found is None and (platform.exists(directory / CURRTERM) or bool(data.starts))
         has_entries = find_begin(data)[1] is not None
-        hard = _hard_state(directory, java, has_entries, init)
-        checkpoint = Checkpoint(directory / "checkpoint")
-        boot = read_boot_id() if boot_id is None else boot_id
+        hard = _hard_state(directory, java, has_entries, init, platform)
+        checkpoint = Checkpoint(directory / "checkpoint", platform)
+        boot = platform.boot_id() if boot_id is None else boot_id
         slot = checkpoint.last if found is not None else None
-        recovered = _recover(directory, data, index, slot, found, java, node_id, boot)
+        recovered = _recover(directory, data, index, slot, found, java, node_id, boot, platform)
         if found is not None and has_entries and slot is None:
             recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")
         sealed_from = _sealed_from(recovered, slot, found, java)
         hard = _settle_voter_state(hard, recovered, slot, flush, boot)
-        save_hard_state(directory, hard)
+        save_hard_state(directory, hard, platform)
         if found is None:
             found = fresh
         if found is fresh or found.sealed_from != sealed_from:
             found = replace(found, sealed_from=sealed_from)
-            write_identity(directory, found)
-        archive = TruncationArchive(directory)
-        return Opened(directory, found, sealed_from, hard, recovered, data, index, archive, checkpoint, lock, boot)
+            write_identity(directory, found, platform)
+        archive = TruncationArchive(directory, platform=platform)
+        return Opened(
+            directory, found, sealed_from, hard, recovered, data, index, archive, checkpoint, lock, boot,
+            platform,
+        )  # fmt: skip
     except BaseException:
         data.close()
         index.close()
@@ -114,11 +111,11 @@ def open_directory(
         raise
 
 
-def _hard_state(directory: Path, java: bool, has_entries: bool, init: bool) -> HardState:
+def _hard_state(directory: Path, java: bool, has_entries: bool, init: bool, platform: Platform) -> HardState:
     """The stored one, or what a new store starts with (SAFETY E2, E8)."""
     if java:
-        return adopt_currterm(directory, has_entries=has_entries)
-    stored = load_hard_state(directory, has_entries=has_entries)
+        return adopt_currterm(directory, has_entries=has_entries, platform=platform)
+    stored = load_hard_state(directory, has_entries=has_entries, platform=platform)
     if stored is None:
         return HardState(voter_state=VoterState.FORMING if init else VoterState.REJOINING)
     pristine = HardState(voter_state=VoterState.REJOINING)
@@ -136,20 +133,21 @@ def _recover(
     java: bool,
     node_id: str,
     boot_id: str,
+    platform: Platform,
 ) -> Recovered:
     sealed_from = SEALED_NEVER if java else max(found.sealed_from if found else 0, slot.sealed_from if slot else 0)
-    base = read_base(directory)
+    base = read_base(directory, platform)
     _, begin_index = find_begin(data)
-    java_term = _java_snapshot_term(directory, begin_index - 1) if base is None and begin_index else None
+    java_term = _java_snapshot_term(directory, begin_index - 1, platform) if base is None and begin_index else None
     case = Circumstances(node_id, boot_id, java, sealed_from, base, java_term)
-    return Recovery(data, index, TruncationArchive(directory), slot, case).recover()
+    return Recovery(data, index, TruncationArchive(directory, platform=platform), slot, case).recover()
 
 
-def _java_snapshot_term(directory: Path, index: int) -> int | None:
+def _java_snapshot_term(directory: Path, index: int, platform: Platform) -> int | None:
     """The term of the entry before the first one, where the Java node's snapshot names it (FORMATS 3)."""
     path = directory / "snapshot" / f"snapshot_{index}" / "snapshot_meta"
     try:
-        meta = json.loads(path.read_bytes())
+        meta = json.loads(platform.read_bytes(path))
         return int(meta["lastIncludedTerm"]) if int(meta["lastIncludedIndex"]) == index else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

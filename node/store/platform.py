@@ -3,7 +3,7 @@
 Everything that the store does to the world goes through a `Platform`; `OS` is the real one, the simulator brings its
 own with a page cache that can be lost. Calls are named as in `os` and raise OSError as those do.
 
-Invariants: nothing in `node/store` besides this file touches `os`, a clock or a source of identities; a `Platform`
+Invariants: nothing in `node/store` besides this file calls into `os`, reads a clock or makes identities; a `Platform`
 keeps no state about the store's files.
 """
 

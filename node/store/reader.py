@@ -10,7 +10,6 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from node.store.disk_log import find_record, read_raw_slab
 from node.store.hard_state import load_hard_state, read_currterm
 from node.store.identity import UNKNOWN_TERM, Base, read_base, read_identity
 from node.store.log_store import ORIGIN, EntryMeta, StoreCorrupt, StoreError, StoreRefused, TruncationRecord
+from node.store.platform import OS, Platform
 from node.store.segment_list import SegmentList
 from node.store.survey import Finding, Survey
 from node.store.truncation_archive import TruncationArchive
@@ -53,26 +53,33 @@ class StoreReader:
     base: EntryMeta
 
     def __init__(
-        self, directory: Path | str, *, data_file_size: int | None = None, index_file_size: int | None = None
+        self,
+        directory: Path | str,
+        *,
+        data_file_size: int | None = None,
+        index_file_size: int | None = None,
+        platform: Platform = OS,
     ) -> None:
         self.directory = Path(directory)
-        if not self.directory.is_dir():
+        self._platform = platform
+        if not (platform.names(self.directory) or platform.exists(self.directory)):
             raise StoreRefused(f"{self.directory} is no directory")
-        self.identity = read_identity(self.directory)
+        self.identity = read_identity(self.directory, platform)
         known = self.identity
         self.data_file_size = data_file_size or (known.data_file_size if known else self._length("data"))
         self.index_file_size = index_file_size or (known.index_file_size if known else self._length("index"))
-        self._data = SegmentList(self.directory, "data", self.data_file_size, writable=False)
-        self._index = SegmentList(self.directory, "index", self.index_file_size, writable=False)
-        self._archive = TruncationArchive(self.directory)
+        self._data = SegmentList(self.directory, "data", self.data_file_size, writable=False, platform=platform)
+        self._index = SegmentList(self.directory, "index", self.index_file_size, writable=False, platform=platform)
+        self._archive = TruncationArchive(self.directory, platform=platform)
         self._end: Cursor | None = None
         self.refresh()
 
     def _length(self, kind: str) -> int:
         folder = self.directory / kind
-        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-            if path.name.isdigit() and path.stat().st_size:
-                return path.stat().st_size
+        for name in self._platform.names(folder):
+            size = self._platform.path_size(folder / name) if name.isdigit() else 0
+            if size:
+                return size
         return _DEFAULT_BYTES[kind]
 
     @property
@@ -86,7 +93,7 @@ class StoreReader:
         """Looks again: at most up to `upto_index` (the caller knows that the engine is there), else to the end."""
         self._data.rescan()
         self._index.rescan()
-        slot = read_checkpoint(self.directory / "checkpoint") if self.identity is not None else None
+        slot = read_checkpoint(self.directory / "checkpoint", self._platform) if self.identity is not None else None
         base = self._saved_base()
         begin_pos, begin_index = (base.pos, base.meta.index + 1) if base is not None else find_begin(self._data)
         if base is not None:
@@ -105,7 +112,7 @@ class StoreReader:
 
     def _saved_base(self) -> Base | None:
         try:
-            return read_base(self.directory)
+            return read_base(self.directory, self._platform)
         except StoreRefused:
             return None
 
@@ -209,7 +216,7 @@ class StoreReader:
                     count += 1
         except (StoreError, ValueError) as error:
             problem = str(error)
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        now = self._platform.wall_time().isoformat().replace("+00:00", "Z")
         digest = sha.hexdigest() if problem is None else None
         item = {"from_index": first, "to_index": last, "count": count, "digest": digest, "read_at": now}
         return item if problem is None else {**item, "problem": problem}
@@ -275,7 +282,7 @@ class StoreReader:
             report.problems.append(Finding("missing", report.end_index + 1, "checkpoint", detail))
         if self.identity is not None:
             try:
-                load_hard_state(self.directory, has_entries=report.entries > 0)
+                load_hard_state(self.directory, has_entries=report.entries > 0, platform=self._platform)
             except StoreError as error:
                 report.problems.append(Finding("hard_state_invalid", None, "hardstate", str(error)))
         return report
@@ -283,7 +290,7 @@ class StoreReader:
     def inspect(self) -> dict[str, Any]:
         """What this store is and holds, for people."""
         self.refresh()
-        java = read_currterm(self.directory)
+        java = read_currterm(self.directory, self._platform)
         slot = self._slot
         return {
             "directory": str(self.directory),

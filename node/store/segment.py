@@ -14,6 +14,7 @@ import numpy as np
 
 from node.store.files import sync_fd, wrap, write_all, zero
 from node.store.log_store import StoreIOError
+from node.store.platform import OS, Platform
 
 NAME_DIGITS = 20
 _SCAN_BYTES = 1024 * 1024
@@ -22,32 +23,44 @@ _SCAN_BYTES = 1024 * 1024
 class Segment:
     """`start` is the absolute position of the file's first byte."""
 
-    __slots__ = ("_ahead_bytes", "_allocated_bytes", "_fd", "path", "size_bytes", "start")
+    __slots__ = ("_ahead_bytes", "_allocated_bytes", "_fd", "_platform", "path", "size_bytes", "start")
 
-    def __init__(self, path: Path, start: int, size_bytes: int, *, ahead_bytes: int = 0, writable: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        start: int,
+        size_bytes: int,
+        *,
+        ahead_bytes: int = 0,
+        writable: bool = True,
+        platform: Platform = OS,
+    ) -> None:
         self.path = path
         self.start = start
         self.size_bytes = size_bytes
         self._ahead_bytes = ahead_bytes
+        self._platform = platform
         self._allocated_bytes = 0
         try:
-            self._fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+            self._fd = platform.open(path, os.O_RDWR if writable else os.O_RDONLY)
         except OSError as error:
             raise wrap(error, f"opening {path}") from error
 
     @classmethod
-    def create(cls, directory: Path, start: int, size_bytes: int, *, ahead_bytes: int) -> Segment:
+    def create(
+        cls, directory: Path, start: int, size_bytes: int, *, ahead_bytes: int, platform: Platform = OS
+    ) -> Segment:
         """A new file of full (sparse) length; the caller syncs the directory."""
         path = directory / f"{start:0{NAME_DIGITS}d}"
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            fd = platform.open(path, os.O_RDWR | os.O_CREAT)
             try:
-                os.ftruncate(fd, size_bytes)
+                platform.ftruncate(fd, size_bytes)
             finally:
-                os.close(fd)
+                platform.close(fd)
         except OSError as error:
             raise wrap(error, f"creating {path}") from error
-        return cls(path, start, size_bytes, ahead_bytes=ahead_bytes)
+        return cls(path, start, size_bytes, ahead_bytes=ahead_bytes, platform=platform)
 
     @property
     def end(self) -> int:
@@ -59,7 +72,8 @@ class Segment:
         offset = pos - self.start
         if offset + len(data) > self._allocated_bytes:
             self._allocate(offset, len(data))
-        write_all(self._fd, data, offset, f"writing {len(data)} bytes at {offset} of {self.path}")
+        attempt = f"writing {len(data)} bytes at {offset} of {self.path}"
+        write_all(self._fd, data, offset, attempt, self._platform)
 
     def _allocate(self, offset: int, length: int) -> None:
         """Takes space up to one step beyond the write; a file system that cannot is left to its own ways."""
@@ -68,7 +82,7 @@ class Segment:
             return
         end = min(self.size_bytes, offset + length + self._ahead_bytes)
         try:
-            os.posix_fallocate(self._fd, offset, end - offset)
+            self._platform.posix_fallocate(self._fd, offset, end - offset)
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 end = self.size_bytes
@@ -78,25 +92,25 @@ class Segment:
 
     def zero(self, pos: int, length: int) -> None:
         """Overwrites a range with zeros."""
-        zero(self._fd, pos - self.start, length, f"zeroing in {self.path}")
+        zero(self._fd, pos - self.start, length, f"zeroing in {self.path}", self._platform)
 
     def read(self, pos: int, length: int) -> bytes:
         """Up to `length` bytes; shorter only at the file's end."""
         try:
-            return os.pread(self._fd, max(0, min(length, self.end - pos)), pos - self.start)
+            return self._platform.pread(self._fd, max(0, min(length, self.end - pos)), pos - self.start)
         except OSError as error:
             raise StoreIOError(f"reading {length} bytes at {pos} of {self.path}: {error.strerror}") from error
 
     def sync(self) -> None:
         """fdatasync; also called from a thread while the loop goes on writing."""
-        sync_fd(self._fd, f"syncing {self.path}")
+        sync_fd(self._fd, f"syncing {self.path}", self._platform)
 
     def used_span(self, pos: int) -> tuple[int, int] | None:
         """First and last position with a byte that is not zero, from `pos` on; holes are skipped, not read."""
         first, last, offset = -1, -1, pos - self.start
         while offset < self.size_bytes:
             try:
-                offset = os.lseek(self._fd, offset, os.SEEK_DATA)
+                offset = self._platform.seek_data(self._fd, offset)
             except OSError as error:
                 if error.errno == errno.ENXIO:
                     break
@@ -117,10 +131,9 @@ class Segment:
         if path is None:
             return False
         try:
-            there, ours = path.stat(), os.fstat(self._fd)
+            return self._platform.path_key(path) == self._platform.file_key(self._fd)
         except OSError:
             return False
-        return (there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev)
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
@@ -129,5 +142,5 @@ class Segment:
     def close(self) -> None:
         """Gives the descriptor back; idempotent."""
         if self._fd >= 0:
-            os.close(self._fd)
+            self._platform.close(self._fd)
             self._fd = -1

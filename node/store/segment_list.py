@@ -13,18 +13,29 @@ from pathlib import Path
 
 from node.store.files import sync_directory, wrap
 from node.store.log_store import StoreCorrupt, StoreIOError, StoreRefused
+from node.store.platform import OS, Platform
 from node.store.segment import NAME_DIGITS, Segment
 
 
 class SegmentList:
     """Segments by position. `kind` is the folder's name."""
 
-    def __init__(self, root: Path, kind: str, file_bytes: int, *, ahead_bytes: int = 0, writable: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        kind: str,
+        file_bytes: int,
+        *,
+        ahead_bytes: int = 0,
+        writable: bool = True,
+        platform: Platform = OS,
+    ) -> None:
         self.kind = kind
         self.directory = root / kind
         self.file_bytes = file_bytes
         self._ahead_bytes = min(ahead_bytes, file_bytes)
         self._writable = writable
+        self._platform = platform
         self._segments: dict[int, Segment] = {}
         self._first = 0
         self._last: Segment | None = None
@@ -35,37 +46,42 @@ class SegmentList:
     def open(self) -> None:
         """Opens what lies in the folder. Raises StoreRefused on a wrong size, StoreCorrupt on a missing file."""
         if self._writable:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else []:
-            if len(path.name) != NAME_DIGITS or not path.name.isdigit():
-                continue
-            size = path.stat().st_size
+            self._platform.make_directory(self.directory)
+        for path in self._paths():
+            size = self._platform.path_size(path)
             if size == 0 and self._writable:  # created, and the crash came before it got its length
-                path.unlink()
+                self._platform.unlink(path)
                 continue
             if size != self.file_bytes:
                 raise StoreRefused(f"{path} has {size} bytes, configured are {self.file_bytes}: set the size it has")
-            self._add(Segment(path, int(path.name), size, ahead_bytes=self._ahead_bytes, writable=self._writable))
+            self._add(self._segment(path))
         starts = self.starts
         for before, after in pairwise(starts):
             if after != before + self.file_bytes:
                 raise StoreCorrupt(f"{self.directory}: the file that starts at {before + self.file_bytes} is missing")
+
+    def _paths(self) -> list[Path]:
+        """The folder's files in the order of their positions."""
+        names = [name for name in self._platform.names(self.directory) if len(name) == NAME_DIGITS and name.isdigit()]
+        return [self.directory / name for name in names]
+
+    def _segment(self, path: Path) -> Segment:
+        return Segment(
+            path, int(path.name), self.file_bytes, ahead_bytes=self._ahead_bytes, writable=self._writable,
+            platform=self._platform,
+        )  # fmt: skip
 
     def rescan(self) -> None:
         """Follows what a running engine does to the folder: new files appear, cut and expired ones are forgotten.
 
         Nothing is closed here: another thread may be reading, and the descriptor goes with its last user.
         """
-        names: dict[int, Path] = {}
-        with suppress(FileNotFoundError):
-            for path in self.directory.iterdir():
-                if len(path.name) == NAME_DIGITS and path.name.isdigit():
-                    names[int(path.name)] = path
+        names = {int(path.name): path for path in self._paths()}
         segments = {start: segment for start, segment in self._segments.items() if segment.is_at(names.get(start))}
         for start in sorted(names.keys() - segments.keys()):
             with suppress(OSError, StoreIOError):  # gone again, or not at its full length yet
-                if names[start].stat().st_size == self.file_bytes:
-                    segments[start] = Segment(names[start], start, self.file_bytes, writable=False)
+                if self._platform.path_size(names[start]) == self.file_bytes:
+                    segments[start] = self._segment(names[start])
         self._segments = segments
         self._first = min(segments, default=0)
         self._last = segments[max(segments)] if segments else None
@@ -133,9 +149,11 @@ class SegmentList:
         segment = self.find(pos)
         if segment is None:
             start = self._key(pos) if self._segments else pos - pos % self.file_bytes
-            segment = Segment.create(self.directory, start, self.file_bytes, ahead_bytes=self._ahead_bytes)
+            segment = Segment.create(
+                self.directory, start, self.file_bytes, ahead_bytes=self._ahead_bytes, platform=self._platform
+            )
             self._add(segment)
-            sync_directory(self.directory)
+            sync_directory(self.directory, self._platform)
         return segment
 
     def write(self, pos: int, data: bytes | memoryview) -> None:
@@ -170,14 +188,14 @@ class SegmentList:
             segment = self._segments.pop(start)
             self.dirty.discard(segment)
             try:
-                segment.path.unlink(missing_ok=True)
+                self._platform.unlink(segment.path)
             except OSError as error:
                 raise wrap(error, f"removing {segment.path}") from error
             # Not closed here: a thread may be reading from it; the descriptor goes with its last user.
         if starts:
             self._first = min(self._segments, default=0)
             self._last = self._segments[max(self._segments)] if self._segments else None
-            sync_directory(self.directory)
+            sync_directory(self.directory, self._platform)
 
     def take_dirty(self) -> list[Segment]:
         """What the next group commit has to sync."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from node.protocol.entry import Entry, EntryError, unpack_record
 from node.store.files import sync_directory, wrap, write_all, write_synced
 from node.store.log_store import StoreFull, StoreIOError, TruncationRecord
+from node.store.platform import OS, Platform
 
 FOLDER = "truncated"
 BYTES_MAX = 1024 * 1024 * 1024
@@ -28,18 +26,23 @@ _SEQ_DIGITS = 10
 class TruncationArchive:
     """The archives of one store. Reading works beside a running engine."""
 
-    def __init__(self, directory: Path, *, bytes_max: int = BYTES_MAX, age_max_s: float = AGE_MAX_S) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        bytes_max: int = BYTES_MAX,
+        age_max_s: float = AGE_MAX_S,
+        platform: Platform = OS,
+    ) -> None:
         self.folder = directory / FOLDER
         self._bytes_max = bytes_max
         self._age_max_s = age_max_s
+        self._platform = platform
 
     # --- reading -------------------------------------------------------------------------------------------------
 
     def _sequences(self) -> list[int]:
-        try:
-            return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
-        except FileNotFoundError:
-            return []
+        return sorted(int(name) for name in self._platform.names(self.folder) if name.isdigit())
 
     def _path(self, seq: int) -> Path:
         return self.folder / f"{seq:0{_SEQ_DIGITS}d}"
@@ -62,7 +65,7 @@ class TruncationArchive:
     def record(self, seq: int) -> TruncationRecord | None:
         """None where there is no such archive (any more)."""
         try:
-            value = json.loads((self._path(seq) / "meta.json").read_bytes())
+            value = json.loads(self._platform.read_bytes(self._path(seq) / "meta.json"))
         except (FileNotFoundError, ValueError):
             return None
         return TruncationRecord(
@@ -73,7 +76,7 @@ class TruncationArchive:
     def data(self, seq: int) -> bytes:
         """The raw bytes that were cut; empty where there is no such archive."""
         try:
-            return (self._path(seq) / "data").read_bytes()
+            return self._platform.read_bytes(self._path(seq) / "data")
         except FileNotFoundError:
             return b""
 
@@ -98,56 +101,56 @@ class TruncationArchive:
         self._clear_unfinished()
         self._make_room()
         seq = self.count + 1
-        stamped = replace(record, seq=seq, time=record.time or datetime.now(UTC).isoformat().replace("+00:00", "Z"))
+        now = self._platform.wall_time().isoformat().replace("+00:00", "Z")
+        stamped = replace(record, seq=seq, time=record.time or now)
         work = self.folder / f"tmp-{seq}"
         attempt = f"writing the truncation archive {self._path(seq)}"
         try:
-            work.mkdir(parents=True)
+            self._platform.make_directory(work)
             self._write_data(work / "data", chunks, attempt)
-            write_synced(work / "meta.json", json.dumps(_meta(stamped), indent=1).encode())
-            sync_directory(work)
-            work.rename(self._path(seq))
-            sync_directory(self.folder)
-            sync_directory(self.folder.parent)
+            write_synced(work / "meta.json", json.dumps(_meta(stamped), indent=1).encode(), self._platform)
+            sync_directory(work, self._platform)
+            self._platform.replace(work, self._path(seq))
+            sync_directory(self.folder, self._platform)
+            sync_directory(self.folder.parent, self._platform)
         except OSError as error:
-            shutil.rmtree(work, ignore_errors=True)
+            self._platform.remove_tree(work)
             raise wrap(error, attempt) from error
         except (StoreFull, StoreIOError):
-            shutil.rmtree(work, ignore_errors=True)
+            self._platform.remove_tree(work)
             raise
         return stamped
 
-    @staticmethod
-    def _write_data(path: Path, chunks: Iterable[bytes], attempt: str) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    def _write_data(self, path: Path, chunks: Iterable[bytes], attempt: str) -> None:
+        fd = self._platform.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             offset = 0
             for chunk in chunks:
-                write_all(fd, chunk, offset, attempt)
+                write_all(fd, chunk, offset, attempt, self._platform)
                 offset += len(chunk)
-            os.fsync(fd)
+            self._platform.fsync(fd)
         finally:
-            os.close(fd)
+            self._platform.close(fd)
 
     def _clear_unfinished(self) -> None:
-        if self.folder.is_dir():
-            for path in self.folder.glob("tmp-*"):
-                shutil.rmtree(path, ignore_errors=True)
+        for name in self._platform.names(self.folder):
+            if name.startswith("tmp-"):
+                self._platform.remove_tree(self.folder / name)
 
     def _make_room(self) -> None:
         """Removes the oldest archives beyond the bounds. The newest one stays: its number must not be used twice."""
         sequences = self._sequences()[::-1]
-        oldest_kept_s = time.time() - self._age_max_s
+        oldest_kept_s = self._platform.wall_time().timestamp() - self._age_max_s
         total = 0
         for number, seq in enumerate(sequences):
             path = self._path(seq)
             try:
-                total += (path / "data").stat().st_size
-                expired = (path / "meta.json").stat().st_mtime < oldest_kept_s
+                total += self._platform.path_size(path / "data")
+                expired = self._platform.modified_s(path / "meta.json") < oldest_kept_s
             except FileNotFoundError:
                 expired = True
             if number > 0 and (expired or total > self._bytes_max):
-                shutil.rmtree(path, ignore_errors=True)
+                self._platform.remove_tree(path)
 
 
 def _meta(record: TruncationRecord) -> dict[str, object]:

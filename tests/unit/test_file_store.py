@@ -14,6 +14,7 @@ from node.protocol.entry import BODY_BYTES_MAX, EntryError, Magic, Slab, decode_
 from node.store.checkpoint import read_checkpoint
 from node.store.file_store import FileStore
 from node.store.log_store import HardState, StoreCorrupt, StoreFull, StoreIOError, StoreRefused
+from node.store.platform import OS
 from node.store.sync_ticket import Mark
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES, build, flip
@@ -199,7 +200,7 @@ def test_a_full_disk_leaves_nothing_and_says_so(tmp_path: Path, monkeypatch: pyt
         budget[0] -= written
         return written
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(OS, "pwrite", pwrite)
     for room in (0, 1, 100, 700, 3000, 5000, 6100):
         budget[0] = room
         with pytest.raises(StoreFull, match="no space left"):
@@ -221,7 +222,7 @@ def test_a_full_disk_refuses_a_truncation_and_cuts_nothing(tmp_path: Path, monke
     def pwrite(fd: int, data: bytes, offset: int) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(OS, "pwrite", pwrite)
     with pytest.raises(StoreFull):
         store.truncate(5, record(store, 5))
     monkeypatch.undo()
@@ -241,7 +242,7 @@ def test_a_failed_fsync_ends_it_and_promises_nothing(tmp_path: Path, monkeypatch
     def fdatasync(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    monkeypatch.setattr(OS, "fdatasync", fdatasync)
     with pytest.raises(StoreIOError, match="Input/output error"):
         ticket.run()
     assert store.durable_index == 4

@@ -1,6 +1,5 @@
 """What a crash, a rotten disk or a Java node leaves, and what opening makes of it (SAFETY S1, S3, S5, S7)."""
 
-import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from node.protocol.codes import VoterState
 from node.protocol.entry import Magic
 from node.store.files import SECTOR_BYTES
 from node.store.log_store import HardState, StoreCorrupt
+from node.store.platform import OS
 from node.store.recovery import Recovery
 from node.store.segment import Segment
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
@@ -312,8 +312,8 @@ def test_a_truncation_survives_a_crash_at_every_step(
             return call
 
         with monkeypatch.context() as patched:
-            for name in ("pwrite", "fdatasync", "fsync", "unlink", "rename"):
-                patched.setattr(os, name, counted(getattr(os, name)))
+            for name in ("pwrite", "fdatasync", "fsync", "sync_directory", "unlink", "replace"):
+                patched.setattr(OS, name, counted(getattr(OS, name)))
             try:
                 store.truncate(cut_index, record(store, cut_index))
                 finished = True

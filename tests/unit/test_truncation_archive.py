@@ -8,6 +8,7 @@ import pytest
 
 from node.protocol.entry import encode_slab
 from node.store.log_store import StoreFull, TruncationRecord
+from node.store.platform import OS
 from node.store.truncation_archive import TruncationArchive
 
 ORDER = TruncationRecord("n0", "n2", 7, 40, 41, "fork", 39)
@@ -66,7 +67,7 @@ def test_an_archive_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkey
 
     for name in ("pwrite", "fsync"):
         with monkeypatch.context() as patched:
-            patched.setattr(os, name, full)
+            patched.setattr(OS, name, full)
             with pytest.raises(StoreFull, match="no space left"):
                 archive.add(ORDER, [b"abc"])
         assert archive.records() == []

@@ -82,12 +82,20 @@ class Processes:
     running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
 
     async def start(
-        self, name: str, arguments: Sequence[str], variables: Mapping[str, str] | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> asyncio.subprocess.Process:
-        """Starts `python ARGUMENTS` with our own interpreter, and no settings but the ones on its command line."""
+        """Starts `python ARGUMENTS` with our own interpreter, and no settings but the ones on its command line.
+
+        `prefix` is a command that ends by becoming the one behind it, in the same process: `nsenter --net=…`.
+        """
         environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUMSCOPE_")}
         with (self.logs / f"{name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
+                *prefix,
                 sys.executable,
                 *arguments,
                 env=environment | dict(variables or {}) | {"PYTHONUNBUFFERED": "1"},

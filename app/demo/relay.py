@@ -1,7 +1,8 @@
-"""Links between the demo's members: small TCP relays that can be told to cut or slow what passes.
+"""Links between members on one machine: small TCP relays that can be told to cut, slow or reset what passes.
 
 Every ordered pair of members has one. A cut link behaves as a network that drops packets, not as a process that died:
-connections stay open, nothing arrives, and what was on its way arrives when the link is mended.
+connections stay open, nothing arrives, and what was on its way arrives when the link is mended. `forward` is the way
+from who dialled to the target, `backward` the way of the answers; each can be cut alone.
 Invariant: at most CHUNK_BYTES wait in each direction of a connection; everything else waits in the sender.
 """
 
@@ -9,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 CHUNK_BYTES: Final = 64 * 1024
-CONNECT_RETRY_S: Final = 0.05
+_RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closed with a RST, nothing flushed
 
 
 class Relay:
@@ -23,10 +26,18 @@ class Relay:
         self.target = target
         self.port = 0
         self.delay_s = 0.0
-        self._open = asyncio.Event()
-        self._open.set()
+        self.bytes_per_s = 0.0
+        """What passes each way of a connection at most; 0 is no limit."""
+        self._forward, self._backward = asyncio.Event(), asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.StreamWriter] = set()
+        self.mend()
+
+    @property
+    def passes(self) -> bool:
+        """Whether both ways are open."""
+        return self._forward.is_set() and self._backward.is_set()
 
     async def start(self) -> None:
         """Listens on a free loopback port, `port` from then on."""
@@ -41,21 +52,36 @@ class Relay:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def cut(self) -> None:
-        """From now on nothing passes."""
-        self._open.clear()
+    def cut(self, *, forward: bool = True, backward: bool = True) -> None:
+        """From now on nothing passes on these ways; the other one is left as it is."""
+        if forward:
+            self._forward.clear()
+        if backward:
+            self._backward.clear()
 
     def mend(self) -> None:
         """Everything passes again, at once."""
-        self.delay_s = 0.0
-        self._open.set()
+        self.delay_s = self.bytes_per_s = 0.0
+        self._forward.set()
+        self._backward.set()
+
+    def reset(self) -> None:
+        """Ends every connection with a RST, in the middle of whatever passes; new ones are welcome."""
+        for end in self._ends:
+            raw = end.get_extra_info("socket")
+            if raw is not None:
+                with contextlib.suppress(OSError):
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+            end.transport.abort()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         try:
-            await self._open.wait()
+            # A connection needs a packet each way before anybody is told that it stands.
+            await self._forward.wait()
+            await self._backward.wait()
             far_reader, far_writer = await asyncio.open_connection(*self.target)
         except OSError:
             # Nobody listens there: the caller sees its connection close, as it would without us.
@@ -67,9 +93,10 @@ class Relay:
             self._tasks.discard(task)
             return
         ways = [
-            asyncio.create_task(self._pump(reader, far_writer)),
-            asyncio.create_task(self._pump(far_reader, writer)),
+            asyncio.create_task(self._pump(reader, far_writer, self._forward)),
+            asyncio.create_task(self._pump(far_reader, writer, self._backward)),
         ]
+        self._ends |= {writer, far_writer}
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -79,15 +106,17 @@ class Relay:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
             for end in (writer, far_writer):
+                self._ends.discard(end)
                 end.close()
             self._tasks.discard(task)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: asyncio.Event) -> None:
         with contextlib.suppress(OSError):
             while chunk := await reader.read(CHUNK_BYTES):
-                if self.delay_s:
-                    await asyncio.sleep(self.delay_s)
-                await self._open.wait()
+                wait_s = self.delay_s + (len(chunk) / self.bytes_per_s if self.bytes_per_s else 0.0)
+                if wait_s:
+                    await asyncio.sleep(wait_s)
+                await way.wait()
                 writer.write(chunk)
                 await writer.drain()
 

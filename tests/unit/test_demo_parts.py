@@ -96,6 +96,50 @@ def test_a_cut_link_holds_what_is_on_its_way_and_lets_it_go_when_mended() -> Non
     asyncio.run(story())
 
 
+def test_one_way_of_a_link_can_be_cut_alone() -> None:
+    async def story() -> None:
+        async with echo() as port:
+            relay = Relay(("127.0.0.1", port))
+            await relay.start()
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+            writer.write(b"one")
+            assert await reader.readexactly(3) == b"ONE"
+            relay.cut(forward=False)
+            writer.write(b"two")
+            answer = asyncio.create_task(reader.readexactly(3))
+            done, _ = await asyncio.wait([answer], timeout=0.2)
+            assert not done, "the answer is held, whether or not the question arrived"
+            relay.mend()
+            assert await answer == b"TWO"
+            relay.cut(backward=False)
+            assert not relay.passes
+            writer.close()
+            await relay.stop()
+
+    asyncio.run(story())
+
+
+def test_a_reset_ends_connections_and_lets_new_ones_in() -> None:
+    async def story() -> None:
+        async with echo() as port:
+            relay = Relay(("127.0.0.1", port))
+            await relay.start()
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+            writer.write(b"one")
+            assert await reader.readexactly(3) == b"ONE"
+            relay.reset()
+            with pytest.raises(ConnectionResetError):
+                await reader.readexactly(1)
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+            relay.bytes_per_s = 100_000.0
+            writer.write(b"two")
+            assert await reader.readexactly(3) == b"TWO"
+            writer.close()
+            await relay.stop()
+
+    asyncio.run(story())
+
+
 def test_a_link_to_nobody_closes_as_a_dead_process_would() -> None:
     async def story() -> None:
         (port,) = free_ports_from(30_000 + os.getpid() % 20_000, 1)
@@ -118,10 +162,10 @@ def test_every_member_reaches_the_others_over_its_own_links() -> None:
         assert peers["n0"] == f"127.0.0.1:{links.relays['n1', 'n0'].port}"
         assert len({*peers.values()}) == 3
         links.isolate("n1")
-        open_links = {pair for pair, relay in links.relays.items() if relay._open.is_set()}
+        open_links = {pair for pair, relay in links.relays.items() if relay.passes}
         assert open_links == {("n0", "n2"), ("n2", "n0")}
         links.mend("n1")
-        assert all(relay._open.is_set() for relay in links.relays.values())
+        assert all(relay.passes for relay in links.relays.values())
         await links.stop()
 
     asyncio.run(story())

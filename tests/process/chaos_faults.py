@@ -1,0 +1,244 @@
+"""Carries out the steps of a plan on real processes, links and disks, and says each one as an operator would read it.
+
+Invariants: a step undoes what it did, whatever happens meanwhile, and nothing that another step did; `mend` undoes
+everything. `done` counts what was really done: a step that found nobody to do it to is said and not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from node.client import LedgerClient, LedgerError
+from tests.process.chaos_disk import SmallDisk
+from tests.process.chaos_nodes import Member
+from tests.process.chaos_plan import KINDS, Step
+from tests.process.net import CLIENTS, LinkState, Network
+
+REFILL_EVERY_S: Final = 0.1
+TRANSFER_WITHIN_MS: Final = 2000
+
+
+class Faults:
+    """One per run. `leader` tells who leads, None where nobody says so; `say` gets one line each time."""
+
+    def __init__(
+        self,
+        members: Mapping[str, Member],
+        network: Network,
+        small: str,
+        disk: SmallDisk,
+        steering: LedgerClient,
+        seed: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._members, self._network, self._small, self._disk = members, network, small, disk
+        self._steering, self._say = steering, say
+        self._chance = random.Random(f"targets {seed}")
+        self._links: list[LinkState] = []
+        self._applying = asyncio.Lock()
+        self._down: set[str] = set()
+        self._paused: set[str] = set()
+        self._filled = 0
+        self.done: Counter[str] = Counter()
+        self.ordered_ends: Counter[str] = Counter()
+        self._steps: Mapping[str, Callable[[str, Step], Awaitable[None]]] = {
+            "kill_engine": self._kill_engine,
+            "kill_node": partial(self._restart, kill=True),
+            "kill_all": self._kill_all,
+            "stop_node": partial(self._restart, kill=False),
+            "pause": self._pause,
+            "slow": self._slow,
+            "reset": self._reset,
+            "transfer": self._transfer,
+            "disk_full": self._disk_full,
+        }
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What can be done on this network."""
+        return tuple(kind for kind in KINDS if self._network.resets or kind != "reset")
+
+    async def run(self, step: Step) -> None:
+        """Does one step and, where it lasts, undoes it."""
+        member = await self._whom(step)
+        work = self._steps.get(step.kind)
+        if work is not None:
+            await work(member, step)
+        else:
+            await self._links_are(self._cut(step.kind, member), member, step)
+
+    async def mend(self) -> None:
+        """Everything runs, is linked and has space."""
+        self._links.clear()
+        await self._network.apply(LinkState())
+        self._disk.free()
+        self._filled = 0
+        for member in self._members.values():
+            member.resume()
+        self._paused.clear()
+        await asyncio.gather(*(member.start() for member in self._members.values()))
+        self._down.clear()
+
+    # --- whom ---------------------------------------------------------------------------------------------------
+    async def _leader(self) -> str | None:
+        try:
+            return await self._steering.leader()
+        except LedgerError:
+            return None
+
+    async def _whom(self, step: Step) -> str:
+        if step.target == "small":
+            return self._small
+        if step.target == "all":
+            return "every member"
+        leader = await self._leader()
+        if step.target == "leader" and leader is not None:
+            return leader
+        return self._chance.choice([member for member in sorted(self._members) if member != leader])
+
+    def _did(self, kind: str, member: str, line: str) -> None:
+        self.done[kind] += 1
+        self._say(f"{member}: {line}")
+
+    # --- processes ----------------------------------------------------------------------------------------------
+    async def _kill_engine(self, member: str, step: Step) -> None:
+        if self._members[member].kill_engine():
+            self.ordered_ends[member] += 1
+            self._did(step.kind, member, "engine killed with SIGKILL; its supervisor starts it again")
+        else:
+            self._say(f"{member}: no engine to kill, it is down already")
+
+    async def _restart(self, member: str, step: Step, *, kill: bool) -> None:
+        if member in self._down:
+            self._say(f"{member}: down already")
+            return
+        self._down.add(member)
+        try:
+            if kill:
+                await self._members[member].kill()
+                self._did(step.kind, member, f"all three processes killed with SIGKILL, down for {step.for_s:.1f} s")
+            else:
+                self._did(step.kind, member, f"stopped with SIGTERM, down for {step.for_s:.1f} s")
+                await self._members[member].stop()
+            await asyncio.sleep(step.for_s)
+        finally:
+            await self._members[member].start()
+            self._down.discard(member)
+        self._say(f"{member}: started again")
+
+    async def _kill_all(self, _member: str, step: Step) -> None:
+        alive = [member for member in self._members if member not in self._down]
+        self._down.update(alive)
+        try:
+            await asyncio.gather(*(self._members[member].kill() for member in alive))
+            self._did(step.kind, ", ".join(alive), f"all killed with SIGKILL, down for {step.for_s:.1f} s")
+            await asyncio.sleep(step.for_s)
+        finally:
+            await asyncio.gather(*(self._members[member].start() for member in alive))
+            self._down.difference_update(alive)
+        self._say(f"{', '.join(alive)}: started again")
+
+    async def _pause(self, member: str, step: Step) -> None:
+        if member in self._paused or not self._members[member].pause():
+            self._say(f"{member}: no engine to pause")
+            return
+        self._paused.add(member)
+        self._did(step.kind, member, f"engine paused with SIGSTOP for {step.for_s:.1f} s")
+        try:
+            await asyncio.sleep(step.for_s)
+        finally:
+            self._members[member].resume()
+            self._paused.discard(member)
+        self._say(f"{member}: engine goes on (SIGCONT)")
+
+    # --- links --------------------------------------------------------------------------------------------------
+    def _cut(self, kind: str, member: str) -> tuple[LinkState, str]:
+        others = [other for other in sorted(self._members) if other != member]
+        out = frozenset((member, other) for other in others)
+        back = frozenset((other, member) for other in others)
+        if kind == "off":
+            return LinkState(down=frozenset({member})), "off the network"
+        if kind == "deposed":
+            return LinkState(blocked=out | back), "cut off from the other members; clients still reach it"
+        if kind == "mute":
+            return LinkState(blocked=out), "what it sends to members is lost; it hears them"
+        if kind == "deaf":
+            return LinkState(blocked=back), "what members send to it is lost; they hear it"
+        other = self._chance.choice(others)
+        pair = frozenset({(member, other), (other, member)})
+        return LinkState(blocked=pair), f"cannot reach {other} nor be reached by it; both reach the rest"
+
+    async def _links_are(self, cut: tuple[LinkState, str], member: str, step: Step) -> None:
+        state, line = cut
+        with self._fault(state):
+            await self._apply()
+            self._did(step.kind, member, f"{line}, for {step.for_s:.1f} s")
+            await asyncio.sleep(step.for_s)
+        await self._apply()
+        self._say(f"{member}: linked again ({step.kind})")
+
+    async def _slow(self, member: str, step: Step) -> None:
+        if not self._network.slow_by:
+            self._say(f"{member}: not slowed, this machine has no traffic shaper")
+            return
+        line = f"on a slow line ({self._network.slow_by})"
+        await self._links_are((LinkState(slow=frozenset({member})), line), member, step)
+
+    async def _reset(self, member: str, step: Step) -> None:
+        await self._network.reset(member)
+        self._did(step.kind, member, "every connection reset")
+
+    @contextmanager
+    def _fault(self, state: LinkState) -> Iterator[None]:
+        self._links.append(state)
+        try:
+            yield
+        finally:
+            if state in self._links:
+                self._links.remove(state)
+
+    async def _apply(self) -> None:
+        async with self._applying:
+            await self._network.apply(
+                LinkState(
+                    frozenset().union(*(one.blocked for one in self._links)),
+                    frozenset().union(*(one.down for one in self._links)),
+                    frozenset().union(*(one.slow for one in self._links)),
+                )
+            )
+
+    # --- leadership and space -----------------------------------------------------------------------------------
+    async def _transfer(self, member: str, step: Step, *, to: str | None = None) -> None:
+        wanted = to or self._chance.choice([one for one in sorted(self._members) if one != member])
+        try:
+            answer = await self._steering.transfer(wanted, deadline_ms=TRANSFER_WITHIN_MS)
+        except LedgerError as error:
+            self._say(f"transfer to {wanted}: no answer ({error})")
+            return
+        self._did(step.kind, wanted, f"asked to lead: answer {answer['code']}, leader {answer.get('leaderId')}")
+
+    async def _disk_full(self, member: str, step: Step) -> None:
+        if await self._leader() != member:
+            await self._transfer("", Step(step.at_s, "transfer", "leader", 0.0), to=member)
+        self._filled += 1
+        try:
+            self._disk.fill()
+            self._did(step.kind, member, f"its file system is full, for {step.for_s:.1f} s ({self._disk.about})")
+            end = asyncio.get_running_loop().time() + step.for_s
+            while asyncio.get_running_loop().time() < end:
+                await asyncio.sleep(REFILL_EVERY_S)
+                self._disk.fill()
+        finally:
+            self._filled -= 1
+            if self._filled <= 0:
+                self._disk.free()
+        self._say(f"{member}: has space again")
+
+
+__all__ = ["CLIENTS", "Faults"]

@@ -1,0 +1,267 @@
+"""One run: build the network, start the nodes, let clients work while a plan breaks things, mend, settle, judge.
+
+Invariants: whatever ends a run (its time, a violation, an error, an interruption), every process that it started is
+gone and everything that it mounted is unmounted when `run` returns; the directory stays where it shows something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from node.client import LedgerClient, LedgerError
+from tests.process.chaos_clients import Clients
+from tests.process.chaos_disk import QuotaDisk, SmallDisk, TmpfsDisk
+from tests.process.chaos_faults import Faults
+from tests.process.chaos_history import check_history
+from tests.process.chaos_nodes import GROUP, Member, make_members
+from tests.process.chaos_plan import Step, make_plan, one_of_each
+from tests.process.chaos_verdict import Violation, check_logs, read_logs
+from tests.process.net import CLIENTS, Network
+from tests.process.net_namespaces import NamespaceNetwork, ToolFailed, tool
+from tests.process.net_proxy import ProxyNetwork
+
+START_WITHIN_S: Final = 60.0
+SETTLE_WITHIN_S: Final = 60.0
+_ASK_EVERY_S: Final = 0.2
+_DISK_BYTES: Final = 24 * 1024 * 1024
+_DISK_BYTES_PER_S: Final = 1024 * 1024
+_GRAVE: Final = frozenset({"fork", "truncate_refused", "log_damaged", "log_unrecoverable"})
+
+
+class NotStarted(RuntimeError):
+    """The group never came up: nothing was tested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is asked for. `mounts`: this process may mount file systems of its own."""
+
+    seed: int
+    seconds: float
+    members: int
+    mode: str  # "netns" or "proxy"
+    mounts: bool
+    each: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What `--json` prints."""
+
+    options: Options
+    plan: Sequence[Step] = ()
+    disk: str = ""
+    small: str = ""
+    slow_by: str = ""
+    operations: dict[str, dict[str, int]] = field(default_factory=dict)
+    acknowledged_entries: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    committed_index: int = -1
+    term: int = -1
+    settled_s: float | None = None
+    engine_ends: dict[str, list[str]] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        unknown = sum(outcomes["unknown"] for outcomes in self.operations.values())
+        return {
+            "seed": self.options.seed, "seconds": self.options.seconds, "members": self.options.members,
+            "mode": self.options.mode, "disk": self.disk, "small_disk": self.small, "slow_by": self.slow_by,
+            "plan": [step.as_json() for step in self.plan], "faults": self.faults, "operations": self.operations,
+            "unknown": unknown, "acknowledged_entries": self.acknowledged_entries,
+            "committed_index": self.committed_index, "term": self.term, "settled_s": self.settled_s,
+            "engine_ends": self.engine_ends, "violations": [one.as_json() for one in self.violations],
+        }  # fmt: skip
+
+
+class Run:
+    """See the module's docstring. `say` gets one line for everything that happens."""
+
+    def __init__(self, options: Options, directory: Path, say: Callable[[str], None]) -> None:
+        self.options, self.directory, self.say = options, directory, say
+        self.report = Report(options)
+        self.network: Network = NamespaceNetwork() if options.mode == "netns" else ProxyNetwork()
+        self.members: dict[str, Member] = {}
+        self._mounted: list[Path] = []
+
+    async def run(self) -> Report:
+        """Raises NotStarted, and what is a mistake of ours."""
+        token = self.directory / "token"
+        token.touch(0o600)
+        token.write_text(secrets.token_hex(16))
+        try:
+            await self._run(token)
+        finally:
+            await asyncio.shield(self._clean_up())
+        return self.report
+
+    async def _run(self, token: Path) -> None:
+        options, report = self.options, self.report
+        ids = [f"n{number}" for number in range(options.members)]
+        await self.network.start(ids)
+        self.members = make_members(ids, self.directory, self.network, token)
+        report.small, report.slow_by = ids[options.seed % len(ids)], self.network.slow_by
+        disk = await self._make_disk(self.members[report.small])
+        report.disk = disk.about
+        peers = self.network.peers_of(CLIENTS)
+        steering = LedgerClient(peers, group=GROUP, deadline_s=2.0, token=token.read_text())
+        faults = Faults(self.members, self.network, report.small, disk, steering, options.seed, self.say)
+        make = one_of_each if options.each else None
+        report.plan = (
+            make(faults.kinds, options.seconds) if make else make_plan(options.seed, options.seconds, faults.kinds)
+        )
+        clients = Clients(peers, options.seed)
+        try:
+            await self._start(clients, peers)
+            clients.start()
+            await self._break(faults, clients)
+            await faults.mend()
+            await self._settle(steering)
+            await clients.stop()
+            await self._settle(steering)
+            await self._ask_for_alarms(steering)
+        finally:
+            report.faults = {kind: faults.done[kind] for kind in faults.kinds if faults.done[kind]}
+            await steering.close()
+        await self._judge(clients, faults)
+
+    async def _make_disk(self, member: Member) -> SmallDisk:
+        if not self.options.mounts:
+            return QuotaDisk(member.store, lambda: member.pid)
+        size_bytes = _DISK_BYTES + int(self.options.seconds * _DISK_BYTES_PER_S)
+        disk = TmpfsDisk(member.data, size_bytes)
+        await disk.make()
+        self._mounted.append(member.data)
+        return disk
+
+    async def _start(self, clients: Clients, peers: Any) -> None:
+        await asyncio.gather(*(member.start() for member in self.members.values()))
+        client = LedgerClient(peers, group=GROUP, deadline_s=START_WITHIN_S)
+        try:
+            clients.recorder.highest_index = (await client.append(b"the first one")).first_index
+        except LedgerError as error:
+            words = "; ".join(f"{one}: {self.members[one].processes.last_words(one)}" for one in self.members)
+            raise NotStarted(f"no leader within {START_WITHIN_S:.0f} s: {error}; {words}") from error
+        finally:
+            await client.close()
+        self.say(f"{len(self.members)} nodes run ({self.network.mode}); clients begin")
+
+    async def _break(self, faults: Faults, clients: Clients) -> None:
+        """Starts every step when it is due; returns when all have ended."""
+        began = time.monotonic()
+        running: list[asyncio.Task[None]] = []
+        try:
+            for step in self.report.plan:
+                await asyncio.sleep(max(0.0, began + step.at_s - time.monotonic()))
+                clients.check()
+                running.append(asyncio.ensure_future(faults.run(step)))
+            await asyncio.sleep(max(0.0, began + self.options.seconds - time.monotonic()))
+            await asyncio.gather(*running)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        self.say("everything is mended; the group settles")
+
+    async def _settle(self, steering: LedgerClient) -> None:
+        """Until one leads, everyone follows in APPEND, and all logs are committed to the same end."""
+        began = time.monotonic()
+        why = ""
+        while time.monotonic() - began < SETTLE_WITHIN_S:
+            try:
+                why = await self._unsettled(steering)
+            except LedgerError as error:
+                why = str(error)
+            if not why:
+                self.report.settled_s = round(time.monotonic() - began, 2)
+                return
+            await asyncio.sleep(_ASK_EVERY_S)
+        self.report.violations.append(Violation("never_settled", f"after {SETTLE_WITHIN_S:.0f} s: {why}"))
+
+    async def _unsettled(self, steering: LedgerClient) -> str:
+        leader = await steering.leader()
+        states = {member: await steering.state(member) for member in self.members}
+        dispatchers = (await steering.introspect(leader, "dispatchers"))["items"]
+        not_appending = [f"{one['peer_id']} in {one['state']}" for one in dispatchers if one["state"] != "APPEND"]
+        if not_appending or len(dispatchers) != len(self.members) - 1:
+            return f"{leader} leads, {', '.join(not_appending) or 'and lacks dispatchers'}"
+        logs = {member: state["log"] for member, state in states.items()}
+        committed = {log["committed_index"] for log in logs.values()}
+        leaders = [member for member, state in states.items() if state["role"] == "LEADER"]
+        # With clients at work the ends move between two answers: then only leadership and dispatchers are asked for.
+        self.report.committed_index, self.report.term = max(committed), states[leader]["term"]
+        if leaders != [leader]:
+            return f"leaders: {leaders}"
+        return ""
+
+    async def _ask_for_alarms(self, steering: LedgerClient) -> None:
+        for member in self.members:
+            with suppress(LedgerError):
+                for event in (await steering.introspect(member, "events"))["items"]:
+                    if event["kind"] == "alarm" and event["detail"].get("code") in _GRAVE:
+                        self.report.violations.append(Violation("alarm", f"{member}: {event['detail']}"))
+
+    async def _judge(self, clients: Clients, faults: Faults) -> None:
+        report, operations = self.report, clients.recorder.operations
+        report.operations = clients.recorder.count()
+        appends = [one for one in operations if one.kind == "append" and one.outcome == "ok"]
+        report.acknowledged_entries = sum(len(one.bodies) for one in appends)
+        codes = dict(zip(self.members, await self._stop_all(), strict=True))
+        for member, code in codes.items():
+            if code != 0:
+                report.violations.append(Violation("unclean_stop", f"{member} ended with {code} at SIGTERM"))
+        self._count_ends(faults)
+        logs, unreadable = read_logs({one.id: one.store for one in self.members.values()})
+        report.committed_index = min((len(log.entries) for log in logs), default=0) - 1
+        report.violations += unreadable
+        report.violations += check_logs(logs, max((len(log.entries) for log in logs), default=0) - 1, operations)
+        report.violations += check_history(operations, logs)
+        if not report.acknowledged_entries:
+            report.violations.append(Violation("nothing_tested", "no append was acknowledged in the whole run"))
+
+    async def _stop_all(self) -> list[int | None]:
+        return list(await asyncio.gather(*(member.stop() for member in self.members.values())))
+
+    def _count_ends(self, faults: Faults) -> None:
+        """An engine that ended without our order is a finding; its supervisor has written down how."""
+        for member in self.members.values():
+            said = member.log.read_text(errors="replace")
+            ends = re.findall(r"^node: the engine ended with (-?\d+); starting", said, re.MULTILINE)
+            reasons = re.findall(r"^node: (the engine ended: .*)$", said, re.MULTILINE)
+            by_itself = len(ends) - faults.ordered_ends[member.id]
+            if by_itself > 0 or "Traceback" in said:
+                self.report.engine_ends[member.id] = [*reasons[:5], f"{by_itself} ends by itself"]
+                last = reasons[-1] if reasons else said.strip().splitlines()[-1]
+                text = f"{member.id}: {by_itself} times by itself; last: {last}"
+                self.report.violations.append(Violation("engine_ended", text))
+
+    async def _clean_up(self) -> None:
+        for member in self.members.values():
+            member.resume()
+        for member in self.members.values():
+            await member.kill()
+        await self.network.stop()
+        for path in self._mounted:
+            if self.report.violations:
+                await _keep_what_was_mounted(path)
+            with suppress(ToolFailed):
+                await tool("umount", str(path))
+            with suppress(OSError):
+                kept = path.with_name(f"{path.name}-kept")
+                if kept.exists():
+                    path.rmdir()
+                    kept.rename(path)
+
+
+async def _keep_what_was_mounted(path: Path) -> None:
+    """A copy on the real disk, for whoever looks at a violation."""
+    with suppress(ToolFailed):
+        await tool("cp", "-a", "--sparse=always", str(path), str(path.with_name(f"{path.name}-kept")))

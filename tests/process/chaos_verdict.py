@@ -1,0 +1,145 @@
+"""What must hold when everything is over, read from every member's files and from what the clients were told.
+
+Invariants: nothing here asks an engine; logs are read with the read-only half of the store. A finding says what was
+promised, to whom, and what lies there instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from node.protocol.entry import Entry, decode_slab
+from node.store.log_store import StoreError
+from node.store.reader import StoreReader
+from tests.process.chaos_clients import Operation
+
+_SAID_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """`rule`: what was broken, in one word that stays the same; `detail`: where and how."""
+
+    rule: str
+    detail: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {"rule": self.rule, "detail": self.detail}
+
+
+@dataclass(slots=True)
+class Log:
+    """One member's log as it lies on its disk; `raw` holds its records, which begin at index 0."""
+
+    member: str
+    entries: list[Entry]
+    raw: list[bytes]
+
+
+def read_log(member: str, store: Path) -> Log:
+    """The whole log. Raises StoreError where it cannot be read."""
+    reader = StoreReader(store)
+    entries: list[Entry] = []
+    raw: list[bytes] = []
+    for slab in reader.slabs(reader.begin_index, reader.end_index):
+        decoded = decode_slab(slab)
+        offset = 0
+        for entry in decoded:
+            raw.append(bytes(slab.data[offset : offset + entry.size]))
+            offset += entry.size
+        entries += decoded
+    return Log(member, entries, raw)
+
+
+def read_logs(stores: Mapping[str, Path]) -> tuple[list[Log], list[Violation]]:
+    """All logs, and one violation for each that cannot be read or does not pass `store verify`."""
+    logs: list[Log] = []
+    found: list[Violation] = []
+    for member, store in stores.items():
+        try:
+            logs.append(read_log(member, store))
+            problems = StoreReader(store).verify().problems
+        except StoreError as error:
+            found.append(Violation("log_unreadable", f"{member}: {error}"))
+            continue
+        found += [Violation("log_damaged", f"{member}: {problem}") for problem in problems[:_SAID_MAX]]
+    return logs, found
+
+
+def check_logs(logs: Sequence[Log], committed_index: int, operations: Sequence[Operation]) -> list[Violation]:
+    """Equal logs; every acknowledged entry where it was promised, on every member; nothing twice, nothing refused."""
+    found = [*_equal(logs, committed_index)]
+    for log in logs:
+        found += _promises(log, operations)
+        found += _once(log, operations)
+    return found
+
+
+def _equal(logs: Sequence[Log], committed_index: int) -> list[Violation]:
+    found: list[Violation] = []
+    for log in logs:
+        if len(log.raw) <= committed_index:
+            found.append(
+                Violation("committed_missing", f"{log.member} ends at {len(log.raw) - 1}, committed {committed_index}")
+            )
+    for log in logs[1:]:
+        first = logs[0]
+        for index, (left, right) in enumerate(zip(first.raw, log.raw, strict=False)):
+            if left != right and index <= committed_index:
+                found.append(
+                    Violation(
+                        "logs_differ",
+                        f"entry {index}: {first.member} holds {_told(first.entries[index])},"
+                        f" {log.member} holds {_told(log.entries[index])}",
+                    )
+                )
+                break
+    return found
+
+
+def _promises(log: Log, operations: Sequence[Operation]) -> list[Violation]:
+    found: list[Violation] = []
+    for operation in operations:
+        if operation.kind != "append" or operation.outcome != "ok":
+            continue
+        for offset, body in enumerate(operation.bodies):
+            index = operation.first_index + offset
+            held = log.entries[index] if index < len(log.entries) else None
+            if held is None or held.body != body or held.index != index:
+                there = "nothing" if held is None else _told(held)
+                text = f"{log.member}: entry {index} was acknowledged as {_name(body)}, there is {there}"
+                found.append(Violation("acknowledged_lost", text))
+        expected = operation.expected_index
+        if expected is not None and operation.first_index != expected:
+            text = f"{_name(operation.bodies[0])} expected {expected} and was told {operation.first_index}"
+            found.append(Violation("expected_index", text))
+    return found[:_SAID_MAX]
+
+
+def _once(log: Log, operations: Sequence[Operation]) -> list[Violation]:
+    found: list[Violation] = []
+    places: dict[bytes, list[int]] = {}
+    for entry in log.entries:
+        if entry.body:
+            places.setdefault(entry.body, []).append(entry.index)
+    for body, indexes in places.items():
+        if len(indexes) > 1:
+            found.append(Violation("appended_twice", f"{log.member}: {_name(body)} at {indexes}"))
+    for operation in operations:
+        if operation.kind == "append" and operation.outcome == "fail":
+            for body in operation.bodies:
+                if body in places:
+                    text = f"{log.member}: {_name(body)} at {places[body]}, its client was told: {operation.error}"
+                    found.append(Violation("refused_yet_appended", text))
+    return found[:_SAID_MAX]
+
+
+def _name(body: bytes) -> str:
+    return body[:40].rstrip(b".").decode(errors="replace")
+
+
+def _told(entry: Entry) -> str:
+    return f"{_name(entry.body) or 'an empty entry'} of term {entry.term}"

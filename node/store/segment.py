@@ -18,6 +18,7 @@ from node.store.platform import OS, Platform
 
 NAME_DIGITS = 20
 _SCAN_BYTES = 1024 * 1024
+_PAGE_BYTES = 4096  # what a file system takes for one byte written
 
 
 class Segment:
@@ -91,8 +92,30 @@ class Segment:
         self._allocated_bytes = end
 
     def zero(self, pos: int, length: int) -> None:
-        """Overwrites a range with zeros."""
-        zero(self._fd, pos - self.start, length, f"zeroing in {self.path}", self._platform)
+        """Makes a range zeros, from the back to the front. Holes are zeros already: on a full disk they stay holes."""
+        for first, last in reversed(self._data_runs(pos - self.start, length)):
+            zero(self._fd, first, last - first, f"zeroing in {self.path}", self._platform)
+
+    def _data_runs(self, offset: int, length: int) -> list[tuple[int, int]]:
+        """The parts of a range that are no holes, as (from, to) in ascending order, in whole pages but for the ends."""
+        runs: list[tuple[int, int]] = []
+        end = offset + length
+        while offset < end:
+            try:
+                offset = self._platform.seek_data(self._fd, offset)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    break
+                raise StoreIOError(f"looking for data in {self.path}: {error.strerror}") from error
+            if offset >= end:
+                break
+            page_end = min(end, (offset // _PAGE_BYTES + 1) * _PAGE_BYTES)
+            if runs and runs[-1][1] == offset:
+                runs[-1] = (runs[-1][0], page_end)
+            else:
+                runs.append((offset, page_end))
+            offset = page_end
+        return runs
 
     def read(self, pos: int, length: int) -> bytes:
         """Up to `length` bytes; shorter only at the file's end."""

@@ -1,0 +1,13 @@
+"""Planted bugs: what the simulator must find, or it would not find the next real one either (DESIGN 10)."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.election import ELECTION
+from tests.simulation.mutants.planting import Edit, Mutant, PlantingError, Tally
+from tests.simulation.mutants.reads import READING
+from tests.simulation.mutants.replication import REPLICATION
+from tests.simulation.mutants.storage import STORAGE
+
+__all__ = ["MUTANTS", "Edit", "Mutant", "PlantingError", "Tally"]
+
+MUTANTS: dict[str, Mutant] = {one.name: one for one in (*ELECTION, *REPLICATION, *READING, *STORAGE)}

@@ -1,0 +1,99 @@
+"""Planted bugs of reads and of leadership transfer: SAFETY C1, E7."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.simulation.mutants.planting import Edit, Mutant, ignored
+
+LEADERSHIP = "node.consensus.leadership:Leadership."
+READS = "node.consensus.reads:"
+
+# A leader that is cut off and asked nevertheless.
+LONELY: dict[str, Any] = {"isolate_leader": 1.0, "partition": 0.5, "reads": 100.0, "appends": 80.0}
+
+READING = (
+    Mutant(
+        "read_without_leadership",
+        "C1",
+        "a leader serves a read at once, without asking anybody whether it still leads",
+        (
+            Edit(
+                LEADERSHIP + "read_index",
+                "self.own_entry_committed and self.reads.lease_holds(now)",
+                "MUTANT.instead(self.own_entry_committed and self.reads.lease_holds(now), True)",
+            ),
+        ),
+        LONELY,
+    ),
+    Mutant(
+        "read_before_own_entry",
+        "C1",
+        "a new leader serves reads before an entry of its own term is committed",
+        (ignored(READS + "LeaderReads.drain", "not ready"),),
+        {**LONELY, "crash": 0.5, "sync_ms": 8.0},
+    ),
+    Mutant(
+        "read_confirmed_by_earlier_frames",
+        "C1",
+        "answers to frames that were sent before the read came confirm it",
+        (
+            Edit(
+                READS + "LeaderReads.add",
+                "PendingRead(member.last_seq,",
+                "PendingRead(MUTANT.instead(member.last_seq, -2),",
+            ),
+        ),
+        LONELY,
+    ),
+    Mutant(
+        "follower_read_before_commit",
+        "C1",
+        "a follower serves a read at the leader's index before it got there itself",
+        (
+            Edit(
+                READS + "FollowerReads.progress",
+                "r.read_index <= committed",
+                "MUTANT.instead(r.read_index <= committed, True)",
+            ),
+        ),
+        LONELY,
+    ),
+    Mutant(
+        "lease_too_long",
+        "C1",
+        "a lease lasts for three election time-outs",
+        (
+            Edit(
+                READS + "LeaderReads.lease_holds",
+                "lease - lease // config.timing.lease_drift_divisor",
+                "MUTANT.instead(lease - lease // config.timing.lease_drift_divisor, 3 * lease)",
+            ),
+        ),
+        {**LONELY, "lease_reads": True},
+    ),
+    Mutant(
+        "lease_read_after_transfer",
+        "E7",
+        "lease reads go on after take-leadership was sent",
+        (
+            Edit(
+                "node.consensus.replica:Replica._settle", "self.leadership.reads.lease_void = True", "MUTANT.left_out()"
+            ),
+        ),
+        {"lease_reads": True, "transfers": 4.0, "reads": 150.0, "appends": 100.0, "asymmetric": 0.3},
+    ),
+    Mutant(
+        "transfer_never_ends",
+        "E7",
+        "a transfer that fails keeps the leader from writing for ever",
+        (
+            Edit(
+                "node.consensus.leadership_transfer:LeadershipTransfer.tick",
+                "if current is None or now < current.deadline_at:",
+                "MUTANT.instead(current is None or now < current.deadline_at, True)\n    if True:",
+            ),
+        ),
+        {"transfers": 2.0, "partition": 0.4, "isolate_leader": 0.4},
+    ),
+)

@@ -1,0 +1,329 @@
+"""Planted bugs of replication and commit: SAFETY R1 to R8, and closures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from node.protocol.messages import PushKind, PushResponse
+from tests.simulation.mutants.election import UNREST
+from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
+
+HANDLER = "node.consensus.entry_handler:EntryHandler."
+DISPATCHER = "node.consensus.entry_dispatcher:EntryDispatcher."
+LEADERSHIP = "node.consensus.leadership:Leadership."
+CHECKER = "node.consensus.quorum_ack_checker:"
+
+# Leaders that write what nobody else has, so that later ones have to cut it.
+FORKS: dict[str, Any] = {"isolate_leader": 1.5, "appends": 120.0, "crash": 0.2, "reorder": 0.1, "reset": 0.3}
+
+
+def echo(member: Any, push: Any) -> int:
+    """The answer just made names what the request carried; how often that was more than is true."""
+    send = member.effects.sends[-1]
+    carried = push.slab.last_index if push.slab is not None else push.prev_index
+    if push.kind is not PushKind.APPEND or not isinstance(send.message, PushResponse):
+        return 0
+    wrong = replace(send.message, verified_index=carried, durable_index=carried)
+    member.effects.sends[-1] = replace(send, message=wrong)
+    return int(carried > send.message.verified_index or carried > send.message.durable_index)
+
+
+def from_below(member: Any, end_index: int) -> int:
+    """The Java dispatcher's write index: what its process saw at its start (FORMATS 6.1)."""
+    store = member.store
+    if not hasattr(store, "end_at_start"):
+        store.end_at_start = -1
+    return min(end_index, store.end_at_start)
+
+
+# A cut that nobody checks: what the handler's guards stand against.
+OBEY_ANY_CUT = (
+    ignored(HANDLER + "_truncate", "meta is not None and not conflict"),
+    ignored(HANDLER + "_truncate", "cut <= max(member.verified_index, member.committed_index)"),
+)
+
+REPLICATION = (
+    Mutant(
+        "watermark_echoed",
+        "R1",
+        "an APPEND's answer names what the request carried, whatever came of it",
+        (
+            Edit(
+                HANDLER + "handle",
+                "self._answer(sender, push.seq, push.dispatch_epoch, verdict)",
+                "self._answer(sender, push.seq, push.dispatch_epoch, verdict)\n"
+                "        MUTANT.differed += echo(self._member, push)",
+            ),
+        ),
+        FORKS,
+        {"echo": echo},
+    ),
+    Mutant(
+        "earlier_epoch_counts",
+        "R1",
+        "answers of an earlier dispatcher epoch count",
+        (ignored(DISPATCHER + "answered", "answer.dispatch_epoch != self.dispatch_epoch"),),
+        {**FORKS, "duplicate": 0.1, "reorder": 0.3, "wipe": 0.2},
+    ),
+    Mutant(
+        "append_link_unchecked",
+        "R1",
+        "an APPEND extends `verified` without a look at the entry before it",
+        (
+            Edit(
+                HANDLER + "_append",
+                "verdict = self._match(push, now)",
+                "verdict = MUTANT.instead(self._match(push, now), OK)",
+            ),
+        ),
+        FORKS,
+    ),
+    Mutant(
+        "verified_survives_terms",
+        "R1",
+        "what was verified under one leader is taken for verified under the next",
+        (
+            Edit("node.consensus.member_state:MemberState.adopt_term", "self.verified_index = -1", "MUTANT.left_out()"),
+            Edit(
+                "node.consensus.leader_elector:LeaderElector._real_campaign",
+                "member.verified_index = -1",
+                "MUTANT.left_out()",
+            ),
+        ),
+        FORKS,
+    ),
+    Mutant(
+        "ack_before_sync",
+        "R2",
+        "a follower says durable what only its page cache holds",
+        (swapped(HANDLER + "_answer", "member.durable_index", "member.store.end_index"),),
+        {"power_loss": 0.5, "sync_ms": 8.0},
+    ),
+    Mutant(
+        "leader_counts_unsynced",
+        "R2",
+        "the leader counts its own entries before they are durable",
+        (
+            swapped(
+                "node.consensus.member_state:MemberState.own_watermark",
+                "self.durable_index if self.config.flush is FlushMode.SYNC else self.store.end_index",
+                "self.store.end_index",
+            ),
+        ),
+        {"power_loss": 0.5, "sync_ms": 8.0, "members": 3},
+    ),
+    Mutant(
+        "durable_not_of_this_answer",
+        "R2",
+        "a later `verified` meets the `durable` of an earlier answer",
+        (
+            swapped(
+                DISPATCHER + "answered",
+                "watermark(answer.verified_index, answer.durable_index, self._member.config.flush)",
+                "watermark(answer.verified_index, max(answer.durable_index, self.durable_index or -1), "
+                "self._member.config.flush)",
+            ),
+        ),
+        FORKS,
+    ),
+    Mutant(
+        "earlier_term_by_counting",
+        "R3",
+        "an entry of an earlier term is committed because a quorum holds it",
+        (
+            Edit(
+                CHECKER + "committable",
+                "index > committed_index and index >= own_term_from",
+                "MUTANT.instead(index > committed_index and index >= own_term_from, index > committed_index)",
+            ),
+        ),
+        {**FORKS, "members": 5, "crash": 0.8, "sync_ms": 6.0},
+    ),
+    Mutant(
+        "follower_commits_to_its_end",
+        "R3",
+        "a follower's commit = min(leader's commit, its end)",
+        (
+            swapped(HANDLER + "_commit", "self._member.verified_index", "self._member.store.end_index"),
+            swapped(
+                "node.consensus.heartbeat:handle_heartbeat",
+                "min(beat.commit_index, member.verified_index)",
+                "min(beat.commit_index, member.store.end_index)",
+            ),
+        ),
+        FORKS,
+    ),
+    Mutant(
+        "median_of_even_group",
+        "R3",
+        "half of an even group is taken for a majority",
+        (swapped(CHECKER + "quorum_value", "ordered[len(ordered) // 2]", "ordered[(len(ordered) - 1) // 2]"),),
+        {**FORKS, "members": 4, "partition": 0.8},
+    ),
+    Mutant(
+        "commit_of_deposed_leader",
+        "R4",
+        "a COMMIT is obeyed before its term and leader are checked, as DLedger does",
+        (
+            Edit(
+                HANDLER + "handle",
+                "if code is not ResponseCode.SUCCESS:",
+                "if code is not ResponseCode.SUCCESS and push.kind is PushKind.COMMIT:\n"
+                "        MUTANT.differed += push.commit_index > self._member.committed_index\n"
+                "        self._member.advance_commit(min(push.commit_index, self._member.store.end_index))\n"
+                "    if code is not ResponseCode.SUCCESS:",
+            ),
+        ),
+        {**FORKS, "asymmetric": 0.8, "pause": 0.5, "slow_links": 0.5, "reorder": 0.3},
+    ),
+    Mutant(
+        "expired_term_obeyed",
+        "R4",
+        "the orders of a leader of an earlier term are carried out",
+        (ignored(HANDLER + "check", "push.term < member.term"),),
+        {**FORKS, "asymmetric": 0.8, "pause": 0.5},
+    ),
+    Mutant(
+        "cut_without_conflict",
+        "R5",
+        "TRUNCATE cuts also what does not conflict",
+        (ignored(HANDLER + "_truncate", "meta is not None and not conflict"),),
+        {**FORKS, "duplicate": 0.1},
+    ),
+    Mutant(
+        "cut_below_committed",
+        "R5",
+        "TRUNCATE is obeyed wherever it says, also below what is committed",
+        OBEY_ANY_CUT,
+        {**FORKS, "duplicate": 0.2, "reorder": 0.3, "drop": 0.05},
+    ),
+    Mutant(
+        "java_wipe",
+        "R5, FORMATS 6.1",
+        "a new leader compares from the write index that its process started with, and followers cut what it says",
+        (
+            Edit(
+                DISPATCHER + "_send_compare",
+                "store = self._member.store",
+                "store = self._member.store\n"
+                "    self._compare_index = MUTANT.instead(self._compare_index, "
+                "from_below(self._member, self._compare_index))",
+            ),
+            *OBEY_ANY_CUT,
+        ),
+        {**UNREST, "transfers": 1.0},
+        {"from_below": from_below},
+    ),
+    Mutant(
+        "stale_order_obeyed",
+        "R5",
+        "a follower obeys orders from before its leader's present view of it",
+        (ignored(HANDLER + "handle", "push.dispatch_epoch < self._dispatch_epoch"), *OBEY_ANY_CUT),
+        {**FORKS, "duplicate": 0.2, "reorder": 0.4},
+    ),
+    Mutant(
+        "compare_ignores_term",
+        "R6",
+        "COMPARE matches wherever the follower has an entry at all",
+        (ignored(HANDLER + "_match", "meta.term != push.prev_term"),),
+        FORKS,
+    ),
+    Mutant(
+        "stale_flush_taken",
+        "R8",
+        "a sync that began before a cut says what is durable after it",
+        (
+            ignored("node.consensus.replica:Replica.flushed", "log_epoch != member.log_epoch"),
+            Edit(
+                "node.store.file_store:FileStore.finish_sync",
+                "ticket.cuts == self.cuts",
+                "MUTANT.instead(ticket.cuts == self.cuts, True)",
+            ),
+        ),
+        {**FORKS, "slow_disk": 0.3, "sync_ms": 10.0},
+    ),
+    Mutant(
+        "durable_survives_cut",
+        "R8",
+        "a cut leaves the core's durable index where it was",
+        (
+            Edit(
+                HANDLER + "_truncate",
+                "member.durable_index = min(member.durable_index, cut - 1)",
+                "MUTANT.left_out()",
+            ),
+            swapped(
+                "node.consensus.replica:Replica.truncated",
+                "min(self.store.durable_index, cut_index - 1)",
+                "member.durable_index",
+            ),
+        ),
+        FORKS,
+    ),
+    Mutant(
+        "lost_push_not_resent",
+        "FORMATS 6.19",
+        "an APPEND that was never answered is never sent again",
+        (ignored(DISPATCHER + "tick", "oldest is not None and now >= oldest.sent_at + timeout"),),
+        {"drop": 0.1, "appends": 20.0},
+    ),
+    Mutant(
+        "closure_completed_twice",
+        "C2",
+        "a request that timed out stays in the table, and is told again at its commit",
+        (
+            Edit(
+                "node.consensus.closures:Closure.complete",
+                "if self.outcome is not None:",
+                "if MUTANT.ignored(self.outcome is not None):",
+            ),
+            Edit(
+                "node.consensus.closures:ClosureTable.expire",
+                'closure.unknown(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, leader_id, "no quorum of acks in time")',
+                'closure.unknown(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, leader_id, "no quorum of acks in time")\n'
+                "            kept.append(closure)",
+            ),
+        ),
+        {"slow_disk": 0.3, "partition": 0.3, "isolate_leader": 0.3},
+    ),
+    Mutant(
+        "unknown_called_failed",
+        "C2",
+        "a leader that steps down tells its clients that nothing was appended",
+        (
+            Edit(
+                "node.consensus.closures:ClosureTable.fail_all",
+                "closure.unknown(code, leader_id, detail)",
+                "MUTANT.left_out(closure.refuse(ResponseCode.NOT_LEADER, leader_id, detail))",
+            ),
+        ),
+        {**UNREST, "appends": 150.0},
+    ),
+    Mutant(
+        "acked_at_append",
+        "C2",
+        "a request is told its success when its entries are written, not when committed",
+        (
+            Edit(
+                LEADERSHIP + "_append_accepted",
+                "self._replicate(slabs, now)",
+                "MUTANT.left_out(self.closures.commit(self._member.store.end_index, self._member.self_id, now))\n"
+                "    self._replicate(slabs, now)",
+            ),
+        ),
+        FORKS,
+    ),
+    Mutant(
+        "expected_index_ignored",
+        "C3",
+        "an append is accepted wherever the log ends",
+        (
+            ignored(
+                LEADERSHIP + "_refusal",
+                "proposal.expected_index is not None and proposal.expected_index != next_index",
+            ),
+        ),
+        {"expected_index": 0.5, "clients": 5},
+    ),
+)

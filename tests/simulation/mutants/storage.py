@@ -1,0 +1,220 @@
+"""Planted bugs of the store: SAFETY E2, S1 to S8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from node.protocol.entry import EntryError, Slab, verify_slab
+from tests.simulation.mutants.planting import Edit, Mutant
+
+FILE_STORE = "node.store.file_store:FileStore."
+FILES = "node.store.files:"
+RECOVERY = "node.store.recovery:Recovery."
+
+# Machines that lose their page cache while much is in it.
+OUTAGES: dict[str, Any] = {"power_loss": 0.8, "crash": 0.8, "sync_ms": 6.0, "appends": 150.0}
+CUTS: dict[str, Any] = {**OUTAGES, "isolate_leader": 1.5, "reset": 0.2}
+
+
+def sync_twice(platform: Any, fd: int) -> int:
+    """What was tried before fsyncgate: 1 where the first try failed."""
+    try:
+        platform.fdatasync(fd)
+    except OSError:
+        platform.fdatasync(fd)
+        return 1
+    return 0
+
+
+def with_and_without(slab: Slab, prev_chain: int | None) -> tuple[int | None, int | None]:
+    """The chain after a slab as the right code finds it (-1: its bodies are damaged), and without a look at bodies."""
+    without = verify_slab(slab, prev_chain)
+    try:
+        return verify_slab(slab, prev_chain, bodies=True), without
+    except EntryError:
+        return -1, without
+
+
+STORAGE = (
+    Mutant(
+        "cache_trusted_at_open",
+        "S1",
+        "what a killed process left in the page cache is taken for durable",
+        (
+            Edit(
+                RECOVERY + "_make_durable",
+                "if slot is None or (not slot.clean and slot.boot_id == self._case.boot_id):",
+                "if MUTANT.ignored(slot is None or (not slot.clean and slot.boot_id == self._case.boot_id)):",
+            ),
+        ),
+        {**OUTAGES, "crash": 2.0, "flush_sync": True},
+    ),
+    Mutant(
+        "fsync_error_retried",
+        "S1",
+        "an fsync that failed is tried again, and the second one succeeds",
+        (
+            Edit(
+                FILES + "sync_fd",
+                "platform.fdatasync(fd)",
+                "MUTANT.differed += sync_twice(platform, fd)",
+            ),
+        ),
+        {**OUTAGES, "fsync_error": 0.8},
+        {"sync_twice": sync_twice},
+    ),
+    Mutant(
+        "slot_not_lowered_before_cut",
+        "S2",
+        "a cut leaves the checkpoint slots where they were",
+        (
+            Edit(
+                FILE_STORE + "_cut",
+                "self._checkpoint.write_both(self._slot(self._durable))",
+                "MUTANT.left_out()",
+            ),
+        ),
+        CUTS,
+    ),
+    Mutant(
+        "slot_raised_after_cut",
+        "S2",
+        "a group commit that a cut overtook still writes its checkpoint slot",
+        (
+            Edit(
+                "node.store.sync_ticket:FileTicket.run",
+                "self.cuts == self._store.cuts",
+                "MUTANT.instead(self.cuts == self._store.cuts, True)",
+            ),
+        ),
+        {**CUTS, "slow_disk": 0.3},
+    ),
+    Mutant(
+        "slot_before_data",
+        "S2",
+        "a checkpoint slot is written before the data it speaks of is synced",
+        (
+            Edit(
+                "node.store.sync_ticket:FileTicket.run",
+                "for segment in self._data:",
+                "MUTANT.left_out(self._store.write_slot(self._slot, force=True))\n        for segment in self._data:",
+            ),
+        ),
+        {**OUTAGES, "crash_at_io": 1.0},
+    ),
+    Mutant(
+        "cut_not_archived",
+        "S4",
+        "a truncation keeps no copy of what it cuts",
+        (
+            Edit(
+                FILE_STORE + "truncate",
+                "self._archive.add(",
+                "MUTANT.left_out(",
+            ),
+        ),
+        CUTS,
+    ),
+    Mutant(
+        "cut_not_zeroed",
+        "S4, FORMATS 6.5",
+        "a truncation leaves the bytes of what it cut in the files",
+        (
+            Edit(
+                FILE_STORE + "_cut",
+                "self._clear(last.end_pos, self._end_pos, cut_index, self.end_index + 1)",
+                "MUTANT.left_out()",
+            ),
+        ),
+        CUTS,
+    ),
+    Mutant(
+        "directory_not_synced",
+        "E2, S4",
+        "names are never synced: a rename or a new file may be undone by a power cut",
+        (
+            Edit(
+                FILES + "sync_directory",
+                "platform.sync_directory(path)",
+                "MUTANT.left_out()",
+            ),
+        ),
+        {**OUTAGES, "isolate_leader": 0.8},
+    ),
+    Mutant(
+        "small_files_not_synced",
+        "E2",
+        "term and vote are renamed into place before their bytes are durable",
+        (
+            Edit(
+                FILES + "write_synced",
+                "platform.fsync(fd)",
+                "MUTANT.left_out()",
+            ),
+        ),
+        {**OUTAGES, "isolate_leader": 0.8},
+    ),
+    Mutant(
+        "lost_term_is_zero",
+        "E2",
+        "term and vote that cannot be read are taken for those of a new store",
+        (
+            Edit(
+                "node.store.hard_state:load_hard_state",
+                'raise StoreRefused(f"{error}; {_TOLD_HOW}") from error',
+                "MUTANT.left_out(error)\n        return HardState(voter_state=VoterState.VOTER)",
+            ),
+            Edit(
+                "node.store.hard_state:load_hard_state",
+                'raise StoreRefused(f"{directory / HARDSTATE} is missing; {_TOLD_HOW}")',
+                "MUTANT.left_out()\n            return HardState(voter_state=VoterState.VOTER)",
+            ),
+        ),
+        {**OUTAGES, "rot": 1.0},
+    ),
+    Mutant(
+        "short_write_kept",
+        "S8",
+        "what was written before the disk was full stays where it is",
+        (
+            Edit(
+                FILES + "write_all",
+                "zero(fd, offset, done, attempt, platform)",
+                "MUTANT.left_out()",
+            ),
+            Edit(
+                FILE_STORE + "_write",
+                "self._clear(self._end_pos, end_pos, self.end_index + 1, slabs[-1].last_index + 1)",
+                "MUTANT.left_out()",
+            ),
+        ),
+        {**OUTAGES, "enospc": 0.8},
+    ),
+    Mutant(
+        "checkpoint_believed_above_log",
+        "S2, E8",
+        "a log that ends below its own checkpoint goes on as if nothing had been lost",
+        (
+            Edit(
+                RECOVERY + "_compare_with_slot",
+                "if end_index < max(slot.durable_index, slot.committed_index):",
+                "if MUTANT.ignored(end_index < max(slot.durable_index, slot.committed_index)):",
+            ),
+        ),
+        {**OUTAGES, "rot": 1.0},
+    ),
+    Mutant(
+        "rot_sent_on",
+        "S6, Frames",
+        "a slab that was read from the disk is sent with fresh CRCs, whatever it holds",
+        (
+            Edit(
+                FILE_STORE + "read_slab",
+                "verify_slab(slab, prev_chain, bodies=True)",
+                "MUTANT.instead(*with_and_without(slab, prev_chain))",
+            ),
+        ),
+        {"rot": 2.0, "wipe": 0.5, "crash": 0.5, "isolate_leader": 0.3},
+        {"with_and_without": with_and_without},
+    ),
+)

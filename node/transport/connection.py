@@ -18,7 +18,6 @@ from node.transport.remoting import (
     FLAG_RESPONSE,
     Frame,
     FrameDecoder,
-    FrameError,
     encode_frame,
     encode_plain_head,
     response_to,
@@ -63,16 +62,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._decoder.writable()
 
     def buffer_updated(self, nbytes: int) -> None:
-        try:
-            frames = self._decoder.filled(nbytes)
-        except FrameError as error:
-            self.send_frame(Frame(RemotingCode.SYSTEM_ERROR, -1, b"", FLAG_RESPONSE, str(error)))
-            self.close()
-            return
-        for frame in frames:
+        told = self._decoder.broken is not None
+        for frame in self._decoder.filled(nbytes):
             if self.closed:
                 return
             self._on_frame(self, frame)
+        if self._decoder.broken is not None and not told:
+            self.send_frame(Frame(RemotingCode.SYSTEM_ERROR, -1, b"", FLAG_RESPONSE, str(self._decoder.broken)))
+            self.close()
 
     def pause_writing(self) -> None:
         self.stop_reading("writes")

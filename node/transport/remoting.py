@@ -187,7 +187,8 @@ def check_prefix(rest_bytes: int, type_and_header: int) -> int:
 class FrameDecoder:
     """Cuts a byte stream into frames, in a buffer that a BufferedProtocol reads straight into.
 
-    Usage: fill (part of) `writable()`, then `filled(n)` returns the frames that are complete.
+    Usage: fill (part of) `writable()`, then `filled(n)` returns the frames that are complete. Where a frame is broken,
+    what came before it is returned all the same, and `broken` says why nothing can be told apart any more.
     """
 
     def __init__(self) -> None:
@@ -195,6 +196,7 @@ class FrameDecoder:
         self._view = memoryview(self._buffer)
         self._start = 0  # of the first byte not consumed
         self._end = 0  # of what has arrived
+        self.broken: FrameError | None = None
 
     @property
     def buffer_bytes(self) -> int:
@@ -225,15 +227,19 @@ class FrameDecoder:
         self._start, self._end = 0, held
 
     def filled(self, count: int) -> list[Frame]:
-        """`count` bytes were put into the last `writable()`. Raises FrameError at the first broken frame."""
+        """`count` bytes were put into the last `writable()`: the whole frames up to the first broken one."""
         self._end += count
         frames: list[Frame] = []
-        while self._end - self._start >= PREFIX_BYTES:
-            rest_bytes, type_and_header = _PREFIX.unpack_from(self._buffer, self._start)
-            check_prefix(rest_bytes, type_and_header)
-            if self._end - self._start < rest_bytes + 4:
-                break
-            stop = self._start + rest_bytes + 4
-            frames.append(decode_frame(self._view[self._start : stop]))
-            self._start = stop
+        try:
+            while self.broken is None and self._end - self._start >= PREFIX_BYTES:
+                rest_bytes, type_and_header = _PREFIX.unpack_from(self._buffer, self._start)
+                check_prefix(rest_bytes, type_and_header)
+                if self._end - self._start < rest_bytes + 4:
+                    break
+                stop = self._start + rest_bytes + 4
+                frames.append(decode_frame(self._view[self._start : stop]))
+                self._start = stop
+        except FrameError as error:
+            self.broken = error
+            self._start = self._end  # what may still arrive takes no memory
         return frames

@@ -44,6 +44,8 @@ def feed(decoder: FrameDecoder, data: bytes, step: int) -> list[Frame]:
         piece = data[offset : offset + min(step, len(room))]
         room[: len(piece)] = piece
         found += decoder.filled(len(piece))
+        if decoder.broken is not None:
+            raise decoder.broken
         offset += len(piece)
     return found
 

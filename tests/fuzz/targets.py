@@ -1,0 +1,10 @@
+"""The registry: every function that takes bytes from outside, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.fuzz import wire
+from tests.fuzz.target import Target
+
+TARGETS: Mapping[str, Target] = {target.name: target for target in wire.TARGETS}

@@ -9,6 +9,7 @@ on unread, so there is one place that understands them: node.config.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import os
@@ -98,17 +99,20 @@ def record_crash(data: Path | None, code: int) -> None:
         return
     path = data / REASON_FILE
     reason = f"the engine was killed by signal {-code}" if code < 0 else f"the engine ended with exit code {code}"
-    said_at = path.stat().st_mtime if path.exists() else 0.0
-    if time.time() - said_at < 5.0:
-        return
     note = {"reason": reason, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": "quorumscope node"}
-    path.write_text(json.dumps(note) + "\n")
+    try:
+        said_at = path.stat().st_mtime if path.exists() else 0.0
+        if time.time() - said_at >= 5.0:
+            path.write_text(json.dumps(note) + "\n")
+    except OSError as error:  # a full disk ends engines too: then of all times the supervisor has to go on
+        print(f"node: {path}: {error.strerror}; {reason}", file=sys.stderr, flush=True)
 
 
 def clear_reason(data: Path | None) -> None:
     """A running engine has no reason to be down."""
     if data is not None:
-        (data / REASON_FILE).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (data / REASON_FILE).unlink(missing_ok=True)
 
 
 async def keep_control(arguments: Sequence[str], stopping: asyncio.Event) -> None:

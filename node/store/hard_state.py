@@ -1,7 +1,8 @@
 """Term and vote on disk: `currterm` in DLedger's form, and `hardstate` with a CRC beside it (SAFETY E2).
 
 Invariants: both are replaced whole and durable before `save` returns; a state that cannot be read is never taken for
-term 0; where the two files disagree the higher term counts and no vote is granted in it.
+term 0; where the two files disagree the higher term counts and no vote is granted in it. Space for one replacement is
+kept in `reserve`: on a full disk a member still votes, and its engine does not end over every election (S8).
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from node.protocol.codes import VoterState
-from node.store.files import pack_sealed_json, read_sealed_json, replace_file, sync_directory
+from node.store.files import pack_sealed_json, read_sealed_json, replace_file, sync_directory, write_synced
 from node.store.log_store import HardState, StoreFull, StoreIOError, StoreRefused
 from node.store.platform import OS, Platform
 
 CURRTERM = "currterm"
 HARDSTATE = "hardstate"
+RESERVE = "reserve"
+_RESERVE = b"space for term and vote on a full disk\n".ljust(16 * 1024, b".")
 _TOLD_HOW = "this store has entries, so its term is not guessed: run `python -m node.store.repair DIR --set-term N`"
 
 
@@ -58,15 +61,34 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
 
 
 def save_hard_state(directory: Path, state: HardState, platform: Platform = OS) -> None:
-    """Durable on return. Raises StoreIOError, also on a full disk: a vote that cannot be kept ends the engine."""
+    """Durable on return. Raises StoreIOError, also without any space: a vote that is not kept ends the engine."""
     try:
-        sealed = pack_sealed_json(hard_state_to_json(state))
-        replace_file(directory / HARDSTATE, sealed, sync_name=False, platform=platform)
-        heritage = format_currterm(state.term, state.voted_for)
-        replace_file(directory / CURRTERM, heritage, sync_name=False, platform=platform)
-    except StoreFull as error:
-        raise StoreIOError(f"term and vote cannot be made durable: {error}") from error
+        _replace_both(directory, state, platform)
+    except StoreFull:
+        platform.unlink(directory / RESERVE)
+        try:
+            _replace_both(directory, state, platform)
+        except StoreFull as error:
+            raise StoreIOError(f"term and vote cannot be made durable: {error}") from error
     sync_directory(directory, platform)
+    _keep_reserve(directory, platform)
+
+
+def _replace_both(directory: Path, state: HardState, platform: Platform) -> None:
+    sealed = pack_sealed_json(hard_state_to_json(state))
+    replace_file(directory / HARDSTATE, sealed, sync_name=False, platform=platform)
+    heritage = format_currterm(state.term, state.voted_for)
+    replace_file(directory / CURRTERM, heritage, sync_name=False, platform=platform)
+
+
+def _keep_reserve(directory: Path, platform: Platform) -> None:
+    """Takes the space again: what the replaced files held is free by now. Without it the next save tries again."""
+    path = directory / RESERVE
+    if not platform.exists(path):
+        try:
+            write_synced(path, _RESERVE, platform)
+        except StoreFull:
+            platform.unlink(path)
 
 
 def load_hard_state(directory: Path, *, has_entries: bool, platform: Platform = OS) -> HardState | None:

@@ -77,6 +77,18 @@ def test_a_crashed_engine_comes_back_and_the_reason_is_recorded(stand_ins: Path)
     assert not alive(control_pid)
 
 
+def test_an_engine_comes_back_where_its_reason_cannot_be_written(stand_ins: Path) -> None:
+    """A full disk ends engines and refuses the note about it; a directory in the note's place refuses it too."""
+    (stand_ins / "engine-refused.json").mkdir()
+    node = run(stand_ins, "open('starts', 'a').write('x')\nraise SystemExit(1)")
+    try:
+        wait_for(stand_ins / "starts", "xxx")
+        assert node.poll() is None
+    finally:
+        node.terminate()
+    assert node.wait(5) == 0
+
+
 def test_a_refusal_is_not_retried_and_the_control_plane_stays(stand_ins: Path) -> None:
     node = run(stand_ins, "open('starts', 'a').write('x')\nraise SystemExit(3)")
     try:

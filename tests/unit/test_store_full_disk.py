@@ -4,41 +4,59 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from node.store.file_store import FileStore
-from node.store.log_store import StoreFull
+from node.store.log_store import StoreFull, StoreIOError
 from node.store.platform import OsPlatform
 
 DATA_BYTES = 64 * 1024
 INDEX_BYTES = 32 * 64
 
 
+PAGE_BYTES = 4096
+
+
 class FillingDisk(OsPlatform):
-    """While `full`, nothing can be written where no space was taken before; what has its space can be overwritten."""
+    """A quota of `free_bytes`, in whole pages: what has its space can be overwritten, all else needs some."""
 
     def __init__(self) -> None:
-        self.full = False
+        self.free_bytes = 1 << 40
 
-    def _check(self, fd: int, offset: int, length: int) -> None:
-        if not self.full:
-            return
-        try:
-            data_at = os.lseek(fd, offset, os.SEEK_DATA)
-        except OSError:
-            data_at = -1
-        if data_at != offset:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def _take(self, fd: int, offset: int, length: int) -> None:
+        page = offset // PAGE_BYTES * PAGE_BYTES
+        while page < offset + length:
+            try:
+                held = os.lseek(fd, page, os.SEEK_DATA) < page + PAGE_BYTES
+            except OSError:
+                held = False
+            if not held:
+                if self.free_bytes < PAGE_BYTES:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self.free_bytes -= PAGE_BYTES
+            page += PAGE_BYTES
+
+    def _give_back(self, path: Path) -> None:
+        if path.exists():
+            self.free_bytes += os.stat(path).st_blocks * 512
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:  # type: ignore[override]
-        self._check(fd, offset, len(data))
+        self._take(fd, offset, len(data))
         return os.pwrite(fd, data, offset)
 
     def posix_fallocate(self, fd: int, offset: int, length: int) -> None:  # type: ignore[override]
-        """Space is taken only by what is written: a disk whose last bytes another process takes."""
-        self._check(fd, offset, length)
+        """Space is taken by what is written: a disk whose last bytes another process takes."""
+
+    def unlink(self, path: Path) -> None:
+        self._give_back(path)
+        super().unlink(path)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._give_back(target)
+        super().replace(source, target)
 
 
 def open_store(directory: Path, platform: FillingDisk) -> FileStore:
@@ -55,7 +73,7 @@ def test_a_refused_append_leaves_nothing_and_the_store_goes_on(tmp_path: Path, b
     held: list[bytes] = []
     refused = 0
     for round_ in range(40):
-        disk.full = round_ % 2 == 1
+        disk.free_bytes = 0 if round_ % 2 else 1 << 40
         for number in range(1 + 30_000 // body_bytes):
             body = b"%d:%d:" % (round_, number) + bytes([65 + round_ % 26]) * body_bytes
             try:
@@ -66,7 +84,7 @@ def test_a_refused_append_leaves_nothing_and_the_store_goes_on(tmp_path: Path, b
             held.append(body)
         assert not store.failed
         assert store.end_index == len(held) - 1
-    disk.full = False
+    disk.free_bytes = 1 << 40
     ticket = store.prepare_sync()
     assert ticket is not None
     ticket.run()
@@ -76,3 +94,29 @@ def test_a_refused_append_leaves_nothing_and_the_store_goes_on(tmp_path: Path, b
     again = open_store(tmp_path / "store", disk)
     assert [again.get(index).body for index in range(again.end_index + 1)] == held  # type: ignore[union-attr]
     again.close()
+
+
+def test_terms_and_votes_are_kept_on_a_full_disk(tmp_path: Path) -> None:
+    disk = FillingDisk()
+    store = open_store(tmp_path / "store", disk)
+    disk.free_bytes = 0
+    for term in range(1, 30):
+        store.save_hard_state(replace(store.hard_state, term=term, voted_for=f"n{term % 3}"))
+    assert disk.free_bytes == 0, "the reserve is there again"
+    store.close()
+    again = open_store(tmp_path / "store", disk)
+    assert (again.hard_state.term, again.hard_state.voted_for) == (29, "n2")
+    again.close()
+
+
+def test_a_vote_that_finds_no_space_at_all_is_an_error(tmp_path: Path) -> None:
+    disk = FillingDisk()
+    store = open_store(tmp_path / "store", disk)
+    (tmp_path / "store" / "reserve").unlink()  # another process took what it held
+    disk.free_bytes = 0
+    with pytest.raises(StoreIOError, match="term and vote"):
+        store.save_hard_state(replace(store.hard_state, term=7))
+    disk.free_bytes = 1 << 40
+    store.save_hard_state(replace(store.hard_state, term=8))
+    assert (tmp_path / "store" / "reserve").exists()
+    store.close()

@@ -6,7 +6,8 @@ method is empty here, so that an observer names only what it wants to see.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from node.consensus.effects import Effects, Event
@@ -71,3 +72,39 @@ class Observer:
 
     def fault(self, kind: str, detail: str) -> None:
         """A fault was injected; `kind` is a stable name ("drop", "power_loss", "enospc", ...)."""
+
+
+class Broadcast:
+    """Calls a hook of every observer that has it; made once, when the observers are known."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        everybody = list(observers)
+        self.started = _spread(everybody, "started")
+        self.stepped = _spread(everybody, "stepped")
+        self.healed = _spread(everybody, "healed")
+        self.booted = _spread(everybody, "booted")
+        self.crashed = _spread(everybody, "crashed")
+        self.refused = _spread(everybody, "refused")
+        self.effects = _spread(everybody, "effects")
+        self.sent = _spread(everybody, "sent")
+        self.delivered = _spread(everybody, "delivered")
+        self.persisted = _spread(everybody, "persisted")
+        self.synced = _spread(everybody, "synced")
+        self.cut = _spread(everybody, "cut")
+        self.event = _spread(everybody, "event")
+        self.fault = _spread(everybody, "fault")
+
+
+def _spread(observers: list[Observer], name: str) -> Callable[..., None]:
+    """One call for all who override this hook."""
+    empty = getattr(Observer, name)
+    hooks = [getattr(one, name) for one in observers if getattr(type(one), name) is not empty]
+    if len(hooks) == 1:
+        only: Callable[..., None] = hooks[0]
+        return only
+
+    def tell(*args: Any) -> None:
+        for hook in hooks:
+            hook(*args)
+
+    return tell

@@ -2,53 +2,66 @@
 
 A run with every fault at once hides bugs that need a quiet moment; so each seed turns most faults off. A `Swarm` is a
 frozen, JSON-able record: the same one gives the same run, and a shrinker may reset it field by field to `CALM`.
-Rates are per simulated second and member unless the name says otherwise; 0 turns a fault off.
+
+Periods are milliseconds of simulated time, sizes bytes, rates events per simulated second of the whole world, shares
+0..1; 0 turns a fault off. What the safety rules promise nothing about is fenced off here and in `nemesis.py`, each with
+its reason.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from node.consensus.api import MS, Timing
 
 
 @dataclass(slots=True, frozen=True)
 class Swarm:
-    """See the module's docstring. Periods in milliseconds of simulated time, sizes in bytes, shares in 0..1."""
+    """See the module's docstring."""
 
     # The group.
     members: int = 3
     flush_sync: bool = True
     lease_reads: bool = False
     preferred_leader: bool = False
+    late_boot: bool = False  # members start at different times
     data_file_size: int = 16 * 1024
-    index_file_size: int = 32 * 256
-    election_ms: int = 80  # shortest; the longest is twice that, a heartbeat a fourth
+    index_file_size: int = 32 * 128
+    ring_bytes: int = 0  # recent slabs kept in memory; 0: as many as the product keeps
+    election_ms: int = 80  # the shortest time-out; the longest is twice that
     push_window_slabs: int = 32
     # The disk's pace.
     sync_ms: float = 2.0
     slow_disk: float = 0.0  # share of disk jobs that take 20 times as long
     # The network.
     delay_ms: float = 1.0
-    drop: float = 0.0  # share of messages
+    drop: float = 0.0  # share of messages, as are the next two
     duplicate: float = 0.0
     reorder: float = 0.0
-    slow_links: float = 0.0
+    slow_link: float = 0.0
     reset: float = 0.0  # connections that break
-    partition: float = 0.0  # per second of the whole world, as are the next four
-    asymmetric: float = 0.0
-    bridge: float = 0.0
-    ring: float = 0.0
+    partition: float = 0.0  # the members in two parts
+    asymmetric: float = 0.0  # some directions only
+    bridge: float = 0.0  # two parts that only one member reaches both of
+    ring: float = 0.0  # everyone reaches two neighbours only
     isolate_leader: float = 0.0
+    partition_ms: float = 200.0  # how long one lasts, about
+    hold: float = 0.5  # share of partitions that hold back what is sent, as TCP does; the others lose it
     # Clocks.
     clock_offset: bool = False
     clock_drift: float = 0.0  # largest deviation of a clock's rate
     clock_jump: float = 0.0
     # Processes and machines.
     pause: float = 0.0
+    pause_ms: float = 150.0
+    stop: float = 0.0  # clean ends
     crash: float = 0.0
     crash_at_io: float = 0.0
     power_loss: float = 0.0
+    down_ms: float = 150.0  # how long a machine without power stays so, about
     # Disks.
     fsync_error: float = 0.0
     enospc: float = 0.0
@@ -57,28 +70,123 @@ class Swarm:
     wipe: float = 0.0
     # Clients.
     clients: int = 3
-    appends: float = 60.0  # requests per second of the whole world, as are the next two
+    appends: float = 60.0
     reads: float = 20.0
     transfers: float = 0.0
     batch_max: int = 1
     body_bytes: int = 40
-    expected_index: float = 0.0  # share of appends
+    expected_index: float = 0.0  # share of appends, as are the next two
     ordered: float = 0.0
+    client_loss: float = 0.0  # share of requests whose client loses its connection before the answer
 
     @classmethod
     def from_seed(cls, seed: int, **overrides: Any) -> Swarm:
         """The one this seed enables, with fields replaced by `overrides`."""
-        rng = random.Random(f"swarm {seed}")
-        chosen = _choose(rng)
-        return replace(cls(**chosen), **overrides)
+        return fenced(replace(cls(**_choose(random.Random(f"swarm {seed}"))), **overrides))
 
     def as_json(self) -> dict[str, Any]:
         """What `Swarm(**...)` takes back."""
         return asdict(self)
 
+    def timing(self) -> Timing:
+        """Every period of the core in proportion to the election time-out, so that a short run holds many elections."""
+        election = self.election_ms * MS
+        return Timing(
+            heartbeat_ns=election // 4,
+            election_min_ns=election,
+            election_max_ns=2 * election,
+            vote_round_ns=election,
+            vote_retry_min_ns=election // 8,
+            vote_retry_max_ns=election // 2,
+            quick_election_min_ns=election // 40,
+            quick_election_max_ns=election // 8,
+            push_timeout_ns=election * 3 // 2,
+            busy_retry_ns=election // 8,
+            commit_push_ns=election // 4,
+            diverged_backoff_min_ns=election // 2,
+            diverged_backoff_max_ns=5 * election,
+            closure_timeout_ns=4 * election,
+            read_timeout_ns=4 * election,
+            transfer_deadline_ns=5 * election,
+            preferred_check_ns=3 * election,
+        )
+
 
 CALM = Swarm()
 
 
+def fenced(swarm: Swarm) -> Swarm:
+    """Takes out what makes a promise void by its own terms.
+
+    Lease reads (C1) trust that clocks drift apart by no more than a tenth of the lease, and do not jump.
+    """
+    if swarm.lease_reads:
+        return replace(swarm, clock_jump=0.0, clock_drift=min(swarm.clock_drift, 0.02))
+    return swarm
+
+
 def _choose(rng: random.Random) -> dict[str, Any]:
-    return {"members": rng.choice((3, 3, 3, 4, 5, 5, 6, 7))}
+    """Everything is drawn in a fixed order, so that one field's chances do not move another's."""
+    chosen: dict[str, Any] = {
+        "members": rng.choice((3, 3, 3, 3, 4, 5, 5, 6, 7)),
+        "flush_sync": rng.random() < 0.7,
+        "lease_reads": rng.random() < 0.25,
+        "preferred_leader": rng.random() < 0.2,
+        "late_boot": rng.random() < 0.3,
+        "data_file_size": rng.choice((4, 8, 16, 64)) * 1024,
+        "index_file_size": rng.choice((16, 64, 256)) * 32,
+        "ring_bytes": rng.choice((0, 0, 512, 4096)),
+        "election_ms": rng.choice((60, 80, 80, 120)),
+        "push_window_slabs": rng.choice((1, 4, 32, 32)),
+        "sync_ms": rng.choice((0.3, 1.0, 2.0, 6.0)),
+        "delay_ms": rng.choice((0.2, 0.5, 1.0, 3.0)),
+        "partition_ms": rng.choice((60.0, 200.0, 500.0)),
+        "hold": rng.choice((0.0, 0.5, 1.0)),
+        "pause_ms": rng.choice((30.0, 150.0, 400.0)),
+        "down_ms": rng.choice((20.0, 150.0, 400.0)),
+        "clock_offset": rng.random() < 0.5,
+        "clients": rng.randrange(1, 6),
+        "appends": rng.choice((15.0, 40.0, 80.0, 150.0)),
+        "reads": rng.choice((5.0, 15.0, 40.0)),
+        "batch_max": rng.choice((1, 1, 3, 20)),
+        "body_bytes": rng.choice((12, 40, 40, 400)),
+    }
+    for name, chance, intensity in FAULTS:
+        on, value = rng.random() < chance, intensity(rng)
+        chosen[name] = value if on else 0.0
+    return chosen
+
+
+def _between(low: float, high: float) -> Callable[[random.Random], float]:
+    return lambda rng: round(low * (high / low) ** rng.random(), 4)
+
+
+FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
+    ("slow_disk", 0.2, _between(0.02, 0.3)),
+    ("drop", 0.35, _between(0.005, 0.2)),
+    ("duplicate", 0.3, _between(0.005, 0.2)),
+    ("reorder", 0.3, _between(0.01, 0.3)),
+    ("slow_link", 0.2, _between(0.5, 3.0)),
+    ("reset", 0.3, _between(0.5, 6.0)),
+    ("partition", 0.3, _between(0.5, 3.0)),
+    ("asymmetric", 0.2, _between(0.5, 3.0)),
+    ("bridge", 0.1, _between(0.5, 2.0)),
+    ("ring", 0.1, _between(0.5, 2.0)),
+    ("isolate_leader", 0.35, _between(0.5, 4.0)),
+    ("clock_drift", 0.3, _between(0.001, 0.1)),
+    ("clock_jump", 0.2, _between(0.3, 3.0)),
+    ("pause", 0.25, _between(0.5, 4.0)),
+    ("stop", 0.2, _between(0.3, 2.0)),
+    ("crash", 0.35, _between(0.5, 4.0)),
+    ("crash_at_io", 0.35, _between(0.5, 4.0)),
+    ("power_loss", 0.35, _between(0.5, 4.0)),
+    ("fsync_error", 0.15, _between(0.3, 2.0)),
+    ("enospc", 0.15, _between(0.3, 2.0)),
+    ("rot", 0.2, _between(0.3, 2.0)),
+    ("misdirected_write", 0.1, _between(0.3, 1.0)),
+    ("wipe", 0.2, _between(0.3, 1.5)),
+    ("transfers", 0.4, _between(0.5, 6.0)),
+    ("expected_index", 0.3, _between(0.05, 0.5)),
+    ("ordered", 0.3, _between(0.1, 1.0)),
+    ("client_loss", 0.3, _between(0.02, 0.2)),
+)

@@ -1,0 +1,183 @@
+"""What a simulated member does to its disk beside its loop, as `node/engine/disk.py` does: syncs, cuts, reads.
+
+One writer does one thing at a time; readers work beside it. A job has three moments: it is asked for, its work happens
+(all at once: that is as fine as this simulation gets), and the loop hears of it.
+
+Invariants: nothing of a job survives its process; an I/O error ends the process and is never retried (SAFETY S1).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from node.consensus.api import MS
+from node.consensus.effects import ReadSlab, TruncateLog
+from node.engine.disk import BACKGROUND_SYNC_S, IDLE_SLOT_S
+from node.protocol.codes import FlushMode
+from node.protocol.entry import Slab
+from node.store.log_store import LogStore, StoreCorrupt, StoreFull, StoreIOError, SyncTicket
+
+if TYPE_CHECKING:
+    from tests.simulation.member import Member
+
+BACKGROUND_SYNC_NS = int(BACKGROUND_SYNC_S * 1e9)
+IDLE_SLOT_NS = int(IDLE_SLOT_S * 1e9)
+SLOW_FACTOR = 20
+
+Done = Callable[[Any, Exception | None], None]  # the work's result, or why there is none
+
+
+class Jobs:
+    """One per incarnation."""
+
+    def __init__(self, member: Member, store: LogStore, rng: random.Random) -> None:
+        self._member, self._store, self._rng = member, store, rng
+        config = member.world.config
+        self._flush = member.config.flush
+        self._sync_ns = max(1, int(config.sync_ms * MS))
+        self._slow = config.slow_disk
+        self._writes: deque[tuple[Callable[[], Any], Done]] = deque()
+        self._writing = False
+        self._syncing = False
+        self._again = False
+        self._background_due = False
+        self._idle_due = False
+        self._quiet_since = 0
+
+    # --- group commit ---------------------------------------------------------------------------------------------
+    def want_sync(self) -> None:
+        """Starts a group commit; while one runs, the next one follows it and takes everything that came meanwhile."""
+        if self._syncing:
+            self._again = True
+        elif self._flush is FlushMode.SYNC:
+            self._start_sync()
+        elif not self._background_due:
+            self._background_due = True
+            self._member.later(BACKGROUND_SYNC_NS, self._background)
+
+    def _background(self) -> None:
+        self._background_due = False
+        if not self._syncing:
+            self._start_sync()
+
+    def _start_sync(self) -> None:
+        ticket = self._store.prepare_sync()
+        if ticket is not None:
+            self._run_ticket(ticket, slot_owed=True)
+
+    def _run_ticket(self, ticket: SyncTicket, *, slot_owed: bool) -> None:
+        self._syncing = True
+        self._write(ticket.run, partial(self._synced, ticket, self._member.log_epoch, slot_owed))
+
+    def _synced(self, ticket: SyncTicket, log_epoch: int, slot_owed: bool, _: None, error: Exception | None) -> None:
+        self._syncing = False
+        if error is not None:
+            self._member.fail(f"fsync failed, and a failed fsync is never tried again: {error}")
+            return
+        end_index = self._store.finish_sync(ticket)
+        self._member.world.tell.synced(self._member, end_index)
+        again, self._again = self._again, False
+        if again:
+            self.want_sync()
+        elif slot_owed:
+            self._quiet_since = self._member.world.now
+            if not self._idle_due:
+                self._idle_due = True
+                self._member.later(IDLE_SLOT_NS, self._idle_slot)
+        self._member.flushed(log_epoch, end_index)
+
+    def _idle_slot(self) -> None:
+        """After the last sync of a burst, a checkpoint slot is written in any case."""
+        self._idle_due = False
+        if self._syncing:
+            return
+        left_ns = self._quiet_since + IDLE_SLOT_NS - self._member.world.now
+        if left_ns > MS:
+            self._idle_due = True
+            self._member.later(left_ns, self._idle_slot)
+            return
+        ticket = self._store.prepare_checkpoint()
+        if ticket is not None:
+            self._run_ticket(ticket, slot_owed=False)
+
+    # --- truncation -----------------------------------------------------------------------------------------------
+    def truncate(self, order: TruncateLog) -> None:
+        """Archives and cuts; the core appends nothing meanwhile."""
+        self._write(partial(self._store.truncate, order.cut_index, order.record), partial(self._cut, order))
+
+    def _cut(self, order: TruncateLog, _: None, error: Exception | None) -> None:
+        if error is None:
+            self._member.world.tell.cut(self._member, order.record)
+        if error is None or isinstance(error, StoreFull):
+            self._member.truncated(order, error is None)
+        else:
+            self._member.fail(f"the log could not be cut at {order.cut_index}: {error}")
+
+    # --- reads ----------------------------------------------------------------------------------------------------
+    def read(self, request: ReadSlab) -> None:
+        """Reads for a lagging peer; None where that range cannot be served."""
+        self.read_slab(
+            request.first_index, request.max_bytes, lambda slab, _error: self._member.slab_read(request, slab)
+        )
+
+    def read_slab(self, first_index: int, max_bytes: int, done: Callable[[Slab | None, str], None]) -> None:
+        """A slab from disk, and why there is none. Memory was asked before: this is for what is cold."""
+
+        def finished(slab: Slab | None, error: Exception | None) -> None:
+            if error is None:
+                done(slab, "")
+            elif isinstance(error, StoreIOError):
+                self._member.fail(f"reading at index {first_index} failed: {error}")
+            elif isinstance(error, StoreCorrupt):
+                self._member.damaged(error)
+                done(None, str(error))
+            elif isinstance(error, KeyError):
+                done(None, str(error))
+            else:
+                raise error
+
+        self._member.later(
+            self._pace(self._sync_ns // 4), self._work, partial(self._store.read_slab, first_index, max_bytes), finished
+        )
+
+    # --- the two kinds of threads ---------------------------------------------------------------------------------
+    def _pace(self, usual_ns: int) -> int:
+        slow = self._slow and self._member.world.faulty and self._rng.random() < self._slow
+        return (usual_ns // 2 + self._rng.randrange(usual_ns + 1)) * (SLOW_FACTOR if slow else 1)
+
+    def _write(self, work: Callable[[], Any], done: Done) -> None:
+        self._writes.append((work, done))
+        if not self._writing:
+            self._next_write()
+
+    def _next_write(self) -> None:
+        self._writing = bool(self._writes)
+        if self._writing:
+            work, done = self._writes.popleft()
+            self._member.later(self._pace(self._sync_ns), self._work, work, partial(self._written, done))
+
+    def _written(self, done: Done, result: Any, error: Exception | None) -> None:
+        self._next_write()
+        done(result, error)
+
+    def _work(self, work: Callable[[], Any], done: Done) -> None:
+        """In its thread; a crash in the middle of it ends the process."""
+        result, failure = None, None
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+        if self._rng.random() < 0.3:  # the loop is busy with something else first
+            self._member.later(self._rng.randrange(MS), done, result, failure)
+        else:
+            done(result, failure)
+
+    def drain(self) -> None:
+        """A clean end: what runs and what waits is done, and nobody hears of it."""
+        while self._writes:
+            work, _ = self._writes.popleft()
+            work()

@@ -1,0 +1,159 @@
+"""A simulated member's connections, as `node/engine/peer_links.py` keeps them: two per peer, each opened by a HELLO.
+
+Ours carries our requests, the peer's carries its requests and our answers. The rules of dialling, of the verdict on a
+HELLO and of lost connections are the engine's; time-outs are shorter, in proportion to the election time-out.
+
+Invariants: member messages count only on a wire whose HELLO was accepted; the core hears `peer_connected` once per
+accepted wire and `peer_lost` when either wire of a peer ends.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from node.consensus.api import MS
+from node.protocol.codes import ResponseCode
+from node.protocol.messages import Hello, Message
+from node.transport.bodies import request_code
+from tests.simulation.network import ACCEPTOR, DIALLER, Wire
+
+if TYPE_CHECKING:
+    from tests.simulation.member import Member
+
+REDIAL_NS_MIN = 8 * MS
+
+
+class Link:
+    """Both wires of one peer."""
+
+    __slots__ = ("attempt", "connected_at", "inbound", "outbound", "peer_id", "wait_ns")
+
+    def __init__(self, peer_id: str) -> None:
+        self.peer_id = peer_id
+        self.attempt: Wire | None = None  # dialled, its HELLO not answered yet
+        self.outbound: Wire | None = None
+        self.inbound: Wire | None = None
+        self.connected_at = 0
+        self.wait_ns = REDIAL_NS_MIN
+
+
+class Links:
+    """All of one incarnation."""
+
+    def __init__(self, member: Member, rng: random.Random) -> None:
+        self._member, self._rng = member, rng
+        self._network = member.world.network
+        self._links = {peer: Link(peer) for peer in member.world.ids if peer != member.id}
+        self._greeting: dict[str, Wire] = {}
+        election_ns = member.timing.election_min_ns
+        self._redial_ns_max = 2 * election_ns
+        self._dial_within_ns = 4 * election_ns
+        self._settled_after_ns = election_ns // 2
+
+    def start(self) -> None:
+        """Dials every peer, for ever."""
+        for link in self._links.values():
+            self._member.later(self._rng.randrange(REDIAL_NS_MIN), self._dial, link)
+
+    # --- outbound -------------------------------------------------------------------------------------------------
+    def _dial(self, link: Link) -> None:
+        member = self._member
+        assert member.replica is not None
+        if link.attempt is not None or link.outbound is not None:
+            return
+        link.attempt = self._network.dial(member.id, link.peer_id)
+        self._network.send(link.attempt, DIALLER, member.replica.hello(member.next_seq()))
+        member.later(self._dial_within_ns, self._dial_timed_out, link, link.attempt)
+
+    def _dial_timed_out(self, link: Link, wire: Wire) -> None:
+        if link.attempt is wire:
+            self._network.close(wire, DIALLER)
+            self._ended(link, wire)
+
+    def _ended(self, link: Link, wire: Wire) -> None:
+        """Our wire to a peer is gone, accepted or not: another one later."""
+        accepted = link.outbound is wire
+        if accepted:
+            link.outbound = None
+            link.wait_ns = REDIAL_NS_MIN
+        elif link.attempt is wire:
+            link.attempt = None
+        else:
+            return
+        wait_ns = link.wait_ns * self._rng.randrange(70, 131) // 100
+        link.wait_ns = min(link.wait_ns * 2, self._redial_ns_max)
+        self._member.later(wait_ns, self._dial, link)
+        if accepted:
+            self._member.peer_lost(link.peer_id)
+
+    def _answered(self, link: Link, wire: Wire, message: Message) -> None:
+        member = self._member
+        member.receive(link.peer_id, message)
+        if wire is not link.attempt or not isinstance(message, Hello) or member.replica is None:
+            return
+        link.attempt = None
+        view = member.replica.membership.peers[link.peer_id]
+        if message.code is ResponseCode.SUCCESS and view.hello is message:
+            link.outbound, link.connected_at = wire, member.world.now
+            member.peer_connected(link.peer_id)
+        else:
+            link.attempt = wire
+            self._network.close(wire, DIALLER)
+            self._ended(link, wire)
+
+    # --- what the network brings ----------------------------------------------------------------------------------
+    def arrived(self, wire: Wire, end: int, message: Message) -> None:
+        """A message on one of our wires."""
+        peer_id = wire.ends[1 - end]
+        link = self._links[peer_id]
+        if end == DIALLER:
+            self._answered(link, wire, message)
+        elif isinstance(message, Hello):
+            self._greeting[peer_id] = wire
+            self._member.receive(peer_id, message)
+        elif wire.accepted:
+            self._member.receive(peer_id, message)
+
+    def closed(self, wire: Wire, end: int) -> None:
+        """The other side of a wire ended it."""
+        link = self._links[wire.ends[1 - end]]
+        if end == DIALLER:
+            self._ended(link, wire)
+            return
+        if link.inbound is not wire:
+            return
+        link.inbound = None
+        outbound = link.outbound
+        if outbound is None:
+            self._member.peer_lost(link.peer_id)
+        elif self._member.world.now - link.connected_at >= self._settled_after_ns:
+            self._network.close(outbound, DIALLER)
+            self._ended(link, outbound)
+
+    # --- sending --------------------------------------------------------------------------------------------------
+    def send(self, to: str, message: Message) -> None:
+        """Requests over our wire, answers over the peer's; what cannot be sent is dropped."""
+        if isinstance(message, Hello) and message.answer:
+            self._answer_hello(to, message)
+            return
+        link = self._links[to]
+        if request_code(message) is None:
+            if link.inbound is not None:
+                self._network.send(link.inbound, ACCEPTOR, message)
+        elif link.outbound is not None:
+            self._network.send(link.outbound, DIALLER, message)
+
+    def _answer_hello(self, to: str, answer: Hello) -> None:
+        wire = self._greeting.pop(to, None)
+        if wire is None or not wire.open[ACCEPTOR]:
+            return
+        self._network.send(wire, ACCEPTOR, answer)
+        link = self._links[to]
+        if answer.code is not ResponseCode.SUCCESS:
+            self._network.close(wire, ACCEPTOR)
+            return
+        wire.accepted = True
+        previous, link.inbound = link.inbound, wire
+        if previous is not None and previous is not wire:
+            self._network.close(previous, ACCEPTOR)

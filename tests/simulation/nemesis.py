@@ -1,0 +1,317 @@
+"""Who does all this to the world: faults at random moments, each with an end, and the fences around them.
+
+A fence keeps a run inside what SAFETY promises; each is written down with its reason:
+
+- Memory. A member whose history may be gone (wiped, damaged, or, with flush async, without power) neither votes nor
+  counts until it holds everything again (E8, S6). Two quorums meet in a member that remembers only while at most
+  n - quorum members do not; so no fault takes another member's memory while as many are without it already.
+  With flush async this is the promise's own limit: what was acknowledged lies in page caches.
+- Rot and misdirected writes count as a loss of memory on the whole member: what one damaged entry means is the store's
+  to say, and two damaged members could hold the only two copies of one entry.
+- Lease reads and clocks: see `swarm.fenced`.
+
+Invariants: every fault that begins ends, by itself or in `heal`; after `heal` nothing more happens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from node.consensus.api import MS, SECOND
+from node.protocol.codes import Role, VoterState
+from tests.simulation.member import Member
+from tests.simulation.network import SLOW_FACTOR
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+OPERATOR_NS = 300 * MS  # how long a person needs, about
+OPS_AHEAD = 40  # a crash at an I/O boundary comes within so many calls
+
+
+class Nemesis:
+    """One per world."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self._world, self._rng = world, rng
+        self.active = True
+        self._takes_power: dict[str, bool] = {}
+        self._operator_calls: list[str] = []
+
+    def start(self) -> None:
+        """Each kind of fault comes at its own rate."""
+        config = self._world.config
+        for name in (
+            "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader", "clock_jump", "pause",
+            "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write", "wipe",
+        ):  # fmt: skip
+            rate = getattr(config, name)
+            if rate:
+                self._again(rate, getattr(self, f"_{name}"))
+
+    def _again(self, rate: float, act: Callable[[], bool]) -> None:
+        self._world.schedule(int(self._rng.expovariate(rate) * SECOND) + 1, self._act, rate, act)
+
+    def _act(self, rate: float, act: Callable[[], bool]) -> bool:
+        if not self.active:
+            return False
+        self._again(rate, act)
+        return act()
+
+    def _later(self, mean_ms: float, call: Callable[..., object], *args: object) -> None:
+        """The end of a fault; skipped when everything was healed before."""
+        delay_ns = int(mean_ms * MS) // 2 + self._rng.randrange(int(mean_ms * MS) + 1)
+        self._world.schedule(delay_ns, self._end, call, args)
+
+    def _end(self, call: Callable[..., object], args: tuple[object, ...]) -> bool:
+        if not self.active:
+            return False
+        call(*args)
+        return True
+
+    def _fault(self, kind: str, detail: str) -> bool:
+        self._world.tell.fault(kind, detail)
+        return True
+
+    # --- whom ------------------------------------------------------------------------------------------------------
+    def _any(self) -> Member:
+        world = self._world
+        return world.members[world.ids[self._rng.randrange(len(world.ids))]]
+
+    def _victim(self) -> Member | None:
+        """A member that runs: often the leader, where things are most delicate."""
+        leader = self._leader()
+        member = leader if leader is not None and self._rng.random() < 0.3 else self._any()
+        return member if member.up else None
+
+    def _leader(self) -> Member | None:
+        for member_id in self._world.ids:
+            member = self._world.members[member_id]
+            if member.replica is not None and member.replica.role is Role.LEADER:
+                return member
+        return None
+
+    def remembers(self, member: Member) -> bool:
+        """Whether this member certainly holds all that it ever acknowledged."""
+        if member.lost_memory or member.damaged_entries or member.is_refused:
+            return False
+        return member.last_voter_state is VoterState.VOTER
+
+    def may_forget(self, member: Member) -> bool:
+        """The fence of memory; see the module's docstring."""
+        world = self._world
+        others = sum(not self.remembers(world.members[one]) for one in world.ids if one != member.id)
+        return others + 1 <= len(world.ids) - (len(world.ids) // 2 + 1)
+
+    # --- the network -----------------------------------------------------------------------------------------------
+    def _partition_off(self, kind: str, directions: list[tuple[str, str]]) -> bool:
+        if not directions:
+            return False
+        network, rng, config = self._world.network, self._rng, self._world.config
+        network.block(directions, hold=rng.random() < config.hold)
+        self._later(config.partition_ms, network.unblock, directions)
+        return self._fault(kind, " ".join(f"{one}>{other}" for one, other in directions))
+
+    def _directions(self, apart: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+        ids = self._world.ids
+        return [(one, other) for one in ids for other in ids if one != other and apart(one, other)]
+
+    def _partition(self) -> bool:
+        ids = self._world.ids
+        side = self._rng.sample(ids, self._rng.randrange(1, len(ids)))
+        return self._partition_off("partition", self._directions(lambda one, other: (one in side) != (other in side)))
+
+    def _asymmetric(self) -> bool:
+        share = self._rng.choice((0.2, 0.5))
+        cut = self._directions(lambda _one, _other: self._rng.random() < share)
+        return self._partition_off("asymmetric", cut)
+
+    def _bridge(self) -> bool:
+        ids = list(self._world.ids)
+        self._rng.shuffle(ids)
+        left, right = ids[1 : (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :]
+        apart = self._directions(lambda a, b: (a in left and b in right) or (a in right and b in left))
+        return self._partition_off("bridge", apart)
+
+    def _ring(self) -> bool:
+        ids = list(self._world.ids)
+        self._rng.shuffle(ids)
+        count = len(ids)
+        far = self._directions(lambda a, b: (ids.index(a) - ids.index(b)) % count not in (1, count - 1))
+        return self._partition_off("ring", far)
+
+    def _isolate_leader(self) -> bool:
+        leader = self._leader()
+        if leader is None:
+            return False
+        way = self._rng.choice(("both", "to", "from"))
+        share = self._rng.choice((0.6, 1.0))
+        peers = [one for one in self._world.ids if one != leader.id and self._rng.random() < share]
+        out = [(leader.id, peer) for peer in peers] if way != "from" else []
+        back = [(peer, leader.id) for peer in peers] if way != "to" else []
+        return self._partition_off("isolate_leader", out + back)
+
+    def _slow_link(self) -> bool:
+        one, other = self._rng.sample(self._world.ids, 2)
+        slow = self._world.network.slow
+        slow[one, other] = SLOW_FACTOR
+        self._later(self._world.config.partition_ms, slow.pop, (one, other), None)
+        return self._fault("slow_link", f"{one}>{other}")
+
+    def _reset(self) -> bool:
+        one, other = self._rng.sample(self._world.ids, 2)
+        self._world.network.break_between(one, other)
+        return self._fault("reset", f"{one} {other}")
+
+    # --- clocks, processes, machines -------------------------------------------------------------------------------
+    def _clock_jump(self) -> bool:
+        member = self._any()
+        forward_ms = self._rng.choice((5, 50, 300, 2000))
+        member.clock.jump(forward_ms * MS)
+        return self._fault("clock_jump", f"{member.id} {forward_ms} ms")
+
+    def _pause(self) -> bool:
+        member = self._victim()
+        if member is None or member.paused:
+            return False
+        member.pause()
+        self._later(self._world.config.pause_ms, self._resume, member, member.incarnation)
+        return self._fault("pause", member.id)
+
+    def _resume(self, member: Member, incarnation: int) -> None:
+        if member.incarnation == incarnation:
+            member.resume()
+
+    def _stop(self) -> bool:
+        member = self._victim()
+        if member is None or member.paused:
+            return False
+        self._fault("stop", member.id)
+        member.stop()
+        return True
+
+    def _crash(self) -> bool:
+        member = self._victim()
+        if member is None:
+            return False
+        self._fault("crash", member.id)
+        member.crash()
+        return True
+
+    def _may_lose_power(self, member: Member) -> bool:
+        return self._world.config.flush_sync or self.may_forget(member)
+
+    def _power_loss(self) -> bool:
+        member = self._any()
+        if not member.powered or not self._may_lose_power(member):
+            return False
+        self._fault("power_loss", member.id)
+        member.lose_power()
+        return True
+
+    def lights_out(self, member: Member) -> None:
+        """A machine without power gets it back some time later."""
+        self._later(self._world.config.down_ms, member.power_on)
+
+    def _crash_at_io(self) -> bool:
+        """The process dies at one of its next I/O calls: before, after or in the middle of it."""
+        member = self._any()
+        faults = member.platform.faults
+        if faults.crash_at_op is not None:
+            return False
+        faults.crash_at_op = member.platform.op_count + self._rng.randrange(1, OPS_AHEAD)
+        self._takes_power[member.id] = self._world.config.power_loss > 0 and self._rng.random() < 0.5
+        return self._fault("crash_at_io", member.id)
+
+    def boundary_takes_power(self, member: Member) -> bool:
+        """Asked when that moment has come: whether the machine goes with the process."""
+        member.platform.faults.crash_at_op = None
+        takes = self._takes_power.pop(member.id, False)
+        return takes and self.active and self._may_lose_power(member)
+
+    # --- disks ------------------------------------------------------------------------------------------------------
+    def _fsync_error(self) -> bool:
+        member = self._victim()
+        if member is None:
+            return False
+        member.platform.faults.fsync_error_next = True
+        return self._fault("fsync_error", member.id)
+
+    def _enospc(self) -> bool:
+        member = self._any()
+        faults = member.platform.faults
+        faults.enospc = True
+        self._later(self._world.config.partition_ms, self._space_again, member)
+        return self._fault("enospc", member.id)
+
+    def _space_again(self, member: Member) -> None:
+        member.platform.faults.enospc = False
+
+    def _rot(self) -> bool:
+        """Bits flip at rest, in a file of the log that holds something."""
+        member = self._any()
+        if not self.may_forget(member):
+            return False
+        spot = member.rot_spot(self._rng)
+        if spot is None:
+            return False
+        path, offset = spot
+        member.damaged_entries = True
+        member.platform.flip(path, offset, 1 << self._rng.randrange(8))
+        return self._fault("rot", f"{member.id} {path} {offset}")
+
+    def _misdirected_write(self) -> bool:
+        """One write lands somewhere else in the same file."""
+        member = self._any()
+        if not self.may_forget(member):
+            return False
+        member.damaged_entries = True
+        member.platform.faults.misdirect_next = True
+        return self._fault("misdirected_write", member.id)
+
+    def _wipe(self) -> bool:
+        """A disk is replaced."""
+        member = self._any()
+        if not self.may_forget(member) or not member.powered:
+            return False
+        self._fault("wipe", member.id)
+        if member.up:
+            member.crash()
+        if member.powered:
+            member.wipe()
+        return True
+
+    # --- the operator ----------------------------------------------------------------------------------------------
+    def refused(self, member: Member) -> None:
+        """A store that does not open needs a person: where enough others remember, its disk is replaced."""
+        if member.id not in self._operator_calls:
+            self._operator_calls.append(member.id)
+            self._world.schedule(self._rng.randrange(OPERATOR_NS) + 1, self._operator, member)
+
+    def _operator(self, member: Member) -> bool:
+        self._operator_calls.remove(member.id)
+        if member.up or not member.is_refused:
+            return False
+        if not member.powered or not self.may_forget(member):
+            self.refused(member)
+            return False
+        self._fault("operator_wipe", member.id)
+        member.wipe()
+        return True
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+    def heal(self) -> None:
+        """No fault from now on; what stood still goes on."""
+        self.active = False
+        world = self._world
+        world.network.heal()
+        for member_id in world.ids:
+            member = world.members[member_id]
+            member.platform.faults.clear()
+            if member.up and member.paused:
+                member.resume()
+            member.power_on()
+            if not member.up and not member.is_refused:
+                member.boot()

@@ -1,0 +1,227 @@
+"""The clients of a simulated world: they append, read linearizably and move leadership, in the middle of faults.
+
+Every request goes into the history when it is sent and when its outcome is told; what nobody told stays unknown. Bodies
+are unique over the whole run, so that an entry tells whose it is.
+
+Invariants: a callback of the product comes at most once per request (`closure_once`); nothing here is retried.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from node.consensus.api import SECOND, Appended, Outcome, Proposal, ReadOutcome, TransferOutcome
+from node.protocol.codes import ResponseCode, Role
+from node.protocol.entry import Magic, unpack_record
+from tests.simulation.history import History, Seen
+from tests.simulation.member import Member, Origin
+from tests.simulation.observer import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+READ_BACK_MAX = 40
+RESULTS = {Appended.YES: "ok", Appended.NOT_APPENDED: "fail", Appended.UNKNOWN: "unknown"}
+
+
+class Request:
+    """One of a client, under way at one process."""
+
+    __slots__ = ("calls", "incarnation", "member_id", "number", "open", "seen")
+
+    def __init__(self, number: int, member: Member) -> None:
+        self.number, self.member_id, self.incarnation = number, member.id, member.incarnation
+        self.calls = 0
+        self.open = True
+        self.seen: list[Seen] = []
+
+
+class Workload:
+    """All clients of one world."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self._world, self._rng = world, rng
+        self.history: History = world.history
+        self.transfers_started = 0
+        self.transfers_done = 0
+        self.transfers_lost = 0  # the process that was asked is gone
+        self.running = True
+        self._bodies = 0
+        self._requests: dict[int, Request] = {}
+        self._transfers: dict[int, str] = {}
+        self._origins: dict[tuple[str, str], tuple[int, Origin]] = {}
+
+    @property
+    def open_count(self) -> int:
+        """Requests and transfers that nobody answered yet."""
+        return len(self._requests) + len(self._transfers)
+
+    def start(self) -> None:
+        """Each kind of request comes at its own rate."""
+        config = self._world.config
+        for rate, act in ((config.appends, self._append), (config.reads, self._read), (config.transfers, self._move)):
+            if rate:
+                self._again(rate, act)
+
+    def _again(self, rate: float, act: Callable[[], bool]) -> None:
+        self._world.schedule(int(self._rng.expovariate(rate) * SECOND) + 1, self._act, rate, act)
+
+    def _act(self, rate: float, act: Callable[[], bool]) -> bool:
+        if not self.running:
+            return False
+        self._again(rate, act)
+        return act()
+
+    # --- whom to ask ----------------------------------------------------------------------------------------------
+    def _leaders(self) -> list[Member]:
+        members = (self._world.members[member_id] for member_id in self._world.ids)
+        return [one for one in members if one.replica is not None and one.replica.role is Role.LEADER]
+
+    def _target(self, leader_share: float) -> Member | None:
+        leaders = self._leaders() if self._rng.random() < leader_share else []
+        pool = leaders or [self._world.members[member_id] for member_id in self._world.ids]
+        member = pool[self._rng.randrange(len(pool))]
+        return member if member.up else None
+
+    def _client(self) -> str:
+        return f"c{self._rng.randrange(self._world.config.clients)}"
+
+    def _origin(self, client: str, member: Member) -> Origin:
+        """The client's connection to this process; a broken one is opened anew by and by."""
+        incarnation, origin = self._origins.get((client, member.id), (-1, None))
+        if origin is None or incarnation != member.incarnation or (origin.order_broken and self._rng.random() < 0.3):
+            origin = Origin()
+            self._origins[client, member.id] = (member.incarnation, origin)
+        return origin
+
+    def _open(self, number: int, member: Member) -> Request:
+        request = self._requests[number] = Request(number, member)
+        loss = self._world.config.client_loss
+        if loss and self.running and self._rng.random() < loss:
+            self._world.schedule(self._rng.randrange(member.timing.election_min_ns), self._lose, request)
+        return request
+
+    def _close(self, request: Request) -> bool:
+        request.open = False
+        return self._requests.pop(request.number, None) is not None
+
+    def _lose(self, request: Request) -> bool:
+        """The client's connection breaks: it will never know."""
+        if not request.open:
+            return False
+        self._close(request)
+        self.history.complete(request.number, "unknown")
+        return True
+
+    def member_gone(self, member_id: str) -> None:
+        """A process ended: what waited there is unknown."""
+        for request in [one for one in self._requests.values() if one.member_id == member_id]:
+            self._lose(request)
+        for number in [number for number, at in self._transfers.items() if at == member_id]:
+            del self._transfers[number]
+            self.transfers_lost += 1
+
+    # --- appends --------------------------------------------------------------------------------------------------
+    def _append(self) -> bool:
+        member = self._target(0.85)
+        if member is not None:
+            self.append(member)
+        return member is not None
+
+    def append(self, member: Member) -> None:
+        """One append request at this member."""
+        config, rng = self._world.config, self._rng
+        assert member.store is not None
+        bodies = []
+        for _ in range(rng.randrange(1, config.batch_max + 1)):
+            self._bodies += 1
+            bodies.append((b"%d." % self._bodies).ljust(rng.randrange(config.body_bytes, 2 * config.body_bytes), b"x"))
+        expected = None
+        if rng.random() < config.expected_index:
+            expected = member.store.end_index + 1 + (rng.random() < 0.2)
+        client = self._client()
+        request = self._open(self.history.invoke(client, "append", member.id, bodies), member)
+        ordered = rng.random() < config.ordered
+        proposal = Proposal(bodies, partial(self._appended, request), expected)
+        member.when_awake(member.propose, self._origin(client, member), proposal, ordered)
+
+    def _called(self, request: Request, what: str) -> bool:
+        """Whether anybody still wants to know."""
+        request.calls += 1
+        if request.calls > 1:
+            raise Violation("closure_once", f"{what} #{request.number} at {request.member_id} was completed twice")
+        return request.open
+
+    def _appended(self, request: Request, outcome: Outcome) -> None:
+        if self._called(request, "append"):
+            self._close(request)
+            self.history.complete(
+                request.number, RESULTS[outcome.appended], code=int(outcome.code),  # type: ignore[arg-type]
+                first_index=outcome.first_index, last_index=outcome.last_index, term=outcome.term,
+            )  # fmt: skip
+
+    # --- reads ----------------------------------------------------------------------------------------------------
+    def _read(self) -> bool:
+        member = self._target(0.4)
+        if member is not None:
+            back = self._rng.randrange(READ_BACK_MAX)
+            self.read(member, max(0, self.history.told_index - back))
+        return member is not None
+
+    def read(self, member: Member, from_index: int) -> None:
+        """Everything committed from `from_index` on, linearizably, at any member."""
+        number = self.history.invoke(self._client(), "read", member.id, from_index=from_index)
+        request = self._open(number, member)
+        member.when_awake(member.read_index, partial(self._read_from, request, member, from_index))
+
+    def _read_from(self, request: Request, member: Member, from_index: int, outcome: ReadOutcome) -> None:
+        if self._called(request, "read"):
+            if outcome.code is ResponseCode.SUCCESS:
+                self._fetch(request, member, from_index, outcome.read_index)
+            else:
+                self._close(request)
+                self.history.complete(request.number, "fail", code=int(outcome.code))
+
+    def _fetch(self, request: Request, member: Member, at: int, read_index: int) -> None:
+        if at > read_index:
+            if self._close(request):
+                self.history.complete(request.number, "ok", read_index=read_index, seen=request.seen)
+            return
+
+        def found(code: ResponseCode, count: int, records: bytes) -> None:
+            if not request.open:
+                return
+            if code is not ResponseCode.SUCCESS or not count:
+                self._close(request)
+                self.history.complete(request.number, "fail", code=int(code))
+                return
+            offset = 0
+            while offset < len(records):
+                entry = unpack_record(records, offset)
+                offset += entry.size
+                request.seen.append((entry.index, bytes(entry.body) if entry.magic == Magic.NORMAL else None))
+            self._fetch(request, member, at + count, read_index)
+
+        member.reads.committed(at, self._rng.choice((600, 100_000)), read_index, found)
+
+    # --- transfers ------------------------------------------------------------------------------------------------
+    def _move(self) -> bool:
+        leaders = self._leaders()
+        if not leaders:
+            return False
+        leader = leaders[self._rng.randrange(len(leaders))]
+        to = self._rng.choice((None, *self._world.ids))
+        number = self.transfers_started
+        self.transfers_started += 1
+        self._transfers[number] = leader.id
+        deadline_ns = self._rng.randrange(1, 4) * leader.timing.election_max_ns
+        leader.when_awake(leader.transfer, to, deadline_ns, partial(self._moved, number))
+        return True
+
+    def _moved(self, number: int, outcome: TransferOutcome) -> None:
+        if self._transfers.pop(number, None) is None:
+            raise Violation("closure_once", f"transfer {number} to {outcome.transferee_id} was reported twice")
+        self.transfers_done += 1

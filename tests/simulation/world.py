@@ -1,0 +1,187 @@
+"""A whole group of the real product in one thread, from one seed: members, network, clocks, clients and faults.
+
+Theory. Everything that happens is an event in one queue, ordered by simulated time and then by number; every random
+value comes from generators that are made of the seed and a name. So a seed is a run: a failing one is run again.
+
+Invariants: the product is entered only from here, one call at a time; no real clock, no thread, no unordered iteration
+decides anything; the same seed and the same swarm give the same trace, byte for byte.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Any
+
+from node.consensus.api import MS, SECOND
+from node.protocol.codes import DispatcherState, Role, VoterState
+from tests.simulation.history import History
+from tests.simulation.member import Member
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import Network
+from tests.simulation.observer import Broadcast, Observer, Violation
+from tests.simulation.swarm import Swarm
+from tests.simulation.trace import Trace
+from tests.simulation.workload import Workload
+
+CALM_WITHIN_NS = 60 * SECOND
+CALM_LOOK_NS = 20 * MS
+
+
+class World:
+    """One seed's. Observers are added before the first step."""
+
+    def __init__(
+        self, seed: int, config: Swarm, observers: Iterable[Observer] = (), *, keep_trace: bool = False
+    ) -> None:
+        self.seed, self.config = seed, config
+        self.now = 0
+        self.steps = 0
+        self.rng = random.Random(f"world {seed}")
+        self.ids = tuple(f"n{number}" for number in range(config.members))
+        self.trace = Trace(keep=keep_trace)
+        self.observers: list[Observer] = [self.trace, *observers]
+        self.tell = Broadcast(())
+        self.history = History()
+        self.faulty = True
+        self._queue: list[tuple[int, int, Callable[..., Any], tuple[Any, ...]]] = []
+        self._numbers = 0
+        self._started = False
+        self.network = Network(self, self._random("network"))
+        self.nemesis = Nemesis(self, self._random("nemesis"))
+        self.members: dict[str, Member] = {}
+        for member_id in self.ids:
+            self.members[member_id] = Member(self, member_id, self._random(member_id))
+        self.workload = Workload(self, self._random("workload"))
+
+    @classmethod
+    def from_seed(
+        cls, seed: int, *, observers: Iterable[Observer] = (), keep_trace: bool = False, **overrides: Any
+    ) -> World:
+        """The world of this seed; `overrides` replace fields of its swarm."""
+        return cls(seed, Swarm.from_seed(seed, **overrides), observers, keep_trace=keep_trace)
+
+    def _random(self, name: str) -> random.Random:
+        return random.Random(f"{name} {self.seed}")
+
+    @property
+    def transfers_started(self) -> int:
+        return self.workload.transfers_started
+
+    @property
+    def transfers_done(self) -> int:
+        """Reported by the product."""
+        return self.workload.transfers_done
+
+    @property
+    def transfers_lost(self) -> int:
+        """Asked of a process that is gone."""
+        return self.workload.transfers_lost
+
+    # --- time ------------------------------------------------------------------------------------------------------
+    def schedule(self, delay_ns: int, call: Callable[..., Any], *args: Any) -> None:
+        """Calls in so many nanoseconds of true time. A call that returns False was no step: nobody was there."""
+        self._numbers += 1
+        heappush(self._queue, (self.now + delay_ns, self._numbers, call, args))
+
+    def start(self) -> None:
+        """Boots the members; done by the first step at the latest."""
+        if self._started:
+            return
+        self._started = True
+        self.tell = Broadcast(self.observers)
+        self.tell.started(self)
+        for member_id in self.ids:
+            delay_ns = self.rng.randrange(300 * MS) if self.config.late_boot else self.rng.randrange(5 * MS)
+            self.schedule(delay_ns, self.members[member_id].boot)
+        self.workload.start()
+        self.nemesis.start()
+
+    def step(self) -> None:
+        """The next thing that happens, with all that follows from it at once."""
+        if not self._started:
+            self.start()
+        while True:
+            self.now, _, call, args = heappop(self._queue)
+            if call(*args) is not False:
+                break
+        self.steps += 1
+        self.tell.stepped(self)
+
+    def run(self, steps: int) -> None:
+        """So many steps."""
+        for _ in range(steps):
+            self.step()
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+    def heal_and_settle(self) -> None:
+        """The faults and the clients stop; runs until the group is calm, then every member serves a full read.
+
+        Raises Violation("liveness") where that does not happen within a minute of simulated time.
+        """
+        self.start()
+        self.faulty = False
+        self.workload.running = False
+        self.nemesis.heal()
+        self._until(self.calm, "the group does not settle")
+        self._last_words()
+        self._until(self.calm, "the group does not answer")
+        self.tell.healed(self)
+
+    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
+        bound, look_at = self.now + CALM_WITHIN_NS, self.now
+        while self.now < bound:
+            self.step()
+            if self.now >= look_at:
+                look_at = self.now + CALM_LOOK_NS
+                if condition():
+                    return
+        raise Violation("liveness", f"{otherwise}:\n{self.describe()}")
+
+    def _last_words(self) -> None:
+        leader = self.leader()
+        assert leader is not None
+        self.workload.append(leader)
+        for member_id in self.ids:
+            self.workload.read(self.members[member_id], 0)
+
+    def leader(self) -> Member | None:
+        """The one of the highest term among those who believe that they lead."""
+        leading = [one for one in self.members.values() if one.replica is not None and one.replica.role is Role.LEADER]
+        return max(leading, key=lambda one: one.replica.term if one.replica is not None else -1, default=None)
+
+    def calm(self) -> bool:
+        """A leader, every member a voter and in APPEND, all logs equal and committed, nobody waits for an answer."""
+        leader = self.leader()
+        if leader is None or leader.replica is None or leader.replica.leadership is None or self.workload.open_count:
+            return False
+        end = (leader.store.end_index, leader.store.end_chain, leader.store.end_index) if leader.store else None
+        for member in self.members.values():
+            if member.replica is None or member.store is None:
+                return False
+            if member.replica.member.voter_state is not VoterState.VOTER:
+                return False
+            if (member.store.end_index, member.store.end_chain, member.replica.committed_index) != end:
+                return False
+        dispatchers = leader.replica.leadership.dispatchers.values()
+        return all(one.state is DispatcherState.APPEND for one in dispatchers)
+
+    def describe(self) -> str:
+        """Every member on one line."""
+        lines = [f"seed {self.seed} at {self.now / SECOND:.3f} s, {self.workload.open_count} requests open"]
+        for member in self.members.values():
+            if member.replica is None or member.store is None:
+                lines.append(
+                    f"{member.id} down, refused {member.is_refused}, powered {member.powered}: {member.last_error}"
+                )
+                continue
+            core = member.replica.member
+            leadership = member.replica.leadership
+            states = {peer: one.state.value for peer, one in leadership.dispatchers.items()} if leadership else {}
+            lines.append(
+                f"{member.id} {core.role.value} term {core.term} of {core.leader_id} end {member.store.end_index}"
+                f" durable {core.durable_index} verified {core.verified_index} commit {core.committed_index}"
+                f" {core.voter_state.value} alarms {sorted(code for code, _ in core.alarms)} {states}"
+            )
+        return "\n".join(lines)

@@ -42,6 +42,7 @@ BLANK_BYTES: Final = 8
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024 - HEAD_BYTES  # DLedger's buffer of 4 MiB holds head and body
 SLAB_BYTES_MAX: Final = 1024 * 1024  # unless a single entry is larger
 CHAIN_START: Final = 0
+POSITION_MAX: Final = (1 << 63) - 1  # of an index too: what an int64 holds
 
 _CHAIN_HEAD = struct.Struct(">iiqqiI")
 _CHAIN_HEADS = struct.Struct(f"{_CHAIN_HEAD.size}s").iter_unpack  # slices faster than slicing does
@@ -308,7 +309,7 @@ def _verify_loop(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int | N
         head = HEAD.unpack_from(slab.data, offset)
         if head[2] != index:
             raise EntryError(f"{where}: indexes are not consecutive")
-        if head[3] < term or (not heads and head[3] != term):
+        if head[3] < max(term, 0) or (not heads and head[3] != term):
             raise EntryError(f"{where}: terms go backwards or differ from the slab's")
         if not Magic.NORMAL <= head[0] <= Magic.CONFIG_CHANGE:
             raise EntryError(f"{where}: a record's magic is not an entry's")
@@ -351,7 +352,8 @@ def _verify_columns(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int 
     if bool((heads["index"] != np.arange(slab.first_index, slab.first_index + slab.count)).any()):
         raise EntryError(f"{where}: indexes are not consecutive")
     terms = heads["term"].astype(np.int64)
-    if int(terms[0]) != slab.first_term or int(terms[-1]) != slab.last_term or bool((np.diff(terms) < 0).any()):
+    backwards = int(terms[0]) < 0 or bool((terms[1:] < terms[:-1]).any())  # a difference of int64s may wrap
+    if backwards or int(terms[0]) != slab.first_term or int(terms[-1]) != slab.last_term:
         raise EntryError(f"{where}: terms go backwards or differ from the slab's")
     if bool((heads["magic"] < Magic.NORMAL).any()) or bool((heads["magic"] > Magic.CONFIG_CHANGE).any()):
         raise EntryError(f"{where}: a record's magic is not an entry's")
@@ -407,6 +409,8 @@ def decode_slab(slab: Slab) -> list[Entry]:
 
 def slab_of(records: bytes, pos: int, prev_chain: int | None, last_chain: int | None = None) -> Slab:
     """A slab from back-to-back records at physical position `pos`; raises EntryError where they are malformed."""
+    if not 0 <= pos <= POSITION_MAX - len(records):
+        raise EntryError(f"no file holds {len(records)} bytes at position {pos}")
     units: list[bytes] = []
     offset = 0
     first: Entry | None = None

@@ -33,6 +33,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
+from node.transport.remoting import is_text
 from node.transport.slab_frames import BodyError, response_code
 
 __all__ = ["BodyError", "Fields", "decode_request", "decode_response", "dump", "encode_message", "load", "request_code"]
@@ -79,8 +80,9 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return default
-        if not isinstance(value, str):
+        if not is_text(value):
             raise BodyError(f"{name} is not a string")
+        assert isinstance(value, str)
         return value
 
     def optional_text(self, name: str) -> str | None:
@@ -109,9 +111,15 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return {}
-        if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        if not isinstance(value, dict) or not all(map(is_text, (*value, *value.values()))):
             raise BodyError(f"{name} is not a table of strings")
         return value
+
+    def list_of_texts(self, name: str) -> list[str]:
+        items = self.items(name)
+        if not all(map(is_text, items)):
+            raise BodyError(f"{name} is not a list of strings")
+        return items
 
     def blobs(self, name: str) -> list[bytes]:
         return [_unbase64(name, item) for item in self.items(name)]
@@ -311,7 +319,7 @@ def _hello(fields: Fields, seq: int, *, answer: bool) -> Hello:
         lease_reads=fields.flag("lease_reads"),
         api_url=fields.optional_text("api_url"),
         token=fields.optional_text("token"),
-        caps=tuple(str(cap) for cap in fields.items("caps")),
+        caps=tuple(fields.list_of_texts("caps")),
         version_min=fields.number("version_min"),
         version_max=fields.number("version_max"),
         code=fields.code(),

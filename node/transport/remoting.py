@@ -105,6 +105,19 @@ def response_to(request: Frame, body: bytes, code: int = 200, remark: str | None
     return Frame(code, request.opaque, body, FLAG_RESPONSE, remark)
 
 
+def is_text(value: object) -> bool:
+    """Whether it is a string that has bytes: JSON can name half a surrogate pair, and nothing can be sent of it."""
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _decode_json_header(header: bytes, body: bytes) -> Frame:
     try:
         fields = json.loads(header)
@@ -118,12 +131,12 @@ def _decode_json_header(header: bytes, body: bytes) -> Frame:
         if type(number) is not int or not -(1 << 31) <= number < 1 << 31:
             raise FrameError(f"the header's {name} is not an int32")
     assert isinstance(code, int)
-    if remark is not None and not isinstance(remark, str):
+    if remark is not None and not is_text(remark):
         raise FrameError("the header's remark is not a string")
-    if ext is not None and not (isinstance(ext, dict) and all(isinstance(value, str) for value in ext.values())):
+    if ext is not None and not (isinstance(ext, dict) and all(map(is_text, (*ext, *ext.values())))):
         raise FrameError("the header's extFields are not strings by name")
     language = fields.get("language", LANGUAGE)
-    return Frame(code, opaque, body, flag, remark, ext, language if isinstance(language, str) else "OTHER", version)
+    return Frame(code, opaque, body, flag, remark, ext, language if is_text(language) else "OTHER", version)
 
 
 def _decode_binary_header(header: bytes, body: bytes) -> Frame:
@@ -241,5 +254,6 @@ class FrameDecoder:
                 self._start = stop
         except FrameError as error:
             self.broken = error
+        if self.broken is not None:
             self._start = self._end  # what may still arrive takes no memory
         return frames

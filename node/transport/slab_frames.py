@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from node.protocol.codes import ResponseCode
-from node.protocol.entry import BODY_BYTES_MAX, HEAD_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Slab, crc32
+from node.protocol.entry import BODY_BYTES_MAX, HEAD_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, POSITION_MAX, Slab, crc32
 from node.protocol.messages import PushKind, PushRequest, PushResponse
 
 VERSION: Final = 1
@@ -152,9 +152,9 @@ def decode_push(body: bytes, leader_id: str, seq: int) -> PushRequest:
 def _slab(
     body: bytes, units_end: int, first: int, count: int, pos: int, prev_chain: int | None, last_chain: int, crc: int
 ) -> Slab:
-    if count < 1 or first < 0 or pos < 0:
-        raise BodyError(f"APPEND of {count} entries from index {first} at position {pos}")
     data = body[units_end:]
+    if count < 1 or not 0 <= first <= POSITION_MAX - count or not 0 <= pos <= POSITION_MAX - len(data):
+        raise BodyError(f"APPEND of {count} entries from index {first} at position {pos}")
     if crc32(data) != crc:
         raise BodyError(f"the slab at {first} does not match its CRC")
     units = body[PUSH_HEAD.size : units_end]

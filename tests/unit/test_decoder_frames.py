@@ -1,10 +1,15 @@
-"""Frames that arrive in one read with a broken one behind them; what the fuzzer found in the frame decoder stays fixed."""
+"""Frames with a broken one behind them in one read: what the fuzzer found in the frame decoder stays fixed."""
 
 from __future__ import annotations
 
+import json
+import struct
+
 import pytest
 
-from node.transport.remoting import Frame, FrameDecoder, encode_frame
+from node.protocol.codes import RequestCode
+from node.transport.bodies import BodyError, decode_request
+from node.transport.remoting import Frame, FrameDecoder, FrameError, decode_frame, encode_frame
 
 GOOD = Frame(52004, 1, b"an append")
 BROKEN = b"\xff" * 16
@@ -29,3 +34,28 @@ def test_behind_a_broken_frame_nothing_is_read_and_no_memory_taken() -> None:
         room[:] = b"\xff" * len(room)
         assert decoder.filled(len(room)) == []
     assert decoder.buffer_bytes <= 128 * 1024
+
+
+@pytest.mark.parametrize("field", ["remark", "language"])
+def test_half_a_surrogate_pair_is_no_text_in_a_header(field: str) -> None:
+    header = b'{"code":1,"%s":"\\ud800"}' % field.encode()
+    data = struct.pack(">iI", 4 + len(header), len(header)) + header
+    if field == "language":
+        assert decode_frame(data).language == "OTHER"
+    else:
+        with pytest.raises(FrameError, match=field):
+            decode_frame(data)
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RequestCode.VOTE, {"leaderId": "\ud800", "term": 4}),
+        (RequestCode.HELLO, {"caps": ["\udc00"]}),
+        (RequestCode.HELLO, {"caps": [[]]}),
+        (RequestCode.HELLO, {"recorded": {"\ud800": "s"}}),
+    ],
+)
+def test_half_a_surrogate_pair_is_no_text_in_a_body(code: RequestCode, body: dict[str, object]) -> None:
+    with pytest.raises(BodyError, match="string"):
+        decode_request(code, json.dumps(body).encode(), 1)

@@ -87,8 +87,10 @@ def tell(report: Report) -> None:
         f"{sum(counts.values())} {kind}s ({counts['ok']} ok, {counts['fail']} refused, {counts['unknown']} unknown)"
         for kind, counts in report.operations.items()
     )
+    why = ", ".join(f"{name} {count}" for name, count in report.refusals.items())
     did = ", ".join(f"{kind} {count}" for kind, count in report.faults.items())
     print(f"seed {report.options.seed}, {report.options.mode}: {outcomes or 'nothing was asked'}")
+    print(f"refused because: {why or 'nothing was'}")
     print(f"faults: {did or 'none'}")
     print(f"disk of {report.small}: {report.disk}; slow lines: {report.slow_by or 'none, no shaper here'}")
     if report.settled_s is not None:

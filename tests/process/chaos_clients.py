@@ -1,23 +1,25 @@
 """Clients that append and read through the real client while everything breaks, and remember what they were told.
 
 Each client does one operation at a time. Bodies are unique, so an entry in a log names the operation that wrote it. An
-outcome is `ok`, `fail` (the client promises that nothing was appended; for a read: no answer) or `unknown`.
+outcome is `ok`, `fail` (the client promises that nothing was appended; of a read: no answer) or `unknown`.
 
-Invariants: `invoked_ns` is taken before the first byte leaves and `completed_ns` after the answer was read, on one
-clock (CLOCK_MONOTONIC); an operation that this program itself ends is unknown, never a failure.
+Invariant: an operation is invoked in the history before its first byte leaves, and completed after its answer was read;
+what this program itself ends stays open, which is unknown and never a failure.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
-from node.client import Denied, LedgerClient, LedgerError, NotAppended, ReadMode, Unreachable
+from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, ReadMode, Unreachable
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import Magic
 from tests.process.chaos_nodes import GROUP
+from tests.simulation.history import History
 
 DEADLINE_S: Final = 3.0
 _BATCH_MAX: Final = 8
@@ -28,62 +30,77 @@ _READ_BACK_MAX: Final = 40
 READ_LIMIT: Final = 100_000
 
 
-@dataclass(slots=True)
-class Operation:
-    """One call. An append has `bodies` and, when ok, `first_index`; a read has `from_index` and what it saw."""
-
-    client: str
-    kind: str  # "append" or "read"
-    invoked_ns: int
-    bodies: tuple[bytes, ...] = ()
-    from_index: int = 0
-    expected_index: int | None = None
-    how: str = ""  # of a read: which member was asked alone, and in which mode
-    outcome: str = "unknown"
-    completed_ns: int | None = None
-    first_index: int = -1
-    seen: tuple[tuple[int, bytes], ...] = ()
-    error: str = ""
-
-
-@dataclass(slots=True)
 class Recorder:
-    """All operations in the order of their invocation, and the highest index that anybody was promised."""
+    """The history that is judged (tests/simulation/history.py), and beside it what only a reader of a finding wants."""
 
-    operations: list[Operation] = field(default_factory=list)
-    highest_index: int = -1
+    def __init__(self) -> None:
+        self.history = History()
+        self.expected: dict[int, int] = {}
+        """Append -> the index that it asked for."""
+        self.errors: dict[int, str] = {}
 
-    def begin(self, operation: Operation) -> Operation:
-        self.operations.append(operation)
-        return operation
+    @property
+    def highest_index(self) -> int:
+        """The highest index that anybody was promised."""
+        return self.history.acknowledged_index
 
-    def appended(self, operation: Operation, first_index: int) -> None:
-        operation.first_index = first_index
-        self._end(operation, "ok")
-        self.highest_index = max(self.highest_index, first_index + len(operation.bodies) - 1)
+    async def append(
+        self, client: LedgerClient, name: str, bodies: Sequence[bytes], expected_index: int | None = None
+    ) -> None:
+        """One append, by the client's single or its batch call."""
+        number = self.history.invoke(name, "append", "leader", bodies)
+        if expected_index is not None:
+            self.expected[number] = expected_index
+        try:
+            if len(bodies) == 1:
+                result = await client.append(bodies[0], expected_index=expected_index)
+            else:
+                result = await client.append_many(bodies, expected_index=expected_index)
+        except OutcomeUnknown as error:
+            self.errors[number] = f"OutcomeUnknown: {error}"
+            self.history.complete(
+                number, "unknown", code=error.code, first_index=error.first_index, last_index=error.last_index,
+                term=error.term,
+            )  # fmt: skip
+        except LedgerError as error:
+            # What the exception promises (node/client_errors.py), and nothing beyond it.
+            self.errors[number] = f"{type(error).__name__}: {error}"
+            nothing_appended = isinstance(error, NotAppended | Unreachable | Denied)
+            code = error.code if isinstance(error, NotAppended) else 0
+            self.history.complete(number, "fail" if nothing_appended else "unknown", code=code)
+        else:
+            self.history.complete(
+                number, "ok", first_index=result.first_index, last_index=result.last_index, term=result.term
+            )
 
-    def read(self, operation: Operation, seen: Sequence[tuple[int, bytes]]) -> None:
-        operation.seen = tuple(seen)
-        self._end(operation, "ok")
-
-    def failed(self, operation: Operation, error: Exception) -> None:
-        """What the client's exception promises (node/client_errors.py), and nothing beyond it."""
-        nothing_appended = isinstance(error, NotAppended | Unreachable | Denied)
-        operation.error = f"{type(error).__name__}: {error}"
-        if operation.kind == "read" or nothing_appended:
-            self._end(operation, "fail")
-        # An unknown outcome never completes: it may take effect at any later time.
-
-    def _end(self, operation: Operation, outcome: str) -> None:
-        operation.outcome, operation.completed_ns = outcome, time.monotonic_ns()
+    async def read(self, client: LedgerClient, name: str, member: str, mode: ReadMode, from_index: int) -> None:
+        """Everything from `from_index` on: the read saw the log's end, so its read index is the last entry's."""
+        number = self.history.invoke(name, "read", f"{member} {mode.name.lower()}", from_index=from_index)
+        try:
+            entries = await client.read(from_index, READ_LIMIT, include_all=True, mode=mode)
+        except LedgerError as error:
+            self.errors[number] = f"{type(error).__name__}: {error}"
+            self.history.complete(number, "fail")
+        else:
+            seen = [(entry.index, entry.body if entry.magic == Magic.NORMAL else None) for entry in entries]
+            self.history.complete(number, "ok", read_index=seen[-1][0] if seen else from_index - 1, seen=seen)
 
     def count(self) -> dict[str, dict[str, int]]:
-        """Kind -> outcome -> how many."""
+        """Kind -> outcome -> how many; what was never answered is unknown."""
         counts: dict[str, dict[str, int]] = {}
-        for one in self.operations:
+        for one in self.history:
             outcomes = counts.setdefault(one.kind, {"ok": 0, "fail": 0, "unknown": 0})
-            outcomes[one.outcome] += 1
+            outcomes[one.result or "unknown"] += 1
         return counts
+
+    def refusals(self) -> dict[str, int]:
+        """Why appends were refused: the name of DLedger's code, or "unreachable" -> how many."""
+        names = Counter(
+            ResponseCode(one.code).name if one.code else "unreachable"
+            for one in self.history
+            if one.kind == "append" and one.result == "fail"
+        )
+        return dict(sorted(names.items()))
 
 
 class Clients:
@@ -128,7 +145,7 @@ class Clients:
         number = 0
         try:
             while not self._stopping.is_set():
-                await self._append_once(client, name, (self._body(name, number, chance),), None)
+                await self.recorder.append(client, name, [self._body(name, number, chance)])
                 number += 1
                 await self._pause(chance)
         finally:
@@ -140,9 +157,9 @@ class Clients:
         try:
             while not self._stopping.is_set():
                 count = chance.randint(2, _BATCH_MAX)
-                bodies = tuple(self._body(name, number + one, chance) for one in range(count))
+                bodies = [self._body(name, number + one, chance) for one in range(count)]
                 number += count
-                await self._append_once(client, name, bodies, None)
+                await self.recorder.append(client, name, bodies)
                 await self._pause(chance)
         finally:
             await client.close()
@@ -155,32 +172,17 @@ class Clients:
             while not self._stopping.is_set():
                 expected = self.recorder.highest_index + 1
                 body = self._body(name, number, chance)
-                await self._append_once(client, name, (body,), expected if expected > 0 else None)
+                await self.recorder.append(client, name, [body], expected)
                 number += 1
                 await self._pause(chance)
         finally:
             await client.close()
 
-    async def _append_once(
-        self, client: LedgerClient, name: str, bodies: tuple[bytes, ...], expected_index: int | None
-    ) -> None:
-        operation = Operation(name, "append", time.monotonic_ns(), bodies=bodies, expected_index=expected_index)
-        self.recorder.begin(operation)
-        try:
-            if len(bodies) == 1:
-                result = await client.append(bodies[0], expected_index=expected_index)
-            else:
-                result = await client.append_many(bodies, expected_index=expected_index)
-        except LedgerError as error:
-            self.recorder.failed(operation, error)
-        else:
-            self.recorder.appended(operation, result.first_index)
-
     async def _read(self, name: str, chance: random.Random) -> None:
         client = LedgerClient(self._peers, group=GROUP, deadline_s=DEADLINE_S)
         try:
             while not self._stopping.is_set():
-                await self._read_once(client, name, "", ReadMode.LINEARIZABLE, chance)
+                await self.recorder.read(client, name, "leader", ReadMode.LINEARIZABLE, self._from(chance))
                 await self._pause(chance)
         finally:
             await client.close()
@@ -195,22 +197,11 @@ class Clients:
             while not self._stopping.is_set():
                 member = chance.choice(sorted(alone))
                 mode = chance.choice((ReadMode.LINEARIZABLE, ReadMode.FOLLOWER))
-                await self._read_once(alone[member], name, member, mode, chance)
+                await self.recorder.read(alone[member], name, member, mode, self._from(chance))
                 await self._pause(chance)
         finally:
             for client in alone.values():
                 await client.close()
 
-    async def _read_once(
-        self, client: LedgerClient, name: str, member: str, mode: ReadMode, chance: random.Random
-    ) -> None:
-        from_index = max(0, self.recorder.highest_index - chance.randint(0, _READ_BACK_MAX))
-        how = f"{member or 'leader'} {mode.name.lower()}"
-        operation = Operation(name, "read", time.monotonic_ns(), from_index=from_index, how=how)
-        self.recorder.begin(operation)
-        try:
-            entries = await client.read(from_index, READ_LIMIT, include_all=True, mode=mode)
-        except LedgerError as error:
-            self.recorder.failed(operation, error)
-        else:
-            self.recorder.read(operation, [(entry.index, entry.body) for entry in entries])
+    def _from(self, chance: random.Random) -> int:
+        return max(0, self.recorder.highest_index - chance.randint(0, _READ_BACK_MAX))

@@ -20,8 +20,8 @@ from tests.process.net import Network
 
 GROUP: Final = "chaos"
 _SETTINGS: Final = (
-    "store.mapped_file_size_for_entry_data_bytes=1048576",
-    "store.mapped_file_size_for_entry_index_bytes=262144",
+    "store.mapped_file_size_for_entry_data_bytes=131072",
+    "store.mapped_file_size_for_entry_index_bytes=16384",
     "node.allow_plaintext=true",
 )
 _STOP_WITHIN_S: Final = 10.0

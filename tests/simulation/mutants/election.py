@@ -10,8 +10,8 @@ ELECTOR = "node.consensus.leader_elector:LeaderElector."
 MEMBERSHIP = "node.consensus.membership:Membership."
 
 # Elections all the time, and machines that forget what was not durable.
-UNREST: dict[str, Any] = {"isolate_leader": 1.0, "crash": 0.5, "power_loss": 0.4, "reset": 0.3}
-WIPES: dict[str, Any] = {"wipe": 0.5, "isolate_leader": 0.6, "partition": 0.4, "crash": 0.2}
+UNREST: dict[str, Any] = {"isolate_leader": 4.0, "crash": 2.0, "power_loss": 2.0, "reset": 2.0}
+WIPES: dict[str, Any] = {"wipe": 2.0, "isolate_leader": 3.0, "partition": 2.0, "crash": 1.0, "rot": 0.0}
 
 
 def forget_vote(member: Any, candidate_id: str) -> None:
@@ -33,7 +33,7 @@ ELECTION = (
                 "term=MUTANT.instead(member.term + 1, stored_term_again(self, member)),",
             ),
         ),
-        {**UNREST, "power_loss": 1.0},
+        {**UNREST, "power_loss": 4.0},
         {
             "stored_term_again": lambda elector, member: (
                 member.term
@@ -107,7 +107,7 @@ ELECTION = (
         "E4",
         "a vote of a higher term is taken up although this node's leader is alive",
         (ignored(ELECTOR + "_judge_real", "member.leader_alive(now) and not self._ticket_valid(vote)"),),
-        {**UNREST, "transfers": 1.0},
+        {**UNREST, "transfers": 4.0},
     ),
     Mutant(
         "check_quorum_off",
@@ -119,7 +119,7 @@ ELECTION = (
                 "now >= self.quorum_contact_at() + self._timing.election_max_ns",
             ),
         ),
-        {"isolate_leader": 0.8, "partition": 0.5},
+        {"isolate_leader": 4.0, "partition": 2.0, "partition_ms": 1500.0},
     ),
     Mutant(
         "wiped_node_votes",
@@ -172,7 +172,7 @@ ELECTION = (
                 "MUTANT.left_out()\n    deliver(ResponseCode.SUCCESS, member.committed_index)\n    if False:",
             ),
         ),
-        {**WIPES, "wipe": 1.0},
+        {**WIPES, "wipe": 4.0},
     ),
     Mutant(
         "target_of_former_leader",
@@ -201,6 +201,6 @@ ELECTION = (
                 "slot is not None and flush is FlushMode.ASYNC and not slot.clean and slot.boot_id != boot_id",
             ),
         ),
-        {"flush_sync": False, "power_loss": 0.6, "isolate_leader": 0.5},
+        {"flush_sync": False, "power_loss": 3.0, "isolate_leader": 3.0},
     ),
 )

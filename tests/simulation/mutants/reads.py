@@ -10,7 +10,7 @@ LEADERSHIP = "node.consensus.leadership:Leadership."
 READS = "node.consensus.reads:"
 
 # A leader that is cut off and asked nevertheless.
-LONELY: dict[str, Any] = {"isolate_leader": 1.0, "partition": 0.5, "reads": 100.0, "appends": 80.0}
+LONELY: dict[str, Any] = {"isolate_leader": 5.0, "partition": 3.0, "reads": 100.0, "appends": 80.0}
 
 READING = (
     Mutant(
@@ -31,7 +31,7 @@ READING = (
         "C1",
         "a new leader serves reads before an entry of its own term is committed",
         (ignored(READS + "LeaderReads.drain", "not ready"),),
-        {**LONELY, "crash": 0.5, "sync_ms": 8.0},
+        {**LONELY, "crash": 3.0, "sync_ms": 8.0},
     ),
     Mutant(
         "read_confirmed_by_earlier_frames",
@@ -81,7 +81,7 @@ READING = (
                 "node.consensus.replica:Replica._settle", "self.leadership.reads.lease_void = True", "MUTANT.left_out()"
             ),
         ),
-        {"lease_reads": True, "transfers": 4.0, "reads": 150.0, "appends": 100.0, "asymmetric": 0.3},
+        {"lease_reads": True, "transfers": 8.0, "reads": 150.0, "appends": 100.0, "asymmetric": 2.0},
     ),
     Mutant(
         "transfer_never_ends",
@@ -94,6 +94,6 @@ READING = (
                 "MUTANT.instead(current is None or now < current.deadline_at, True)\n    if True:",
             ),
         ),
-        {"transfers": 2.0, "partition": 0.4, "isolate_leader": 0.4},
+        {"transfers": 6.0, "partition": 3.0, "isolate_leader": 3.0},
     ),
 )

@@ -15,7 +15,7 @@ LEADERSHIP = "node.consensus.leadership:Leadership."
 CHECKER = "node.consensus.quorum_ack_checker:"
 
 # Leaders that write what nobody else has, so that later ones have to cut it.
-FORKS: dict[str, Any] = {"isolate_leader": 1.5, "appends": 120.0, "crash": 0.2, "reorder": 0.1, "reset": 0.3}
+FORKS: dict[str, Any] = {"isolate_leader": 5.0, "appends": 150.0, "crash": 1.0, "reorder": 0.1, "reset": 2.0}
 
 
 def echo(member: Any, push: Any) -> int:
@@ -64,7 +64,7 @@ REPLICATION = (
         "R1",
         "answers of an earlier dispatcher epoch count",
         (ignored(DISPATCHER + "answered", "answer.dispatch_epoch != self.dispatch_epoch"),),
-        {**FORKS, "duplicate": 0.1, "reorder": 0.3, "wipe": 0.2},
+        {**FORKS, "duplicate": 0.1, "reorder": 0.3, "wipe": 2.0},
     ),
     Mutant(
         "append_link_unchecked",
@@ -98,7 +98,7 @@ REPLICATION = (
         "R2",
         "a follower says durable what only its page cache holds",
         (swapped(HANDLER + "_answer", "member.durable_index", "member.store.end_index"),),
-        {"power_loss": 0.5, "sync_ms": 8.0},
+        {"power_loss": 3.0, "sync_ms": 8.0},
     ),
     Mutant(
         "leader_counts_unsynced",
@@ -111,7 +111,7 @@ REPLICATION = (
                 "self.store.end_index",
             ),
         ),
-        {"power_loss": 0.5, "sync_ms": 8.0, "members": 3},
+        {"power_loss": 3.0, "sync_ms": 8.0, "members": 3},
     ),
     Mutant(
         "durable_not_of_this_answer",
@@ -138,7 +138,7 @@ REPLICATION = (
                 "MUTANT.instead(index > committed_index and index >= own_term_from, index > committed_index)",
             ),
         ),
-        {**FORKS, "members": 5, "crash": 0.8, "sync_ms": 6.0},
+        {**FORKS, "members": 5, "crash": 3.0, "sync_ms": 6.0},
     ),
     Mutant(
         "follower_commits_to_its_end",
@@ -159,7 +159,7 @@ REPLICATION = (
         "R3",
         "half of an even group is taken for a majority",
         (swapped(CHECKER + "quorum_value", "ordered[len(ordered) // 2]", "ordered[(len(ordered) - 1) // 2]"),),
-        {**FORKS, "members": 4, "partition": 0.8},
+        {**FORKS, "members": 4, "partition": 3.0},
     ),
     Mutant(
         "commit_of_deposed_leader",
@@ -175,14 +175,14 @@ REPLICATION = (
                 "    if code is not ResponseCode.SUCCESS:",
             ),
         ),
-        {**FORKS, "asymmetric": 0.8, "pause": 0.5, "slow_links": 0.5, "reorder": 0.3},
+        {**FORKS, "asymmetric": 3.0, "pause": 3.0, "slow_link": 2.0, "reorder": 0.3},
     ),
     Mutant(
         "expired_term_obeyed",
         "R4",
         "the orders of a leader of an earlier term are carried out",
         (ignored(HANDLER + "check", "push.term < member.term"),),
-        {**FORKS, "asymmetric": 0.8, "pause": 0.5},
+        {**FORKS, "asymmetric": 3.0, "pause": 3.0},
     ),
     Mutant(
         "cut_without_conflict",
@@ -212,7 +212,7 @@ REPLICATION = (
             ),
             *OBEY_ANY_CUT,
         ),
-        {**UNREST, "transfers": 1.0},
+        {**UNREST, "transfers": 4.0},
         {"from_below": from_below},
     ),
     Mutant(
@@ -285,7 +285,7 @@ REPLICATION = (
                 "            kept.append(closure)",
             ),
         ),
-        {"slow_disk": 0.3, "partition": 0.3, "isolate_leader": 0.3},
+        {"slow_disk": 0.3, "partition": 3.0, "isolate_leader": 3.0},
     ),
     Mutant(
         "unknown_called_failed",

@@ -12,8 +12,8 @@ FILES = "node.store.files:"
 RECOVERY = "node.store.recovery:Recovery."
 
 # Machines that lose their page cache while much is in it.
-OUTAGES: dict[str, Any] = {"power_loss": 0.8, "crash": 0.8, "sync_ms": 6.0, "appends": 150.0}
-CUTS: dict[str, Any] = {**OUTAGES, "isolate_leader": 1.5, "reset": 0.2}
+OUTAGES: dict[str, Any] = {"power_loss": 4.0, "crash": 3.0, "sync_ms": 6.0, "appends": 150.0}
+CUTS: dict[str, Any] = {**OUTAGES, "isolate_leader": 5.0, "reset": 2.0}
 
 
 def sync_twice(platform: Any, fd: int) -> int:
@@ -47,7 +47,7 @@ STORAGE = (
                 "if MUTANT.ignored(slot is None or (not slot.clean and slot.boot_id == self._case.boot_id)):",
             ),
         ),
-        {**OUTAGES, "crash": 2.0, "flush_sync": True},
+        {**OUTAGES, "crash": 5.0, "flush_sync": True},
     ),
     Mutant(
         "fsync_error_retried",
@@ -60,7 +60,7 @@ STORAGE = (
                 "MUTANT.differed += sync_twice(platform, fd)",
             ),
         ),
-        {**OUTAGES, "fsync_error": 0.8},
+        {**OUTAGES, "fsync_error": 3.0},
         {"sync_twice": sync_twice},
     ),
     Mutant(
@@ -100,7 +100,7 @@ STORAGE = (
                 "MUTANT.left_out(self._store.write_slot(self._slot, force=True))\n        for segment in self._data:",
             ),
         ),
-        {**OUTAGES, "crash_at_io": 1.0},
+        {**OUTAGES, "crash_at_io": 5.0},
     ),
     Mutant(
         "cut_not_archived",
@@ -139,7 +139,7 @@ STORAGE = (
                 "MUTANT.left_out()",
             ),
         ),
-        {**OUTAGES, "isolate_leader": 0.8},
+        {**OUTAGES, "isolate_leader": 4.0},
     ),
     Mutant(
         "small_files_not_synced",
@@ -152,7 +152,7 @@ STORAGE = (
                 "MUTANT.left_out()",
             ),
         ),
-        {**OUTAGES, "isolate_leader": 0.8},
+        {**OUTAGES, "isolate_leader": 4.0},
     ),
     Mutant(
         "lost_term_is_zero",
@@ -170,7 +170,7 @@ STORAGE = (
                 "MUTANT.left_out()\n            return HardState(voter_state=VoterState.VOTER)",
             ),
         ),
-        {**OUTAGES, "rot": 1.0},
+        {**OUTAGES, "rot": 2.0},
     ),
     Mutant(
         "short_write_kept",
@@ -188,7 +188,7 @@ STORAGE = (
                 "MUTANT.left_out()",
             ),
         ),
-        {**OUTAGES, "enospc": 0.8},
+        {**OUTAGES, "enospc": 3.0},
     ),
     Mutant(
         "checkpoint_believed_above_log",
@@ -201,7 +201,7 @@ STORAGE = (
                 "if MUTANT.ignored(end_index < max(slot.durable_index, slot.committed_index)):",
             ),
         ),
-        {**OUTAGES, "rot": 1.0},
+        {**OUTAGES, "rot": 2.0},
     ),
     Mutant(
         "rot_sent_on",
@@ -214,7 +214,7 @@ STORAGE = (
                 "MUTANT.instead(*with_and_without(slab, prev_chain))",
             ),
         ),
-        {"rot": 2.0, "wipe": 0.5, "crash": 0.5, "isolate_leader": 0.3},
+        {"rot": 3.0, "wipe": 2.0, "crash": 2.0, "isolate_leader": 2.0, "ring_bytes": 512},
         {"with_and_without": with_and_without},
     ),
 )

@@ -1,0 +1,65 @@
+"""Planted bugs of the driver: duties of `node/engine`, as the simulator's member carries them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from node.consensus.api import MS
+from tests.simulation.mutants.election import UNREST
+from tests.simulation.mutants.planting import Edit, Mutant
+
+MEMBER = "tests.simulation.member:Member."
+JOBS = "tests.simulation.jobs:Jobs."
+
+
+def save_later(member: Any, effects: Any) -> int:
+    """Term and vote are written by and by, while what depends on them leaves; 1 where something does."""
+    hard_state = effects.hard_state
+
+    def save() -> None:
+        if member.store is not None:
+            member.store.save_hard_state(hard_state)
+            member.world.tell.persisted(member, hard_state)
+
+    member.later(3 * MS, save)
+    return int(bool(effects.sends))
+
+
+DRIVING = (
+    Mutant(
+        "hard_state_after_send",
+        "E2",
+        "messages leave before the term and the vote that they speak of are durable",
+        (
+            Edit(
+                MEMBER + "_carry_out",
+                "if effects.hard_state is not None:",
+                "if effects.hard_state is not None:\n"
+                "        MUTANT.differed += save_later(self, effects)\n"
+                "    if False:",
+            ),
+        ),
+        {**UNREST, "crash": 3.0, "power_loss": 3.0},
+        {"save_later": save_later},
+    ),
+    Mutant(
+        "failed_sync_finished",
+        "S1",
+        "the loop takes a sync that failed for one that did not",
+        (Edit(JOBS + "_synced", "if error is not None:", "if MUTANT.ignored(error is not None):"),),
+        {"fsync_error": 3.0, "power_loss": 2.0},
+    ),
+    Mutant(
+        "cut_reported_before_done",
+        "S4",
+        "the core hears that a cut is durable when it was only asked for",
+        (
+            Edit(
+                JOBS + "truncate",
+                "self._write(",
+                "MUTANT.left_out(self._member.later(0, self._member.truncated, order, True))\n    self._write(",
+            ),
+        ),
+        {**UNREST, "isolate_leader": 3.0},
+    ),
+)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.protocol.codes import VoterState
-from node.protocol.entry import CHAIN_START, Entry, Magic, Slab
+from node.protocol.entry import CHAIN_START, Entry, EntryError, Magic, Slab
 
 
 class StoreError(Exception):
@@ -27,8 +27,22 @@ class StoreRefused(StoreError):
     """The directory may not be opened as it is: a person must settle it (lock held, wrong node, lost hard state)."""
 
 
+@dataclass(slots=True, frozen=True)
+class Fault:
+    """Entries whose bytes are not what was written; both ends inclusive (SAFETY S6)."""
+
+    first_index: int
+    last_index: int
+    kind: str  # a class of DESIGN 8: crc_invalid, record_invalid, index_record_mismatch, missing, ...
+    detail: str = ""
+
+
 class StoreCorrupt(StoreError):
-    """Bytes at or below the durable index are not what was written; names the entries."""
+    """Bytes at or below the durable index are not what was written; `faults` names the entries, where it can."""
+
+    def __init__(self, message: str, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(message)
+        self.faults = tuple(faults)
 
 
 class StoreFull(StoreError):
@@ -82,6 +96,29 @@ class TruncationRecord:
     seq: int = -1
 
 
+@dataclass(slots=True, frozen=True)
+class Mended:
+    """What became of a peer's entries that were to heal a fault.
+
+    `mended_through`: the last index written so far, where the fault goes on behind it and the same peer may continue;
+    below the fault's first index when these entries do not link the intact log and another peer must start anew.
+    """
+
+    mended_through: int
+    healed: tuple[Fault, ...] = ()
+    remaining: tuple[Fault, ...] = ()
+    detail: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Scrubbed:
+    """What one step of a scrub read: everything from where it began up to `next_index` - 1."""
+
+    next_index: int
+    faults: tuple[Fault, ...] = ()
+    read_bytes: int = 0
+
+
 class SyncTicket(Protocol):
     """One group commit: taken on the loop, run in a thread, then handed back to `finish_sync` on the loop."""
 
@@ -111,6 +148,8 @@ class LogStore(ABC):
     hard_state: HardState
     data_file_size: int
     index_file_size: int
+    # Sorted, disjoint; empty = sound as far as is known. End index, term and chain are known in spite of them.
+    faults: tuple[Fault, ...] = ()
 
     # --- loop half ---------------------------------------------------------------------------------------------
     @abstractmethod
@@ -129,7 +168,10 @@ class LogStore(ABC):
 
     @abstractmethod
     def meta(self, index: int) -> EntryMeta | None:
-        """Term and chain at `index`; `base` itself is known; None outside [base.index, end_index]."""
+        """Term and chain at `index`; `base` itself is known; None outside [base.index, end_index].
+
+        Always known at the end. Raises StoreCorrupt where the entry is damaged and memory does not know it either.
+        """
 
     @abstractmethod
     def get(self, index: int) -> Entry | None:
@@ -146,6 +188,10 @@ class LogStore(ABC):
     @abstractmethod
     def last_index_of_term(self, term: int) -> int:
         """The last index with a term <= `term`, or begin_index - 1."""
+
+    def note_faults(self, faults: Sequence[Fault]) -> None:
+        """Remembers what a read or a scrub met, inside the log only: `faults` grows by them."""
+        raise StoreCorrupt(f"this store cannot live with damage: {[fault.detail for fault in faults]}", faults)
 
     @abstractmethod
     def save_hard_state(self, state: HardState) -> None:
@@ -173,7 +219,24 @@ class LogStore(ABC):
     # --- thread half -------------------------------------------------------------------------------------------
     @abstractmethod
     def read_slab(self, first_index: int, max_bytes: int) -> Slab:
-        """From disk, body CRCs verified so that rot never travels; >= 1 entry. Raises StoreCorrupt, KeyError."""
+        """From disk, body CRCs verified so that rot never travels; >= 1 entry. Raises StoreCorrupt, KeyError.
+
+        Ends before the next known fault; where the entry before it is damaged, `prev_chain` is None.
+        """
+
+    def mend(self, slab: Slab) -> Mended:
+        """Writes a peer's entries into a fault (SAFETY S6), archived before, synced and read back after.
+
+        The slab starts where the fault starts, or continues what was mended so far; it links the intact chain on the
+        left at once. The fault stays one until the chain also links on its right. A writer's work, like `truncate`.
+        Raises EntryError (the slab fits no fault), StoreFull, StoreIOError.
+        """
+        raise EntryError(f"slab {slab.first_index}..{slab.last_index} fits no fault: this log has none")
+
+    def scrub(self, from_index: int, max_bytes: int) -> Scrubbed:
+        """Reads from the disk itself and verifies everything; a reader's work. At the end `next_index` is end + 1."""
+        slab = self.read_slab(from_index, max_bytes)
+        return Scrubbed(slab.last_index + 1, (), len(slab.data))
 
     @abstractmethod
     def truncate(self, cut_index: int, record: TruncationRecord) -> None:

@@ -25,12 +25,17 @@ from node.protocol.entry import (
     unpack_record,
     verify_slab,
 )
+from node.store.faults import cut, fault_at, in_words, merged, without
 from node.store.layout import check_fits, place, plan_runs
 from node.store.log_store import (
     ORIGIN,
     EntryMeta,
+    Fault,
     HardState,
     LogStore,
+    Mended,
+    Scrubbed,
+    StoreCorrupt,
     StoreFull,
     SyncTicket,
     TruncationRecord,
@@ -60,7 +65,7 @@ class _Record:
 
 
 class MemoryStore(LogStore):
-    """See the module's docstring. Test hooks: `full`, `on_sync`, `recent_from`, `archive`, `lose_unsynced`."""
+    """See the module's docstring. Test hooks: `full`, `on_sync`, `recent_from`, `archive`, `lose_unsynced`, `rot`."""
 
     def __init__(
         self,
@@ -95,6 +100,8 @@ class MemoryStore(LogStore):
         self._end_pos = base_pos
         self._begin_pos = base_pos
         self._cuts = 0
+        self._rotten: set[int] = set()  # what a disk would give back wrong, known or not
+        self._mending: tuple[int, int, int | None] | None = None  # a fault's first index, the next to come, its chain
         self._durable_state = (self.hard_state, -1)
 
     # --- loop half ---------------------------------------------------------------------------------------------
@@ -145,34 +152,45 @@ class MemoryStore(LogStore):
             return self.base
         if not self.begin_index <= index <= self.end_index:
             return None
+        if index != self.end_index:
+            self._refuse_rot(index)
         record = self._records[index - self.begin_index]
         return EntryMeta(index, record.term, record.chain)
 
     def get(self, index: int) -> Entry | None:
         if not self.begin_index <= index <= self.end_index:
             return None
+        self._refuse_rot(index)
         return unpack_record(self._records[index - self.begin_index].data)
+
+    def _refuse_rot(self, index: int) -> None:
+        fault = fault_at(self.faults, index)
+        if fault is not None or index in self._rotten:
+            found = fault or Fault(index, index, "crc_invalid", f"entry {index} is not what was written")
+            raise StoreCorrupt(f"{in_words([found])}: {found.detail}", [found])
 
     def recent_slab(self, first_index: int, max_bytes: int) -> Slab | None:
         if first_index < self.recent_from or not self.begin_index <= first_index <= self.end_index:
             return None
+        if first_index in self._rotten or fault_at(self.faults, first_index) is not None:
+            return None
         return self._slab(first_index, max_bytes)
 
     def _slab(self, first_index: int, max_bytes: int) -> Slab:
-        number = first_index - self.begin_index
-        first = self._records[number]
+        first = self._records[first_index - self.begin_index]
         parts: list[bytes] = []
         limit = min(max_bytes, SLAB_BYTES_MAX)
         next_pos, size = first.pos, 0
         chain = first.chain
-        for record in self._records[number:]:
-            if parts and (size + len(record.data) > limit or record.pos != next_pos):
+        for number, record in enumerate(self._records[first_index - self.begin_index :], first_index):
+            if parts and (size + len(record.data) > limit or record.pos != next_pos or number in self._rotten):
                 break
             parts.append(record.data)
             size += len(record.data)
             next_pos += len(record.data)
             chain = record.chain
-        before = self.meta(first_index - 1)
+        damaged = first_index - 1 in self._rotten or fault_at(self.faults, first_index - 1) is not None
+        before = None if damaged else self.meta(first_index - 1)
         return slab_of(b"".join(parts), first.pos, before.chain if before else None, chain)
 
     def term_start(self, index: int) -> int:
@@ -180,6 +198,9 @@ class MemoryStore(LogStore):
 
     def last_index_of_term(self, term: int) -> int:
         return self._terms.last_index_of(term, self.begin_index, self.end_index)
+
+    def note_faults(self, faults: Sequence[Fault]) -> None:
+        self.faults = merged([*self.faults, *faults], self.begin_index, self.end_index)
 
     def save_hard_state(self, state: HardState) -> None:
         self.hard_state = state
@@ -203,7 +224,48 @@ class MemoryStore(LogStore):
     def read_slab(self, first_index: int, max_bytes: int) -> Slab:
         if not self.begin_index <= first_index <= self.end_index:
             raise KeyError(first_index)
+        self._refuse_rot(first_index)
         return self._slab(first_index, max_bytes)
+
+    def mend(self, slab: Slab) -> Mended:
+        fault = fault_at(self.faults, slab.first_index)
+        if fault is None or slab.last_index > fault.last_index:
+            raise EntryError(f"slab {slab.first_index}..{slab.last_index} fits no fault")
+        if self.full:
+            raise StoreFull("no space for the archive of a repair (a test said so)")
+        if slab.first_index == fault.first_index:
+            before = self.meta(slab.first_index - 1)
+            chain = before.chain if before is not None else None
+        elif self._mending is not None and self._mending[:2] == (fault.first_index, slab.first_index):
+            chain = self._mending[2]
+        else:
+            raise EntryError(f"slab {slab.first_index} neither begins the fault nor continues what was mended")
+        self._mending = None
+        try:
+            if chain is None:
+                raise EntryError("the chain on the left is not known")
+            chain = verify_slab(slab, chain, bodies=True)
+        except EntryError as error:
+            return Mended(fault.first_index - 1, (), self.faults, str(error))
+        if slab.last_index < fault.last_index:
+            self._mending = (fault.first_index, slab.last_index + 1, chain)
+            return Mended(slab.last_index, (), self.faults)
+        if chain != self._records[fault.last_index - self.begin_index].chain:
+            text = f"the chain after entry {fault.last_index} is not the one that the log goes on from"
+            return Mended(fault.first_index - 1, (), self.faults, text)
+        self._rotten -= set(range(fault.first_index, fault.last_index + 1))
+        self.faults = without(self.faults, fault)
+        return Mended(slab.last_index, (fault,), self.faults)
+
+    def scrub(self, from_index: int, max_bytes: int) -> Scrubbed:
+        size, index = 0, max(from_index, self.begin_index)
+        found: list[Fault] = []
+        while index <= self.end_index and size < max_bytes:
+            size += len(self._records[index - self.begin_index].data)
+            if index in self._rotten:
+                found.append(Fault(index, index, "crc_invalid", f"entry {index} is not what was written"))
+            index += 1
+        return Scrubbed(index, merged(found, self.begin_index, self.end_index), size)
 
     def truncate(self, cut_index: int, record: TruncationRecord) -> None:
         if not self.begin_index <= cut_index <= self.end_index:
@@ -217,8 +279,12 @@ class MemoryStore(LogStore):
     def _cut(self, cut_index: int) -> None:
         del self._records[cut_index - self.begin_index :]
         self._terms = self._terms.cut(cut_index)
-        last = self.meta(cut_index - 1) or self.base
-        self.end_index, self.end_term, self.end_chain = last.index, last.term, last.chain
+        self.faults = cut(self.faults, cut_index)
+        last = self._records[-1] if self._records else None
+        self.end_index = cut_index - 1
+        self.end_term, self.end_chain = (last or self.base).term, (last or self.base).chain
+        self._rotten = {index for index in self._rotten if index < cut_index}
+        self._mending = None
         self._end_pos = self._records[-1].pos + len(self._records[-1].data) if self._records else self._begin_pos
         self.durable_index = min(self.durable_index, self.end_index)
         self.recovered_commit_index = min(self.recovered_commit_index, self.end_index)
@@ -248,6 +314,13 @@ class MemoryStore(LogStore):
         self.durable_index = self.end_index
 
     # --- what tests ask for --------------------------------------------------------------------------------------
+
+    def rot(self, first_index: int, last_index: int | None = None, *, known: bool = False) -> None:
+        """These entries are not any more what was written; nobody knows until they are read, unless `known`."""
+        last = first_index if last_index is None else last_index
+        self._rotten |= set(range(first_index, last + 1))
+        if known:
+            self.note_faults([Fault(first_index, last, "crc_invalid", "a test said so")])
 
     def lose_unsynced(self) -> None:
         """A power cut: what was not durable is gone, and the committed index is what the last sync recorded."""

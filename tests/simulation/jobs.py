@@ -22,7 +22,7 @@ from node.protocol.entry import Slab
 from node.store.log_store import LogStore, StoreCorrupt, StoreFull, StoreIOError, SyncTicket
 
 if TYPE_CHECKING:
-    from tests.simulation.member import Member
+    from tests.simulation.process import Process
 
 BACKGROUND_SYNC_NS = int(BACKGROUND_SYNC_S * 1e9)
 IDLE_SLOT_NS = int(IDLE_SLOT_S * 1e9)
@@ -34,10 +34,10 @@ Done = Callable[[Any, Exception | None], None]  # the work's result, or why ther
 class Jobs:
     """One per incarnation."""
 
-    def __init__(self, member: Member, store: LogStore, rng: random.Random) -> None:
-        self._member, self._store, self._rng = member, store, rng
-        config = member.world.config
-        self._flush = member.config.flush
+    def __init__(self, process: Process, store: LogStore, rng: random.Random) -> None:
+        self._process, self._store, self._rng = process, store, rng
+        config = process.world.config
+        self._flush = process.config.flush
         self._sync_ns = max(1, int(config.sync_ms * MS))
         self._slow = config.slow_disk
         self._writes: deque[tuple[Callable[[], Any], Done]] = deque()
@@ -57,7 +57,7 @@ class Jobs:
             self._start_sync()
         elif not self._background_due:
             self._background_due = True
-            self._member.later(BACKGROUND_SYNC_NS, self._background)
+            self._process.later(BACKGROUND_SYNC_NS, self._background)
 
     def _background(self) -> None:
         self._background_due = False
@@ -71,34 +71,34 @@ class Jobs:
 
     def _run_ticket(self, ticket: SyncTicket, *, slot_owed: bool) -> None:
         self._syncing = True
-        self._write(ticket.run, partial(self._synced, ticket, self._member.log_epoch, slot_owed))
+        self._write(ticket.run, partial(self._synced, ticket, self._process.log_epoch, slot_owed))
 
     def _synced(self, ticket: SyncTicket, log_epoch: int, slot_owed: bool, _: None, error: Exception | None) -> None:
         self._syncing = False
         if error is not None:
-            self._member.fail(f"fsync failed, and a failed fsync is never tried again: {error}")
+            self._process.fail(f"fsync failed, and a failed fsync is never tried again: {error}")
             return
         end_index = self._store.finish_sync(ticket)
-        self._member.world.tell.synced(self._member, end_index)
+        self._process.world.tell.synced(self._process.member, end_index)
         again, self._again = self._again, False
         if again:
             self.want_sync()
         elif slot_owed:
-            self._quiet_since = self._member.world.now
+            self._quiet_since = self._process.world.now
             if not self._idle_due:
                 self._idle_due = True
-                self._member.later(IDLE_SLOT_NS, self._idle_slot)
-        self._member.flushed(log_epoch, end_index)
+                self._process.later(IDLE_SLOT_NS, self._idle_slot)
+        self._process.flushed(log_epoch, end_index)
 
     def _idle_slot(self) -> None:
         """After the last sync of a burst, a checkpoint slot is written in any case."""
         self._idle_due = False
         if self._syncing:
             return
-        left_ns = self._quiet_since + IDLE_SLOT_NS - self._member.world.now
+        left_ns = self._quiet_since + IDLE_SLOT_NS - self._process.world.now
         if left_ns > MS:
             self._idle_due = True
-            self._member.later(left_ns, self._idle_slot)
+            self._process.later(left_ns, self._idle_slot)
             return
         ticket = self._store.prepare_checkpoint()
         if ticket is not None:
@@ -111,17 +111,17 @@ class Jobs:
 
     def _cut(self, order: TruncateLog, _: None, error: Exception | None) -> None:
         if error is None:
-            self._member.world.tell.cut(self._member, order.record)
+            self._process.world.tell.cut(self._process.member, order.record)
         if error is None or isinstance(error, StoreFull):
-            self._member.truncated(order, error is None)
+            self._process.truncated(order, error is None)
         else:
-            self._member.fail(f"the log could not be cut at {order.cut_index}: {error}")
+            self._process.fail(f"the log could not be cut at {order.cut_index}: {error}")
 
     # --- reads ----------------------------------------------------------------------------------------------------
     def read(self, request: ReadSlab) -> None:
         """Reads for a lagging peer; None where that range cannot be served."""
         self.read_slab(
-            request.first_index, request.max_bytes, lambda slab, _error: self._member.slab_read(request, slab)
+            request.first_index, request.max_bytes, lambda slab, _error: self._process.slab_read(request, slab)
         )
 
     def read_slab(self, first_index: int, max_bytes: int, done: Callable[[Slab | None, str], None]) -> None:
@@ -131,22 +131,22 @@ class Jobs:
             if error is None:
                 done(slab, "")
             elif isinstance(error, StoreIOError):
-                self._member.fail(f"reading at index {first_index} failed: {error}")
+                self._process.fail(f"reading at index {first_index} failed: {error}")
             elif isinstance(error, StoreCorrupt):
-                self._member.damaged(error)
+                self._process.damaged(error)
                 done(None, str(error))
             elif isinstance(error, KeyError):
                 done(None, str(error))
             else:
                 raise error
 
-        self._member.later(
+        self._process.later(
             self._pace(self._sync_ns // 4), self._work, partial(self._store.read_slab, first_index, max_bytes), finished
         )
 
     # --- the two kinds of threads ---------------------------------------------------------------------------------
     def _pace(self, usual_ns: int) -> int:
-        slow = self._slow and self._member.world.faulty and self._rng.random() < self._slow
+        slow = self._slow and self._process.world.faulty and self._rng.random() < self._slow
         return (usual_ns // 2 + self._rng.randrange(usual_ns + 1)) * (SLOW_FACTOR if slow else 1)
 
     def _write(self, work: Callable[[], Any], done: Done) -> None:
@@ -158,7 +158,7 @@ class Jobs:
         self._writing = bool(self._writes)
         if self._writing:
             work, done = self._writes.popleft()
-            self._member.later(self._pace(self._sync_ns), self._work, work, partial(self._written, done))
+            self._process.later(self._pace(self._sync_ns), self._work, work, partial(self._written, done))
 
     def _written(self, done: Done, result: Any, error: Exception | None) -> None:
         self._next_write()
@@ -172,7 +172,7 @@ class Jobs:
         except Exception as error:
             failure = error
         if self._rng.random() < 0.3:  # the loop is busy with something else first
-            self._member.later(self._rng.randrange(MS), done, result, failure)
+            self._process.later(self._rng.randrange(MS), done, result, failure)
         else:
             done(result, failure)
 

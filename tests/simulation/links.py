@@ -19,7 +19,7 @@ from node.transport.bodies import request_code
 from tests.simulation.network import ACCEPTOR, DIALLER, Wire
 
 if TYPE_CHECKING:
-    from tests.simulation.member import Member
+    from tests.simulation.process import Process
 
 REDIAL_NS_MIN = 8 * MS
 
@@ -41,12 +41,12 @@ class Link:
 class Links:
     """All of one incarnation."""
 
-    def __init__(self, member: Member, rng: random.Random) -> None:
-        self._member, self._rng = member, rng
-        self._network = member.world.network
-        self._links = {peer: Link(peer) for peer in member.world.ids if peer != member.id}
+    def __init__(self, process: Process, rng: random.Random) -> None:
+        self._process, self._rng = process, rng
+        self._network = process.world.network
+        self._links = {peer: Link(peer) for peer in process.world.ids if peer != process.id}
         self._greeting: dict[str, Wire] = {}
-        election_ns = member.timing.election_min_ns
+        election_ns = process.timing.election_min_ns
         self._redial_ns_max = 2 * election_ns
         self._dial_within_ns = 4 * election_ns
         self._settled_after_ns = election_ns // 2
@@ -54,17 +54,16 @@ class Links:
     def start(self) -> None:
         """Dials every peer, for ever."""
         for link in self._links.values():
-            self._member.later(self._rng.randrange(REDIAL_NS_MIN), self._dial, link)
+            self._process.later(self._rng.randrange(REDIAL_NS_MIN), self._dial, link)
 
     # --- outbound -------------------------------------------------------------------------------------------------
     def _dial(self, link: Link) -> None:
-        member = self._member
-        assert member.replica is not None
+        process = self._process
         if link.attempt is not None or link.outbound is not None:
             return
-        link.attempt = self._network.dial(member.id, link.peer_id)
-        self._network.send(link.attempt, DIALLER, member.replica.hello(member.next_seq()))
-        member.later(self._dial_within_ns, self._dial_timed_out, link, link.attempt)
+        link.attempt = self._network.dial(process.id, link.peer_id)
+        self._network.send(link.attempt, DIALLER, process.replica.hello(process.next_seq()))
+        process.later(self._dial_within_ns, self._dial_timed_out, link, link.attempt)
 
     def _dial_timed_out(self, link: Link, wire: Wire) -> None:
         if link.attempt is wire:
@@ -83,20 +82,22 @@ class Links:
             return
         wait_ns = link.wait_ns * self._rng.randrange(70, 131) // 100
         link.wait_ns = min(link.wait_ns * 2, self._redial_ns_max)
-        self._member.later(wait_ns, self._dial, link)
+        self._process.later(wait_ns, self._dial, link)
         if accepted:
-            self._member.peer_lost(link.peer_id)
+            self._process.peer_lost(link.peer_id)
 
     def _answered(self, link: Link, wire: Wire, message: Message) -> None:
-        member = self._member
-        member.receive(link.peer_id, message)
-        if wire is not link.attempt or not isinstance(message, Hello) or member.replica is None:
+        process = self._process
+        process.receive(link.peer_id, message)
+        if wire is not link.attempt or not isinstance(message, Hello):
             return
         link.attempt = None
-        view = member.replica.membership.peers[link.peer_id]
+        view = process.replica.membership.peers[link.peer_id]
+        if not process.alive:
+            return
         if message.code is ResponseCode.SUCCESS and view.hello is message:
-            link.outbound, link.connected_at = wire, member.world.now
-            member.peer_connected(link.peer_id)
+            link.outbound, link.connected_at = wire, process.world.now
+            process.peer_connected(link.peer_id)
         else:
             link.attempt = wire
             self._network.close(wire, DIALLER)
@@ -111,9 +112,9 @@ class Links:
             self._answered(link, wire, message)
         elif isinstance(message, Hello):
             self._greeting[peer_id] = wire
-            self._member.receive(peer_id, message)
+            self._process.receive(peer_id, message)
         elif wire.accepted:
-            self._member.receive(peer_id, message)
+            self._process.receive(peer_id, message)
 
     def closed(self, wire: Wire, end: int) -> None:
         """The other side of a wire ended it."""
@@ -126,8 +127,8 @@ class Links:
         link.inbound = None
         outbound = link.outbound
         if outbound is None:
-            self._member.peer_lost(link.peer_id)
-        elif self._member.world.now - link.connected_at >= self._settled_after_ns:
+            self._process.peer_lost(link.peer_id)
+        elif self._process.world.now - link.connected_at >= self._settled_after_ns:
             self._network.close(outbound, DIALLER)
             self._ended(link, outbound)
 

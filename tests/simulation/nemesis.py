@@ -23,6 +23,7 @@ from node.consensus.api import MS, SECOND
 from node.protocol.codes import Role, VoterState
 from tests.simulation.member import Member
 from tests.simulation.network import SLOW_FACTOR
+from tests.simulation.process import Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -174,15 +175,16 @@ class Nemesis:
 
     def _pause(self) -> bool:
         member = self._victim()
-        if member is None or member.paused:
+        process = member.process if member is not None else None
+        if member is None or process is None or process.paused:
             return False
-        member.pause()
-        self._later(self._world.config.pause_ms, self._resume, member, member.incarnation)
+        process.paused = True
+        self._later(self._world.config.pause_ms, self._resume, process)
         return self._fault("pause", member.id)
 
-    def _resume(self, member: Member, incarnation: int) -> None:
-        if member.incarnation == incarnation:
-            member.resume()
+    def _resume(self, process: Process) -> None:
+        if process.alive:
+            process.resume()
 
     def _stop(self) -> bool:
         member = self._victim()
@@ -310,8 +312,8 @@ class Nemesis:
         for member_id in world.ids:
             member = world.members[member_id]
             member.platform.faults.clear()
-            if member.up and member.paused:
-                member.resume()
+            if member.process is not None and member.paused:
+                member.process.resume()
             member.power_on()
             if not member.up and not member.is_refused:
                 member.boot()

@@ -113,7 +113,7 @@ class Network:
         sender, to = wire.ends[end], wire.ends[1 - end]
         held = self.blocked.get((sender, to))
         if held is not None:
-            if held:
+            if held or message is None:  # the kernel repeats a connection's end until it is heard
                 self._held.append((wire, end, message))
             return
         delay_ns = self._delay_ns // 2 + rng.randrange(self._delay_ns + 1)
@@ -133,14 +133,16 @@ class Network:
             self._world.schedule(at - self._world.now, self._arrive, wire, 1 - end, message)
 
     def _arrive(self, wire: Wire, end: int, message: Message) -> bool:
-        """Whether there was anybody to take it."""
-        if not wire.open[end]:
-            return False
+        """Whether there was anybody to take it; a machine that runs resets a connection that it does not know."""
         member = self._world.members[wire.ends[end]]
-        if not member.up:  # nobody listens: the kernel says so
+        if not wire.open[end]:
+            if member.powered and wire.open[1 - end]:
+                self._transmit(wire, end, None)
+            return False
+        if member.process is None:  # nobody listens: the kernel says so
             self.close(wire, end, notice=member.powered)
             return False
-        member.when_awake(member.links.arrived, wire, end, message)
+        member.process.when_awake(member.process.links.arrived, wire, end, message)
         return True
 
     def _closed(self, wire: Wire, end: int) -> bool:
@@ -149,9 +151,9 @@ class Network:
         wire.open[end] = False
         self._wires[wire.ends[end]].pop(wire.number, None)
         member = self._world.members[wire.ends[end]]
-        if not member.up:
+        if member.process is None:
             return False
-        member.when_awake(member.links.closed, wire, end)
+        member.process.when_awake(member.process.links.closed, wire, end)
         return True
 
     # --- partitions -----------------------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from node.consensus.api import SECOND, Appended, Outcome, Proposal, ReadOutcome,
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.entry import Magic, unpack_record
 from tests.simulation.history import History, Seen
-from tests.simulation.member import Member, Origin
+from tests.simulation.member import Member
 from tests.simulation.observer import Violation
+from tests.simulation.process import Origin, Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -30,13 +31,18 @@ RESULTS = {Appended.YES: "ok", Appended.NOT_APPENDED: "fail", Appended.UNKNOWN: 
 class Request:
     """One of a client, under way at one process."""
 
-    __slots__ = ("calls", "incarnation", "member_id", "number", "open", "seen")
+    __slots__ = ("calls", "member_id", "number", "open", "seen")
 
     def __init__(self, number: int, member: Member) -> None:
-        self.number, self.member_id, self.incarnation = number, member.id, member.incarnation
+        self.number, self.member_id = number, member.id
         self.calls = 0
         self.open = True
         self.seen: list[Seen] = []
+
+
+def _process(member: Member) -> Process:
+    assert member.process is not None
+    return member.process
 
 
 class Workload:
@@ -101,7 +107,7 @@ class Workload:
         request = self._requests[number] = Request(number, member)
         loss = self._world.config.client_loss
         if loss and self.running and self._rng.random() < loss:
-            self._world.schedule(self._rng.randrange(member.timing.election_min_ns), self._lose, request)
+            self._world.schedule(self._rng.randrange(member.config.timing.election_min_ns), self._lose, request)
         return request
 
     def _close(self, request: Request) -> bool:
@@ -146,7 +152,8 @@ class Workload:
         request = self._open(self.history.invoke(client, "append", member.id, bodies), member)
         ordered = rng.random() < config.ordered
         proposal = Proposal(bodies, partial(self._appended, request), expected)
-        member.when_awake(member.propose, self._origin(client, member), proposal, ordered)
+        process = _process(member)
+        process.when_awake(process.propose, self._origin(client, member), proposal, ordered)
 
     def _called(self, request: Request, what: str) -> bool:
         """Whether anybody still wants to know."""
@@ -175,17 +182,18 @@ class Workload:
         """Everything committed from `from_index` on, linearizably, at any member."""
         number = self.history.invoke(self._client(), "read", member.id, from_index=from_index)
         request = self._open(number, member)
-        member.when_awake(member.read_index, partial(self._read_from, request, member, from_index))
+        process = _process(member)
+        process.when_awake(process.read_index, partial(self._read_from, request, process, from_index))
 
-    def _read_from(self, request: Request, member: Member, from_index: int, outcome: ReadOutcome) -> None:
+    def _read_from(self, request: Request, process: Process, from_index: int, outcome: ReadOutcome) -> None:
         if self._called(request, "read"):
             if outcome.code is ResponseCode.SUCCESS:
-                self._fetch(request, member, from_index, outcome.read_index)
+                self._fetch(request, process, from_index, outcome.read_index)
             else:
                 self._close(request)
                 self.history.complete(request.number, "fail", code=int(outcome.code))
 
-    def _fetch(self, request: Request, member: Member, at: int, read_index: int) -> None:
+    def _fetch(self, request: Request, process: Process, at: int, read_index: int) -> None:
         if at > read_index:
             if self._close(request):
                 self.history.complete(request.number, "ok", read_index=read_index, seen=request.seen)
@@ -203,9 +211,9 @@ class Workload:
                 entry = unpack_record(records, offset)
                 offset += entry.size
                 request.seen.append((entry.index, bytes(entry.body) if entry.magic == Magic.NORMAL else None))
-            self._fetch(request, member, at + count, read_index)
+            self._fetch(request, process, at + count, read_index)
 
-        member.reads.committed(at, self._rng.choice((600, 100_000)), read_index, found)
+        process.reads.committed(at, self._rng.choice((600, 100_000)), read_index, found)
 
     # --- transfers ------------------------------------------------------------------------------------------------
     def _move(self) -> bool:
@@ -217,8 +225,9 @@ class Workload:
         number = self.transfers_started
         self.transfers_started += 1
         self._transfers[number] = leader.id
-        deadline_ns = self._rng.randrange(1, 4) * leader.timing.election_max_ns
-        leader.when_awake(leader.transfer, to, deadline_ns, partial(self._moved, number))
+        deadline_ns = self._rng.randrange(1, 4) * leader.config.timing.election_max_ns
+        process = _process(leader)
+        process.when_awake(process.transfer, to, deadline_ns, partial(self._moved, number))
         return True
 
     def _moved(self, number: int, outcome: TransferOutcome) -> None:

@@ -1,0 +1,285 @@
+"""One simulated process: the real replica and the real store, driven as `node/engine/engine.py` drives them.
+
+Whatever arrives enters the core, then one turn carries out its effects in their order of duty. A turn sometimes
+begins a little later, with everything that arrived until then.
+
+Invariants: hard state is durable before anything of its batch leaves; an error of the store ends the process; nothing
+of a process that ended is ever called again; any other exception out of the product is a finding.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from node.consensus.api import MS, Appended, Outcome, Proposal, ReadOutcome, TransferOutcome
+from node.consensus.effects import ReadSlab, TruncateLog
+from node.consensus.replica import Replica
+from node.engine.log_reads import LogReads
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import Slab
+from node.protocol.messages import Message
+from node.store.file_store import FileStore
+from node.store.log_store import StoreCorrupt, StoreError
+from tests.simulation.disk import SimulatedCrash
+from tests.simulation.jobs import Jobs
+from tests.simulation.links import Links
+from tests.simulation.observer import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.member import Member
+
+BATCHED = 0.15  # share of turns that begin a little later
+
+
+class Origin:
+    """A client's connection to one process, as far as the order of its appends needs it (SAFETY C4)."""
+
+    __slots__ = ("order_broken",)
+
+    def __init__(self) -> None:
+        self.order_broken = False
+
+
+class Process:
+    """One incarnation of a member; see the module's docstring."""
+
+    def __init__(self, member: Member, store: FileStore, rng: random.Random) -> None:
+        self.member, self.store, self._rng = member, store, rng
+        self.world, self.id, self.config, self.clock = member.world, member.id, member.config, member.clock
+        self.timing = member.config.timing
+        self.alive = True
+        self.paused = False
+        self._backlog: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._done: list[Callable[[], None]] = []
+        self._proposals: list[tuple[Origin, Proposal, bool]] = []
+        self._turn_due = False
+        self._tick_at: int | None = None
+        self._seq = 0
+        self._space_due = False
+        self.replica = Replica(self.config, store, random.Random(rng.getrandbits(64)), self.clock.now())
+        self.jobs = Jobs(self, store, random.Random(rng.getrandbits(64)))
+        self.reads = LogReads(store, self.jobs)  # type: ignore[arg-type]
+        self.links = Links(self, random.Random(rng.getrandbits(64)))
+
+    def start(self) -> None:
+        """The first turn, and the first connections."""
+        self.links.start()
+        self.guarded(self._turn)
+
+    # --- events of this process -----------------------------------------------------------------------------------
+    def later(self, delay_ns: int, call: Callable[..., Any], *args: Any) -> None:
+        """Calls after some time, unless this process is gone by then; a paused one hears of it when it goes on."""
+        self.world.schedule(delay_ns, self._fire, call, args)
+
+    def _fire(self, call: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+        if self.alive:
+            self.when_awake(call, *args)
+        return self.alive
+
+    def when_awake(self, call: Callable[..., Any], *args: Any) -> None:
+        """Now, or when the process goes on."""
+        if self.paused:
+            self._backlog.append((call, args))
+        else:
+            self.guarded(call, *args)
+
+    def guarded(self, call: Callable[..., Any], *args: Any) -> None:
+        """What ends this process ends here: a crash, an error of the store."""
+        try:
+            call(*args)
+        except SimulatedCrash:
+            self.member.crash("io_boundary")
+        except StoreError as error:
+            self.fail(f"{type(error).__name__}: {error}")
+        except Violation:
+            raise
+        except Exception as error:
+            raise Violation("no_exception", f"{self.id}: {type(error).__name__}: {error}") from error
+
+    def resume(self) -> None:
+        """SIGCONT: everything at once."""
+        self.paused = False
+        while self._backlog and self.alive and not self.paused:
+            call, args = self._backlog.pop(0)
+            self.guarded(call, *args)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+    def fail(self, reason: str) -> None:
+        """As the engine ends on an error of its store: what waits is unknown, the store closes as well as it can."""
+        if not self.alive:
+            return
+        self.member.last_error = StoreError(reason)
+        try:
+            with suppress(StoreError):
+                self.replica.stop(self.clock.now())
+            with suppress(StoreError):
+                self.store.close()
+        except SimulatedCrash:
+            self.member.crash("io_boundary")
+        else:
+            self.member.crash("store_error")
+
+    def stop(self) -> None:
+        """SIGTERM: a clean end."""
+        self.replica.stop(self.clock.now())
+        self._carry_out()
+        self.jobs.drain()
+        self.store.close()
+        self.member.crash("stopped")
+
+    # --- one turn -------------------------------------------------------------------------------------------------
+    def _schedule_turn(self) -> None:
+        if self._turn_due:
+            return
+        if self._rng.random() < BATCHED:
+            self._turn_due = True
+            self.later(self._rng.randrange(2 * MS), self._turn)
+        else:
+            self._turn()
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        if self._proposals:
+            self._propose_all()
+        self._carry_out()
+        self._arm()
+
+    def _propose_all(self) -> None:
+        """As the engine: all at once, except what follows an ordered append of its connection."""
+        waiting, self._proposals = self._proposals, []
+        while waiting:
+            batch: list[Proposal] = []
+            later: list[tuple[Origin, Proposal, bool]] = []
+            held: list[Origin] = []
+            for item in waiting:
+                origin, proposal, ordered = item
+                if origin in held:
+                    later.append(item)
+                elif ordered and origin.order_broken:
+                    refused = ResponseCode.INCONSISTENT_INDEX
+                    proposal.on_done(Outcome(refused, -1, -1, -1, Appended.NOT_APPENDED, self.replica.leader_id))
+                else:
+                    batch.append(proposal)
+                    if ordered:
+                        held.append(origin)
+            self.replica.propose_many(batch, self.clock.now())
+            waiting = later
+
+    def _carry_out(self) -> None:
+        """The batch, top to bottom."""
+        tell = self.world.tell
+        effects = self.replica.take_effects()
+        tell.effects(self.member, effects)
+        done, self._done = self._done, []
+        if effects.hard_state is not None:
+            self.store.save_hard_state(effects.hard_state)
+            self.member.note_voter_state(effects.hard_state)
+            tell.persisted(self.member, effects.hard_state)
+        for send in effects.sends:
+            self.links.send(send.to, send.message)
+        for complete in done:
+            complete()
+        if effects.truncate is not None:
+            self.jobs.truncate(effects.truncate)
+        for read in effects.reads:
+            self.jobs.read(read)
+        if effects.sync_wanted:
+            self.jobs.want_sync()
+        for event in effects.events:
+            tell.event(self.member, event)
+        if self.replica.member.disk_full and not self._space_due:
+            self._space_due = True
+            self.later(2 * self.timing.election_max_ns, self._try_space)
+
+    def _arm(self) -> None:
+        """One timer; an earlier one than needed is left alone, a tick too many does no harm."""
+        at = self.replica.next_deadline()
+        if self._tick_at is not None and self._tick_at <= at:
+            return
+        self._tick_at = at
+        self.later(max(0, self.clock.true_at(at) - self.world.now), self._tick, at)
+
+    def _tick(self, armed_for: int) -> None:
+        if armed_for != self._tick_at:
+            return
+        self._tick_at = None
+        self.replica.tick(self.clock.now())
+        self._turn()
+
+    # --- what arrives ---------------------------------------------------------------------------------------------
+    @property
+    def log_epoch(self) -> int:
+        return self.replica.log_epoch
+
+    def next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def receive(self, sender: str, message: Message) -> None:
+        self.world.tell.delivered(sender, self.id, message)
+        self.replica.receive(sender, message, self.clock.now())
+        self._schedule_turn()
+
+    def peer_connected(self, peer_id: str) -> None:
+        if self.alive:
+            self.replica.peer_connected(peer_id, self.clock.now())
+            self._schedule_turn()
+
+    def peer_lost(self, peer_id: str) -> None:
+        if self.alive:
+            self.replica.peer_lost(peer_id, self.clock.now())
+            self._schedule_turn()
+
+    def flushed(self, log_epoch: int, end_index: int) -> None:
+        if self.alive:
+            self.replica.flushed(log_epoch, end_index, self.clock.now())
+            self._schedule_turn()
+
+    def truncated(self, order: TruncateLog, cut: bool) -> None:
+        if cut:
+            self.replica.truncated(order.log_epoch, order.cut_index, self.clock.now())
+        else:
+            self.replica.truncate_failed(order.log_epoch, self.clock.now())
+        self._schedule_turn()
+
+    def slab_read(self, request: ReadSlab, slab: Slab | None) -> None:
+        self.replica.slab_read(request, slab, self.clock.now())
+        self._schedule_turn()
+
+    def damaged(self, error: StoreCorrupt) -> None:
+        """Bytes that were durable cannot be read as they were written (S6)."""
+        self.replica.log_damaged(str(error), self.clock.now(), end_known=True)
+        self._schedule_turn()
+
+    def _try_space(self) -> None:
+        self._space_due = False
+        self.replica.disk_full(False, self.clock.now())
+        self._schedule_turn()
+
+    # --- for clients ----------------------------------------------------------------------------------------------
+    def propose(self, origin: Origin, proposal: Proposal, ordered: bool) -> None:
+        deliver = proposal.on_done
+
+        def queue(outcome: Outcome) -> None:
+            if ordered and outcome.appended is not Appended.YES:
+                origin.order_broken = True
+            self._done.append(partial(deliver, outcome))
+
+        proposal.on_done = queue
+        self._proposals.append((origin, proposal, ordered))
+        self._schedule_turn()
+
+    def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
+        self.replica.read_index(self._queued(done), self.clock.now())
+        self._schedule_turn()
+
+    def transfer(self, to: str | None, deadline_ns: int, done: Callable[[TransferOutcome], None]) -> None:
+        self.replica.transfer(to, self.clock.now(), on_done=self._queued(done), deadline_ns=deadline_ns)
+        self._schedule_turn()
+
+    def _queued(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        return lambda outcome: self._done.append(partial(done, outcome))

@@ -142,7 +142,8 @@ class LeaderElector:
         # from the votes that it gets who is a voter by now.
         self._reform_turn = not self._reform_turn or not voter
         reform = self._reform_turn and self._membership.may_reform()
-        able = member.may_lead and member.truncating_from is None
+        # A full disk leaves the others the first try: what this member leads, it could not write.
+        able = member.may_lead and member.truncating_from is None and not member.disk_full
         if not able or not (reform or voter):
             if member.role is Role.FOLLOWER:
                 member.change_role(RoleEvent.CAMPAIGN, now, "the leader is silent")

@@ -79,6 +79,8 @@ class Replica:
         self.member.on_abdicate = self._abdicated
         self._first_epoch = 1
         self._preferred_at = now
+        self._left_over_full_disk = False
+        self._gave_others_a_try = False
         self._stopped = False
 
     # --- plain reads --------------------------------------------------------------------------------------------
@@ -171,8 +173,9 @@ class Replica:
             self.follower_reads.progress()
 
     def _settle(self, now: int) -> None:
-        """What may follow from any step: a transfer's next one, a finished joining."""
+        """What may follow from any step: a transfer's next one, a finished joining, a full disk that was just met."""
         self.membership.progress(now)
+        self._leave_a_full_disk(now)
         transferee = self.transfers.transferee_id
         if transferee is None:
             return
@@ -335,13 +338,32 @@ class Replica:
         """No space, or space again: heartbeats and reads go on, and another leads if it can (S8)."""
         member = self.member
         member.disk_full = full
-        if not full:
+        if full:
+            member.alarm("disk_full", f"the disk of {self.config.self_id} is full", now)
+        else:
+            self._left_over_full_disk = False
             member.clear_alarm("disk_full", now)
             if self.leadership is not None:
                 self.leadership.append_noop(now)
+        self._leave_a_full_disk(now)
+
+    def _leave_a_full_disk(self, now: int) -> None:
+        """A leader that met a full disk hands over, once until the next try for space (S8).
+
+        One that could not even write its first entry can commit nothing, and so hand over nothing: it steps down. If it
+        is elected again before it could write, no other member can either: then it stays and waits for space.
+        """
+        if self.leadership is None:
             return
-        member.alarm("disk_full", f"the disk of {self.config.self_id} is full", now)
-        if self.leadership is not None and self.transfers.transferee_id is None:
+        begun = self.store.end_index >= self.leadership.own_term_from
+        self._gave_others_a_try &= not begun
+        if not self.member.disk_full or self._left_over_full_disk:
+            return
+        self._left_over_full_disk = True
+        if not begun and not self._gave_others_a_try:
+            self._gave_others_a_try = True
+            self.member.change_role(RoleEvent.DEPOSED, now, "the disk is full before the first entry of its own term")
+        elif begun and self.transfers.transferee_id is None:
             self.transfer(None, now, on_done=lambda _outcome: None)
 
     def log_damaged(self, text: str, now: int, *, end_known: bool) -> None:

@@ -13,6 +13,9 @@ from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     PushKind,
+    TransferRequest,
+    TransferResponse,
+    VoteRequest,
 )
 from tests.scenarios.cluster import Cluster
 from tests.unit.core_kit import Leader, Solo, store_of
@@ -110,10 +113,36 @@ def test_s8_a_full_disk_refuses_all_of_a_turn_and_keeps_heartbeats() -> None:
     assert [(o.code, o.appended) for o in leader.done] == [(ResponseCode.DISK_FULL, Appended.NOT_APPENDED)] * 2
     assert any(isinstance(m, HeartBeatRequest) for _to, m in leader.solo.tick(100))
     assert leader.solo.replica.role is Role.LEADER and not leader.solo.replica.status(leader.solo.now).leader_ready
+    order = next(m for _to, m in leader.solo.sent if isinstance(m, TransferRequest))
+    leader.solo.receive("n1", TransferResponse(order.seq, 1, ResponseCode.TAKE_LEADERSHIP_FAILED))
+    leader.propose([b"refused, and nobody is asked again before there may be space"])
+    assert leader.done[-1].code is ResponseCode.DISK_FULL
+    assert [m for _to, m in leader.solo.tick(100) if isinstance(m, TransferRequest)] == []
     leader.solo.store.full = False
     leader.solo.replica.disk_full(False, leader.solo.now)
     leader.propose([b"c"])
     assert leader.solo.store.end_index == 1
+
+
+def test_s8_a_leader_that_meets_a_full_disk_hands_over_by_itself() -> None:
+    leader = Leader()
+    leader.solo.store.full = True
+    leader.propose([b"a"])
+    sent = [(to, m) for to, m in leader.solo.sent if isinstance(m, TransferRequest)]
+    assert [(to, m.take_leadership_index) for to, m in sent] == [("n1", 0)]
+    leader.propose([b"b"])
+    assert [o.code for o in leader.done] == [ResponseCode.DISK_FULL, ResponseCode.LEADER_TRANSFERRING]
+
+
+def test_s8_who_cannot_write_its_first_entry_steps_down_and_leaves_the_others_the_first_try() -> None:
+    solo = Solo(store_of([1, 1]))
+    solo.store.full = True
+    solo.grant(solo.grant(solo.tick(1100)))
+    assert (solo.replica.role, solo.replica.term) == (Role.CANDIDATE, 2)
+    assert [m for _ in range(4) for _to, m in solo.tick(500) if isinstance(m, VoteRequest)] == []
+    solo.store.full = False
+    solo.replica.disk_full(False, solo.now)
+    assert [m for _ in range(3) for _to, m in solo.tick(500) if isinstance(m, VoteRequest)] != []
 
 
 def test_a_new_leader_appends_a_noop_at_once() -> None:
@@ -126,7 +155,12 @@ def test_a_new_leader_appends_a_noop_at_once() -> None:
 def test_s8_the_noop_follows_when_there_is_space_again() -> None:
     solo = Solo(store_of([1]))
     solo.store.full = True
+    solo.grant(solo.grant(solo.tick(1100)))
+    assert solo.replica.role is Role.CANDIDATE, "the others get the first try"
+    solo.replica.disk_full(False, solo.now)
     solo.lead()
+    solo.tick(100)
+    assert solo.replica.role is Role.LEADER, "nobody else could either"
     assert solo.store.end_index == 0 and ("disk_full", None) in solo.replica.member.alarms
     solo.store.full = False
     for _ in range(2):

@@ -31,13 +31,25 @@ RESULTS = {Appended.YES: "ok", Appended.NOT_APPENDED: "fail", Appended.UNKNOWN: 
 class Request:
     """One of a client, under way at one process."""
 
-    __slots__ = ("calls", "member_id", "number", "open", "seen")
+    __slots__ = ("calls", "expected_index", "member_id", "number", "open", "origin", "seen")
 
     def __init__(self, number: int, member: Member) -> None:
         self.number, self.member_id = number, member.id
         self.calls = 0
         self.open = True
         self.seen: list[Seen] = []
+        self.expected_index: int | None = None
+        self.origin: OrderedOrigin | None = None  # of an ordered append
+
+
+class OrderedOrigin(Origin):
+    """Remembers the first ordered append that was not appended: none behind it may be (C4)."""
+
+    __slots__ = ("first_refused",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first_refused: int | None = None
 
 
 def _process(member: Member) -> Process:
@@ -58,7 +70,7 @@ class Workload:
         self._bodies = 0
         self._requests: dict[int, Request] = {}
         self._transfers: dict[int, str] = {}
-        self._origins: dict[tuple[str, str], tuple[int, Origin]] = {}
+        self._origins: dict[tuple[str, str], tuple[int, OrderedOrigin]] = {}
 
     @property
     def open_count(self) -> int:
@@ -95,11 +107,11 @@ class Workload:
     def _client(self) -> str:
         return f"c{self._rng.randrange(self._world.config.clients)}"
 
-    def _origin(self, client: str, member: Member) -> Origin:
+    def _origin(self, client: str, member: Member) -> OrderedOrigin:
         """The client's connection to this process; a broken one is opened anew by and by."""
         incarnation, origin = self._origins.get((client, member.id), (-1, None))
         if origin is None or incarnation != member.incarnation or (origin.order_broken and self._rng.random() < 0.3):
-            origin = Origin()
+            origin = OrderedOrigin()
             self._origins[client, member.id] = (member.incarnation, origin)
         return origin
 
@@ -150,10 +162,14 @@ class Workload:
             expected = member.store.end_index + 1 + (rng.random() < 0.2)
         client = self._client()
         request = self._open(self.history.invoke(client, "append", member.id, bodies), member)
+        request.expected_index = expected
+        origin = self._origin(client, member)
         ordered = rng.random() < config.ordered
+        if ordered:
+            request.origin = origin
         proposal = Proposal(bodies, partial(self._appended, request), expected)
         process = _process(member)
-        process.when_awake(process.propose, self._origin(client, member), proposal, ordered)
+        process.when_awake(process.propose, origin, proposal, ordered)
 
     def _called(self, request: Request, what: str) -> bool:
         """Whether anybody still wants to know."""
@@ -163,12 +179,29 @@ class Workload:
         return request.open
 
     def _appended(self, request: Request, outcome: Outcome) -> None:
-        if self._called(request, "append"):
+        wanted = self._called(request, "append")
+        self._judge(request, outcome)
+        if wanted:
             self._close(request)
             self.history.complete(
                 request.number, RESULTS[outcome.appended], code=int(outcome.code),  # type: ignore[arg-type]
                 first_index=outcome.first_index, last_index=outcome.last_index, term=outcome.term,
             )  # fmt: skip
+
+    @staticmethod
+    def _judge(request: Request, outcome: Outcome) -> None:
+        """What an append was promised beyond its place in the log (C3, C4)."""
+        appended, origin = outcome.appended is Appended.YES, request.origin
+        if appended and request.expected_index not in (None, outcome.first_index):
+            text = f"append #{request.number} expected index {request.expected_index} and got {outcome.first_index}"
+            raise Violation("expected_index", text)
+        if origin is None:
+            return
+        if appended and origin.first_refused is not None and origin.first_refused < request.number:
+            text = f"ordered append #{request.number} follows #{origin.first_refused}, which was not appended"
+            raise Violation("ordered", text)
+        if outcome.appended is Appended.NOT_APPENDED and origin.first_refused is None:
+            origin.first_refused = request.number
 
     # --- reads ----------------------------------------------------------------------------------------------------
     def _read(self) -> bool:

@@ -42,6 +42,8 @@ bench: setup
 # Re-pins requirements.txt; leaves no registry address in it.
 lock: setup
 	$(BIN)/pip-compile -q --generate-hashes --extra dev --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe --no-header -o requirements.txt pyproject.toml
+	@# pip-compile drops a marker that holds here; atheris has wheels for this one platform only.
+	@sed -i 's/^atheris==\([0-9.]*\) \\$$/atheris==\1 ; platform_system == "Linux" and platform_machine == "x86_64" \\/' requirements.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -1,7 +1,7 @@
 """`quorumscope simulate --processes`: real nodes, real disks, real clients, and everything that goes wrong with them.
 
     python -m tests.process.chaos [--seconds N] [--seed S] [--members 3|5] [--mode auto|netns|proxy]
-                                  [--plan random|each] [--keep] [--json]
+                                  [--plan random|each] [--disk auto|quota] [--keep] [--json]
 
 Exit codes: 0 everything held; 1 a violation, with the directory that shows it; 2 the group never came up; 64 usage; 130
 interrupted. The same seed gives the same plan, not the same run: real processes are not deterministic.
@@ -47,6 +47,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--members", type=int, choices=(3, 5), default=3)
     parser.add_argument("--mode", choices=("auto", "netns", "proxy"), default="auto")
     parser.add_argument("--plan", choices=("random", "each"), default="random", help="each: every kind of fault once")
+    parser.add_argument("--disk", choices=("auto", "quota"), default="auto", help="quota: fill it by RLIMIT_FSIZE")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run in which everything held")
     parser.add_argument("--json", action="store_true", help="the report as one JSON object on stdout")
     parser.add_argument("--inside", choices=("netns", "proxy"), help=argparse.SUPPRESS)
@@ -69,7 +70,9 @@ def go_inside(options: argparse.Namespace) -> None:
         "--seconds", str(options.seconds), "--seed", str(options.seed), "--members", str(options.members),
         "--plan", options.plan, "--inside", "netns" if found.network else "proxy",
     ]  # fmt: skip
-    words += ["--json"] * options.json + ["--keep"] * options.keep + ["--mounts"] * found.mount
+    words += (
+        ["--json"] * options.json + ["--keep"] * options.keep + ["--mounts"] * (found.mount and options.disk == "auto")
+    )
     if found.command:
         enter(found, MODULE, words)
     options.inside = "proxy"

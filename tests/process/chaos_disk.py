@@ -1,8 +1,8 @@
 """A member's disk that fills up and gets space again.
 
 Where this process may mount: a tmpfs of a few MiB under the member's data, filled by a file beside the store. Elsewhere
-a quota: RLIMIT_FSIZE of the running engine, set just above what its files hold, so that the next allocation is refused
-(EFBIG, which the store takes as no space) while everything that is allocated can still be written.
+a quota: RLIMIT_FSIZE of the running engine, just below the length of a data file, so that the next file cannot be had
+(EFBIG, which the store takes as no space) while all small files and nearly all of the present one can be written.
 
 Invariant: `free` undoes `fill` entirely, also after the engine was started anew in between.
 """
@@ -22,7 +22,7 @@ from tests.process.net_namespaces import tool
 
 FILLER: Final = "somebody-elses-file"
 _CHUNK: Final = bytes(64 * 1024)
-_HEADROOM_BYTES: Final = 4096
+_PAGE_BYTES: Final = 4096
 
 
 class SmallDisk(Protocol):
@@ -68,24 +68,18 @@ class TmpfsDisk:
 class QuotaDisk:
     """RLIMIT_FSIZE of what runs below the member's supervisor, and of the supervisor itself for what it starts."""
 
-    about = "a quota: RLIMIT_FSIZE of the engine, just above what its files hold"
-
-    def __init__(self, store: Path, supervisor: Callable[[], int | None]) -> None:
-        self._store, self._supervisor = store, supervisor
-        self._limit = resource.RLIM_INFINITY
+    def __init__(self, data_file_bytes: int, supervisor: Callable[[], int | None]) -> None:
+        self._limit, self._supervisor = data_file_bytes - _PAGE_BYTES, supervisor
+        self.about = f"a quota: RLIMIT_FSIZE of {self._limit} bytes, too few for another data file"
 
     async def make(self) -> None:
         """Nothing to make."""
 
     def fill(self) -> None:
-        if self._limit == resource.RLIM_INFINITY:
-            held = [_held_bytes(path) for folder in ("data", "index") for path in (self._store / folder).glob("[0-9]*")]
-            self._limit = max(held, default=0) + _HEADROOM_BYTES
         self._set(self._limit)
 
     def free(self) -> None:
-        self._limit = resource.RLIM_INFINITY
-        self._set(self._limit)
+        self._set(resource.RLIM_INFINITY)
 
     def _set(self, limit: int) -> None:
         pid = self._supervisor()
@@ -95,11 +89,3 @@ class QuotaDisk:
             with contextlib.suppress(ProcessLookupError):
                 _, hard = resource.prlimit(one, resource.RLIMIT_FSIZE)
                 resource.prlimit(one, resource.RLIMIT_FSIZE, (limit, hard))
-
-
-def _held_bytes(path: Path) -> int:
-    """The length up to which a sparse file is allocated."""
-    try:
-        return os.stat(path).st_blocks * 512
-    except FileNotFoundError:
-        return 0

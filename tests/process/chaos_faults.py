@@ -18,14 +18,17 @@ from node.client import LedgerClient, LedgerError
 from tests.process.chaos_disk import SmallDisk
 from tests.process.chaos_nodes import Member
 from tests.process.chaos_plan import KINDS, Step
-from tests.process.net import CLIENTS, LinkState, Network
+from tests.process.net import LinkState, Network
 
-REFILL_EVERY_S: Final = 0.1
+PATIENCE_S: Final = 5.0
+_LOOK_EVERY_S: Final = 0.05
+_REFILL_EVERY_S: Final = 0.1
+_TRANSFER_TRIES: Final = 5
 TRANSFER_WITHIN_MS: Final = 2000
 
 
 class Faults:
-    """One per run. `leader` tells who leads, None where nobody says so; `say` gets one line each time."""
+    """One per run. `full_answers` counts the appends that were answered DISK_FULL; `say` gets one line each time."""
 
     def __init__(
         self,
@@ -34,11 +37,12 @@ class Faults:
         small: str,
         disk: SmallDisk,
         steering: LedgerClient,
+        full_answers: Callable[[], int],
         seed: int,
         say: Callable[[str], None],
     ) -> None:
         self._members, self._network, self._small, self._disk = members, network, small, disk
-        self._steering, self._say = steering, say
+        self._steering, self._full_answers, self._say = steering, full_answers, say
         self._chance = random.Random(f"targets {seed}")
         self._links: list[LinkState] = []
         self._applying = asyncio.Lock()
@@ -98,9 +102,20 @@ class Faults:
         if step.target == "all":
             return "every member"
         leader = await self._leader()
-        if step.target == "leader" and leader is not None:
+        if step.target == "leader" and leader is not None and leader not in self._down:
             return leader
-        return self._chance.choice([member for member in sorted(self._members) if member != leader])
+        others = [member for member in sorted(self._members) if member != leader]
+        return self._chance.choice([member for member in others if member not in self._down] or others)
+
+    async def _until(self, wanted: Callable[[], object]) -> bool:
+        """Whether it came true within PATIENCE_S."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE_S
+        while not wanted():
+            if loop.time() > end:
+                return False
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return True
 
     def _did(self, kind: str, member: str, line: str) -> None:
         self.done[kind] += 1
@@ -108,7 +123,8 @@ class Faults:
 
     # --- processes ----------------------------------------------------------------------------------------------
     async def _kill_engine(self, member: str, step: Step) -> None:
-        if self._members[member].kill_engine():
+        # One that is just being started again is killed when it is there.
+        if await self._until(self._members[member].kill_engine):
             self.ordered_ends[member] += 1
             self._did(step.kind, member, "engine killed with SIGKILL; its supervisor starts it again")
         else:
@@ -145,7 +161,7 @@ class Faults:
         self._say(f"{', '.join(alive)}: started again")
 
     async def _pause(self, member: str, step: Step) -> None:
-        if member in self._paused or not self._members[member].pause():
+        if member in self._paused or not await self._until(self._members[member].pause):
             self._say(f"{member}: no engine to pause")
             return
         self._paused.add(member)
@@ -224,21 +240,22 @@ class Faults:
         self._did(step.kind, wanted, f"asked to lead: answer {answer['code']}, leader {answer.get('leaderId')}")
 
     async def _disk_full(self, member: str, step: Step) -> None:
-        if await self._leader() != member:
+        for _ in range(_TRANSFER_TRIES):
+            if await self._leader() == member:
+                break
             await self._transfer("", Step(step.at_s, "transfer", "leader", 0.0), to=member)
+        met_before = self._full_answers()
         self._filled += 1
         try:
             self._disk.fill()
             self._did(step.kind, member, f"its file system is full, for {step.for_s:.1f} s ({self._disk.about})")
-            end = asyncio.get_running_loop().time() + step.for_s
-            while asyncio.get_running_loop().time() < end:
-                await asyncio.sleep(REFILL_EVERY_S)
+            loop = asyncio.get_running_loop()
+            end = loop.time() + step.for_s
+            while loop.time() < end or (self._full_answers() == met_before and loop.time() < end + PATIENCE_S):
+                await asyncio.sleep(_REFILL_EVERY_S)
                 self._disk.fill()
         finally:
             self._filled -= 1
             if self._filled <= 0:
                 self._disk.free()
-        self._say(f"{member}: has space again")
-
-
-__all__ = ["CLIENTS", "Faults"]
+        self._say(f"{member}: has space again; {self._full_answers() - met_before} appends were answered DISK_FULL")

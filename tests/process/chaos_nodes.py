@@ -19,8 +19,9 @@ from app.demo.processes import Processes, descendants_of, engine_of
 from tests.process.net import Network
 
 GROUP: Final = "chaos"
+DATA_FILE_BYTES: Final = 128 * 1024  # files roll about once a second
 _SETTINGS: Final = (
-    "store.mapped_file_size_for_entry_data_bytes=131072",
+    f"store.mapped_file_size_for_entry_data_bytes={DATA_FILE_BYTES}",
     "store.mapped_file_size_for_entry_index_bytes=16384",
     "node.allow_plaintext=true",
 )

@@ -20,7 +20,7 @@ from node.client import LedgerClient, LedgerError
 from tests.process.chaos_clients import Clients
 from tests.process.chaos_disk import QuotaDisk, SmallDisk, TmpfsDisk
 from tests.process.chaos_faults import Faults
-from tests.process.chaos_nodes import GROUP, Member, make_members
+from tests.process.chaos_nodes import DATA_FILE_BYTES, GROUP, Member, make_members
 from tests.process.chaos_plan import Step, make_plan, one_of_each
 from tests.process.chaos_verdict import Violation, check_logs, read_logs
 from tests.process.net import CLIENTS, Network
@@ -114,12 +114,15 @@ class Run:
         report.disk = disk.about
         peers = self.network.peers_of(CLIENTS)
         steering = LedgerClient(peers, group=GROUP, deadline_s=2.0, token=token.read_text())
-        faults = Faults(self.members, self.network, report.small, disk, steering, options.seed, self.say)
+        clients = Clients(peers, options.seed)
+        faults = Faults(
+            self.members, self.network, report.small, disk, steering,
+            lambda: clients.recorder.refusals().get("DISK_FULL", 0), options.seed, self.say,
+        )  # fmt: skip
         make = one_of_each if options.each else None
         report.plan = (
             make(faults.kinds, options.seconds) if make else make_plan(options.seed, options.seconds, faults.kinds)
         )
-        clients = Clients(peers, options.seed)
         try:
             await self._start(clients, peers)
             clients.start()
@@ -136,7 +139,7 @@ class Run:
 
     async def _make_disk(self, member: Member) -> SmallDisk:
         if not self.options.mounts:
-            return QuotaDisk(member.store, lambda: member.pid)
+            return QuotaDisk(DATA_FILE_BYTES, lambda: member.pid)
         size_bytes = _DISK_BYTES + int(self.options.seconds * _DISK_BYTES_PER_S)
         disk = TmpfsDisk(member.data, size_bytes)
         await disk.make()

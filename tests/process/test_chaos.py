@@ -1,0 +1,124 @@
+"""`simulate --processes`: every kind of fault once, on a network of our own and behind relays; nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.chaos_plan import KINDS, make_plan, one_of_each, summary
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 12.0
+
+pytestmark = pytest.mark.process
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "tests.process.chaos", *words]
+
+
+def run(directory: Path, *words: str) -> tuple[dict[str, Any], str]:
+    """The report of one run and what it said."""
+    done = subprocess.run(
+        command("--json", *words), cwd=ROOT, capture_output=True, text=True, timeout=200,
+        env=os.environ | {"TMPDIR": str(directory)},
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def living(directory: Path) -> list[str]:
+    """Command lines that name a directory: what a run may have left."""
+    found: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(directory) in words:
+            found.append(words)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [("--mode", "auto", "--seed", "1"), ("--mode", "proxy", "--disk", "quota", "--seed", "2")],
+    ids=["own network", "relays"],
+)
+def test_every_fault_once_and_everything_promised_is_there(tmp_path: Path, words: tuple[str, ...]) -> None:
+    report, said = run(tmp_path, "--plan", "each", "--seconds", str(SECONDS), *words)
+    assert report["violations"] == [], said
+    wanted = {step["kind"] for step in report["plan"]}
+    assert wanted >= set(KINDS) - {"reset", "slow"}
+    assert set(report["faults"]) >= wanted - ({"slow"} if not report["slow_by"] else set()), said
+    assert report["refusals"].get("DISK_FULL"), said
+    assert report["acknowledged_entries"] > 100
+    assert report["operations"]["read"]["ok"] > 50
+    assert report["committed_index"] >= report["acknowledged_entries"]
+    assert living(tmp_path) == []
+    assert list(tmp_path.iterdir()) == [], "a run in which everything held leaves no files"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_run_ends_everything_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        command("--seconds", "60", "--seed", "3"), cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "nodes run" in line:
+                break
+        assert len(living(tmp_path)) >= 9, "three nodes of three processes each"
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert living(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+
+
+def test_a_killed_run_takes_its_nodes_with_it(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("--seconds", "60", "--seed", "4", "--mode", "proxy"), cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "nodes run" in line:
+            break
+    process.kill()
+    process.communicate(timeout=30)
+    deadline = time.monotonic() + 20
+    while living(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert living(tmp_path) == []
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+
+
+def test_a_seed_names_one_plan() -> None:
+    plan = make_plan(7, 60.0, KINDS)
+    assert plan == make_plan(7, 60.0, KINDS) != make_plan(8, 60.0, KINDS)
+    assert set(summary(plan)) == set(KINDS)
+    assert all(0.0 < step.at_s <= step.at_s + step.for_s <= 60.1 for step in plan)
+    assert [step.at_s for step in plan] == sorted(step.at_s for step in plan)
+    assert "reset" not in summary(make_plan(7, 60.0, set(KINDS) - {"reset"}))
+    assert summary(one_of_each(KINDS, SECONDS)) == dict.fromkeys(KINDS, 1)
+
+
+@pytest.mark.parametrize("words", [("--members", "4"), ("--seconds", "1"), ("--mode", "air"), ("--nodes",)])
+def test_a_wrong_command_line_is_one_line_and_64(words: tuple[str, ...]) -> None:
+    done = subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (64, "", 1)

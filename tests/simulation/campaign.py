@@ -1,0 +1,168 @@
+"""Many seeds, one verdict: runs worlds with all checks on, counts what they covered, says how to repeat a failure.
+
+Invariants: what a seed does depends on nothing but the seed, the steps and the swarm's overrides; jobs only share out
+seeds. Progress goes to stderr, the verdict to stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count, islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+from tests.simulation.coverage import Coverage
+from tests.simulation.invariants import checks
+from tests.simulation.observer import Violation
+from tests.simulation.report import SECOND, SeedResult, Tally
+from tests.simulation.shrink import shrink
+from tests.simulation.swarm import CALM
+from tests.simulation.world import World
+
+STEPS: Final = 2000
+PROGRESS_EVERY_S: Final = 10.0
+COVERAGE_FROM_SEEDS: Final = 60  # fewer seeds need not see everything
+EXIT_VIOLATION, EXIT_NEVER_OCCURRED = 1, 2
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `python -m tests.simulation` was asked for. `without`: fields of the swarm that become calm."""
+
+    first: int = 0
+    seeds: int = 60
+    steps: int = STEPS
+    jobs: int = 1
+    mutant: str | None = None
+    forever: bool = False
+    json: bool = False
+    trace: str | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """The swarm's fields that every seed gets."""
+        return {name: getattr(CALM, name) for name in self.without} | dict(self.overrides)
+
+
+def run_seed(
+    seed: int, steps: int = STEPS, overrides: Mapping[str, Any] | None = None, *, trace: Path | None = None
+) -> SeedResult:
+    """One world from its seed, all checks on: `steps` of trouble, then peace. Never raises what the product raised."""
+    began = time.perf_counter()
+    coverage = Coverage()
+    observers = [coverage, *checks()]
+    world = World.from_seed(seed, observers=observers, keep_trace=trace is not None, **(overrides or {}))
+    violation: Violation | None = None
+    try:
+        with coverage.recording():
+            world.run(steps)
+            world.heal_and_settle()
+    except Violation as found:
+        violation = found
+    except Exception as error:
+        violation = Violation("no_exception", f"{type(error).__name__}: {error}")
+        violation.__cause__ = error
+    digest = world.trace.sha256()
+    if trace is not None:
+        trace.write_text("".join(world.trace.lines))
+    done = [one for one in world.history if one.result == "ok"]
+    appends = sum(one.kind == "append" for one in done)
+    return SeedResult(
+        seed, min(world.steps, steps), world.now / SECOND, violation, digest, dict(coverage.counts), appends,
+        len(done) - appends, time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def _job(seed: int, steps: int, overrides: Mapping[str, Any], mutant: str | None, trace: str | None) -> SeedResult:
+    """In a worker process; a planted bug is planted there."""
+    with ExitStack() as stack:
+        if mutant is not None:
+            from tests.simulation.mutants import MUTANTS
+
+            stack.enter_context(MUTANTS[mutant].plant())
+        return run_seed(seed, steps, overrides, trace=None if trace is None else Path(trace))
+
+
+def run_many(seeds: Iterable[int], options: Options) -> Iterator[SeedResult]:
+    """Results as they come; with one job in this process, in order."""
+    what = (options.steps, options.settings(), options.mutant, options.trace)
+    if options.jobs <= 1 or (options.seeds == 1 and not options.forever):
+        yield from (_job(seed, *what) for seed in seeds)
+        return
+    waiting = iter(seeds)
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
+        running: set[Future[SeedResult]] = {
+            pool.submit(_job, seed, *what) for seed in islice(waiting, 2 * options.jobs)
+        }
+        try:
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                running |= {pool.submit(_job, seed, *what) for seed in islice(waiting, len(done))}
+                yield from (future.result() for future in done)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def say(text: str) -> None:
+    """For a person; the verdict alone goes to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _run_all(options: Options, tally: Tally) -> None:
+    seeds = count(options.first) if options.forever else range(options.first, options.first + options.seeds)
+    said_at = time.monotonic()
+    for result in run_many(seeds, options):
+        tally.add(result)
+        if result.violation is not None:
+            say(f"seed {result.seed}, step {result.steps}: {result.violation}")
+            if options.forever:
+                return
+        if time.monotonic() - said_at >= PROGRESS_EVERY_S:
+            said_at = time.monotonic()
+            say(tally.progress())
+
+
+def run(options: Options) -> int:
+    """A campaign with its progress, its verdict and, after a violation, the line of a smaller run. The exit code."""
+    wanted = options.mutant is None and (options.forever or options.seeds >= COVERAGE_FROM_SEEDS)
+    tally = Tally(
+        options.steps, options.settings(), options.mutant, coverage_wanted=wanted, keep_traces=not options.forever
+    )
+    try:
+        _run_all(options, tally)
+    except KeyboardInterrupt:
+        say("interrupted")
+    if tally.seeds > 1:
+        say(tally.progress())
+    if tally.failures:
+        first = min(tally.failures, key=lambda one: (one.steps, one.seed))
+
+        def again(seed: int, steps: int, overrides: Mapping[str, Any]) -> SeedResult:
+            return _job(seed, steps, overrides, options.mutant, None)
+
+        small = shrink(first, options.steps, options.settings(), again, options.mutant)
+        say(f"seed {first.seed} shrunk to {small.steps} steps: {small.result.violation}")
+        say(f"reproduce it with: {small.line}")
+    never = tally.missing()
+    if never:
+        say(f"never occurred: {', '.join(never)}")
+    _verdict(options, tally, never)
+    return EXIT_VIOLATION if tally.failures else EXIT_NEVER_OCCURRED if never else 0
+
+
+def _verdict(options: Options, tally: Tally, never: list[str]) -> None:
+    if options.json:
+        print(json.dumps(tally.as_json(), indent=1))
+        return
+    told = f"{tally.seeds} seeds, {tally.steps} steps, {tally.simulated_s:.1f} simulated seconds"
+    print(f"{told}: {len(tally.failures)} violations, {len(never)} things never occurred")
+    if tally.traces:
+        print(f"trace sha256 {tally.trace_sha256()}")

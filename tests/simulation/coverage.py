@@ -1,0 +1,224 @@
+"""What a campaign has seen: every transition, vote, fault, recovery path and answer, counted under a stable name.
+
+A simulator that never enters a state proves nothing about it. So what could occur is listed here, from the product's
+own tables where it has them, and a campaign in which something on the list never occurred fails. What cannot occur in
+this simulation stands in `IMPOSSIBLE`, each with its reason.
+
+Invariants: counting changes nothing in the world; names are stable, they are part of the JSON.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
+
+from node.consensus import entry_dispatcher, leader_elector
+from node.consensus.leader_elector import ParseResult
+from node.protocol.codes import DispatcherState, VoteResult
+from node.protocol.dispatcher import TRANSITIONS, DispatcherEvent
+from node.protocol.messages import (
+    HeartBeatResponse,
+    Hello,
+    PushRequest,
+    PushResponse,
+    ReadIndexResponse,
+    TransferResponse,
+    VoteResponse,
+)
+from tests.simulation.history import Operation
+from tests.simulation.observer import Observer
+
+if TYPE_CHECKING:
+    from node.consensus.effects import Event
+    from node.protocol.messages import Message
+    from node.store.log_store import TruncationRecord
+    from tests.simulation.member import Member
+    from tests.simulation.world import World
+
+FAULTS: Final = (
+    "drop", "duplicate", "reorder", "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader",
+    "clock_jump", "pause", "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot",
+    "misdirected_write", "wipe",
+)  # fmt: skip
+
+# What a store says at open -> the recovery path that it took.
+OPENING_ALARMS: Final[Mapping[str, str]] = {
+    "was torn": "open.torn_tail",
+    "did not match": "open.index_rebuilt",
+    "missing or broken": "open.checkpoint_missing",
+    "does not agree": "open.checkpoint_disagrees",
+    "lost history": "open.lost_history",
+}
+
+OTHERS: Final = (
+    # How processes end, and how they come back.
+    "end.process", "end.power_loss", "end.io_boundary", "end.store_error", "end.stopped",
+    "open.new", "open.clean", "open.after_crash", "open.after_power_loss", "open.rewritten_same_boot",
+    *OPENING_ALARMS.values(),
+    # Who may vote.
+    "voter.FORMING>VOTER", "voter.FORMING>REJOINING", "voter.REJOINING>VOTER", "open.REJOINING",
+    # Roles and leadership.
+    "role.CANDIDATE>LEADER", "role.LEADER>CANDIDATE", "role.FOLLOWER>CANDIDATE", "role.CANDIDATE>FOLLOWER",
+    "transfer.catching_up", "transfer.taking_over", "transfer.200", "transfer.300", "transfer.418",
+    # Cuts.
+    "cut", "cut.repeated",
+    # Clients.
+    "append.ok.200", "append.fail.404", "append.fail.408", "append.fail.415", "append.fail.506",
+    "append.unknown.501", "append.unknown.502", "append.unknown.0", "append.batch",
+    "read.ok.200", "read.fail.300", "read.fail.404", "read.fail.501", "read.lease",
+    # Answers among members.
+    "push.200", "push.403", "push.406", "push.413", "push.415", "push.421", "push.cold",
+    "beat.200", "beat.403", "beat.416", "take.200", "read_index.200", "read_index.404", "hello.200",
+    # Alarms that faults must raise.
+    "alarm.disk_full", "alarm.peer_disk_full",
+)  # fmt: skip
+
+IMPOSSIBLE: Final[Mapping[str, str]] = {
+    "vote.REJECT_UNKNOWN_LEADER": "every member of a simulated group is configured with the same peers",
+    "vote.REJECT_UNEXPECTED_LEADER": "a wire names its sender truly: nobody votes in another's name",
+    "dispatcher.APPEND.below_begin": "logs are not trimmed: there is no snapshot yet that could take their place",
+    "dispatcher.COMPARE.below_begin": "as above",
+    "dispatcher.INSTALL_SNAPSHOT.backoff_over": "as above",
+    "dispatcher.INSTALL_SNAPSHOT.reconnected": "as above",
+}
+
+
+def expected() -> list[str]:
+    """Everything that has to occur in a campaign."""
+    names = [_transition(state, event) for state, event in TRANSITIONS]
+    names += [f"vote.{result.value}" for result in VoteResult]
+    names += [f"parse.{result.value}" for result in ParseResult]
+    names += [f"fault.{kind}" for kind in FAULTS]
+    names += OTHERS
+    return [name for name in names if name not in IMPOSSIBLE]
+
+
+def missing(counts: Mapping[str, int]) -> list[str]:
+    """What of `expected` never occurred."""
+    return [name for name in expected() if not counts.get(name)]
+
+
+def surprising(counts: Mapping[str, int]) -> list[str]:
+    """What occurred although it is on the list of the impossible: the list is wrong."""
+    return [name for name in IMPOSSIBLE if counts.get(name)]
+
+
+def total(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of several runs."""
+    counts: Counter[str] = Counter()
+    for part in parts:
+        counts.update(part)
+    return dict(counts)
+
+
+def _transition(state: DispatcherState, event: DispatcherEvent) -> str:
+    return f"dispatcher.{state.value}.{event.value}"
+
+
+class Coverage(Observer):
+    """Counts one world. `recording` is around its run."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._ended: dict[str, tuple[str, bool, str]] = {}  # member -> (how, unsynced bytes, boot)
+        self._unsynced: dict[str, bool] = {}
+        self._cuts: Counter[str] = Counter()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Counts what the core does inside: the table of transitions is data, and so is what a round comes to."""
+        counts, parse = self.counts, leader_elector.parse_votes
+
+        class Counted(dict[Any, DispatcherState]):
+            def get(self, key: Any, default: Any = None) -> Any:
+                counts[_transition(*key)] += 1
+                return super().get(key, default)
+
+        def parse_votes(results: Iterable[VoteResult], needed: int) -> ParseResult:
+            parsed = parse(results, needed)
+            counts[f"parse.{parsed.value}"] += 1
+            return parsed
+
+        with (
+            patch.object(entry_dispatcher, "TRANSITIONS", Counted(TRANSITIONS)),
+            patch.object(leader_elector, "parse_votes", parse_votes),
+        ):
+            yield
+
+    # --- lives ------------------------------------------------------------------------------------------------------
+    def started(self, world: World) -> None:
+        world.history.watchers.append(self._completed)
+
+    def stepped(self, world: World) -> None:
+        for member in world.members.values():
+            if member.store is not None:
+                self._unsynced[member.id] = member.store.durable_index < member.store.end_index
+
+    def booted(self, member: Member) -> None:
+        store, counts = member.store, self.counts
+        assert store is not None
+        how, unsynced, boot = self._ended.pop(member.id, ("", False, ""))
+        path = {"": "open.new", "stopped": "open.clean", "power_loss": "open.after_power_loss"}
+        counts[path.get(how, "open.after_crash")] += 1
+        if unsynced and how != "stopped" and boot == member.platform.boot_id():
+            counts["open.rewritten_same_boot"] += 1
+        for text in store.alarms:
+            for part, name in OPENING_ALARMS.items():
+                counts[name] += part in text
+        counts["open.faults"] += bool(getattr(store, "faults", ()))
+        counts[f"open.{store.hard_state.voter_state.value}"] += 1
+
+    def crashed(self, member: Member, how: str) -> None:
+        self.counts[f"end.{how}"] += 1
+        self._ended[member.id] = how, self._unsynced.get(member.id, False), member.platform.boot_id()
+
+    def refused(self, member: Member, error: BaseException) -> None:
+        self.counts[f"refused.{type(error).__name__}"] += 1
+
+    def fault(self, kind: str, detail: str) -> None:
+        self.counts[f"fault.{kind}"] += 1
+
+    def cut(self, member: Member, record: TruncationRecord) -> None:
+        self.counts["cut"] += 1
+        self._cuts[member.id] += 1
+        self.counts["cut.repeated"] += self._cuts[member.id] == 2
+
+    # --- what is said -----------------------------------------------------------------------------------------------
+    def event(self, member: Member, event: Event) -> None:
+        counts, detail = self.counts, event.detail
+        counts[f"event.{event.kind}"] += 1
+        if event.kind == "alarm":
+            counts[f"alarm.{detail['code']}"] += 1
+        elif event.kind == "voter_state":
+            counts[f"voter.{detail['was']}>{detail['state']}"] += 1
+        elif event.kind == "role":
+            counts[f"role.{detail['was']}>{detail['role']}"] += 1
+        elif event.kind == "transfer":
+            counts[f"transfer.{detail['code'] if detail['phase'] == 'done' else detail['phase']}"] += 1
+
+    def sent(self, member: Member, to: str, message: Message) -> None:
+        counts = self.counts
+        match message:
+            case PushResponse():
+                counts[f"push.{int(message.code)}"] += 1
+            case HeartBeatResponse():
+                counts[f"beat.{int(message.code)}"] += 1
+            case VoteResponse():
+                counts[f"vote.{message.result.value}"] += 1
+            case TransferResponse():
+                counts[f"take.{int(message.code)}"] += 1
+            case ReadIndexResponse():
+                counts[f"read_index.{int(message.code)}"] += 1
+            case Hello() if message.answer:
+                counts[f"hello.{int(message.code)}"] += 1
+            case PushRequest() if message.slab is not None and member.store is not None:
+                counts["push.cold"] += member.store.recent_slab(message.slab.first_index, 1) is None
+            case _:
+                pass
+
+    def _completed(self, operation: Operation) -> None:
+        self.counts[f"{operation.kind}.{operation.result}.{operation.code}"] += 1
+        self.counts["append.batch"] += operation.result == "ok" and len(operation.bodies) > 1

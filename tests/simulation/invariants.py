@@ -1,0 +1,83 @@
+"""All that is checked in a simulated world, put together; what each name promises is written here once.
+
+The parts are observers: `mirror` (log matching), `invariants_log`, `invariants_election`, `invariants_disk`,
+`invariants_clients`, `liveness`. Each looks incrementally after every step; every hundredth step and at the end what
+can be looked at in full is. A broken promise raises `Violation` under one of the names below, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.simulation.invariants_clients import Clients
+from tests.simulation.invariants_disk import Disks
+from tests.simulation.invariants_election import Elections
+from tests.simulation.invariants_log import Logs
+from tests.simulation.liveness import Liveness
+from tests.simulation.mirror import Mirrors
+from tests.simulation.observer import Observer
+
+INVARIANTS: Final[Mapping[str, str]] = {
+    # Elections.
+    "election_safety": "one leader a term (Raft)",
+    "stored_term_led": "nobody campaigns in or leads a term that it had stored when it started (E1)",
+    "one_vote_per_term": "one vote a term and store, across crashes, as persisted and as sent (E2)",
+    "hard_state_first": "term and vote are durable before a message that depends on them leaves (E2)",
+    "term_monotonic": "a stored term never goes down (E2)",
+    "vote_unasked": "nobody votes for who did not ask",
+    "vote_newer_log": "a vote goes to a log at least as new as one's own (Raft)",
+    "pre_vote_changes_nothing": "a pre-vote moves nobody's term (E3)",
+    "live_leader_not_unseated": "a vote without a valid ticket moves no term while the leader lives (E4)",
+    "check_quorum": "a leader that hears no quorum steps down (E6)",
+    "transfer_caught_up": "take-leadership goes to a member that holds everything (E7)",
+    "no_lease_after_transfer": "no lease read once take-leadership was sent (E7)",
+    "rejoining_no_vote": "only a VOTER votes, except to form the group again (E8)",
+    "rejoined_with_history": "who votes again holds all that was committed when its joining began (E8)",
+    "rejoined_vote_floor": "who joined under a term votes in none up to it (E8)",
+    # The log.
+    "log_matching": "one entry and one prefix per (index, term), for ever (Raft)",
+    "terms_ascend": "terms never go down along a log",
+    "leader_completeness": "a leader holds everything that leaders of earlier terms committed (Raft)",
+    "state_machine_safety": "what one member has committed at an index, every member has (Raft)",
+    "commit_monotonic": "a process never takes a commit back",
+    "commit_within_end": "committed <= end",
+    "commit_own_term": "counting commits only entries of the leader's own term (R3)",
+    "commit_by_quorum": "what a leader commits, a quorum of voters holds as safely as the flush mode promises (R2, R3)",
+    "commit_from_leader": "nobody commits what no leader committed (R3, R4)",
+    "committed_never_cut": "no cut at or below what is committed or verified (R5)",
+    "cut_only_conflicts": "no cut of what the ordering leader holds too (R5)",
+    "verified_matches_leader": "`verified` in an answer is where both logs are equal (R1)",
+    "watermark_held": "a leader counts a peer no further than it holds (R1, R2)",
+    "acknowledged_kept": "every quorum holds what is committed, whoever forgot (nothing acknowledged is lost)",
+    "no_fork": "equal index and term with different content exist only where a disk is bad (R7)",
+    # Disks.
+    "durable_is_durable": "what a store calls durable survives a power loss now (S1)",
+    "hard_state_durable": "term and vote that were saved survive a power loss now (E2)",
+    "watermark_durable": "no answer calls more durable than the store does (R2)",
+    "checkpoint_honest": "no checkpoint slot names what is not durable, before, during and after a cut (S2)",
+    "cut_archived": "every byte that was cut is in the archive first (S4)",
+    "nothing_behind_end": "behind the end of a log there are zeros only (S4, S5, S8)",
+    "no_false_refusal": "a disk that no fault damaged opens without a person, without faults or loss (S3, E8)",
+    "no_silent_loss": "an orderly disk brings back what was durable (S1)",
+    "rot_stays_home": "an entry with a wrong body CRC lies only on a disk that was damaged (Frames)",
+    "faulty_does_not_lead": "a member with faults in its log does not lead (S6)",
+    "faulty_watermark": "no watermark passes the first fault (S6)",
+    # Clients.
+    "linearizability": "the history is that of one log, online and against the log that is left (C1 to C4)",
+    "told_before_commit": "nobody is told of what no leader has committed",
+    "outcome_codes": "an acknowledged append says SUCCESS (C2)",
+    "closure_once": "every append, read and transfer completes exactly once",
+    "transfer_reported": "every transfer's outcome is reported (E7)",
+    # The end, and everything else.
+    "liveness": "when the faults stop: a leader, all in APPEND, equal logs, no faults, appends and reads everywhere",
+    "no_exception": "the product raises nothing but what its driver expects",
+}
+
+
+def checks() -> list[Observer]:
+    """One set of observers for one world, in the order in which they must hear of things."""
+    mirrors = Mirrors()
+    logs = Logs(mirrors)
+    elections = Elections(mirrors)
+    return [mirrors, logs, elections, Disks(mirrors), Clients(logs), Liveness(mirrors, logs)]

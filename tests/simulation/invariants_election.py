@@ -1,0 +1,243 @@
+"""Who may lead, who may vote: SAFETY E1 to E8, seen from outside after every step.
+
+`remembered` holds votes by store, not by member: a disk that was replaced has a new identity, and its member's right to
+vote is what E8 is about.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from node.protocol.codes import ResponseCode, Role, VoteResult, VoterState
+from node.protocol.messages import (
+    HeartBeatResponse,
+    PushResponse,
+    TransferRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from tests.simulation.mirror import Mirrors
+from tests.simulation.observer import Observer, Violation
+
+if TYPE_CHECKING:
+    from node.consensus.effects import Event
+    from node.protocol.messages import Message, TransferTicket
+    from node.store.log_store import HardState
+    from tests.simulation.member import Member
+    from tests.simulation.world import World
+
+SILENCE_TIMEOUTS = 4  # a leader that heard no quorum for so many longest election time-outs should have noticed
+
+
+class Elections(Observer):
+    """One leader a term, one vote a term, and nobody leads or votes who may not."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._mirrors = mirrors
+        self.leaders: dict[int, str] = {}  # term -> who led it
+        self.hard: dict[str, HardState] = {}  # as persisted last
+        self._votes: dict[tuple[str, str, int], str] = {}  # (member, store, term) -> for whom
+        self._term_at_boot: dict[str, int] = {}
+        self._asked: dict[tuple[str, str, int], VoteRequest] = {}  # (candidate, voter, seq)
+        self._tickets: set[TransferTicket] = set()
+        self._expected_term: dict[str, tuple[int, int, str, str]] = {}  # member -> (incarnation, term, rule, why)
+        self._rejoined_floor: dict[tuple[str, str], int] = {}
+        self._contact: dict[tuple[str, str], int] = {}  # (leader, peer) -> when an answer came
+        self._awake_since: dict[str, int] = {}
+        self._world: World | None = None
+
+    def started(self, world: World) -> None:
+        self._world = world
+
+    # --- terms ------------------------------------------------------------------
+    def booted(self, member: Member) -> None:
+        assert member.store is not None and member.replica is not None
+        stored = member.store.hard_state
+        before = self.hard.get(member.id)
+        if before is not None and self._mirrors.of[member.id].store_id == member.store.store_id:
+            if stored.term < before.term:
+                raise Violation("term_monotonic", f"{member.id} was in term {before.term}, starts in {stored.term}")
+            if stored.term == before.term and stored.voted_for != before.voted_for and stored.vote_floor < stored.term:
+                text = f"{member.id} voted for {before.voted_for} in term {stored.term}, starts with {stored.voted_for}"
+                raise Violation("one_vote_per_term", text)
+        self.hard[member.id] = stored
+        self._term_at_boot[member.id] = stored.term
+        self._awake_since[member.id] = self._now
+        self._expected_term.pop(member.id, None)
+
+    @property
+    def _now(self) -> int:
+        assert self._world is not None
+        return self._world.now
+
+    def persisted(self, member: Member, hard_state: HardState) -> None:
+        before = self.hard.get(member.id)
+        if before is not None and hard_state.term < before.term:
+            raise Violation("term_monotonic", f"{member.id} goes from term {before.term} to {hard_state.term}")
+        self.hard[member.id] = hard_state
+        if hard_state.voted_for is not None:
+            self._vote(member, hard_state.term, hard_state.voted_for)
+
+    def _vote(self, member: Member, term: int, candidate: str) -> None:
+        assert member.store is not None
+        key = (member.id, member.store.store_id, term)
+        if self._votes.setdefault(key, candidate) != candidate:
+            text = f"{member.id} voted for {self._votes[key]} and for {candidate} in term {term}"
+            raise Violation("one_vote_per_term", text)
+
+    def event(self, member: Member, event: Event) -> None:
+        detail: dict[str, Any] = event.detail
+        if event.kind == "role" and detail["role"] == Role.LEADER.value:
+            self._leads(member, detail["term"])
+        elif event.kind == "voter_state" and detail["state"] == VoterState.VOTER.value:
+            self._becomes_voter(member, detail["was"])
+        elif event.kind == "alarm" and detail["code"] == "two_leaders":
+            raise Violation("election_safety", f"{member.id}: {detail['text']}")
+
+    def _leads(self, member: Member, term: int) -> None:
+        self._awake_since[member.id] = self._now
+        if self.leaders.setdefault(term, member.id) != member.id:
+            raise Violation("election_safety", f"{self.leaders[term]} and {member.id} lead term {term}")
+        if term <= self._term_at_boot.get(member.id, -1):
+            text = f"{member.id} leads term {term}, which it had stored when it started"
+            raise Violation("stored_term_led", text)
+
+    def _becomes_voter(self, member: Member, was: str) -> None:
+        if was == VoterState.REJOINING.value and member.store is not None and member.replica is not None:
+            self._rejoined_floor[member.id, member.store.store_id] = member.replica.term
+
+    # --- votes ------------------------------------------------------------------
+    def sent(self, member: Member, to: str, message: Message) -> None:
+        if isinstance(message, VoteRequest):
+            self._campaigns(member, to, message)
+        elif isinstance(message, VoteResponse):
+            self._answers(member, to, message)
+        elif isinstance(message, TransferRequest) and message.ticket is not None:
+            self._tickets.add(message.ticket)
+            self._hands_over(member, to, message)
+        else:
+            term = getattr(message, "term", -1)
+            if term > self.hard[member.id].term:
+                text = f"{member.id} says term {term} to {to}, {self.hard[member.id].term} is durable"
+                raise Violation("hard_state_first", text)
+
+    def _campaigns(self, member: Member, to: str, vote: VoteRequest) -> None:
+        self._asked[member.id, to, vote.seq] = vote
+        if vote.pre:
+            return
+        hard = self.hard[member.id]
+        if (hard.term, hard.voted_for) != (vote.term, member.id):
+            text = f"{member.id} campaigns in term {vote.term}; durable are {hard.term} and a vote for {hard.voted_for}"
+            raise Violation("hard_state_first", text)
+        if vote.term <= self._term_at_boot[member.id]:
+            raise Violation("stored_term_led", f"{member.id} campaigns in term {vote.term}, stored when it started")
+        self._vote(member, vote.term, member.id)
+
+    def _answers(self, member: Member, to: str, answer: VoteResponse) -> None:
+        hard = self.hard[member.id]
+        if answer.term > hard.term:
+            text = f"{member.id} answers a vote in term {answer.term}, {hard.term} is durable"
+            raise Violation("hard_state_first", text)
+        if answer.result is not VoteResult.ACCEPT:
+            return
+        vote = self._asked.get((to, member.id, answer.seq))
+        if vote is None:
+            raise Violation("vote_unasked", f"{member.id} votes for {to}, who did not ask")
+        if hard.voter_state is not VoterState.VOTER and not vote.reform:
+            raise Violation("rejoining_no_vote", f"{member.id} is {hard.voter_state} and votes for {to}")
+        self._newer_log(member, to, vote)
+        if answer.pre:
+            return
+        if hard.voted_for != to:
+            text = f"{member.id} votes for {to} in term {answer.term}; durable is a vote for {hard.voted_for}"
+            raise Violation("hard_state_first", text)
+        self._vote(member, answer.term, to)
+        assert member.store is not None
+        floor = self._rejoined_floor.get((member.id, member.store.store_id), -1)
+        if answer.term <= floor:
+            text = f"{member.id} rejoined under term {floor} and votes for {to} in term {answer.term}"
+            raise Violation("rejoined_vote_floor", text)
+
+    def _newer_log(self, member: Member, to: str, vote: VoteRequest) -> None:
+        store = member.store
+        assert store is not None
+        if (vote.ledger_end_term, vote.ledger_end_index) < (store.end_term, store.end_index):
+            text = (
+                f"{member.id} (end {store.end_index} of term {store.end_term}) votes for {to} "
+                f"(end {vote.ledger_end_index} of term {vote.ledger_end_term})"
+            )
+            raise Violation("vote_newer_log", text)
+
+    # --- E3, E4: what may not move anybody's term ------------------------------------------------------------------
+    def delivered(self, sender: str, to: str, message: Message) -> None:
+        assert self._world is not None
+        member = self._world.members[to]
+        self._settle(member)
+        replica = member.replica
+        if replica is None:
+            return
+        if isinstance(message, VoteRequest):
+            rule = ""
+            if message.pre:
+                rule = "pre_vote_changes_nothing"
+            elif replica.member.leader_alive(member.clock.now()) and not self._ticket_counts(message, replica.term):
+                rule = "live_leader_not_unseated"
+            if rule:
+                why = f"{sender} asked for {'a pre-vote' if message.pre else 'a vote'} in term {message.term}"
+                self._expected_term[to] = (member.incarnation, replica.term, rule, why)
+        elif isinstance(message, HeartBeatResponse | PushResponse) and message.term == replica.term:
+            silent = isinstance(message, HeartBeatResponse) and message.code is not ResponseCode.SUCCESS
+            if replica.role is Role.LEADER and not silent:
+                self._contact[to, sender] = self._now
+
+    def _ticket_counts(self, vote: VoteRequest, term: int) -> bool:
+        ticket = vote.ticket
+        if ticket is None or ticket not in self._tickets:
+            return False
+        return (ticket.transferee_id, ticket.term, vote.term) == (vote.candidate_id, term, term + 1)
+
+    def _settle(self, member: Member) -> None:
+        expected = self._expected_term.pop(member.id, None)
+        if expected is None or member.replica is None or expected[0] != member.incarnation:
+            return
+        _, term, rule, why = expected
+        if member.replica.term != term:
+            text = f"{member.id} went from term {term} to {member.replica.term} because {why}"
+            raise Violation(rule, text)
+
+    # --- E6, E7 ------------------------------------------------------------------
+    def _hands_over(self, member: Member, to: str, request: TransferRequest) -> None:
+        """Take-leadership is sent only to a member that holds everything (E7)."""
+        assert self._world is not None and member.store is not None
+        peer = self._world.members[to]
+        if peer.store is None or peer.replica is None or peer.replica.term != request.term:
+            return
+        end, behind = member.store.end_index, peer.store.end_index < member.store.end_index
+        if behind or peer.store.meta(end) != member.store.meta(end):
+            text = f"{member.id} hands over to {to}, whose log ends at {peer.store.end_index}; its own at {end}"
+            raise Violation("transfer_caught_up", text)
+
+    def stepped(self, world: World) -> None:
+        for member in world.members.values():
+            replica = member.replica
+            if replica is None:
+                continue
+            if member.id in self._expected_term:
+                self._settle(member)
+            if member.paused:
+                self._awake_since[member.id] = world.now
+            elif replica.role is Role.LEADER:
+                self._check_quorum(world, member)
+
+    def _check_quorum(self, world: World, member: Member) -> None:
+        """E6: a leader without a quorum of answers for long steps down."""
+        replica = member.replica
+        assert replica is not None
+        patience_ns = SILENCE_TIMEOUTS * replica.config.timing.election_max_ns
+        if world.now - self._awake_since[member.id] <= patience_ns:
+            return
+        heard = [self._contact.get((member.id, peer), 0) for peer in world.ids if peer != member.id]
+        recently = sum(world.now - at <= patience_ns for at in heard)
+        if 2 * (recently + 1) <= len(world.ids):
+            text = f"{member.id} leads term {replica.term} and heard no quorum for {patience_ns} ns"
+            raise Violation("check_quorum", text)

@@ -1,0 +1,315 @@
+"""What is committed, by whom, and that it stays: SAFETY R1 to R7, Raft's leader completeness and state machine safety.
+
+`Committed` is the one log of the world: each index as it was first seen committed anywhere. Everything else is held
+against it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
+from node.protocol.messages import HeartBeatRequest, Message, PushRequest, PushResponse
+from node.store.log_store import StoreError
+from tests.simulation.mirror import Held, Mirror, Mirrors
+from tests.simulation.observer import Observer, Violation
+
+if TYPE_CHECKING:
+    from node.consensus.effects import Effects, Event
+    from node.consensus.replica import Replica
+    from tests.simulation.member import Member
+    from tests.simulation.world import World
+
+
+class Committed:
+    """Index -> entry, as first seen committed; and which term's leader had committed how far."""
+
+    def __init__(self) -> None:
+        self.entries: list[Held] = []
+        self.by_term: dict[int, int] = {}  # term of the leader that committed -> highest index
+        self.told = -1  # the highest index that any leader said was committed
+
+    @property
+    def index(self) -> int:
+        return len(self.entries) - 1
+
+    def before_term(self, term: int) -> int:
+        """The highest index that leaders of earlier terms committed."""
+        return max((index for of, index in self.by_term.items() if of < term), default=-1)
+
+
+class Logs(Observer):
+    """See the module's docstring. Comes after `Mirrors`."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._mirrors = mirrors
+        self.committed = Committed()
+        self._seen: dict[str, tuple[int, int]] = {}  # member -> (incarnation, committed index)
+        # Who held an entry as safely as the flush mode promises while it could vote: (index, key) -> members.
+        self._held_by: dict[tuple[int, tuple[int, int]], set[str]] = {}
+        self._held_upto: dict[str, tuple[str, int]] = {}  # member -> (store, how far `_held_by` knows of it)
+        self._rejoin_from: dict[str, int] = {}  # member -> what was committed when its joining began
+        self._sync = True
+        self._quorum = 0
+        self._rots = False
+        self._led: dict[str, tuple[int, int]] = {}  # who led after the step before: member -> (incarnation, term)
+        self._safe: dict[str, int] = {}  # member -> how far its log was as safe as the flush mode promises
+        self._world: World | None = None
+
+    def started(self, world: World) -> None:
+        self._world = world
+        self._sync = world.config.flush_sync
+        self._quorum = len(world.ids) // 2 + 1
+        self._rots = bool(world.config.rot or world.config.misdirected_write)
+
+    # --- after every step ------------------------------------------------------------------
+    def stepped(self, world: World) -> None:
+        for mirror in self._mirrors.of.values():
+            if mirror.member.replica is not None:
+                self._note_held(mirror, mirror.member.replica)
+        leaders = [one for one in world.members.values() if one.replica is not None and one.replica.role is Role.LEADER]
+        for member in leaders:  # first: a leader knows of a commit before anybody else does
+            self._progress(member)
+        for member in world.members.values():
+            if member.replica is not None and member.replica.role is not Role.LEADER:
+                self._progress(member)
+        for member in leaders:
+            self._watermarks(world, member)
+        self._led = {one.id: (one.incarnation, one.replica.term) for one in leaders if one.replica is not None}
+        if world.steps % 100 == 0:
+            self.full(world)
+
+    def _note_held(self, mirror: Mirror, replica: Replica) -> None:
+        """Remembers what this member holds safely as a voter."""
+        store = mirror.member.store
+        assert store is not None
+        member_id = mirror.member.id
+        if replica.member.voter_state is not VoterState.VOTER:
+            self._held_upto.pop(member_id, None)
+            return
+        safe = min(store.durable_index, mirror.end_index) if self._sync else mirror.end_index
+        self._safe[member_id] = safe
+        store_id, upto = self._held_upto.get(member_id, ("", -1))
+        if store_id != store.store_id:
+            upto = -1
+        if mirror in self._mirrors.touched:
+            upto = min(upto, mirror.changed_from - 1)
+        for index in range(upto + 1, safe + 1):
+            held = mirror.entries[index]
+            if held is not None:
+                self._held_by.setdefault((index, held.key), set()).add(member_id)
+        self._held_upto[member_id] = store.store_id, safe
+
+    # --- commit ------------------------------------------------------------------
+    def _progress(self, member: Member) -> None:
+        replica, store = member.replica, member.store
+        assert replica is not None and store is not None
+        committed = replica.committed_index
+        incarnation, before = self._seen.get(member.id, (-1, -1))
+        if incarnation != member.incarnation:
+            before = -1
+        elif committed == before:
+            return
+        if committed < before:
+            raise Violation("commit_monotonic", f"{member.id} went from committed {before} to {committed}")
+        if committed > store.end_index:
+            raise Violation("commit_within_end", f"{member.id}: committed {committed}, end {store.end_index}")
+        self._seen[member.id] = member.incarnation, committed
+        mirror = self._mirrors.of[member.id]
+        led_incarnation, led_term = self._led.get(member.id, (-1, -1))
+        if led_incarnation == member.incarnation:  # it led until this step at least
+            if led_term == replica.term:
+                self._leader_commits(member, replica, mirror, committed)
+            self._note_commit(led_term, committed)
+        elif committed > max(self.committed.told, self.committed.index):
+            text = f"{member.id} has committed {committed}, no leader ever committed more than {self.committed.told}"
+            raise Violation("commit_from_leader", text)
+        self._agree(member, mirror, before, committed)
+
+    def _leader_commits(self, member: Member, replica: Replica, mirror: Mirror, index: int) -> None:
+        """R3: an entry of the own term, held by a quorum of voters as safely as the group promises."""
+        held = mirror.at(index)
+        if held is None:
+            return
+        if held.term != replica.term:
+            text = f"{member.id} leads term {replica.term} and commits up to entry {index} of term {held.term}"
+            raise Violation("commit_own_term", text)
+        holders = self._held_by.get((index, held.key), set())
+        if len(holders) < self._quorum:
+            text = f"{member.id} commits entry {index} of term {held.term}, held by {sorted(holders)} only"
+            raise Violation("commit_by_quorum", text)
+
+    def _agree(self, member: Member, mirror: Mirror, before: int, committed: int) -> None:
+        """State machine safety: what anybody has committed at an index, everybody has."""
+        known = self.committed.entries
+        for index in range(before + 1, committed + 1):
+            held = mirror.at(index)
+            if index < len(known):
+                if held is not None and held.key != known[index].key:
+                    text = (
+                        f"{member.id} has committed entry {index} of term {held.term}, "
+                        f"committed was one of term {known[index].term}"
+                    )
+                    raise Violation("state_machine_safety", text)
+            elif held is not None and index == len(known):
+                known.append(held)
+
+    def _note_commit(self, term: int, index: int) -> None:
+        committed = self.committed
+        committed.told = max(committed.told, index)
+        if index > committed.by_term.get(term, -1):
+            committed.by_term[term] = index
+            assert self._world is not None
+            for other in self._world.members.values():
+                if other.replica is not None and other.replica.role is Role.LEADER and other.replica.term > term:
+                    self._complete(other, other.replica.term)
+
+    # --- leader completeness ------------------------------------------------------------------
+    def event(self, member: Member, event: Event) -> None:
+        if event.kind == "role" and event.detail["role"] == Role.LEADER.value:
+            self._mirrors.of[member.id].update()
+            self._complete(member, event.detail["term"])
+        elif event.kind == "voter_state":
+            self._voter_state(member, event.detail["state"], event.detail["was"])
+        elif event.kind == "alarm" and event.detail["code"] == "fork" and not self._rots:
+            raise Violation("no_fork", f"{member.id}: {event.detail['text']}")
+
+    def _complete(self, member: Member, term: int) -> None:
+        index = self.committed.before_term(term)
+        if 0 <= index < len(self.committed.entries):
+            mirror, entry = self._mirrors.of[member.id], self.committed.entries[index]
+            held = mirror.at(index)
+            if held is None and index <= mirror.end_index:
+                return  # it cannot be read now: S6 is what has to be said about that
+            if held is None or held.key != entry.key:
+                text = f"{member.id} leads term {term} without committed entry {index} of term {entry.term}"
+                raise Violation("leader_completeness", text)
+
+    # --- E8: what a joining must have brought back ------------------------------------------------------------------
+    def booted(self, member: Member) -> None:
+        assert member.store is not None
+        if member.store.hard_state.voter_state is VoterState.REJOINING:
+            self._rejoin_from.setdefault(member.id, self.committed.index)
+
+    def _voter_state(self, member: Member, state: str, was: str) -> None:
+        if state == VoterState.REJOINING.value:
+            self._rejoin_from[member.id] = self.committed.index
+        if state != VoterState.VOTER.value or was != VoterState.REJOINING.value or member.store is None:
+            return
+        index = self._rejoin_from.pop(member.id, -1)
+        mirror = self._mirrors.of[member.id]
+        mirror.update()
+        safe = member.store.durable_index if self._sync else mirror.end_index
+        if index >= 0 and not (index <= safe and self._fits(mirror, index)):
+            text = f"{member.id} votes again, safe up to {safe}; when it began to join, {index} was committed"
+            raise Violation("rejoined_with_history", text)
+
+    def _fits(self, mirror: Mirror, index: int) -> bool:
+        held = mirror.at(index)
+        return held is None or held.key == self.committed.entries[index].key
+
+    # --- cuts ------------------------------------------------------------------
+    def effects(self, member: Member, effects: Effects) -> None:
+        order = effects.truncate
+        if order is None or member.replica is None or member.store is None:
+            return
+        core, cut = member.replica.member, order.cut_index
+        if cut <= max(core.committed_index, core.verified_index):
+            text = f"{member.id} cuts from {cut}; committed {core.committed_index}, verified {core.verified_index}"
+            raise Violation("committed_never_cut", text)
+        mirror = self._mirrors.of[member.id]
+        mirror.update()
+        if cut <= self.committed.index and mirror.holds(cut, self.committed.entries[cut].key):
+            raise Violation("committed_never_cut", f"{member.id} cuts entry {cut}, which is committed")
+        self._conflicts(member, order.record.leader_id, order.record.term, cut)
+
+    def _conflicts(self, member: Member, leader_id: str | None, term: int, cut: int) -> None:
+        """R5: nothing is cut that the leader holds too."""
+        assert self._world is not None
+        leader = self._world.members.get(leader_id or "")
+        if leader is None or leader.store is None or leader.replica is None or leader.replica.term != term:
+            return
+        ours = self._mirrors.of[member.id].at(cut)
+        theirs = self._mirrors.of[leader.id].at(cut)
+        if ours is not None and theirs is not None and ours.key == theirs.key:
+            raise Violation("cut_only_conflicts", f"{member.id} cuts entry {cut}, which {leader.id} holds too")
+
+    # --- what is said of it ------------------------------------------------------------------
+    def sent(self, member: Member, to: str, message: Message) -> None:
+        if isinstance(message, PushRequest | HeartBeatRequest):
+            self.committed.told = max(self.committed.told, message.commit_index)
+        elif isinstance(message, PushResponse):
+            self._claims(member, to, message)
+
+    def _claims(self, member: Member, to: str, answer: PushResponse) -> None:
+        """R1: `verified` is what matches that leader's log, now and for as long as it leads."""
+        assert self._world is not None and member.store is not None
+        leader, index = self._world.members[to], answer.verified_index
+        if index < 0 or leader.replica is None or leader.store is None or answer.code is ResponseCode.EXPIRED_TERM:
+            return
+        if leader.replica.role is not Role.LEADER or leader.replica.term != answer.term:
+            return
+        try:
+            ours, theirs = member.store.meta(index), leader.store.meta(index)
+        except StoreError:
+            return
+        if ours is None or ours != theirs:
+            text = f"{member.id} says to {to} that it verified {index}; there: {theirs}, here: {ours}"
+            raise Violation("verified_matches_leader", text)
+
+    def _watermarks(self, world: World, member: Member) -> None:
+        """A leader counts no more than its peers hold (R2)."""
+        replica = member.replica
+        assert replica is not None and replica.leadership is not None
+        for peer_id, dispatcher in replica.leadership.dispatchers.items():
+            mark, peer = dispatcher.watermark_index, world.members[peer_id]
+            if mark < 0 or peer.replica is None or peer.store is None or peer.replica.term != replica.term:
+                continue
+            if peer.replica.member.voter_state is not VoterState.VOTER:
+                continue  # its disk was replaced: the leader hears of it with the next HELLO
+            safe = peer.store.durable_index if replica.config.flush is FlushMode.SYNC else peer.store.end_index
+            held = self._mirrors.of[member.id].at(mark)
+            if mark > safe or (held is not None and not self._same(peer_id, mark, held)):
+                raise Violation("watermark_held", f"{member.id} counts {peer_id} up to {mark}, safe there up to {safe}")
+
+    def _same(self, peer_id: str, index: int, held: Held) -> bool:
+        other = self._mirrors.of[peer_id].at(index)
+        return other is None or other.key == held.key
+
+    # --- in full ------------------------------------------------------------------
+    def full(self, world: World) -> None:
+        """Every log up to its committed index against the committed one; and no committed entry is on no quorum."""
+        known = self.committed.entries
+        for member in world.members.values():
+            if member.replica is None:
+                continue
+            mirror = self._mirrors.of[member.id]
+            for index in range(min(member.replica.committed_index + 1, len(known))):
+                held = mirror.at(index)
+                if held is not None and held.key != known[index].key:
+                    raise Violation("state_machine_safety", f"{member.id}: committed entry {index} has changed")
+        self._kept(world)
+
+    def _kept(self, world: World) -> None:
+        """Nothing acknowledged is lost: whatever quorum will be asked, somebody in it holds the last committed entry.
+
+        The chain makes the last one speak for all before it. Members that may forget (the fences of `nemesis`) are
+        believed to: the others are enough.
+        """
+        index = self.committed.index
+        if index < 0:
+            return
+        key = self.committed.entries[index].key
+        holders, excused = [], []
+        for member in world.members.values():
+            mirror = self._mirrors.of[member.id]
+            if mirror.holds(index, key) and self._safe.get(member.id, -1) >= index:
+                holders.append(member.id)
+            elif not world.nemesis.remembers(member):
+                excused.append(member.id)
+        if len(holders) + len(excused) < self._quorum or not holders:
+            text = f"committed entry {index} is held by {holders} only; {excused} lost their memory"
+            raise Violation("acknowledged_kept", text)
+
+    def healed(self, world: World) -> None:
+        self.full(world)

@@ -1,0 +1,63 @@
+"""When the faults stop, everything comes back: checked once, after the world has settled.
+
+The world itself waits for a leader, voters, APPEND and equal ends (`World.calm`), and says so when they do not come.
+Here the rest: equal bytes, no damage left where an intact copy existed, and everybody answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.invariants_log import Logs
+from tests.simulation.mirror import Mirrors
+from tests.simulation.observer import Observer, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.member import Member
+    from tests.simulation.world import World
+
+
+class Liveness(Observer):
+    """See the module's docstring."""
+
+    def __init__(self, mirrors: Mirrors, logs: Logs) -> None:
+        self._mirrors, self._logs = mirrors, logs
+
+    def healed(self, world: World) -> None:
+        self._answered(world)
+        self._committed(world)
+        self._equal_bytes(world)
+        for member in world.members.values():
+            faults = getattr(member.store, "faults", ())
+            if faults:
+                raise Violation("liveness", f"{member.id} still has {faults} in its log")
+
+    def _answered(self, world: World) -> None:
+        """The last words: an append at the leader, a read of the whole log at every member."""
+        last = world.history.operations[-len(world.ids) - 1 :]
+        for operation in last:
+            if operation.result != "ok":
+                raise Violation("liveness", f"in a calm world: {operation.describe()}")
+
+    def _committed(self, world: World) -> None:
+        """Whatever was ever committed is in every log."""
+        index = self._logs.committed.index
+        for mirror in self._mirrors.of.values():
+            mirror.update()
+            if index >= 0 and not mirror.holds(index, self._logs.committed.entries[index].key):
+                raise Violation("acknowledged_kept", f"{mirror.member.id} came back without committed entry {index}")
+
+    def _equal_bytes(self, world: World) -> None:
+        """The layout is a pure function of the entries (S5): not only the entries, the files are equal."""
+        first, *others = world.members.values()
+        files = log_bytes(first)
+        for other in others:
+            if log_bytes(other) != files:
+                raise Violation("liveness", f"the data files of {first.id} and {other.id} differ")
+
+
+def log_bytes(member: Member) -> dict[str, bytes]:
+    """Every data file that holds anything."""
+    folder = member.directory / "data"
+    files = {name: member.platform.read_bytes(folder / name) for name in member.platform.names(folder)}
+    return {name: data for name, data in files.items() if data.count(0) != len(data)}

@@ -43,6 +43,7 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024 - HEAD_BYTES  # DLedger's buffer of 4 Mi
 SLAB_BYTES_MAX: Final = 1024 * 1024  # unless a single entry is larger
 CHAIN_START: Final = 0
 POSITION_MAX: Final = (1 << 63) - 1  # of an index too: what an int64 holds
+TERM_MAX: Final = 1 << 62  # of a message: whoever adopts it must be able to count on
 
 _CHAIN_HEAD = struct.Struct(">iiqqiI")
 _CHAIN_HEADS = struct.Struct(f"{_CHAIN_HEAD.size}s").iter_unpack  # slices faster than slicing does

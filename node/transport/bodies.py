@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
-from node.protocol.entry import Entry, EntryError, pack_record, slab_of
+from node.protocol.entry import TERM_MAX, Entry, EntryError, pack_record, slab_of
 from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -71,6 +71,13 @@ class Fields:
             return default
         if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
             raise BodyError(f"{name} is not an int64")
+        return value
+
+    def term(self) -> int:
+        """One that can still be followed by others: a single message must not use up all terms."""
+        value = self.number("term")
+        if value > TERM_MAX:
+            raise BodyError(f"term {value} is nobody's")
         return value
 
     def optional_number(self, name: str) -> int | None:
@@ -286,18 +293,18 @@ def decode_request(code: int, body: bytes, seq: int) -> Message:
             return _hello(fields, seq, answer=False)
         case RequestCode.VOTE | RequestCode.PRE_VOTE:
             return VoteRequest(
-                seq, fields.text("leaderId"), fields.number("term"), fields.number("ledgerEndIndex"),
+                seq, fields.text("leaderId"), fields.term(), fields.number("ledgerEndIndex"),
                 fields.number("ledgerEndTerm"), code == RequestCode.PRE_VOTE, _ticket(fields), fields.flag("reform"),
             )  # fmt: skip
         case RequestCode.HEART_BEAT:
             chain = unsigned(fields.optional_number("commitChain"))
             commit_index = fields.number("commitIndex")
-            return HeartBeatRequest(seq, fields.text("leaderId"), fields.number("term"), commit_index, chain)
+            return HeartBeatRequest(seq, fields.text("leaderId"), fields.term(), commit_index, chain)
         case RequestCode.LEADERSHIP_TRANSFER:
             take = fields.number("takeLeadershipLedgerIndex")
-            return TransferRequest(seq, fields.number("term"), fields.text("transfereeId"), take, _ticket(fields))
+            return TransferRequest(seq, fields.term(), fields.text("transfereeId"), take, _ticket(fields))
         case RequestCode.READ_INDEX:
-            return ReadIndexRequest(seq, fields.number("term"))
+            return ReadIndexRequest(seq, fields.term())
         case RequestCode.PUSH:
             return _json_push(fields, seq)
     raise BodyError(f"request code {code} is not a member's")
@@ -333,7 +340,7 @@ def _ticket(fields: Fields) -> TransferTicket | None:
     ticket = fields.nested("ticket")
     if ticket is None:
         return None
-    return TransferTicket(ticket.number("term"), ticket.text("transfereeId"), ticket.text("nonce"))
+    return TransferTicket(ticket.term(), ticket.text("transfereeId"), ticket.text("nonce"))
 
 
 def _json_push(fields: Fields, seq: int) -> PushRequest:
@@ -342,7 +349,7 @@ def _json_push(fields: Fields, seq: int) -> PushRequest:
     name = fields.text("type")
     if name not in kinds:
         raise BodyError(f"push type {name!r} is not known")
-    kind, term, commit_index = kinds[name], fields.number("term"), fields.number("commitIndex")
+    kind, term, commit_index = kinds[name], fields.term(), fields.number("commitIndex")
     prev_index, prev_term = fields.number("preLogIndex"), fields.number("preLogTerm")
     leader_id, epoch = fields.text("leaderId"), 0
     if kind is PushKind.TRUNCATE:
@@ -362,6 +369,8 @@ def _json_push(fields: Fields, seq: int) -> PushRequest:
         raise BodyError(str(error)) from None
     if any(entry.index != slab.first_index + number for number, entry in enumerate(entries)):
         raise BodyError("the entries of an APPEND are not consecutive")
+    if slab.last_term > term:
+        raise BodyError(f"an entry of term {slab.last_term} from a leader of term {term}")
     return PushRequest(
         seq, kind, leader_id, term, epoch, commit_index, prev_index, prev_term, None, slab.first_index, slab
     )
@@ -370,7 +379,7 @@ def _json_push(fields: Fields, seq: int) -> PushRequest:
 def decode_response(code: RequestCode, body: bytes, seq: int) -> Message:
     """The JSON answer to our own request of that code. Raises BodyError."""
     fields = load(body)
-    term = fields.number("term")
+    term = fields.term()
     match code:
         case RequestCode.HELLO:
             return _hello(fields, seq, answer=True)

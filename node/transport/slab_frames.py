@@ -15,7 +15,16 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from node.protocol.codes import ResponseCode
-from node.protocol.entry import BODY_BYTES_MAX, HEAD_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, POSITION_MAX, Slab, crc32
+from node.protocol.entry import (
+    BODY_BYTES_MAX,
+    HEAD_BYTES,
+    INDEX_UNIT,
+    INDEX_UNIT_BYTES,
+    POSITION_MAX,
+    TERM_MAX,
+    Slab,
+    crc32,
+)
 from node.protocol.messages import PushKind, PushRequest, PushResponse
 
 VERSION: Final = 1
@@ -138,10 +147,14 @@ def decode_push(body: bytes, leader_id: str, seq: int) -> PushRequest:
     units_end = PUSH_HEAD.size + count * INDEX_UNIT_BYTES
     if len(body) != units_end + slab_bytes:
         raise BodyError(f"a slab push of {len(body)} bytes says {units_end + slab_bytes}")
+    if term > TERM_MAX:
+        raise BodyError(f"term {term} is nobody's")
     known = bool(flags & FLAG_CHAIN_KNOWN)
     slab: Slab | None = None
     if kind == PushKind.APPEND:
         slab = _slab(body, units_end, first_index, count, pos, prev_chain if known else None, last_chain, slab_crc)
+        if slab.last_term > term:
+            raise BodyError(f"an entry of term {slab.last_term} from a leader of term {term}")
     elif count or slab_bytes:
         raise BodyError(f"{PushKind(kind).name} carries {count} entries")
     chain = prev_chain if known else None
@@ -177,6 +190,8 @@ def decode_push_answer(body: bytes, seq: int) -> PushResponse:
     if len(body) != PUSH_ANSWER.size:
         raise BodyError(f"a push answer of {len(body)} bytes; it takes {PUSH_ANSWER.size}")
     code, *rest = PUSH_ANSWER.unpack(body)
+    if rest[1] > TERM_MAX:
+        raise BodyError(f"term {rest[1]} is nobody's")
     return PushResponse(seq, response_code(code), *rest)
 
 

@@ -7,8 +7,20 @@ import struct
 import pytest
 
 from node.protocol import entry as entries
-from node.protocol.entry import HEAD, INDEX_UNIT, EntryError, Slab, chain_next, crc32, slab_of, verify_slab
-from node.transport.slab_frames import PUSH_HEAD, BodyError, decode_push
+from node.protocol.codes import RequestCode
+from node.protocol.entry import (
+    HEAD,
+    INDEX_UNIT,
+    TERM_MAX,
+    EntryError,
+    Slab,
+    chain_next,
+    crc32,
+    slab_of,
+    verify_slab,
+)
+from node.transport.bodies import decode_request, decode_response
+from node.transport.slab_frames import PUSH_ANSWER, PUSH_HEAD, BodyError, decode_push, decode_push_answer
 
 LAST = (1 << 63) - 1
 FIRST = -(1 << 63)
@@ -49,12 +61,35 @@ def test_records_that_no_position_can_hold_are_refused() -> None:
     assert slab_of(data, LAST - len(data), None).count == 1
 
 
+def push_body(slab: Slab, term: int, first: int = 5, pos: int = 0) -> bytes:
+    head = (1, 0, 1, 1, term, 4, 1, 0, first, slab.count, pos, len(slab.data), 4, slab.last_chain, crc32(slab.data))
+    return PUSH_HEAD.pack(*head) + slab.index_records + slab.data
+
+
 @pytest.mark.parametrize(("first", "pos"), [(LAST, 0), (5, LAST), (5, LAST - 48)])
 def test_a_push_past_the_last_index_or_position_is_refused(first: int, pos: int) -> None:
     slab = slab_with([1])
-    head = (1, 0, 1, 1, 1, 4, 1, 0, first, 1, pos, len(slab.data), 4, slab.last_chain, crc32(slab.data))
     with pytest.raises(BodyError, match="position"):
-        decode_push(PUSH_HEAD.pack(*head) + slab.index_records + slab.data, "n1", 7)
+        decode_push(push_body(slab, 1, first, pos), "n1", 7)
+
+
+def test_a_leader_cannot_push_entries_of_a_later_term_than_its_own() -> None:
+    assert decode_push(push_body(slab_with([2, 3]), 3), "n1", 7).term == 3
+    with pytest.raises(BodyError, match="term 3 from a leader of term 2"):
+        decode_push(push_body(slab_with([2, 3]), 2), "n1", 7)
+
+
+def test_one_message_cannot_use_up_all_terms() -> None:
+    for term in (LAST, TERM_MAX + 1):
+        with pytest.raises(BodyError, match="nobody's"):
+            decode_push(push_body(slab_with([2]), term), "n1", 7)
+        with pytest.raises(BodyError, match="nobody's"):
+            decode_push_answer(PUSH_ANSWER.pack(200, 1, term, 0, 0, 0, 0, 0), 7)
+        for code in (RequestCode.VOTE, RequestCode.PRE_VOTE, RequestCode.HEART_BEAT, RequestCode.READ_INDEX):
+            for decode in (decode_request, decode_response):
+                with pytest.raises(BodyError, match="nobody's"):
+                    decode(code, b'{"leaderId":"n1","term":%d}' % term, 7)
+    assert decode_request(RequestCode.VOTE, b'{"leaderId":"n1","term":%d}' % TERM_MAX, 7)
 
 
 def test_a_length_of_two_gibibytes_takes_no_memory() -> None:

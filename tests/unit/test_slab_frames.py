@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.protocol.codes import ResponseCode
-from node.protocol.entry import Slab, encode_slab, verify_slab
+from node.protocol.entry import TERM_MAX, Slab, encode_slab, verify_slab
 from node.protocol.messages import PushKind, PushRequest, PushResponse
 from node.transport.slab_frames import (
     PUSH_HEAD,
@@ -53,6 +53,7 @@ def pushes(draw: st.DrawFn) -> PushRequest:
     numbers = [draw(int64) for _ in range(5)]
     chain = slab.prev_chain if slab is not None else draw(st.none() | st.integers(0, (1 << 32) - 1))
     term, epoch, commit, prev_index, prev_term = numbers
+    term = max(min(term, TERM_MAX), -1 if slab is None else slab.last_term)
     first = slab.first_index if slab is not None else draw(int64)
     return PushRequest(7, kind, "n1", term, epoch, commit, prev_index, prev_term, chain, first, slab)
 
@@ -107,6 +108,7 @@ def test_a_count_that_lies_takes_no_memory() -> None:
 
 @given(st.sampled_from(ResponseCode), st.lists(int64, min_size=7, max_size=7))
 def test_a_push_answer_comes_back(code: ResponseCode, numbers: list[int]) -> None:
+    numbers[1] = min(numbers[1], TERM_MAX)
     answer = PushResponse(5, code, *numbers)
     assert decode_push_answer(encode_push_answer(answer), 5) == answer
 

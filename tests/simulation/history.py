@@ -32,6 +32,9 @@ class Operation:
     from_index: int  # of a read: the first entry wanted
     invoked: int
     floor: int
+    expected_index: int | None = None  # of an append: where it must lie, or nowhere (SAFETY C3)
+    connection: str = ""  # appends of one connection keep their order (SAFETY C4); "": of none
+    ordered: bool = False  # nothing of this connection follows a failure
     completed: int | None = None
     result: Result | None = None  # None: still open
     code: int = 0
@@ -73,7 +76,16 @@ class History:
         return self._open
 
     def invoke(
-        self, client: str, kind: Kind, member: str, bodies: Sequence[bytes] = (), *, from_index: int = -1
+        self,
+        client: str,
+        kind: Kind,
+        member: str,
+        bodies: Sequence[bytes] = (),
+        *,
+        from_index: int = -1,
+        expected_index: int | None = None,
+        connection: str = "",
+        ordered: bool = False,
     ) -> int:
         """A client sends a request to `member`; the number is what `complete` wants back.
 
@@ -81,7 +93,8 @@ class History:
         """
         number = len(self.operations)
         operation = Operation(
-            number, client, kind, member, tuple(bodies), from_index, self._next(), self.told_index
+            number, client, kind, member, tuple(bodies), from_index, self._next(), self.told_index,
+            expected_index, connection, ordered,
         )  # fmt: skip
         for body in operation.bodies:
             if body in self.owner:

@@ -20,7 +20,7 @@ from tests.simulation.history import History, Operation
 @dataclass(slots=True, frozen=True)
 class Anomaly:
     """`rule` is a stable name: duplicate_index, real_time, stale_read, read_order, dirty_read, beyond_read_index,
-    failed_applied, duplicate_entry, batch_order, lost, phantom."""
+    failed_applied, duplicate_entry, batch_order, lost, phantom, expected_index, connection_order."""
 
     rule: str
     detail: str
@@ -49,6 +49,8 @@ class LogChecker:
         if operation.first_index <= operation.floor:
             text = f"{operation.describe()}, but index {operation.floor} had been told before it was invoked"
             found.append(Anomaly("real_time", text))
+        if operation.expected_index not in (None, operation.first_index):
+            found.append(Anomaly("expected_index", f"{operation.describe()} wanted {operation.expected_index}"))
         for offset, body in enumerate(operation.bodies):
             found += self._claim(operation.first_index + offset, body, operation)
         return found
@@ -132,7 +134,30 @@ class LogChecker:
                 found.append(Anomaly("lost", text))
         for index in sorted(log):
             found += self._claim(index, log[index], None)
-        return found + self._prefixes()
+        return found + self._prefixes() + self._connections()
+
+    def _connections(self) -> list[Anomaly]:
+        """What is there of one connection lies in the order of its requests; if ordered, nothing behind a failure."""
+        found: list[Anomaly] = []
+        last: dict[str, tuple[int, Operation]] = {}
+        broken: dict[str, Operation] = {}
+        for operation in self._history:
+            name = operation.connection
+            if not name or operation.kind != "append":
+                continue
+            if operation.ordered and operation.result == "fail":
+                broken.setdefault(name, operation)
+            places = [self._index_of[body] for body in operation.bodies if body in self._index_of]
+            if not places:
+                continue
+            if name in last and min(places) < last[name][0]:
+                text = f"{operation.describe()} lies before {last[name][1].describe()}, which was sent first"
+                found.append(Anomaly("connection_order", text))
+            if operation.ordered and name in broken:
+                text = f"{operation.describe()} is there although {broken[name].describe()} before it"
+                found.append(Anomaly("connection_order", text))
+            last[name] = max(places), operation
+        return found
 
     def _prefixes(self) -> list[Anomaly]:
         """A part of a batch is a prefix of it."""

@@ -152,6 +152,30 @@ def test_an_entry_of_nobody() -> None:
     assert s.rules() == {"phantom"}
 
 
+def test_an_append_lies_where_it_was_expected_or_nowhere() -> None:
+    s = Script()
+    number = s.history.invoke("c", "append", "n0", [A], expected_index=3)
+    s.appended(number, 4)
+    assert s.rules() == {"expected_index"}
+
+
+def test_appends_of_one_connection_keep_their_order() -> None:
+    s = Script()
+    for body in (A, B):
+        s.history.complete(s.history.invoke("c", "append", "n0", [body], connection="x"), "unknown")
+    assert s.rules([A, B]) == set()
+    assert s.rules([B, A]) == {"connection_order"}
+
+
+def test_nothing_of_an_ordered_connection_follows_a_failure() -> None:
+    s = Script()
+    s.history.complete(s.history.invoke("c", "append", "n0", [A], connection="x", ordered=True), "fail")
+    s.history.complete(s.history.invoke("c", "append", "n0", [B], connection="x", ordered=True), "unknown")
+    s.append(C)
+    assert s.rules([C]) == set()
+    assert s.rules([B]) == {"connection_order"}
+
+
 def test_a_history_takes_each_body_and_each_completion_once() -> None:
     s = Script()
     number = s.append(A)

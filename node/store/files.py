@@ -70,6 +70,22 @@ def sync_directory(path: Path, platform: Platform = OS) -> None:
         raise StoreIOError(f"syncing directory {path}: {error.strerror}") from error
 
 
+def make_directory(path: Path, platform: Platform = OS) -> None:
+    """A directory whose name is durable, and the names of all the parents that had to be made for it.
+
+    One that is there already is synced too: a crash may have come between its making and its sync.
+    """
+    wanted = [path]
+    while not platform.exists(wanted[-1].parent):
+        wanted.append(wanted[-1].parent)
+    for one in reversed(wanted):
+        try:
+            platform.make_directory(one)
+        except OSError as error:
+            raise wrap(error, f"creating {one}") from error
+        sync_directory(one.parent, platform)
+
+
 def write_synced(path: Path, data: bytes, platform: Platform = OS) -> None:
     """A whole new file, synced; its name is not durable yet."""
     try:
@@ -117,6 +133,6 @@ def read_sealed_json(path: Path, platform: Platform = OS) -> dict[str, Any] | No
             value = json.loads(text)
             if isinstance(value, dict):
                 return value
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     raise StoreRefused(f"{path} is damaged: its CRC does not match its content")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from node.protocol.codes import FlushMode, VoterState
 from node.store.checkpoint import Checkpoint, Slot
-from node.store.files import wrap
+from node.store.files import make_directory
 from node.store.hard_state import CURRTERM, adopt_currterm, load_hard_state, save_hard_state
 from node.store.identity import (
     DirectoryLock,
@@ -65,10 +65,7 @@ def open_directory(
 ) -> Opened:
     """Raises StoreRefused, StoreCorrupt, StoreFull or StoreIOError; then nothing is left open."""
     check_sizes(data_file_size, index_file_size)
-    try:
-        platform.make_directory(directory)
-    except OSError as error:
-        raise wrap(error, f"creating {directory}") from error
+    make_directory(directory, platform)
     lock = DirectoryLock(directory, platform)
     data = SegmentList(directory, "data", data_file_size, ahead_bytes=DATA_AHEAD_BYTES, platform=platform)
     index = SegmentList(directory, "index", index_file_size, ahead_bytes=INDEX_AHEAD_BYTES, platform=platform)

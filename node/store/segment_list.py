@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from node.store.files import sync_directory, wrap
+from node.store.files import make_directory, sync_directory, wrap
 from node.store.log_store import StoreCorrupt, StoreIOError, StoreRefused
 from node.store.platform import OS, Platform
 from node.store.segment import NAME_DIGITS, Segment
@@ -46,7 +46,7 @@ class SegmentList:
     def open(self) -> None:
         """Opens what lies in the folder. Raises StoreRefused on a wrong size, StoreCorrupt on a missing file."""
         if self._writable:
-            self._platform.make_directory(self.directory)
+            make_directory(self.directory, self._platform)
         for path in self._paths():
             size = self._platform.path_size(path)
             if size == 0 and self._writable:  # created, and the crash came before it got its length

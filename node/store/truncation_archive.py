@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from node.protocol.entry import Entry, EntryError, unpack_record
-from node.store.files import sync_directory, wrap, write_all, write_synced
+from node.protocol.entry import POSITION_MAX, Entry, EntryError, unpack_record
+from node.store.files import make_directory, sync_directory, wrap, write_all, write_synced
 from node.store.log_store import StoreFull, StoreIOError, TruncationRecord
 from node.store.platform import OS, Platform
 
@@ -21,6 +21,7 @@ FOLDER = "truncated"
 BYTES_MAX = 1024 * 1024 * 1024
 AGE_MAX_S = 30 * 24 * 3600
 _SEQ_DIGITS = 10
+_TEXTS, _NUMBERS = ("by", "reason", "time"), ("term", "from_index", "to_index", "committed_at")
 
 
 class TruncationArchive:
@@ -42,7 +43,8 @@ class TruncationArchive:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def _sequences(self) -> list[int]:
-        return sorted(int(name) for name in self._platform.names(self.folder) if name.isdigit())
+        names = self._platform.names(self.folder)
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) == _SEQ_DIGITS)
 
     def _path(self, seq: int) -> Path:
         return self.folder / f"{seq:0{_SEQ_DIGITS}d}"
@@ -63,15 +65,21 @@ class TruncationArchive:
         return found
 
     def record(self, seq: int) -> TruncationRecord | None:
-        """None where there is no such archive (any more)."""
+        """None where there is no such archive (any more), or where its meta.json is damaged; its bytes stay."""
         try:
             value = json.loads(self._platform.read_bytes(self._path(seq) / "meta.json"))
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
-        return TruncationRecord(
-            value["by"], value["leader"], value["term"], value["from_index"], value["to_index"], value["reason"],
-            value["committed_at"], value["time"], seq,
-        )  # fmt: skip
+        if not isinstance(value, dict):
+            return None
+        texts, numbers = (value.get(name) for name in _TEXTS), [value.get(name) for name in _NUMBERS]
+        by, reason, time = texts
+        leader, (term, from_index, to_index, committed) = value.get("leader"), numbers
+        if not all(isinstance(one, str) for one in (by, reason, time, leader or "")):
+            return None
+        if not all(type(one) is int and -1 <= one <= POSITION_MAX for one in numbers):
+            return None
+        return TruncationRecord(by, leader, term, from_index, to_index, reason, committed, time, seq)
 
     def data(self, seq: int) -> bytes:
         """The raw bytes that were cut; empty where there is no such archive."""
@@ -106,7 +114,7 @@ class TruncationArchive:
         work = self.folder / f"tmp-{seq}"
         attempt = f"writing the truncation archive {self._path(seq)}"
         try:
-            self._platform.make_directory(work)
+            make_directory(work, self._platform)
             self._write_data(work / "data", chunks, attempt)
             write_synced(work / "meta.json", json.dumps(_meta(stamped), indent=1).encode(), self._platform)
             sync_directory(work, self._platform)

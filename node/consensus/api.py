@@ -68,6 +68,8 @@ class ReplicaConfig:
     lease_reads: bool = False
     preferred_leaders: tuple[str, ...] = ()
     api_url: str | None = None
+    # Where the log lies, for what an operator is told to type.
+    store_directory: str = "DIR"
     pending_requests_max: int = 10_000
     pending_entries_max: int = 1_000_000
     pending_bytes_max: int = 256 * 1024 * 1024

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.log_store import HardState, TruncationRecord
 
@@ -42,6 +43,25 @@ class ReadSlab:
 
 
 @dataclass(slots=True, frozen=True)
+class FetchLog:
+    """Read for a damaged peer off the loop, then `replica.fetched(order, slab_or_None, now)` (SAFETY S6)."""
+
+    peer_id: str
+    seq: int
+    first_index: int
+    last_index: int
+    max_bytes: int
+
+
+@dataclass(slots=True, frozen=True)
+class MendLog:
+    """Write a peer's entries into a fault, then `replica.mended(log_epoch, mended_or_None, error, now)`."""
+
+    log_epoch: int
+    slab: Slab
+
+
+@dataclass(slots=True, frozen=True)
 class Event:
     """Something an operator may want to know; the driver stamps wall time and a sequence number on it."""
 
@@ -62,6 +82,11 @@ class Effects:
     truncate: TruncateLog | None = None
     # 4. Off the loop, any order.
     reads: list[ReadSlab] = field(default_factory=list)
+    # 4b. Reads for damaged peers, like 4; and one mend, as a writer: never beside a sync or a cut.
+    fetches: list[FetchLog] = field(default_factory=list)
+    mend: MendLog | None = None
+    # 4c. Read the whole log once and verify it, then `replica.scrubbed(now)`; what it finds goes to `log_damaged` (R7).
+    scrub_wanted: bool = False
     # 5. The log end moved past its durable index: start a group commit unless one is running (flush sync), or let the
     #    background sync do it (async). Runs in parallel with 2.
     sync_wanted: bool = False

@@ -45,6 +45,7 @@ class EntryDispatcher:
         self.watermark_index = -1
         self.write_index = member.store.end_index + 1
         self.durable_index: int | None = None
+        self.faulty_from = -1  # the peer's lowest damaged entry, as its newest answer said (S6)
         self.last_ack_at: int | None = None
         self.resends = 0
         self.last_error: str | None = None
@@ -282,11 +283,24 @@ class EntryDispatcher:
         if not standing_back:
             self.match_index = max(self.match_index, answer.verified_index)
             # One answer's own pair: an earlier `durable` may have been cut since (R2).
-            mark = watermark(answer.verified_index, answer.durable_index, self._member.config.flush)
+            flush = self._member.config.flush
+            mark = watermark(answer.verified_index, answer.durable_index, flush, answer.faulty_from)
             self.watermark_index = max(self.watermark_index, mark)
+            self._faults_seen(answer.faulty_from)
             self.durable_index = answer.durable_index
             self._by_state(answer, now)
         return self.watermark_index > before
+
+    def _faults_seen(self, faulty_from: int) -> None:
+        """A damaged peer does not count from there on: the record of it may go down, what is committed stays (S6)."""
+        self.faulty_from = faulty_from
+        if faulty_from >= 0:
+            self.watermark_index = min(self.watermark_index, faulty_from - 1)
+
+    @property
+    def sound_match_index(self) -> int:
+        """Up to here the peer holds our log, and every entry of it is intact."""
+        return self.match_index if self.faulty_from < 0 else min(self.match_index, self.faulty_from - 1)
 
     def _by_state(self, answer: PushResponse, now: int) -> None:
         if self.state is DispatcherState.APPEND:
@@ -359,6 +373,7 @@ class EntryDispatcher:
 
     def _fork(self, index: int, now: int) -> None:
         reason = f"entry {index} has our term but another chain: one of the two logs is damaged"
+        self._member.fork_found(f"{self.peer_id}: {reason}", now, self.peer_id)
         self._stand_back(DispatcherEvent.REFUSED, "fork", reason, now)
 
     def _diverged(self, answer: PushResponse, what: str, now: int) -> None:

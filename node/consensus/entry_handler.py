@@ -22,6 +22,7 @@ from node.protocol.entry import (
     unpack_record,
 )
 from node.protocol.messages import PushKind, PushRequest, PushResponse
+from node.store.faults import fault_at
 from node.store.log_store import StoreFull, TruncationRecord
 
 BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
@@ -107,7 +108,7 @@ class EntryHandler:
             to,
             PushResponse(
                 seq, verdict.code, epoch, member.term, member.verified_index, member.durable_index,
-                member.store.end_index, verdict.x_term, verdict.x_index,
+                member.store.end_index, verdict.x_term, verdict.x_index, member.faulty_from(),
             ),
         )  # fmt: skip
 
@@ -142,6 +143,8 @@ class EntryHandler:
         """Whether our entry at `prev_index` <= end is the leader's (R6, R7)."""
         member, store = self._member, self._member.store
         index = push.prev_index
+        if member.damaged_at(index):
+            return self._match_damaged(index, push, now)
         meta = store.meta(index)
         if meta is None:  # before our own first entry: committed long ago, and not here to compare
             return Verdict(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
@@ -157,6 +160,21 @@ class EntryHandler:
             return Verdict(ResponseCode.INCONSISTENT_STATE, meta.term, index)
         return OK
 
+    def _match_damaged(self, index: int, push: PushRequest, now: int) -> Verdict:
+        """Nobody can say that the two are equal before ours is repaired; sometimes one can say that they are not."""
+        member = self._member
+        lowest, highest = member.term_bounds(index)
+        if lowest <= push.prev_term <= highest:
+            return Verdict(BUSY)
+        if index <= member.committed_index:
+            text = f"entry {index} of term {push.prev_term} asked for, ours is of a term in {lowest}..{highest}"
+            self._refused(text, push, now)
+            return Verdict(REFUSED)
+        fault = fault_at(member.store.faults, index)
+        assert fault is not None
+        above = max(member.committed_index, member.verified_index) + 1
+        return Verdict(ResponseCode.INCONSISTENT_STATE, lowest, max(fault.first_index, above))
+
     def _conflict_at(self, index: int, term: int) -> Verdict:
         """Where our entries of the conflicting term begin; never at or below what is committed or verified (R6)."""
         member = self._member
@@ -169,8 +187,8 @@ class EntryHandler:
         member.alarm("order_refused", full, now, peer_id=push.leader_id)
 
     def _fork(self, index: int, push: PushRequest, now: int) -> None:
-        text = f"entry {index} has the term of {push.leader_id}'s but another chain; scrub both logs"
-        self._member.alarm("fork", text, now, peer_id=push.leader_id)
+        text = f"entry {index} has the term of {push.leader_id}'s but another chain; both logs are scrubbed"
+        self._member.fork_found(text, now, push.leader_id)
 
     # --- TRUNCATE -----------------------------------------------------------------------------------------------
     def _truncate(self, sender: str, push: PushRequest, now: int) -> Verdict:
@@ -178,10 +196,10 @@ class EntryHandler:
         cut = push.first_index
         if cut > store.end_index:
             return OK
-        meta = store.meta(cut)
-        ours = -1 if meta is None else meta.term
-        conflict = ours != push.prev_term if push.prev_term != -1 else ours < push.term
-        if meta is not None and not conflict:
+        ours, conflict = self._conflict(cut, push)
+        if conflict is None:
+            return Verdict(BUSY)
+        if not conflict:
             return OK
         if cut <= max(member.verified_index, member.committed_index):
             self._refused(f"TRUNCATE from {cut}", push, now)
@@ -201,6 +219,25 @@ class EntryHandler:
             "truncation", now, "warning", from_index=cut, to_index=store.end_index, leader=sender, term=push.term
         )
         return Verdict(BUSY)
+
+    def _conflict(self, cut: int, push: PushRequest) -> tuple[int, bool | None]:
+        """Our term at the cut, and whether the leader's log conflicts there (R5); None: damage hides which it is.
+
+        A cut through damage is right where even the highest term that the entry can have conflicts, and never where it
+        may be the leader's own: that entry may be committed, and counts in our votes.
+        """
+        if not self._member.damaged_at(cut):
+            meta = self._member.store.meta(cut)
+            if meta is None:
+                return -1, True
+            return meta.term, meta.term != push.prev_term if push.prev_term != -1 else meta.term < push.term
+        lowest, highest = self._member.term_bounds(cut)
+        if push.prev_term == -1:
+            sure = highest < push.term or lowest >= push.term
+            return highest, highest < push.term if sure else None
+        if not lowest <= push.prev_term <= highest:
+            return highest, True
+        return highest, False if lowest == highest else None
 
     # --- APPEND -------------------------------------------------------------------------------------------------
     def _append_in_order(self, sender: str, push: PushRequest, now: int) -> Verdict | None:
@@ -285,6 +322,9 @@ class EntryHandler:
             if entry.index != index:
                 raise EntryError(f"slab {slab.first_index}..{slab.last_index}: entry {entry.index} in place of {index}")
             chain = None if chain is None else chain_of(entry, chain)
+            offset += entry.size
+            if member.damaged_at(index):
+                continue  # the chain at the next intact entry speaks for it
             ours = store.meta(index)
             if ours is None or ours.term != entry.term:
                 return None, self._conflict_at(index, -1 if ours is None else ours.term)
@@ -292,7 +332,6 @@ class EntryHandler:
                 self._fork(index, push, now)
                 return None, Verdict(ResponseCode.INTERNAL_ERROR)
             member.verified_index = max(member.verified_index, index)
-            offset += entry.size
         return None, OK
 
 

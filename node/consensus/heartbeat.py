@@ -44,5 +44,5 @@ def _check_prefix(member: MemberState, beat: HeartBeatRequest, now: int) -> None
         return
     ours = member.chain_at(beat.commit_index)
     if ours is not None and ours != beat.commit_chain:
-        text = f"the prefix up to entry {beat.commit_index} differs from {beat.leader_id}'s; scrub both logs"
-        member.alarm("fork", text, now, peer_id=beat.leader_id)
+        text = f"the prefix up to entry {beat.commit_index} differs from {beat.leader_id}'s; both logs are scrubbed"
+        member.fork_found(text, now, beat.leader_id)

@@ -143,7 +143,7 @@ class LeaderElector:
         self._reform_turn = not self._reform_turn or not voter
         reform = self._reform_turn and self._membership.may_reform()
         # A full disk leaves the others the first try: what this member leads, it could not write.
-        able = member.may_lead and member.truncating_from is None and not member.disk_full
+        able = member.may_lead() and member.truncating_from is None and not member.disk_full
         if not able or not (reform or voter):
             if member.role is Role.FOLLOWER:
                 member.change_role(RoleEvent.CAMPAIGN, now, "the leader is silent")
@@ -244,7 +244,6 @@ class LeaderElector:
         if vote.ledger_end_term == store.end_term and vote.ledger_end_index < store.end_index:
             return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
         may_vote = self._membership.may_reform() if vote.reform else member.voter_state is VoterState.VOTER
-        may_vote = may_vote and member.may_vote
         if vote.pre:
             return self._judge_pre(vote, may_vote, now)
         return self._judge_real(vote, may_vote, now)

@@ -313,7 +313,8 @@ class Leadership:
         if not dispatcher.connected:
             return ResponseCode.NETWORK_ERROR
         view = self._membership.peers[peer_id]
-        if view.voter_state is not VoterState.VOTER or dispatcher.state in STANDING_BACK:
+        damaged = dispatcher.faulty_from >= 0
+        if view.voter_state is not VoterState.VOTER or dispatcher.state in STANDING_BACK or damaged:
             return ResponseCode.ILLEGAL_MEMBER_STATE
         behind = self._member.store.end_index - dispatcher.match_index
         if dispatcher.state is not DispatcherState.APPEND or behind >= self._member.config.max_transfer_wait_index:

@@ -160,7 +160,7 @@ def judge_take_leadership(member: MemberState, sender: str, request: TransferReq
         return ResponseCode.INCONSISTENT_LEADER
     if ticket is None or request.transferee_id != member.self_id or ticket.transferee_id != member.self_id:
         return ResponseCode.UNEXPECTED_ARGUMENT
-    able = member.may_lead and member.truncating_from is None
+    able = member.may_lead() and member.truncating_from is None
     if member.voter_state is not VoterState.VOTER or not able:
         return ResponseCode.ILLEGAL_MEMBER_STATE
     if member.store.end_index < request.take_leadership_index or member.disk_full:

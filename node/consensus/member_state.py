@@ -19,7 +19,8 @@ from node.consensus.effects import Effects, Event, Send
 from node.consensus.status import AlarmStatus
 from node.protocol.codes import FlushMode, Role, VoterState
 from node.protocol.messages import Message
-from node.store.log_store import LogStore
+from node.store.faults import fault_at
+from node.store.log_store import LogStore, StoreCorrupt
 
 
 class RoleEvent(StrEnum):
@@ -95,9 +96,6 @@ class MemberState:
         self.truncating_from: int | None = None
         self.unsynced = UnsyncedBytes()
         self.disk_full = False
-        # A damaged log (S6): with faults in the middle a member may vote but not lead, with an unknown end neither.
-        self.may_vote = True
-        self.may_lead = True
         self.alarms: dict[tuple[str, str | None], AlarmStatus] = {}
         self._seq = 0
         if store.end_term > self.hard.term:
@@ -167,7 +165,8 @@ class MemberState:
     # --- the log ------------------------------------------------------------------------------------------------
     def own_watermark(self) -> int:
         """What this member itself contributes to a quorum as leader (R3)."""
-        return self.durable_index if self.config.flush is FlushMode.SYNC else self.store.end_index
+        mark = self.durable_index if self.config.flush is FlushMode.SYNC else self.store.end_index
+        return min(mark, self.sound_through())
 
     def advance_commit(self, index: int) -> bool:
         """Moves the committed index up, never down; True if it moved."""
@@ -181,8 +180,52 @@ class MemberState:
 
     def chain_at(self, index: int) -> int | None:
         """The chain at `index`, None where it is not known."""
-        meta = self.store.meta(index)
+        try:
+            meta = self.store.meta(index)
+        except StoreCorrupt as error:
+            self.note_damage(error)
+            return None
         return None if meta is None else meta.chain
+
+    # --- damage (S6): everything follows from `store.faults` ------------------------------------------------------
+    def may_lead(self) -> bool:
+        """Who cannot serve its whole log neither campaigns nor leads; it may vote, because its end is known."""
+        return not self.store.faults
+
+    def faulty_from(self) -> int:
+        """The lowest damaged entry, -1 where the log is sound as far as is known."""
+        faults = self.store.faults
+        return faults[0].first_index if faults else -1
+
+    def sound_through(self) -> int:
+        """Up to here nothing is known to be damaged."""
+        faults = self.store.faults
+        return faults[0].first_index - 1 if faults else self.store.end_index
+
+    def note_damage(self, error: StoreCorrupt) -> None:
+        """A look-up met damage that nobody knew of. Raises the error again where it names no entries."""
+        if not error.faults:
+            raise error
+        self.store.note_faults(error.faults)
+
+    def damaged_at(self, index: int) -> bool:
+        """Whether our own entry at `index` is known to be damaged, so that it cannot be compared with anybody's."""
+        if not self.store.faults:
+            return False
+        try:
+            self.store.meta(index)
+        except StoreCorrupt:
+            return True
+        return False
+
+    def term_bounds(self, index: int) -> tuple[int, int]:
+        """Between which terms that of a damaged entry must lie: terms never go down along a log."""
+        store = self.store
+        fault = fault_at(store.faults, index)
+        assert fault is not None, f"entry {index} is not damaged"
+        before = store.meta(fault.first_index - 1)
+        after = store.meta(min(fault.last_index + 1, store.end_index))
+        return -1 if before is None else before.term, store.end_term if after is None else after.term
 
     # --- what leaves --------------------------------------------------------------------------------------------
     def next_seq(self) -> int:
@@ -212,6 +255,12 @@ class MemberState:
         """The reason is gone."""
         if self.alarms.pop((code, peer_id), None) is not None:
             self.event("alarm_cleared", now, code=code, peer=peer_id)
+
+    def fork_found(self, text: str, now: int, peer_id: str) -> None:
+        """Equal index and term, another chain (R7): whose log is damaged shows by its own CRCs, so it is scrubbed."""
+        if ("fork", peer_id) not in self.alarms:
+            self.effects.scrub_wanted = True
+        self.alarm("fork", text, now, peer_id=peer_id)
 
     def two_leaders(self, other: str, now: int) -> None:
         """Impossible by E1 and E2; if it ever happens, nobody should have to guess."""

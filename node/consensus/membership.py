@@ -213,11 +213,16 @@ class Membership:
             return
         if self._target_of != (member.term, member.leader_id):
             return
-        if min(member.verified_index, member.durable_index) >= self.target_index:
+        if self._held_through() >= self.target_index:
             floor = max(member.hard.vote_floor, member.term)
             reason = f"durable up to the target {self.target_index}"
             self._become(VoterState.VOTER, reason, now, vote_floor=floor)
             self.target_index = self._target_of = None
+
+    def _held_through(self) -> int:
+        """What this member holds of its leader's log: matched, durable, and without damage."""
+        member = self._member
+        return min(member.verified_index, member.durable_index, member.sound_through())
 
     def next_deadline(self) -> int | None:
         member = self._member

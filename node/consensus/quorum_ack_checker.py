@@ -12,13 +12,16 @@ from collections.abc import Iterable
 from node.protocol.codes import FlushMode
 
 
-def watermark(verified_index: int, durable_index: int, flush: FlushMode) -> int:
+def watermark(verified_index: int, durable_index: int, flush: FlushMode, faulty_from: int = -1) -> int:
     """How far one answer proves that a member holds the leader's log, as safely as the group promises (SAFETY R2).
+
+    From `faulty_from` on (-1: nowhere) it holds nothing that counts, whatever is intact behind (S6).
 
     Only within one answer: a later `verified` must never meet an earlier `durable`, because a truncation between the
     two may have replaced what was durable.
     """
-    return min(verified_index, durable_index) if flush is FlushMode.SYNC else verified_index
+    mark = min(verified_index, durable_index) if flush is FlushMode.SYNC else verified_index
+    return mark if faulty_from < 0 else min(mark, faulty_from - 1)
 
 
 def quorum_value(values: Iterable[int]) -> int:

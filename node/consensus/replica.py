@@ -21,19 +21,22 @@ from node.consensus.api import (
     TransferOutcome,
 )
 from node.consensus.closures import Closure
-from node.consensus.effects import Effects, ReadSlab
+from node.consensus.disk_reports import DiskReports
+from node.consensus.effects import Effects
 from node.consensus.entry_handler import EntryHandler
 from node.consensus.heartbeat import handle_heartbeat
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership import Leadership
 from node.consensus.leadership_transfer import LeadershipTransfer, judge_take_leadership
+from node.consensus.log_repair import LogRepair
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
 from node.consensus.reads import FollowerReads
 from node.consensus.status import ReplicaStatus
 from node.protocol.codes import ResponseCode, Role
-from node.protocol.entry import Slab
 from node.protocol.messages import (
+    FetchRequest,
+    FetchResponse,
     HeartBeatRequest,
     HeartBeatResponse,
     Hello,
@@ -47,7 +50,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from node.store.log_store import LogStore
+from node.store.log_store import LogStore, StoreCorrupt
 
 __all__ = [
     "Appended",
@@ -62,7 +65,7 @@ __all__ = [
 ]
 
 
-class Replica:
+class Replica(DiskReports):
     """See the module's docstring."""
 
     def __init__(self, config: ReplicaConfig, store: LogStore, rng: Randomness, now: int) -> None:
@@ -74,6 +77,7 @@ class Replica:
         self.handler = EntryHandler(self.member)
         self.transfers = LeadershipTransfer(self.member)
         self.follower_reads = FollowerReads(self.member)
+        self.repair = LogRepair(self.member, self.membership)
         self.leadership: Leadership | None = None
         self.elector.ticket_is_ours = self.transfers.ticket_is_ours
         self.member.on_abdicate = self._abdicated
@@ -82,6 +86,7 @@ class Replica:
         self._left_over_full_disk = False
         self._gave_others_a_try = False
         self._stopped = False
+        self._watch_damage(now)
 
     # --- plain reads --------------------------------------------------------------------------------------------
     @property
@@ -133,6 +138,13 @@ class Replica:
     # --- messages -----------------------------------------------------------------------------------------------
     def receive(self, sender: str, message: Message, now: int) -> None:
         """A message of a peer: a request, or the answer to one of ours."""
+        try:
+            self._take(sender, message, now)
+        except StoreCorrupt as error:
+            self.member.note_damage(error)  # the sender asks again, and what is known to be damaged has its rules
+        self._settle(now)
+
+    def _take(self, sender: str, message: Message, now: int) -> None:
         match message:
             case PushResponse():
                 if self.leadership is not None and sender in self.leadership.dispatchers:
@@ -163,7 +175,10 @@ class Replica:
             case ReadIndexResponse():
                 if not self.membership.handle_target(sender, message, now):
                     self.follower_reads.handle_answer(sender, message)
-        self._settle(now)
+            case FetchRequest():
+                self.repair.handle_request(sender, message)
+            case FetchResponse():
+                self.repair.handle_answer(sender, message, now)
 
     def _leader_spoke(self, sender: str, now: int) -> None:
         member = self.member
@@ -173,14 +188,15 @@ class Replica:
             self.follower_reads.progress()
 
     def _settle(self, now: int) -> None:
-        """What may follow from any step: a transfer's next one, a finished joining, a full disk that was just met."""
+        """What may follow from any step: damage, a transfer's next one, a finished joining, a full disk just met."""
+        self._watch_damage(now)
         self.membership.progress(now)
         self._leave_a_full_disk(now)
         transferee = self.transfers.transferee_id
         if transferee is None:
             return
         if self.leadership is not None and transferee in self.leadership.dispatchers:
-            if self.transfers.step(self.leadership.dispatchers[transferee].match_index, now):
+            if self.transfers.step(self.leadership.dispatchers[transferee].sound_match_index, now):
                 self.leadership.reads.lease_void = True  # E7
         else:
             self.transfers.leader_known(now)
@@ -284,55 +300,19 @@ class Replica:
         peer.connected = True
         if self.leadership is not None:
             end_index = peer.hello.end_index if peer.hello is not None else self.store.end_index
-            self.leadership.dispatchers[peer_id].connected_now(end_index, now)
+            self._unless_damaged(lambda leadership: leadership.dispatchers[peer_id].connected_now(end_index, now))
+        self.repair.peer_connected(peer_id, now)
         self._settle(now)
 
     def peer_lost(self, peer_id: str, now: int) -> None:
         """Either connection of that peer closed."""
         self.membership.peers[peer_id].connected = False
+        self.repair.peer_lost(peer_id, now)
         if self.leadership is not None:
             self.leadership.dispatchers[peer_id].lost_now()
             self.transfers.transferee_lost(peer_id, now)
         elif self.member.leader_id == peer_id:
             self.elector.leader_lost(now)
-
-    def flushed(self, log_epoch: int, end_index: int, now: int) -> None:
-        """Everything up to `end_index` is durable; `log_epoch` is the one in which that sync began (R8)."""
-        member = self.member
-        if log_epoch != member.log_epoch or end_index <= member.durable_index:
-            return
-        member.durable_index = min(end_index, self.store.end_index)
-        member.unsynced.durable(member.durable_index)
-        if self.leadership is not None:
-            self.leadership.advance_commit(now)
-        else:
-            self.handler.durable_moved()
-        self._settle(now)
-
-    def truncated(self, log_epoch: int, cut_index: int, now: int) -> None:
-        """The archive and the cut are durable (S4)."""
-        member = self.member
-        if member.truncating_from is None or log_epoch != member.log_epoch:
-            return
-        member.truncating_from = None
-        # A sync that ended meanwhile was ignored (R8); the store knows what it made durable below the cut.
-        member.durable_index = min(self.store.durable_index, cut_index - 1)
-        member.unsynced.cut(cut_index)
-        member.unsynced.durable(member.durable_index)
-        member.effects.sync_wanted |= member.durable_index < self.store.end_index
-        self.handler.truncated()
-        member.event("truncated", now, end_index=self.store.end_index)
-
-    def truncate_failed(self, log_epoch: int, now: int) -> None:
-        """The archive could not be written: nothing was cut, the leader will ask again (S4)."""
-        if self.member.truncating_from is not None and log_epoch == self.member.log_epoch:
-            self.member.truncating_from = None
-            self.disk_full(True, now)
-
-    def slab_read(self, request: ReadSlab, slab: Slab | None, now: int) -> None:
-        """The outcome of `effects.reads`."""
-        if self.leadership is not None and request.peer_id in self.leadership.dispatchers:
-            self.leadership.dispatchers[request.peer_id].slab_read(request, slab, now)
 
     def disk_full(self, full: bool, now: int) -> None:
         """No space, or space again: heartbeats and reads go on, and another leads if it can (S8)."""
@@ -366,23 +346,14 @@ class Replica:
         elif begun and self.transfers.transferee_id is None:
             self.transfer(None, now, on_done=lambda _outcome: None)
 
-    def log_damaged(self, text: str, now: int, *, end_known: bool) -> None:
-        """The store found damage (S6): no leading from now on, and no vote either where the log's end is unknown."""
-        member = self.member
-        member.may_lead = False
-        member.may_vote = member.may_vote and end_known
-        member.alarm("log_damaged", text, now)
-        if self.leadership is not None:
-            member.change_role(RoleEvent.DEPOSED, now, "the log is damaged")
-
     # --- time ---------------------------------------------------------------------------------------------------
     def tick(self, now: int) -> None:
         """Time passes."""
         if self._stopped:
             return
         self.elector.tick(now)
-        if self.leadership is not None:
-            self.leadership.tick(now)
+        self._unless_damaged(lambda leadership: leadership.tick(now))
+        self.repair.tick(now)
         self.transfers.tick(now)
         self.membership.tick(now)
         self.follower_reads.tick(now)
@@ -406,6 +377,7 @@ class Replica:
             self.transfers.next_deadline(),
             self.membership.next_deadline(),
             self.follower_reads.next_deadline(),
+            self.repair.next_deadline(),
         ]
         if self.leadership is not None:
             times.append(self.leadership.next_deadline())

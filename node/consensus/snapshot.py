@@ -11,6 +11,7 @@ from node.consensus.quorum_ack_checker import quorum_value
 from node.consensus.status import (
     ClosuresStatus,
     DispatcherStatus,
+    FaultStatus,
     LogStatus,
     PeerStatus,
     ReplicaStatus,
@@ -66,6 +67,8 @@ def take(replica: Replica, now: int) -> ReplicaStatus:
         reads_pending=len(replica.follower_reads) + (len(leadership.reads) if leadership is not None else 0),
         leader_ready=ready and not member.disk_full,
         quorum_contact_ms=contact_ms,
+        faults=tuple(FaultStatus(one.first_index, one.last_index, one.kind, one.detail) for one in store.faults),
+        repair=replica.repair.status(),
     )
 
 
@@ -147,6 +150,7 @@ def _peer_watermarks(replica: Replica, leadership: Leadership, now: int) -> list
                 lag_bytes=_lag_bytes(replica, match) if known else None,
                 lag_ms=_lag_ms(leadership, match, end, now) if known else None,
                 last_ack_ms=None if one.last_ack_at is None else (now - one.last_ack_at) // MS,
+                faulty_from_index=None if one.faulty_from < 0 else one.faulty_from,
             )
         )
     return found

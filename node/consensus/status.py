@@ -40,6 +40,30 @@ class AlarmStatus:
 
 
 @dataclass(slots=True, frozen=True)
+class FaultStatus:
+    """Damaged entries; both ends inclusive."""
+
+    first_index: int
+    last_index: int
+    kind: str
+    detail: str
+
+
+@dataclass(slots=True, frozen=True)
+class RepairStatus:
+    """What is being fetched for which damaged entries (None: nothing now), and what was repaired since the start."""
+
+    running: bool
+    first_index: int | None
+    last_index: int | None
+    next_index: int | None
+    peer_id: str | None
+    repaired_faults: int
+    repaired_entries: int
+    hopeless: int  # faults that no member of the group can repair
+
+
+@dataclass(slots=True, frozen=True)
 class PeerStatus:
     """A member of the group as this one sees it (itself included)."""
 
@@ -66,6 +90,7 @@ class WatermarkStatus:
     lag_bytes: int | None
     lag_ms: int | None
     last_ack_ms: int | None
+    faulty_from_index: int | None = None  # its lowest damaged entry: nothing counts from there on
 
 
 @dataclass(slots=True, frozen=True)
@@ -182,3 +207,6 @@ class ReplicaStatus:
     # Whether this leader can commit now: its own entry is committed and a quorum answered within an election time-out.
     leader_ready: bool
     quorum_contact_ms: int | None
+    # Damage in this member's own log (SAFETY S6).
+    faults: tuple[FaultStatus, ...]
+    repair: RepairStatus

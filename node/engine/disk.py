@@ -35,7 +35,7 @@ class Disk:
         log_epoch: Callable[[], int],
         flushed: Callable[[int, int], None],
         truncated: Callable[[TruncateLog, bool], None],
-        damaged: Callable[[str], None],
+        damaged: Callable[[StoreCorrupt], None],
         fail: Callable[[str], None],
     ) -> None:
         self._store, self._flush = store, flush
@@ -131,7 +131,7 @@ class Disk:
             elif isinstance(error, StoreIOError):
                 self._fail(f"reading at index {first_index} failed: {error}")
             elif isinstance(error, StoreCorrupt):
-                self._damaged(str(error))
+                self._damaged(error)
                 done(None, str(error))
             elif isinstance(error, KeyError):
                 done(None, str(error))

@@ -35,7 +35,7 @@ from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCo
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.protocol.peers import split_address
-from node.store.log_store import LogStore
+from node.store.log_store import LogStore, StoreCorrupt
 from node.transport.connection import Connection
 from node.transport.remoting import FLAG_RESPONSE, Frame
 from node.transport.tls import client_context, server_context
@@ -245,9 +245,12 @@ class Engine:
         self._guarded(lambda: self.replica.slab_read(request, slab, now_ns()))
         self._schedule()
 
-    def _damaged(self, text: str) -> None:
+    def _damaged(self, error: StoreCorrupt) -> None:
         """Bytes that were durable cannot be read as they were written (S6): others lead, and serve that range."""
-        self._guarded(lambda: self.replica.log_damaged(text, now_ns(), end_known=True))
+        if not error.faults:  # nobody can say which entries are sound
+            self.fail(f"the log is damaged: {error}")
+            return
+        self._guarded(lambda: self.replica.log_damaged(error.faults, now_ns()))
         self._schedule()
 
     def _try_space(self) -> None:

@@ -27,6 +27,7 @@ class RequestCode(IntEnum):
     FAST_APPEND = 52004
     FAST_READ = 52005
     READ_INDEX = 52006
+    FETCH = 52007
     USER_DEFINE_REQUEST = 59999
 
 

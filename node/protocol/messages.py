@@ -140,6 +140,8 @@ class PushResponse:
     end_index: int
     x_term: int = -1
     x_index: int = -1
+    # The lowest entry whose bytes are damaged here (S6), -1: none. From there on nothing counts towards a quorum.
+    faulty_from: int = -1
 
 
 @dataclass(slots=True, frozen=True)
@@ -178,6 +180,28 @@ class ReadIndexResponse:
     end_index: int = -1
 
 
+@dataclass(slots=True, frozen=True)
+class FetchRequest:
+    """A member whose log is damaged asks any peer, leader or not, for entries (SAFETY S6); both ends inclusive."""
+
+    seq: int
+    first_index: int
+    last_index: int
+    max_bytes: int
+
+
+@dataclass(slots=True, frozen=True)
+class FetchResponse:
+    """SUCCESS: `slab` begins at the first index asked for, and may end before the last. Otherwise why it cannot help:
+    INDEX_OUT_OF_RANGE (its log ends before), INDEX_LESS_THAN_LOCAL_BEGIN (begins behind), DISK_ERROR (damaged there as
+    well), PUSH_REQUEST_IS_FULL (busy, ask again). `end_index`: where its log ends."""
+
+    seq: int
+    code: ResponseCode
+    end_index: int
+    slab: Slab | None = None
+
+
 Message = (
     Hello
     | VoteRequest
@@ -190,4 +214,6 @@ Message = (
     | TransferResponse
     | ReadIndexRequest
     | ReadIndexResponse
+    | FetchRequest
+    | FetchResponse
 )

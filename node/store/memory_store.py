@@ -328,6 +328,11 @@ class MemoryStore(LogStore):
             self._cut(self.durable_index + 1)
         self.committed_index = self.applied_index = self.recovered_commit_index
 
+    def written(self, index: int) -> EntryMeta:
+        """Term and chain of what was written at `index`, whatever rotted since."""
+        record = self._records[index - self.begin_index]
+        return EntryMeta(index, record.term, record.chain)
+
     def seals(self) -> list[Seal]:
         """The seal of every entry, in order."""
         chain = self.base.chain or 0

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from node.consensus.api import MS, ReplicaConfig, Timing
-from node.consensus.effects import Effects, Event, ReadSlab, TruncateLog
+from node.consensus.effects import Effects, Event, FetchLog, MendLog, ReadSlab, TruncateLog
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, VoterState
+from node.protocol.entry import SLAB_BYTES_MAX, EntryError, Slab
 from node.protocol.messages import Hello, Message
-from node.store.log_store import HardState, StoreFull, SyncTicket
+from node.store.log_store import HardState, Mended, StoreCorrupt, StoreFull, SyncTicket
 from node.store.memory_store import MemoryStore
 
 
@@ -40,7 +41,9 @@ class SimNode:
         self.sync: tuple[int, SyncTicket] | None = None
         self.sync_wanted = False
         self.cut: TruncateLog | None = None
-        self.reads: list[ReadSlab] = []
+        self.reads: list[ReadSlab | FetchLog] = []
+        self.mend: MendLog | None = None
+        self.scrub_wanted = False
         self.connected: set[str] = set()
 
 
@@ -90,6 +93,11 @@ class Cluster:
             assert node.cut is None, "one truncation at a time"
             node.cut = effects.truncate
         node.reads.extend(effects.reads)
+        node.reads.extend(effects.fetches)
+        if effects.mend is not None:
+            assert node.mend is None, "one mend at a time"
+            node.mend = effects.mend
+        node.scrub_wanted |= effects.scrub_wanted
         node.sync_wanted |= effects.sync_wanted
         for event in effects.events:
             self.on_event(node_id, event)
@@ -176,13 +184,45 @@ class Cluster:
         node = self.nodes[node_id]
         reads, node.reads = node.reads, []
         for request in reads:
+            slab: Slab | None = None
             try:
                 slab = node.store.read_slab(request.first_index, request.max_bytes)
             except KeyError:
-                slab = None
-            node.replica.slab_read(request, slab, self.now)
+                pass
+            except StoreCorrupt as error:
+                node.replica.log_damaged(error.faults, self.now)
+            if isinstance(request, ReadSlab):
+                node.replica.slab_read(request, slab, self.now)
+            else:
+                node.replica.fetched(request, slab, self.now)
         if reads:
             self.carry_out(node_id)
+
+    def finish_mend(self, node_id: str) -> None:
+        node = self.nodes[node_id]
+        if node.mend is not None:
+            order, node.mend = node.mend, None
+            result: Mended | None = None
+            text = ""
+            try:
+                result = node.store.mend(order.slab)
+            except (StoreFull, EntryError) as error:
+                text = str(error)
+            node.replica.mended(order.log_epoch, result, text, self.now)
+            self.carry_out(node_id)
+
+    def scrub(self, node_id: str) -> None:
+        """The whole log is read once."""
+        node = self.nodes[node_id]
+        node.scrub_wanted = False
+        index = node.store.begin_index
+        while index <= node.store.end_index:
+            step = node.store.scrub(index, SLAB_BYTES_MAX)
+            index = step.next_index
+            if step.faults:
+                node.replica.log_damaged(step.faults, self.now)
+        node.replica.scrubbed(self.now)
+        self.carry_out(node_id)
 
     def settle_disks(self, node_id: str) -> None:
         """Everything the disk was asked for is done."""
@@ -193,6 +233,9 @@ class Cluster:
             self.start_sync(node_id)
             self.finish_sync(node_id)
             self.finish_reads(node_id)
+            self.finish_mend(node_id)
+            if self.nodes[node_id].scrub_wanted:
+                self.scrub(node_id)
 
     def tick(self, node_id: str) -> None:
         if self.nodes[node_id].up:

@@ -54,8 +54,8 @@ class Invariants:
         assert committed <= store.end_index, f"{node_id}: committed {committed} > end {store.end_index}"
         assert replica.member.durable_index <= store.end_index
         for index in range(self._seen[node_id] + 1, committed + 1):
-            meta = store.meta(index)
-            assert meta is not None and meta.chain is not None
+            meta = store.written(index)
+            assert meta.chain is not None
             entry = (meta.term, meta.chain)
             assert self.committed.setdefault(index, entry) == entry, f"{node_id}: committed entry {index} differs"
         self._seen[node_id] = max(self._seen[node_id], committed)
@@ -74,13 +74,16 @@ class Invariants:
             assert known is not None, f"{node_id} leads without committed entry {self.committed_index}"
             assert (known.term, known.chain) == self.committed[self.committed_index]
         assert node.replica.leadership is not None
+        assert not node.store.faults, f"{node_id} leads with a damaged log"
         for peer_id, dispatcher in node.replica.leadership.dispatchers.items():
             mark = dispatcher.watermark_index
             peer = cluster.nodes[peer_id]
             if mark >= 0 and peer.up and peer_id in node.connected and peer.replica.term == node.replica.term:
                 if cluster.flush is FlushMode.SYNC:
                     assert peer.store.durable_index >= mark, f"{node_id} counts {peer_id} up to {mark}"
-                assert peer.store.meta(mark) == node.store.meta(mark), f"{peer_id} differs at its watermark {mark}"
+                assert peer.store.written(mark) == node.store.written(mark), (
+                    f"{peer_id} differs at its watermark {mark}"
+                )
 
     def finish(self) -> None:
         """Nothing acknowledged is lost, every proposal has its one outcome."""

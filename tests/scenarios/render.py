@@ -6,6 +6,8 @@ from node.consensus.effects import Event
 from node.consensus.status import DispatcherStatus
 from node.protocol.entry import Magic
 from node.protocol.messages import (
+    FetchRequest,
+    FetchResponse,
     HeartBeatRequest,
     HeartBeatResponse,
     Hello,
@@ -18,6 +20,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
+from node.store.faults import fault_at, in_words
 from tests.scenarios.cluster import Cluster, Packet
 
 
@@ -40,7 +43,8 @@ def message_line(packet: Packet) -> str:
         case PushResponse():
             marks = f"verified {message.verified_index}, durable {message.durable_index}, end {message.end_index}"
             x = f", x {message.x_index}/{message.x_term}" if message.x_term >= 0 else ""
-            text = f"PUSH answer {message.code.name}, term {message.term}: {marks}{x}"
+            faulty = f", damaged from {message.faulty_from}" if message.faulty_from >= 0 else ""
+            text = f"PUSH answer {message.code.name}, term {message.term}: {marks}{x}{faulty}"
         case Hello():
             text = f"HELLO{' answer' if message.answer else ''} {message.voter_state}, end {message.end_index}"
         case TransferRequest():
@@ -49,6 +53,12 @@ def message_line(packet: Packet) -> str:
             text = f"LEADERSHIP_TRANSFER answer {message.code.name}"
         case ReadIndexResponse():
             text = f"READ_INDEX answer {message.code.name}, index {message.read_index}"
+        case FetchRequest():
+            text = f"FETCH {message.first_index}..{message.last_index}"
+        case FetchResponse():
+            got = message.slab
+            what = f": {got.first_index}..{got.last_index}" if got is not None else ""
+            text = f"FETCH answer {message.code.name}{what}"
         case _:
             text = f"READ_INDEX term {message.term}"
     return f"{packet.sender}->{packet.to} {text}"
@@ -84,6 +94,8 @@ def event_line(node_id: str, event: Event) -> str | None:
             return f"{node_id} cuts {detail['from_index']}..{detail['to_index']} on the order of {detail['leader']}"
         case "truncated":
             return f"{node_id} has cut; its log ends at {detail['end_index']}"
+        case "repair":
+            return f"{node_id} repaired {detail['first_index']}..{detail['last_index']} from {detail['peer']}"
         case "peer_moved_backwards":
             return f"{node_id} notices that {detail['peer']} moved backwards: {detail['text']}"
         case _:
@@ -97,10 +109,11 @@ def status_line(cluster: Cluster, node_id: str) -> str:
     status = node.replica.status(cluster.now)
     log = status.log
     marks = f"durable {log.durable_index}, committed {log.committed_index}"
+    damage = f", damaged {in_words(node.store.faults)}" if status.faults else ""
     alarms = "".join(f", alarm {alarm.code}" for alarm in status.alarms)
     return (
         f"{node_id} {status.role} term {status.term}, leader {status.leader_id}, {status.voter_state}, "
-        f"log {log.begin_index}..{log.end_index}, {marks}{alarms}"
+        f"log {log.begin_index}..{log.end_index}, {marks}{damage}{alarms}"
     )
 
 
@@ -110,6 +123,9 @@ def log_line(cluster: Cluster, node_id: str) -> str:
     committed = node.replica.committed_index if node.up else -1
     parts = []
     for index in range(node.store.begin_index, node.store.end_index + 1):
+        if fault_at(node.store.faults, index) is not None:
+            parts.append(f"{index}:damaged")
+            continue
         entry = node.store.get(index)
         assert entry is not None
         body = "noop" if entry.magic == Magic.NOOP else entry.body.decode()

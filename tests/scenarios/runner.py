@@ -20,6 +20,7 @@ what happened into the files instead. The safety invariants are checked after ev
     order n2 TRUNCATE from=n1 term=2 cut=3 [prev_term=2] [epoch=9] | order n2 COMMIT from=n1 term=2 commit=9
     vote n2 from=n1 term=9 end=5/3 [pre]
     full n0 on|off
+    rot n1 3..5 [known] / scrub n1      bytes rot, unnoticed or known when it opens / n1 reads its whole log
     status [n0] / log [n0] / dispatchers n0 / closures n0 / watermarks n0
 """
 
@@ -238,6 +239,18 @@ class Scenario:
         node.store.full = state == "on"
         node.replica.disk_full(state == "on", self.cluster.now)
         self.cluster.carry_out(node_id)
+
+    def do_rot(self, command: Command) -> None:
+        node_id, span, *how = command.words
+        first, _, last = span.partition("..")
+        node = self.cluster.nodes[node_id]
+        node.store.rot(int(first), int(last or first), known="known" in how)
+        if node.up and "known" in how:
+            node.replica.log_damaged(node.store.faults, self.cluster.now)
+            self.cluster.carry_out(node_id)
+
+    def do_scrub(self, command: Command) -> None:
+        self.cluster.scrub(command.words[0])
 
     # --- faults and time ----------------------------------------------------------------------------------------
     def do_crash(self, command: Command) -> None:

@@ -11,6 +11,7 @@ from node.consensus.leader_elector import ParseResult, parse_votes
 from node.consensus.member_state import ROLE_TRANSITIONS, RoleEvent
 from node.protocol.codes import Role, VoteResult, VoterState
 from node.protocol.messages import PushKind, TransferTicket, VoteRequest, VoteResponse
+from node.store.log_store import Fault
 from tests.scenarios.cluster import Cluster
 from tests.unit.core_kit import NOW, Solo, member_of, store_of
 
@@ -109,14 +110,20 @@ def test_e1_a_log_of_a_term_that_never_became_durable_raises_term_and_floor() ->
     assert ask(solo, term=6, end=(1, 6)) is AV
 
 
-@pytest.mark.parametrize(("end_known", "result"), [(True, NR), (False, U)])
-def test_s6_a_damaged_log_does_not_lead_and_without_a_known_end_does_not_vote(end_known: bool, result: V) -> None:
+def test_s6_a_damaged_log_votes_but_neither_leads_nor_campaigns() -> None:
     solo = Solo(store_of([1, 2], term=4))
     solo.lead()
-    solo.replica.log_damaged("entry 0 is damaged", solo.now, end_known=end_known)
+    solo.replica.log_damaged([Fault(0, 0, "crc_invalid")], solo.now)
     assert solo.replica.role is Role.CANDIDATE
-    assert ask(solo, term=6, end=(9, 9)) is result
+    assert ask(solo, term=6, end=(9, 9)) is NR and ask(solo, term=6, end=(9, 9)) is A
     assert not [m for _to, m in solo.tick(2000) if isinstance(m, VoteRequest)]
+
+
+def test_s6_a_damaged_log_grants_nothing_to_a_shorter_one() -> None:
+    solo = Solo(store_of([1, 2, 2], term=4))
+    solo.store.rot(1, 2)
+    solo.replica.log_damaged([Fault(1, 2, "crc_invalid")], solo.now)
+    assert ask(solo, term=6, end=(1, 2)) is V.REJECT_SMALL_LEDGER_END_INDEX
 
 
 @pytest.mark.parametrize("state", [VoterState.FORMING, VoterState.REJOINING])

@@ -1,0 +1,351 @@
+"""A damaged log heals from its peers, with or without a leader; and heals theirs (SAFETY S6, R7).
+
+Theory (FAST '18, "Protocol-Aware Recovery for Consensus-Based Storage"). A member whose bytes rotted still knows where
+its log ends, so it may vote: whoever it elects holds at least as much as it once acknowledged. What it may not do is
+lead, or count, or serve what it cannot read. An entry of *any* peer is as good as our own, if its chain links the
+intact entries on both sides; the store proves that, this part only finds somebody who has it. So every member can be
+damaged, each somewhere else, and the group heals before it elects.
+
+Nothing is ever dropped here. An entry that nobody can give is reported; it goes only where a leader, elected by voters
+that never held it, cuts it as any other conflict (R5), or where a person says so.
+
+Invariants: one fetch or one mend is under way at a time; of what a peer sends only the next entries of the fault asked
+for are taken; a peer never serves what is damaged in its own log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from node.consensus.api import MS, SECOND
+from node.consensus.effects import FetchLog, MendLog
+from node.consensus.member_state import MemberState
+from node.consensus.membership import Membership
+from node.consensus.status import RepairStatus
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import SLAB_BYTES_MAX, Slab
+from node.protocol.messages import FetchRequest, FetchResponse
+from node.store.faults import fault_at, in_words
+from node.store.log_store import Fault, Mended
+from node.store.slab_pieces import cut_slab
+
+BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
+BACKOFF_MIN_NS = 200 * MS
+BACKOFF_MAX_NS = 30 * SECOND
+# Answers after which asking that peer again at once makes no sense.
+CANNOT_HELP = frozenset(
+    {ResponseCode.INDEX_OUT_OF_RANGE, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ResponseCode.DISK_ERROR}
+)
+IN_WORDS = {
+    ResponseCode.INDEX_OUT_OF_RANGE: "its log ends before",
+    ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN: "its log begins behind",
+    ResponseCode.DISK_ERROR: "damaged there as well",
+}
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The repair of one fault: from whom, how far, and who could not help."""
+
+    fault: Fault
+    began_at: int
+    next_index: int
+    retry_at: int
+    backoff_ns: int = BACKOFF_MIN_NS
+    peer_id: str | None = None
+    cannot: dict[str, str] = field(default_factory=dict)  # peer -> why it cannot help
+    failed: set[str] = field(default_factory=set)  # did not answer, or was busy: later again
+    givers: list[str] = field(default_factory=list)  # whose entries make up what is mended so far
+    vain_rounds: int = 0  # how often in a row every member of the group was asked, and none could
+
+    @property
+    def hopeless(self) -> bool:
+        """Twice in a row: after the first time a leader may be just about to cut what nobody has."""
+        return self.vain_rounds >= 2
+
+    def restart(self) -> None:
+        """From the fault's first entry on."""
+        self.next_index, self.givers = self.fault.first_index, []
+
+
+class LogRepair:
+    """One per replica: both the asking and the giving side."""
+
+    def __init__(self, member: MemberState, membership: Membership) -> None:
+        self._member = member
+        self._membership = membership
+        self._known: tuple[Fault, ...] = ()
+        self._attempts: dict[int, Attempt] = {}  # by the fault's first index, ascending
+        self._current: Attempt | None = None
+        self._asked_seq: int | None = None
+        self._deadline = 0
+        self._mending = False
+        self._serving: set[str] = set()
+        self.repaired_faults = 0
+        self.repaired_entries = 0
+
+    # --- what is damaged ----------------------------------------------------------------------------------------
+    def watch(self, now: int) -> bool:
+        """Takes up what the store says about its faults now; True if that changed."""
+        faults = self._member.store.faults
+        if faults == self._known:
+            return False
+        self._known = faults
+        before, self._attempts = self._attempts, {}
+        for fault in faults:
+            kept = before.get(fault.first_index)
+            same = kept is not None and kept.fault.last_index == fault.last_index
+            self._attempts[fault.first_index] = kept if kept and same else Attempt(fault, now, fault.first_index, now)
+        if self._current is not None and self._current not in self._attempts.values():
+            self._current, self._asked_seq = None, None
+        self._say_what_is_damaged(now)
+        self._say_what_is_lost(now)
+        return True
+
+    def _say_what_is_damaged(self, now: int) -> None:
+        member, faults = self._member, self._known
+        if not faults:
+            member.clear_alarm("log_damaged", now)
+            return
+        text = (
+            f"{in_words(faults)} of this log cannot be read as written: until repaired, {member.self_id} votes, but"
+            f" does not lead, does not count from entry {faults[0].first_index} on, and does not serve what is damaged;"
+            " it fetches it from its peers"
+        )
+        member.alarm("log_damaged", text, now)
+
+    def _say_what_is_lost(self, now: int) -> None:
+        """The alarm for what no member of the whole group can give."""
+        hopeless = [attempt for attempt in self._attempts.values() if attempt.hopeless]
+        if not hopeless:
+            self._member.clear_alarm("log_unrecoverable", now)
+            return
+        asked = "; ".join(f"{peer}: {why}" for peer, why in sorted(hopeless[0].cannot.items())) or "there are no peers"
+        directory = self._member.config.store_directory
+        text = (
+            f"{in_words([attempt.fault for attempt in hopeless])} cannot be repaired: no member of the group can give"
+            f" what was written ({asked}). Asked again by itself; `quorumscope store verify {directory}` shows what is"
+            " damaged, `quorumscope store repair` gives up what cannot be had"
+        )
+        self._member.alarm("log_unrecoverable", text, now)
+
+    # --- asking -------------------------------------------------------------------------------------------------
+    def _under_way(self) -> bool:
+        return self._asked_seq is not None or self._mending
+
+    def advance(self, now: int) -> None:
+        """The next step, where none is under way: the lowest fault that somebody may be asked about."""
+        if not self._attempts or self._under_way() or self._member.truncating_from is not None:
+            return
+        for attempt in self._attempts.values():
+            if now < attempt.retry_at:
+                continue
+            peer_id = self._whom_to_ask(attempt)
+            if peer_id is not None:
+                self._ask(attempt, peer_id, now)
+                return
+            self._nobody_left(attempt, now)
+
+    def _whom_to_ask(self, attempt: Attempt) -> str | None:
+        """Whoever gave the entries before; else the leader; else any connected peer that was not asked yet."""
+        connected = self._membership.connected()
+        left = [peer for peer in self._member.others if peer in connected and peer not in attempt.failed]
+        left = [peer for peer in left if peer not in attempt.cannot]
+        first = (attempt.peer_id, self._member.leader_id)
+        return min(left, key=lambda peer: (peer != first[0], peer != first[1], peer), default=None)
+
+    def _ask(self, attempt: Attempt, peer_id: str, now: int) -> None:
+        member = self._member
+        self._current, attempt.peer_id = attempt, peer_id
+        self._asked_seq = member.next_seq()
+        self._deadline = now + member.config.timing.push_timeout_ns
+        request = FetchRequest(self._asked_seq, attempt.next_index, attempt.fault.last_index, SLAB_BYTES_MAX)
+        member.send(peer_id, request)
+
+    def _nobody_left(self, attempt: Attempt, now: int) -> None:
+        """Everybody within reach was asked: all again after a pause, and an alarm where nobody at all has it."""
+        was_hopeless = attempt.hopeless
+        everybody = attempt.cannot.keys() >= set(self._member.others)
+        attempt.vain_rounds = attempt.vain_rounds + 1 if everybody else 0
+        if attempt.hopeless != was_hopeless:
+            self._say_what_is_lost(now)
+        attempt.retry_at = now + attempt.backoff_ns
+        if attempt.cannot or attempt.failed:  # with nobody connected there was no try
+            attempt.backoff_ns = min(attempt.backoff_ns * 2, BACKOFF_MAX_NS)
+        attempt.cannot, attempt.failed, attempt.peer_id = {}, set(), None
+        attempt.restart()
+
+    def _refused(self, attempt: Attempt, peer_id: str, why: str, *, for_good: bool) -> None:
+        """This peer gives nothing now; another one may go on where it stopped."""
+        if for_good:
+            attempt.cannot[peer_id] = why
+        else:
+            attempt.failed.add(peer_id)
+        attempt.peer_id = None
+
+    def handle_answer(self, sender: str, answer: FetchResponse, now: int) -> None:
+        """A peer's entries, or why there are none; whatever was not asked for is dropped."""
+        attempt = self._current
+        if attempt is None or answer.seq != self._asked_seq or sender != attempt.peer_id:
+            return
+        self._asked_seq = None
+        slab = answer.slab
+        if answer.code is not ResponseCode.SUCCESS:
+            why = IN_WORDS.get(answer.code, answer.code.name)
+            self._refused(attempt, sender, why, for_good=answer.code in CANNOT_HELP)
+        elif slab is None or not self._is_what_was_asked(attempt, slab):
+            self._refused(attempt, sender, "it sent something else", for_good=True)
+        elif self._member.truncating_from is None:
+            self._mending = True
+            self._member.effects.mend = MendLog(self._member.log_epoch, slab)
+        self.advance(now)
+
+    @staticmethod
+    def _is_what_was_asked(attempt: Attempt, slab: Slab) -> bool:
+        return slab.first_index == attempt.next_index and slab.last_index <= attempt.fault.last_index
+
+    def mended(self, log_epoch: int, result: Mended | None, error: str, now: int) -> None:
+        """What became of `effects.mend`; None: it could not be written, and `error` says why."""
+        self._mending = False
+        attempt = self._current
+        if attempt is not None and log_epoch == self._member.log_epoch:
+            self._judge_mended(attempt, result, error, now)
+
+    def _judge_mended(self, attempt: Attempt, result: Mended | None, error: str, now: int) -> None:
+        member, peer_id = self._member, attempt.peer_id
+        assert peer_id is not None
+        if result is None:
+            member.event("repair_failed", now, "warning", peer=peer_id, text=error)
+            self._refused(attempt, peer_id, error, for_good=False)
+            attempt.restart()
+            attempt.retry_at = now + attempt.backoff_ns
+            attempt.backoff_ns = min(attempt.backoff_ns * 2, BACKOFF_MAX_NS)
+            return
+        for healed in result.healed:
+            self._healed(healed, peer_id, attempt, now)
+        if not result.healed and result.mended_through >= attempt.next_index:
+            attempt.next_index = result.mended_through + 1
+            attempt.givers.append(peer_id)
+        elif not result.healed:
+            self._do_not_link(attempt, peer_id, result.detail or "its entries do not link")
+
+    def _do_not_link(self, attempt: Attempt, peer_id: str, why: str) -> None:
+        """Entries of several peers may not fit each other: then this one is tried alone, from the start."""
+        others = [giver for giver in attempt.givers if giver != peer_id]
+        for giver in others:
+            attempt.cannot[giver] = f"its entries do not fit those of {peer_id}"
+        if not others:
+            self._refused(attempt, peer_id, why, for_good=True)
+        attempt.restart()
+
+    def _healed(self, fault: Fault, peer_id: str, attempt: Attempt, now: int) -> None:
+        self.repaired_faults += 1
+        self.repaired_entries += fault.last_index - fault.first_index + 1
+        self._member.event(
+            "repair", now, first_index=fault.first_index, last_index=fault.last_index, fault=fault.kind, peer=peer_id,
+            took_ms=(now - attempt.began_at) // MS,
+        )  # fmt: skip
+
+    # --- connections, time --------------------------------------------------------------------------------------
+    def peer_connected(self, peer_id: str, now: int) -> None:
+        """Somebody else to ask: at once, whatever it said before."""
+        for attempt in self._attempts.values():
+            attempt.cannot.pop(peer_id, None)
+            attempt.failed.discard(peer_id)
+            attempt.retry_at = now
+        self.advance(now)
+
+    def peer_lost(self, peer_id: str, now: int) -> None:
+        self._serving.discard(peer_id)
+        attempt = self._current
+        if attempt is not None and self._asked_seq is not None and attempt.peer_id == peer_id:
+            self._asked_seq = None
+            self._refused(attempt, peer_id, "the connection was lost", for_good=False)
+            self.advance(now)
+
+    def retry_now(self, now: int) -> None:
+        """A person wants it tried again: nobody's earlier refusal and no pause stands in the way."""
+        for attempt in self._attempts.values():
+            attempt.cannot, attempt.failed, attempt.retry_at = {}, set(), now
+            attempt.backoff_ns = BACKOFF_MIN_NS
+        self.advance(now)
+
+    def scrubbed(self, now: int) -> None:
+        """The whole log was read: where it is sound, a fork's reason lies elsewhere, or in both histories (R7)."""
+        member = self._member
+        if member.store.faults:
+            return
+        for (code, peer_id), alarm in list(member.alarms.items()):
+            sound = "; this log was scrubbed and is sound"
+            if code == "fork" and not alarm.text.endswith(sound):
+                member.alarm(code, alarm.text + sound, now, peer_id=peer_id)
+
+    def tick(self, now: int) -> None:
+        attempt = self._current
+        if self._asked_seq is not None and attempt is not None and now >= self._deadline:
+            self._asked_seq = None
+            assert attempt.peer_id is not None
+            self._refused(attempt, attempt.peer_id, "no answer in time", for_good=False)
+        self.advance(now)
+
+    def next_deadline(self) -> int | None:
+        if self._asked_seq is not None:
+            return self._deadline
+        if self._mending:
+            return None
+        return min((attempt.retry_at for attempt in self._attempts.values()), default=None)
+
+    def status(self) -> RepairStatus:
+        """A copy for observers."""
+        attempt = self._current if self._under_way() else None
+        return RepairStatus(
+            running=attempt is not None,
+            first_index=None if attempt is None else attempt.fault.first_index,
+            last_index=None if attempt is None else attempt.fault.last_index,
+            next_index=None if attempt is None else attempt.next_index,
+            peer_id=None if attempt is None else attempt.peer_id,
+            repaired_faults=self.repaired_faults,
+            repaired_entries=self.repaired_entries,
+            hopeless=sum(attempt.hopeless for attempt in self._attempts.values()),
+        )
+
+    # --- giving -------------------------------------------------------------------------------------------------
+    def handle_request(self, sender: str, request: FetchRequest) -> None:
+        """A damaged peer asks: read off the loop, one read a peer at a time."""
+        code = self.judge_request(sender, request)
+        if code is not ResponseCode.SUCCESS:
+            self._member.send(sender, FetchResponse(request.seq, code, self._member.store.end_index))
+            return
+        self._serving.add(sender)
+        max_bytes = min(request.max_bytes, SLAB_BYTES_MAX)
+        order = FetchLog(sender, request.seq, request.first_index, request.last_index, max_bytes)
+        self._member.effects.fetches.append(order)
+
+    def judge_request(self, sender: str, request: FetchRequest) -> ResponseCode:
+        """Whether this log can give what was asked for: never what is damaged here too."""
+        member, store = self._member, self._member.store
+        if sender not in self._membership.peers:
+            return ResponseCode.UNKNOWN_MEMBER
+        if request.last_index < request.first_index or request.max_bytes < 1:
+            return ResponseCode.UNEXPECTED_ARGUMENT
+        if request.first_index < store.begin_index:
+            return ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+        if request.first_index > store.end_index:
+            return ResponseCode.INDEX_OUT_OF_RANGE
+        if fault_at(store.faults, request.first_index) is not None:
+            return ResponseCode.DISK_ERROR
+        return BUSY if sender in self._serving or member.truncating_from is not None else ResponseCode.SUCCESS
+
+    def fetched(self, order: FetchLog, slab: Slab | None) -> None:
+        """The outcome of `effects.fetches`; None: this disk could not give it."""
+        member = self._member
+        self._serving.discard(order.peer_id)
+        code = ResponseCode.SUCCESS
+        if slab is None:
+            damaged = fault_at(member.store.faults, order.first_index) is not None
+            code = (
+                ResponseCode.DISK_ERROR if damaged else BUSY
+            )  # damage behind it: known by now, the next try stops there
+        elif slab.last_index > order.last_index:
+            slab = cut_slab(slab, order.first_index, order.last_index - order.first_index + 1)
+        member.send(order.peer_id, FetchResponse(order.seq, code, member.store.end_index, slab))

@@ -79,5 +79,5 @@ def checks() -> list[Observer]:
     """One set of observers for one world, in the order in which they must hear of things."""
     mirrors = Mirrors()
     logs = Logs(mirrors)
-    elections = Elections(mirrors)
-    return [mirrors, logs, elections, Disks(mirrors), Clients(logs), Liveness(mirrors, logs)]
+    disks = Disks(mirrors)
+    return [mirrors, logs, Elections(mirrors), disks, Clients(logs), Liveness(mirrors, logs, disks)]

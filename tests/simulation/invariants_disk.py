@@ -53,7 +53,8 @@ class Disks(Observer):
             member_id = detail.split()[0]
             self.damaged[member_id] = self._mirrors.of[member_id].store_id
 
-    def _is_damaged(self, member: Member) -> bool:
+    def is_damaged(self, member: Member) -> bool:
+        """Whether a fault changed bytes on the disk that this member has now."""
         damaged = self.damaged.get(member.id)
         return damaged is not None and damaged == self._mirrors.of[member.id].store_id
 
@@ -65,7 +66,7 @@ class Disks(Observer):
                 continue
             durable = store.durable_index
             proved = self._proved.get(member.id, -1)
-            if durable > proved and not self._is_damaged(member):
+            if durable > proved and not self.is_damaged(member):
                 self._prove(member, proved + 1, durable)
             self._proved[member.id] = durable
             self._claimed[member.id] = store.store_id, durable
@@ -122,7 +123,7 @@ class Disks(Observer):
             raise Violation("no_false_refusal", f"{member.id} opens an undamaged disk with {odd} {faults}")
 
     def refused(self, member: Member, error: BaseException) -> None:
-        if not self._is_damaged(member):
+        if not self.is_damaged(member):
             raise Violation("no_false_refusal", f"{member.id} does not open an undamaged disk: {error}")
 
     def persisted(self, member: Member, hard_state: HardState) -> None:
@@ -159,6 +160,7 @@ class Disks(Observer):
 
     # --- checkpoints ------------------------------------------------------------------
     def synced(self, member: Member, durable_index: int) -> None:
+        self._mirrors.of[member.id].update()
         self._check_slots(member)
 
     def crashed(self, member: Member, how: str) -> None:
@@ -167,7 +169,7 @@ class Disks(Observer):
 
     def _check_slots(self, member: Member) -> None:
         """Every sound slot, durable or on its way, names an entry that is durable."""
-        if self._is_damaged(member):
+        if self.is_damaged(member):
             return
         try:
             raw = member.platform.read_bytes(member.directory / "checkpoint")
@@ -237,7 +239,7 @@ class Disks(Observer):
     def full(self, world: World) -> None:
         """Everything that is called durable, once more; and the ends."""
         for member in world.members.values():
-            if member.store is None or self._is_damaged(member):
+            if member.store is None or self.is_damaged(member):
                 continue
             self._prove(member, 0, member.store.durable_index)
             if member.id not in self._cutting:

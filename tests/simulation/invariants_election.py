@@ -43,7 +43,7 @@ class Elections(Observer):
         self._expected_term: dict[str, tuple[int, int, str, str]] = {}  # member -> (incarnation, term, rule, why)
         self._rejoined_floor: dict[tuple[str, str], int] = {}
         self._contact: dict[tuple[str, str], int] = {}  # (leader, peer) -> when an answer came
-        self._awake_since: dict[str, int] = {}
+        self._awake_since: dict[str, int] = {}  # since when it leads and runs
         self._world: World | None = None
 
     def started(self, world: World) -> None:
@@ -95,7 +95,6 @@ class Elections(Observer):
             raise Violation("election_safety", f"{member.id}: {detail['text']}")
 
     def _leads(self, member: Member, term: int) -> None:
-        self._awake_since[member.id] = self._now
         if self.leaders.setdefault(term, member.id) != member.id:
             raise Violation("election_safety", f"{self.leaders[term]} and {member.id} lead term {term}")
         if term <= self._term_at_boot.get(member.id, -1):
@@ -224,9 +223,9 @@ class Elections(Observer):
                 continue
             if member.id in self._expected_term:
                 self._settle(member)
-            if member.paused:
+            if member.paused or replica.role is not Role.LEADER:
                 self._awake_since[member.id] = world.now
-            elif replica.role is Role.LEADER:
+            else:
                 self._check_quorum(world, member)
 
     def _check_quorum(self, world: World, member: Member) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_log import Logs
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer, Violation
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 class Liveness(Observer):
     """See the module's docstring."""
 
-    def __init__(self, mirrors: Mirrors, logs: Logs) -> None:
-        self._mirrors, self._logs = mirrors, logs
+    def __init__(self, mirrors: Mirrors, logs: Logs, disks: Disks) -> None:
+        self._mirrors, self._logs, self._disks = mirrors, logs, disks
 
     def healed(self, world: World) -> None:
         self._answered(world)
@@ -49,7 +50,8 @@ class Liveness(Observer):
 
     def _equal_bytes(self, world: World) -> None:
         """The layout is a pure function of the entries (S5): not only the entries, the files are equal."""
-        first, *others = world.members.values()
+        sound = [member for member in world.members.values() if not self._disks.is_damaged(member)]
+        first, *others = sound or world.members.values()
         files = log_bytes(first)
         for other in others:
             if log_bytes(other) != files:

@@ -1,7 +1,8 @@
 """`quorumscope simulate --processes`: real nodes, real disks, real clients, and everything that goes wrong with them.
 
     python -m tests.process.chaos [--seconds N] [--seed S] [--members 3|5] [--mode auto|netns|proxy]
-                                  [--plan random|each] [--disk auto|quota] [--keep] [--json]
+                                  [--plan random|each] [--disk auto|quota] [--flush sync|async]
+                                  [--lease-reads] [--keep] [--json]
 
 Exit codes: 0 everything held; 1 a violation, with the directory that shows it; 2 the group never came up; 64 usage; 130
 interrupted. The same seed gives the same plan, not the same run: real processes are not deterministic.
@@ -48,6 +49,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--mode", choices=("auto", "netns", "proxy"), default="auto")
     parser.add_argument("--plan", choices=("random", "each"), default="random", help="each: every kind of fault once")
     parser.add_argument("--disk", choices=("auto", "quota"), default="auto", help="quota: fill it by RLIMIT_FSIZE")
+    parser.add_argument("--flush", choices=("sync", "async"), default="sync")
+    parser.add_argument("--lease-reads", action="store_true", help="of the group; some reads then use the lease")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run in which everything held")
     parser.add_argument("--json", action="store_true", help="the report as one JSON object on stdout")
     parser.add_argument("--inside", choices=("netns", "proxy"), help=argparse.SUPPRESS)
@@ -68,11 +71,10 @@ def go_inside(options: argparse.Namespace) -> None:
         sys.exit(EXIT_USAGE)
     words = [
         "--seconds", str(options.seconds), "--seed", str(options.seed), "--members", str(options.members),
-        "--plan", options.plan, "--inside", "netns" if found.network else "proxy",
+        "--plan", options.plan, "--flush", options.flush, "--inside", "netns" if found.network else "proxy",
     ]  # fmt: skip
-    words += (
-        ["--json"] * options.json + ["--keep"] * options.keep + ["--mounts"] * (found.mount and options.disk == "auto")
-    )
+    words += ["--lease-reads"] * options.lease_reads + ["--json"] * options.json + ["--keep"] * options.keep
+    words += ["--mounts"] * (found.mount and options.disk == "auto")
     if found.command:
         enter(found, MODULE, words)
     options.inside = "proxy"
@@ -81,7 +83,8 @@ def go_inside(options: argparse.Namespace) -> None:
 def reproduce(options: argparse.Namespace) -> str:
     """The line that runs the same plan again."""
     words = f"--seed {options.seed} --seconds {options.seconds:g} --members {options.members} --mode {options.inside}"
-    return f"quorumscope simulate --processes {words}" + (" --plan each" if options.plan == "each" else "")
+    words += " --plan each" * (options.plan == "each") + " --flush async" * (options.flush == "async")
+    return f"quorumscope simulate --processes {words}" + " --lease-reads" * options.lease_reads
 
 
 def tell(report: Report) -> None:
@@ -132,8 +135,9 @@ def main(words: Sequence[str] | None = None) -> int:
     keep = options.keep
     say(f"{reproduce(options)}   ({len(KINDS)} kinds of faults; files in {directory})")
     wanted = Options(
-        options.seed, options.seconds, options.members, options.inside, options.mounts, options.plan == "each"
-    )
+        options.seed, options.seconds, options.members, options.inside, options.mounts, options.plan == "each",
+        options.flush, options.lease_reads,
+    )  # fmt: skip
     try:
         report = asyncio.run(supervised(Run(wanted, directory, say)))
         if report is None:

@@ -27,6 +27,7 @@ _BODY_BYTES: Final = (24, 500)
 _LARGE_BODY_BYTES: Final = 30_000
 _LARGE_SHARE: Final = 0.01
 _READ_BACK_MAX: Final = 40
+_PAUSE_S: Final = (0.004, 0.03)
 READ_LIMIT: Final = 100_000
 
 
@@ -106,9 +107,10 @@ class Recorder:
 class Clients:
     """The workload of one run. `start` and `stop` it; `recorder` holds what happened."""
 
-    def __init__(self, peers: Mapping[str, str], seed: int, *, per_second: float = 60.0) -> None:
+    def __init__(self, peers: Mapping[str, str], seed: int, *, lease_reads: bool = False) -> None:
         self.recorder = Recorder()
-        self._peers, self._seed, self._pause_s = peers, seed, 1.0 / per_second
+        self._peers, self._seed = peers, seed
+        self._modes = (ReadMode.LINEARIZABLE, ReadMode.FOLLOWER, *[ReadMode.LEASE] * lease_reads)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
 
@@ -134,7 +136,7 @@ class Clients:
                 task.result()
 
     async def _pause(self, chance: random.Random) -> None:
-        await asyncio.sleep(chance.uniform(0.2, 1.8) * self._pause_s)
+        await asyncio.sleep(chance.uniform(*_PAUSE_S))
 
     def _body(self, name: str, number: int, chance: random.Random) -> bytes:
         size = _LARGE_BODY_BYTES if chance.random() < _LARGE_SHARE else chance.randint(*_BODY_BYTES)
@@ -182,7 +184,7 @@ class Clients:
         client = LedgerClient(self._peers, group=GROUP, deadline_s=DEADLINE_S)
         try:
             while not self._stopping.is_set():
-                await self.recorder.read(client, name, "leader", ReadMode.LINEARIZABLE, self._from(chance))
+                await self.recorder.read(client, name, "leader", chance.choice(self._modes), self._from(chance))
                 await self._pause(chance)
         finally:
             await client.close()
@@ -196,7 +198,7 @@ class Clients:
         try:
             while not self._stopping.is_set():
                 member = chance.choice(sorted(alone))
-                mode = chance.choice((ReadMode.LINEARIZABLE, ReadMode.FOLLOWER))
+                mode = chance.choice(self._modes)
                 await self.recorder.read(alone[member], name, member, mode, self._from(chance))
                 await self._pause(chance)
         finally:

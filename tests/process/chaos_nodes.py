@@ -118,8 +118,10 @@ def _signal(pid: int | None, number: signal.Signals) -> bool:
     return False
 
 
-def make_members(ids: Sequence[str], directory: Path, network: Network, token: Path) -> dict[str, Member]:
-    """The members of one group, not started."""
+def make_members(
+    ids: Sequence[str], directory: Path, network: Network, token: Path, more: Sequence[str] = ()
+) -> dict[str, Member]:
+    """The members of one group, not started; `more` are settings as `--set` takes them."""
     logs = directory / "logs"
     logs.mkdir(parents=True)
     processes = Processes(logs)
@@ -127,7 +129,7 @@ def make_members(ids: Sequence[str], directory: Path, network: Network, token: P
     for member_id in ids:
         peers = ";".join(f"{peer}-{address}" for peer, address in sorted(network.peers_of(member_id).items()))
         data = directory / member_id
-        settings = [word for setting in (*_SETTINGS, f"node.token_file={token}") for word in ("--set", setting)]
+        settings = [word for setting in (*_SETTINGS, *more, f"node.token_file={token}") for word in ("--set", setting)]
         arguments = [
             "-m", "node", "--id", member_id, "--group", GROUP, "--peers", peers, "--data", str(data),
             "--control", network.control_of(member_id), "--init", *settings,

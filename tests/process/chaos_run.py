@@ -49,6 +49,13 @@ class Options:
     mode: str  # "netns" or "proxy"
     mounts: bool
     each: bool = False
+    flush: str = "sync"
+    lease_reads: bool = False
+
+    @property
+    def settings(self) -> list[str]:
+        """Of the nodes, as `--set` takes them."""
+        return [f"node.flush={self.flush}", f"node.lease_reads={str(self.lease_reads).lower()}"]
 
 
 @dataclass(slots=True)
@@ -74,7 +81,9 @@ class Report:
         unknown = sum(outcomes["unknown"] for outcomes in self.operations.values())
         return {
             "seed": self.options.seed, "seconds": self.options.seconds, "members": self.options.members,
-            "mode": self.options.mode, "disk": self.disk, "small_disk": self.small, "slow_by": self.slow_by,
+            "mode": self.options.mode, "flush": self.options.flush,
+            "lease_reads": self.options.lease_reads, "disk": self.disk, "small_disk": self.small,
+            "slow_by": self.slow_by,
             "plan": [step.as_json() for step in self.plan], "faults": self.faults, "operations": self.operations,
             "refusals": self.refusals,
             "unknown": unknown, "acknowledged_entries": self.acknowledged_entries,
@@ -108,13 +117,13 @@ class Run:
         options, report = self.options, self.report
         ids = [f"n{number}" for number in range(options.members)]
         await self.network.start(ids)
-        self.members = make_members(ids, self.directory, self.network, token)
+        self.members = make_members(ids, self.directory, self.network, token, options.settings)
         report.small, report.slow_by = ids[options.seed % len(ids)], self.network.slow_by
         disk = await self._make_disk(self.members[report.small])
         report.disk = disk.about
         peers = self.network.peers_of(CLIENTS)
         steering = LedgerClient(peers, group=GROUP, deadline_s=2.0, token=token.read_text())
-        clients = Clients(peers, options.seed)
+        clients = Clients(peers, options.seed, lease_reads=options.lease_reads)
         faults = Faults(
             self.members, self.network, report.small, disk, steering,
             lambda: clients.recorder.refusals().get("DISK_FULL", 0), options.seed, self.say,
@@ -243,7 +252,8 @@ class Run:
             by_itself = len(ends) - faults.ordered_ends[member.id]
             if by_itself > 0 or "Traceback" in said:
                 self.report.engine_ends[member.id] = [*reasons[:5], f"{by_itself} ends by itself"]
-                last = reasons[-1] if reasons else said.strip().splitlines()[-1]
+                words = [line for line in said.splitlines() if line and not line.startswith("{")]
+                last = reasons[-1] if reasons else words[-1]
                 text = f"{member.id}: {by_itself} times by itself; last: {last}"
                 self.report.violations.append(Violation("engine_ended", text))
 

@@ -86,6 +86,21 @@ def make_directory(path: Path, platform: Platform = OS) -> None:
         sync_directory(one.parent, platform)
 
 
+def sync_parents(directory: Path, platform: Platform = OS) -> None:
+    """Makes durable the names of all the directories that a new one lies in: an interrupted start may have made them.
+
+    It ends at one that this process may not open: it did not make what lies in there either.
+    """
+    for parent in directory.parents:
+        try:
+            platform.sync_directory(parent)
+        except PermissionError:
+            return
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system that knows no such thing
+                raise StoreIOError(f"syncing directory {parent}: {error.strerror}") from error
+
+
 def write_synced(path: Path, data: bytes, platform: Platform = OS) -> None:
     """A whole new file, synced; its name is not durable yet."""
     try:

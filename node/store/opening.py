@@ -12,7 +12,7 @@ from pathlib import Path
 
 from node.protocol.codes import FlushMode, VoterState
 from node.store.checkpoint import Checkpoint, Slot
-from node.store.files import make_directory
+from node.store.files import make_directory, sync_parents
 from node.store.hard_state import CURRTERM, adopt_currterm, load_hard_state, save_hard_state
 from node.store.identity import (
     DirectoryLock,
@@ -91,6 +91,7 @@ def open_directory(
         save_hard_state(directory, hard, platform)
         if found is None:
             found = fresh
+            sync_parents(directory, platform)
         if found is fresh or found.sealed_from != sealed_from:
             found = replace(found, sealed_from=sealed_from)
             write_identity(directory, found, platform)

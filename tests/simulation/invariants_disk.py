@@ -127,6 +127,8 @@ class Disks(Observer):
             raise Violation("no_false_refusal", f"{member.id} does not open an undamaged disk: {error}")
 
     def persisted(self, member: Member, hard_state: HardState) -> None:
+        if self.is_damaged(member):
+            return
         data = durable_bytes(member, member.directory / HARDSTATE)
         seal, _, text = data.rstrip(b"\n").partition(b" ")
         sound = bool(seal) and int(seal, 16) == crc32(text)

@@ -17,17 +17,18 @@ from typing import Final, Protocol
 
 from node.consensus.replica import Replica
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
-from node.protocol.messages import Hello, Message, PushRequest, PushResponse
+from node.protocol.messages import FetchRequest, FetchResponse, Hello, Message, PushRequest, PushResponse
 from node.protocol.peers import split_address
 from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, request_code
 from node.transport.connection import Connection, dial
+from node.transport.fetch_frames import decode_fetch, decode_fetch_answer, encode_fetch, encode_fetch_answer
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame
 from node.transport.slab_frames import PushEncoder, decode_push, decode_push_answer, encode_push_answer
 
 MEMBER_CODES: Final = frozenset(
     {
         RequestCode.VOTE, RequestCode.PRE_VOTE, RequestCode.HEART_BEAT, RequestCode.SLAB_PUSH, RequestCode.READ_INDEX,
-        RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT,
+        RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT, RequestCode.FETCH,
     }
 )  # fmt: skip
 SERVED_CODES: Final = MEMBER_CODES - {RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT}
@@ -148,6 +149,8 @@ class PeerLinks:
                 self._remoting_error(link, code, frame)
             elif code is RequestCode.SLAB_PUSH:
                 self._driver.receive(link.peer_id, decode_push_answer(frame.body, seq))
+            elif code is RequestCode.FETCH:
+                self._driver.receive(link.peer_id, decode_fetch_answer(frame.body, seq))
             else:
                 answer = decode_response(code, frame.body, seq)
                 self._driver.receive(link.peer_id, answer)
@@ -184,6 +187,8 @@ class PeerLinks:
                 connection.answer(frame, self._refusal(ResponseCode.UNEXPECTED_MEMBER, text))
             elif frame.code == RequestCode.SLAB_PUSH:
                 self._driver.receive(connection.peer_id, decode_push(frame.body, connection.peer_id, frame.opaque))
+            elif frame.code == RequestCode.FETCH:
+                self._driver.receive(connection.peer_id, decode_fetch(frame.body, frame.opaque))
             elif frame.code in SERVED_CODES or frame.code == RequestCode.LEADERSHIP_TRANSFER:
                 self._driver.receive(connection.peer_id, decode_request(frame.code, frame.body, frame.opaque))
             else:
@@ -243,6 +248,8 @@ class PeerLinks:
         assert code is not None
         if isinstance(message, PushRequest):
             pieces = self._encoder.encode(message)
+        elif isinstance(message, FetchRequest):
+            pieces = [encode_fetch(message)]
         else:
             pieces = [encode_message(message, self._group, self._self_id, link.peer_id)]
         opaque = message.seq & OPAQUE_MASK
@@ -260,6 +267,9 @@ class PeerLinks:
             if message.seq == -1:
                 connection.send_body(RequestCode.SLAB_PUSH, FLAG_RESPONSE | FLAG_ONE_WAY, -1, [body])
                 return
+        elif isinstance(message, FetchResponse):
+            connection.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, message.seq, encode_fetch_answer(message))
+            return
         else:
             body = encode_message(message, self._group, self._self_id, link.peer_id)
         connection.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, message.seq, [body])

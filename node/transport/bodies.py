@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
 from node.protocol.entry import TERM_MAX, Entry, EntryError, pack_record, slab_of
 from node.protocol.messages import (
+    FetchRequest,
     HeartBeatRequest,
     HeartBeatResponse,
     Hello,
@@ -212,6 +213,7 @@ REQUEST_CODES: Final[Mapping[type, RequestCode]] = {
     PushRequest: RequestCode.SLAB_PUSH,
     TransferRequest: RequestCode.LEADERSHIP_TRANSFER,
     ReadIndexRequest: RequestCode.READ_INDEX,
+    FetchRequest: RequestCode.FETCH,
 }
 
 

@@ -31,6 +31,7 @@ VERSION: Final = 1
 FLAG_CHAIN_KNOWN: Final = 1
 PUSH_HEAD: Final = struct.Struct(">BBHqqqqIqIqIqII")
 PUSH_ANSWER: Final = struct.Struct(">iqqqqqqq")
+FAULTY_FROM: Final = struct.Struct(">q")  # behind a push answer, where the member's log is damaged
 APPEND_HEAD: Final = struct.Struct(">iqI")
 APPEND_ANSWER: Final = struct.Struct(">iqqqB")
 READ_HEAD: Final = struct.Struct(">qiB")
@@ -152,7 +153,9 @@ def decode_push(body: bytes, leader_id: str, seq: int) -> PushRequest:
     known = bool(flags & FLAG_CHAIN_KNOWN)
     slab: Slab | None = None
     if kind == PushKind.APPEND:
-        slab = _slab(body, units_end, first_index, count, pos, prev_chain if known else None, last_chain, slab_crc)
+        units, data = body[PUSH_HEAD.size : units_end], body[units_end:]
+        before = prev_chain if known else None
+        slab = slab_from_parts(units, data, first_index, count, pos, before, last_chain, slab_crc)
         if slab.last_term > term:
             raise BodyError(f"an entry of term {slab.last_term} from a leader of term {term}")
     elif count or slab_bytes:
@@ -162,15 +165,14 @@ def decode_push(body: bytes, leader_id: str, seq: int) -> PushRequest:
     return PushRequest(seq, PushKind(kind), leader_id, term, *numbers, chain, first_index, slab)
 
 
-def _slab(
-    body: bytes, units_end: int, first: int, count: int, pos: int, prev_chain: int | None, last_chain: int, crc: int
+def slab_from_parts(
+    units: bytes, data: bytes, first: int, count: int, pos: int, prev_chain: int | None, last_chain: int, crc: int
 ) -> Slab:
-    data = body[units_end:]
+    """A slab as a frame carries it; `units` are its `count` index records. Raises BodyError."""
     if count < 1 or not 0 <= first <= POSITION_MAX - count or not 0 <= pos <= POSITION_MAX - len(data):
-        raise BodyError(f"APPEND of {count} entries from index {first} at position {pos}")
+        raise BodyError(f"a slab of {count} entries from index {first} at position {pos}")
     if crc32(data) != crc:
         raise BodyError(f"the slab at {first} does not match its CRC")
-    units = body[PUSH_HEAD.size : units_end]
     first_term: int = INDEX_UNIT.unpack_from(units)[4]
     last_term: int = INDEX_UNIT.unpack_from(units, len(units) - INDEX_UNIT_BYTES)[4]
     known_last = None if prev_chain is None else last_chain
@@ -178,21 +180,28 @@ def _slab(
 
 
 def encode_push_answer(answer: PushResponse) -> bytes:
-    """A follower's answer, or its one-way durable ack."""
-    return PUSH_ANSWER.pack(
+    """A follower's answer, or its one-way durable ack. Only where its log is damaged, it says from where on."""
+    packed = PUSH_ANSWER.pack(
         answer.code, answer.dispatch_epoch, answer.term, answer.verified_index, answer.durable_index,
         answer.end_index, answer.x_term, answer.x_index,
     )  # fmt: skip
+    return packed if answer.faulty_from < 0 else packed + FAULTY_FROM.pack(answer.faulty_from)
 
 
 def decode_push_answer(body: bytes, seq: int) -> PushResponse:
     """Raises BodyError."""
-    if len(body) != PUSH_ANSWER.size:
+    if len(body) not in (PUSH_ANSWER.size, PUSH_ANSWER.size + FAULTY_FROM.size):
         raise BodyError(f"a push answer of {len(body)} bytes; it takes {PUSH_ANSWER.size}")
-    code, *rest = PUSH_ANSWER.unpack(body)
-    if rest[1] > TERM_MAX:
-        raise BodyError(f"term {rest[1]} is nobody's")
-    return PushResponse(seq, response_code(code), *rest)
+    code, epoch, term, verified, durable, end, x_term, x_index = PUSH_ANSWER.unpack_from(body)
+    if term > TERM_MAX:
+        raise BodyError(f"term {term} is nobody's")
+    faulty_from = -1
+    if len(body) > PUSH_ANSWER.size:
+        (faulty_from,) = FAULTY_FROM.unpack_from(body, PUSH_ANSWER.size)
+        if faulty_from < 0:
+            raise BodyError(f"damage from entry {faulty_from} on")
+    numbers = (epoch, term, verified, durable, end, x_term, x_index, faulty_from)
+    return PushResponse(seq, response_code(code), *numbers)
 
 
 def response_code(number: int) -> ResponseCode:

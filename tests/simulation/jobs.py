@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS
-from node.consensus.effects import ReadSlab, TruncateLog
+from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
 from node.engine.disk import BACKGROUND_SYNC_S, IDLE_SLOT_S
 from node.protocol.codes import FlushMode
-from node.protocol.entry import Slab
-from node.store.log_store import LogStore, StoreCorrupt, StoreFull, StoreIOError, SyncTicket
+from node.protocol.entry import EntryError, Slab
+from node.store.log_store import LogStore, Mended, Scrubbed, StoreCorrupt, StoreFull, StoreIOError, SyncTicket
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 BACKGROUND_SYNC_NS = int(BACKGROUND_SYNC_S * 1e9)
 IDLE_SLOT_NS = int(IDLE_SLOT_S * 1e9)
 SLOW_FACTOR = 20
+SCRUB_BYTES = 4096
 
 Done = Callable[[Any, Exception | None], None]  # the work's result, or why there is none
 
@@ -45,6 +46,7 @@ class Jobs:
         self._syncing = False
         self._again = False
         self._background_due = False
+        self._scrubbing = False
         self._idle_due = False
         self._quiet_since = 0
 
@@ -133,7 +135,7 @@ class Jobs:
             elif isinstance(error, StoreIOError):
                 self._process.fail(f"reading at index {first_index} failed: {error}")
             elif isinstance(error, StoreCorrupt):
-                self._process.damaged(error)
+                self._process.damaged(error.faults)
                 done(None, str(error))
             elif isinstance(error, KeyError):
                 done(None, str(error))
@@ -143,6 +145,47 @@ class Jobs:
         self._process.later(
             self._pace(self._sync_ns // 4), self._work, partial(self._store.read_slab, first_index, max_bytes), finished
         )
+
+    # --- repair ---------------------------------------------------------------------------------------------------
+    def fetch(self, order: FetchLog) -> None:
+        """Reads for a damaged peer."""
+
+        def finished(slab: Slab | None, _error: str) -> None:
+            self._process.fetched(order, slab)
+
+        self.read_slab(order.first_index, order.max_bytes, finished)
+
+    def mend(self, order: MendLog) -> None:
+        """Writes a peer's entries into a fault."""
+        self._write(partial(self._store.mend, order.slab), partial(self._mended, order))
+
+    def _mended(self, order: MendLog, mended: Mended | None, error: Exception | None) -> None:
+        if error is None or isinstance(error, (StoreFull, EntryError)):
+            self._process.mended(order, mended, "" if error is None else str(error))
+        else:
+            self._process.fail(f"entry {order.slab.first_index} could not be mended: {error}")
+
+    def scrub(self) -> None:
+        """Reads the whole log from the disk once, step by step, and reports what is damaged."""
+        if not self._scrubbing:
+            self._scrubbing = True
+            self._scrub_from(self._store.begin_index)
+
+    def _scrub_from(self, index: int) -> None:
+        work = partial(self._store.scrub, index, SCRUB_BYTES)
+        self._process.later(self._pace(self._sync_ns), self._work, work, self._scrubbed)
+
+    def _scrubbed(self, step: Scrubbed | None, error: Exception | None) -> None:
+        if error is not None:
+            raise error
+        assert step is not None
+        if step.faults:
+            self._process.damaged(step.faults)
+        if step.next_index <= self._store.end_index:
+            self._scrub_from(step.next_index)
+        else:
+            self._scrubbing = False
+            self._process.scrubbed()
 
     # --- the two kinds of threads ---------------------------------------------------------------------------------
     def _pace(self, usual_ns: int) -> int:

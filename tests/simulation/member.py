@@ -174,7 +174,9 @@ class Member:
         assert not self.up
         self.lost_memory, self.damaged_entries, self.is_refused = True, False, False
         self.init = False
+        self.platform.faults.crash_at_op = None  # that was for a process
         self.platform.remove_tree(self.directory)
+        self.platform.sync_directory(self.directory.parent)  # another disk: nothing of the old one comes back
         self.boot()
 
     def rot_spot(self, rng: random.Random) -> tuple[Path, int] | None:

@@ -10,20 +10,20 @@ of a process that ended is ever called again; any other exception out of the pro
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS, Appended, Outcome, Proposal, ReadOutcome, TransferOutcome
-from node.consensus.effects import ReadSlab, TruncateLog
+from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
 from node.consensus.replica import Replica
 from node.engine.log_reads import LogReads
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.file_store import FileStore
-from node.store.log_store import StoreCorrupt, StoreError
+from node.store.log_store import Fault, Mended, StoreError
 from tests.simulation.disk import SimulatedCrash
 from tests.simulation.jobs import Jobs
 from tests.simulation.links import Links
@@ -187,6 +187,12 @@ class Process:
             self.jobs.truncate(effects.truncate)
         for read in effects.reads:
             self.jobs.read(read)
+        for fetch in effects.fetches:
+            self.jobs.fetch(fetch)
+        if effects.mend is not None:
+            self.jobs.mend(effects.mend)
+        if effects.scrub_wanted:
+            self.jobs.scrub()
         if effects.sync_wanted:
             self.jobs.want_sync()
         for event in effects.events:
@@ -250,9 +256,21 @@ class Process:
         self.replica.slab_read(request, slab, self.clock.now())
         self._schedule_turn()
 
-    def damaged(self, error: StoreCorrupt) -> None:
+    def damaged(self, faults: Sequence[Fault]) -> None:
         """Bytes that were durable cannot be read as they were written (S6)."""
-        self.replica.log_damaged(str(error), self.clock.now(), end_known=True)
+        self.replica.log_damaged(faults, self.clock.now())
+        self._schedule_turn()
+
+    def fetched(self, order: FetchLog, slab: Slab | None) -> None:
+        self.replica.fetched(order, slab, self.clock.now())
+        self._schedule_turn()
+
+    def mended(self, order: MendLog, mended: Mended | None, error: str) -> None:
+        self.replica.mended(order.log_epoch, mended, error, self.clock.now())
+        self._schedule_turn()
+
+    def scrubbed(self) -> None:
+        self.replica.scrubbed(self.clock.now())
         self._schedule_turn()
 
     def _try_space(self) -> None:

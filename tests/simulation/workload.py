@@ -149,8 +149,8 @@ class Workload:
             self.append(member)
         return member is not None
 
-    def append(self, member: Member) -> None:
-        """One append request at this member."""
+    def append(self, member: Member, *, plain: bool = False) -> None:
+        """One append request at this member; a plain one has no conditions."""
         config, rng = self._world.config, self._rng
         assert member.store is not None
         bodies = []
@@ -158,13 +158,13 @@ class Workload:
             self._bodies += 1
             bodies.append((b"%d." % self._bodies).ljust(rng.randrange(config.body_bytes, 2 * config.body_bytes), b"x"))
         expected = None
-        if rng.random() < config.expected_index:
+        if not plain and rng.random() < config.expected_index:
             expected = member.store.end_index + 1 + (rng.random() < 0.2)
         client = self._client()
         request = self._open(self.history.invoke(client, "append", member.id, bodies), member)
         request.expected_index = expected
         origin = self._origin(client, member)
-        ordered = rng.random() < config.ordered
+        ordered = not plain and rng.random() < config.ordered
         if ordered:
             request.origin = origin
         proposal = Proposal(bodies, partial(self._appended, request), expected)

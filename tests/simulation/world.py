@@ -142,7 +142,7 @@ class World:
     def _last_words(self) -> None:
         leader = self.leader()
         assert leader is not None
-        self.workload.append(leader)
+        self.workload.append(leader, plain=True)
         for member_id in self.ids:
             self.workload.read(self.members[member_id], 0)
 

@@ -257,7 +257,7 @@ def _put_file(layers: _Layers, path: Path) -> None:
         raise ConfigError(f"{origin}: there is no such file") from error
     except OSError as error:
         raise ConfigError(f"{origin}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, not UTF-8, a number of thousands of digits
         raise ConfigError(f"{origin}: {error}") from error
     for table, content in parsed.items():
         if table == "peers":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -34,6 +34,7 @@ from node.transport.slab_frames import (
     decode_read_answer,
     encode_append,
     encode_read,
+    response_code,
 )
 
 router = APIRouter(prefix="/api/v1", tags=["entries"])
@@ -43,6 +44,7 @@ APPEND_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 5.0
 ANSWER_BODY_BYTES_MAX = 8 << 20
 OCTETS_MAX = 4 << 20
+JSON_DEPTH_MAX = 64
 RETRY = {"retry-after": "1"}
 BUSY = frozenset(
     {
@@ -75,10 +77,25 @@ def entry_json(entry: Entry, as_: str) -> Json:
         return {**known, "as": "base64", "body": base64.b64encode(entry.body).decode()}
     try:
         text = entry.body.decode()
-        return {**known, "as": as_, "body": json.loads(text) if as_ == "json" and text else text}
+        return {**known, "as": as_, "body": json_value(text) if as_ == "json" and text else text}
     except (UnicodeDecodeError, ValueError, RecursionError):
         body = base64.b64encode(entry.body).decode()
         return {**known, "as": "base64", "body": body, "note": f"the body is not {as_}"}
+
+
+def json_value(text: str) -> Any:
+    """A value that an answer can carry: ValueError for NaN, half surrogate pairs, and nesting beyond JSON_DEPTH_MAX."""
+    value = json.loads(text)
+    if text.count("[") + text.count("{") > JSON_DEPTH_MAX:
+        level, depth = [value], 0
+        while level:
+            depth += 1
+            if depth > JSON_DEPTH_MAX:
+                raise ValueError(f"nested deeper than {JSON_DEPTH_MAX}")
+            nested = [one for one in level if isinstance(one, (dict, list))]
+            level = [inner for one in nested for inner in (one.values() if isinstance(one, dict) else one)]
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    return value
 
 
 @router.get("/entries")
@@ -166,10 +183,13 @@ async def linearizable(parts: Parts, from_: int | None, limit: int, as_: str) ->
         raise Problem(503, "Not confirmed", text, headers=RETRY, code=int(answer.code))
     items: list[Json] = []
     offset = 0
-    while offset < len(answer.records) and len(items) < limit:
-        entry = unpack_record(answer.records, offset)
-        items.append(entry_json(entry, as_))
-        offset += entry.size
+    try:
+        while offset < len(answer.records) and len(items) < limit:
+            entry = unpack_record(answer.records, offset)
+            items.append(entry_json(entry, as_))
+            offset += entry.size
+    except EntryError as error:
+        raise Problem(500, "A broken entry", str(error), code=int(ResponseCode.DISK_ERROR)) from None
     following = from_ + len(items)
     known = {"as_of": now_text(), "engine": "ok", "view": "committed", "consistency": "linearizable"}
     more = str(following) if items and following <= answer.committed_index else None
@@ -268,7 +288,7 @@ def unknown_outcome(detail: str, answer: AppendAnswer | None) -> Problem:
 
 
 async def refused(parts: Parts, answer: AppendAnswer) -> Problem:
-    code, outcome = ResponseCode(answer.code), "not_appended"
+    code, outcome = response_code(answer.code), "not_appended"
     if code is ResponseCode.NOT_LEADER:
         state = dict(await parts.snapshots.get("state"))
         if answer.leader_id:

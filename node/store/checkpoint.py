@@ -65,6 +65,8 @@ def unpack_slot(data: bytes) -> Slot | None:
         return None
     number, durable, begin, end_pos, term, chain, committed, applied, index_durable, sealed, flags, boot = fields[2:]
     known, clean = bool(flags & _CHAIN_KNOWN), bool(flags & _CLEAN)
+    if not boot.isascii():
+        return None
     return Slot(
         durable, begin, end_pos, term, chain if known else None, committed, applied, index_durable, sealed, clean,
         boot.rstrip(b"\0").decode(), number,

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from node.protocol.codes import VoterState
+from node.protocol.entry import POSITION_MAX, TERM_MAX
 from node.store.files import pack_sealed_json, read_sealed_json, replace_file, sync_directory, write_synced
 from node.store.log_store import HardState, StoreFull, StoreIOError, StoreRefused
 from node.store.platform import OS, Platform
 
 CURRTERM = "currterm"
+_TERM_DIGITS = 19
 HARDSTATE = "hardstate"
 RESERVE = "reserve"
 _RESERVE = b"space for term and vote on a full disk\n".ljust(16 * 1024, b".")
@@ -36,7 +38,7 @@ def parse_currterm(data: bytes) -> tuple[int, str | None] | None:
         if separator:
             values[name.strip()] = value.strip()
     term = values.get("currTerm", "")
-    if not term.isdigit():
+    if not (term.isascii() and term.isdigit() and len(term) <= _TERM_DIGITS and int(term) <= TERM_MAX):
         return None
     return int(term), values.get("voteLeader") or None
 
@@ -47,6 +49,8 @@ def read_currterm(directory: Path, platform: Platform = OS) -> tuple[int, str | 
         return parse_currterm(platform.read_bytes(directory / CURRTERM))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StoreIOError(f"reading {directory / CURRTERM}: {error.strerror}") from error
 
 
 def hard_state_to_json(state: HardState) -> dict[str, Any]:
@@ -58,6 +62,21 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
         "vote_floor": state.vote_floor,
         "store_ids": state.store_ids,
     }
+
+
+def hard_state_from_json(value: dict[str, Any]) -> HardState:
+    """The reverse of `hard_state_to_json`; raises ValueError and its like for anything else."""
+    term, voted_for, floor = value["term"], value["voted_for"], value["vote_floor"]
+    if (
+        type(term) is not int
+        or type(floor) is not int
+        or not (0 <= term <= POSITION_MAX and -1 <= floor <= POSITION_MAX)
+    ):
+        raise ValueError(f"term {term!r}, vote floor {floor!r}")
+    if voted_for is not None and not isinstance(voted_for, str):
+        raise ValueError(f"a vote for {voted_for!r}")
+    store_ids = {str(peer): str(store) for peer, store in value["store_ids"].items()}
+    return HardState(term, voted_for, VoterState(value["voter_state"]), floor, store_ids)
 
 
 def save_hard_state(directory: Path, state: HardState, platform: Platform = OS) -> None:
@@ -101,10 +120,10 @@ def load_hard_state(directory: Path, *, has_entries: bool, platform: Platform = 
         if has_entries or read_currterm(directory, platform) is not None:
             raise StoreRefused(f"{directory / HARDSTATE} is missing; {_TOLD_HOW}")
         return None
-    state = HardState(
-        int(value["term"]), value["voted_for"], VoterState(value["voter_state"]), int(value["vote_floor"]),
-        {str(peer): str(store) for peer, store in value["store_ids"].items()},
-    )  # fmt: skip
+    try:
+        state = hard_state_from_json(value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StoreRefused(f"{directory / HARDSTATE} is of another format ({error!r}); {_TOLD_HOW}") from error
     java = read_currterm(directory, platform)
     if java == (state.term, state.voted_for):
         return state

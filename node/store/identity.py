@@ -11,7 +11,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from node.protocol.entry import INDEX_UNIT_BYTES
+from node.protocol.entry import INDEX_UNIT_BYTES, POSITION_MAX
 from node.store.files import pack_sealed_json, read_sealed_json, replace_file, wrap
 from node.store.log_store import EntryMeta, StoreRefused
 from node.store.platform import OS, Platform
@@ -66,15 +66,28 @@ def read_identity(directory: Path, platform: Platform = OS) -> Identity | None:
         value = json.loads(platform.read_bytes(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreRefused(f"{path} cannot be read: {error}") from error
     try:
         identity = Identity(**value)
-    except TypeError as error:
+        if identity.format_version != FORMAT_VERSION:
+            raise StoreRefused(f"{path}: format {identity.format_version}, this version knows {FORMAT_VERSION}")
+        _check_types(identity)
+    except (TypeError, ValueError) as error:
         raise StoreRefused(f"{path} is of another format: {error}") from error
-    if identity.format_version != FORMAT_VERSION:
-        raise StoreRefused(f"{path}: format {identity.format_version}, this version knows {FORMAT_VERSION}")
     return identity
+
+
+def _check_types(identity: Identity) -> None:
+    """A damaged file must not become sizes that nothing can be read with. Raises ValueError."""
+    for name in ("group", "node_id", "store_id"):
+        if not isinstance(getattr(identity, name), str):
+            raise ValueError(f"{name} is not a text")
+    for name in ("data_file_size", "index_file_size", "sealed_from"):
+        value = getattr(identity, name)
+        if type(value) is not int or not 0 <= value <= POSITION_MAX:
+            raise ValueError(f"{name} is not a size")
+    check_sizes(identity.data_file_size, identity.index_file_size)
 
 
 def write_identity(directory: Path, identity: Identity, platform: Platform = OS) -> None:
@@ -96,7 +109,14 @@ def read_base(directory: Path, platform: Platform = OS) -> Base | None:
     value = read_sealed_json(directory / BASE, platform)
     if value is None:
         return None
-    return Base(EntryMeta(int(value["index"]), int(value["term"]), value["chain"]), int(value["pos"]))
+    try:
+        index, term, pos, chain = (value[name] for name in ("index", "term", "pos", "chain"))
+    except KeyError as error:
+        raise StoreRefused(f"{directory / BASE} is of another format: no {error}") from error
+    numbers = [index, term, pos] if chain is None else [index, term, pos, chain]
+    if any(type(one) is not int or not -1 <= one <= POSITION_MAX for one in numbers) or pos < 0:
+        raise StoreRefused(f"{directory / BASE} is of another format: {value}")
+    return Base(EntryMeta(index, term, chain), pos)
 
 
 def write_base(directory: Path, base: Base, platform: Platform = OS) -> None:

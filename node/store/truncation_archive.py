@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from node.protocol.entry import POSITION_MAX, Entry, EntryError, unpack_record
 from node.store.files import make_directory, sync_directory, wrap, write_all, write_synced
@@ -21,7 +22,6 @@ FOLDER = "truncated"
 BYTES_MAX = 1024 * 1024 * 1024
 AGE_MAX_S = 30 * 24 * 3600
 _SEQ_DIGITS = 10
-_TEXTS, _NUMBERS = ("by", "reason", "time"), ("term", "from_index", "to_index", "committed_at")
 
 
 class TruncationArchive:
@@ -70,16 +70,7 @@ class TruncationArchive:
             value = json.loads(self._platform.read_bytes(self._path(seq) / "meta.json"))
         except (OSError, ValueError, RecursionError):
             return None
-        if not isinstance(value, dict):
-            return None
-        texts, numbers = (value.get(name) for name in _TEXTS), [value.get(name) for name in _NUMBERS]
-        by, reason, time = texts
-        leader, (term, from_index, to_index, committed) = value.get("leader"), numbers
-        if not all(isinstance(one, str) for one in (by, reason, time, leader or "")):
-            return None
-        if not all(type(one) is int and -1 <= one <= POSITION_MAX for one in numbers):
-            return None
-        return TruncationRecord(by, leader, term, from_index, to_index, reason, committed, time, seq)
+        return _record(value, seq) if isinstance(value, dict) else None
 
     def data(self, seq: int) -> bytes:
         """The raw bytes that were cut; empty where there is no such archive."""
@@ -159,6 +150,21 @@ class TruncationArchive:
                 expired = True
             if number > 0 and (expired or total > self._bytes_max):
                 self._platform.remove_tree(path)
+
+
+def _record(value: dict[str, Any], seq: int) -> TruncationRecord | None:
+    """The reverse of `_meta`; None for what it never wrote."""
+    texts = [value.get(name) for name in ("by", "reason", "time")]
+    numbers = [value.get(name) for name in ("term", "from_index", "to_index", "committed_at")]
+    leader = value.get("leader")
+    if not all(isinstance(one, str) for one in [*texts, leader or ""]):
+        return None
+    if not all(type(one) is int and -1 <= one <= POSITION_MAX for one in numbers):
+        return None
+    return TruncationRecord(
+        value["by"], leader, value["term"], value["from_index"], value["to_index"], value["reason"],
+        value["committed_at"], value["time"], seq,
+    )  # fmt: skip
 
 
 def _meta(record: TruncationRecord) -> dict[str, object]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.fuzz import members, records, wire
+from tests.fuzz import members, records, small_files, wire
 from tests.fuzz.target import Target
 
-TARGETS: Mapping[str, Target] = {target.name: target for target in (*wire.TARGETS, *records.TARGETS, *members.TARGETS)}
+TARGETS: Mapping[str, Target] = {
+    target.name: target for target in (*wire.TARGETS, *records.TARGETS, *members.TARGETS, *small_files.TARGETS)
+}

@@ -8,20 +8,19 @@ from node.consensus.api import MS
 from tests.simulation.mutants.election import UNREST
 from tests.simulation.mutants.planting import Edit, Mutant
 
-MEMBER = "tests.simulation.member:Member."
+PROCESS = "tests.simulation.process:Process."
 JOBS = "tests.simulation.jobs:Jobs."
 
 
-def save_later(member: Any, effects: Any) -> int:
+def save_later(process: Any, effects: Any) -> int:
     """Term and vote are written by and by, while what depends on them leaves; 1 where something does."""
-    hard_state = effects.hard_state
 
     def save() -> None:
-        if member.store is not None:
-            member.store.save_hard_state(hard_state)
-            member.world.tell.persisted(member, hard_state)
+        process.store.save_hard_state(effects.hard_state)
+        process.member.note_voter_state(effects.hard_state)
+        process.world.tell.persisted(process.member, effects.hard_state)
 
-    member.later(3 * MS, save)
+    process.later(3 * MS, save)
     return int(bool(effects.sends))
 
 
@@ -32,7 +31,7 @@ DRIVING = (
         "messages leave before the term and the vote that they speak of are durable",
         (
             Edit(
-                MEMBER + "_carry_out",
+                PROCESS + "_carry_out",
                 "if effects.hard_state is not None:",
                 "if effects.hard_state is not None:\n"
                 "        MUTANT.differed += save_later(self, effects)\n"
@@ -57,7 +56,7 @@ DRIVING = (
             Edit(
                 JOBS + "truncate",
                 "self._write(",
-                "MUTANT.left_out(self._member.later(0, self._member.truncated, order, True))\n    self._write(",
+                "MUTANT.left_out(self._process.later(0, self._process.truncated, order, True))\n    self._write(",
             ),
         ),
         {**UNREST, "isolate_leader": 3.0},

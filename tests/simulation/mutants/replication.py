@@ -39,7 +39,7 @@ def from_below(member: Any, end_index: int) -> int:
 
 # A cut that nobody checks: what the handler's guards stand against.
 OBEY_ANY_CUT = (
-    ignored(HANDLER + "_truncate", "meta is not None and not conflict"),
+    ignored(HANDLER + "_truncate", "not conflict"),
     ignored(HANDLER + "_truncate", "cut <= max(member.verified_index, member.committed_index)"),
 )
 
@@ -120,9 +120,9 @@ REPLICATION = (
         (
             swapped(
                 DISPATCHER + "answered",
-                "watermark(answer.verified_index, answer.durable_index, self._member.config.flush)",
-                "watermark(answer.verified_index, max(answer.durable_index, self.durable_index or -1), "
-                "self._member.config.flush)",
+                "watermark(answer.verified_index, answer.durable_index, flush, answer.faulty_from)",
+                "watermark(answer.verified_index, max(answer.durable_index, self.durable_index or -1), flush, "
+                "answer.faulty_from)",
             ),
         ),
         FORKS,
@@ -188,7 +188,7 @@ REPLICATION = (
         "cut_without_conflict",
         "R5",
         "TRUNCATE cuts also what does not conflict",
-        (ignored(HANDLER + "_truncate", "meta is not None and not conflict"),),
+        (ignored(HANDLER + "_truncate", "not conflict"),),
         {**FORKS, "duplicate": 0.1},
     ),
     Mutant(

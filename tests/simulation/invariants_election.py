@@ -39,6 +39,7 @@ class Elections(Observer):
         self._votes: dict[tuple[str, str, int], str] = {}  # (member, store, term) -> for whom
         self._term_at_boot: dict[str, int] = {}
         self._asked: dict[tuple[str, str, int], VoteRequest] = {}  # (candidate, voter, seq)
+        self._newer: set[tuple[str, str, int]] = set()  # of these, those that came from a log at least as new
         self._tickets: set[TransferTicket] = set()
         self._expected_term: dict[str, tuple[int, int, str, str]] = {}  # member -> (incarnation, term, rule, why)
         self._rejoined_floor: dict[tuple[str, str], int] = {}
@@ -125,7 +126,7 @@ class Elections(Observer):
         if vote.pre:
             return
         hard = self.hard[member.id]
-        if (hard.term, hard.voted_for) != (vote.term, member.id):
+        if hard.term < vote.term or (hard.term == vote.term and hard.voted_for != member.id):
             text = f"{member.id} campaigns in term {vote.term}; durable are {hard.term} and a vote for {hard.voted_for}"
             raise Violation("hard_state_first", text)
         if vote.term <= self._term_at_boot[member.id]:
@@ -144,10 +145,11 @@ class Elections(Observer):
             raise Violation("vote_unasked", f"{member.id} votes for {to}, who did not ask")
         if hard.voter_state is not VoterState.VOTER and not vote.reform:
             raise Violation("rejoining_no_vote", f"{member.id} is {hard.voter_state} and votes for {to}")
-        self._newer_log(member, to, vote)
+        if (to, member.id, answer.seq) not in self._newer:
+            raise Violation("vote_newer_log", f"{member.id} votes for {to}, whose log was older: {vote}")
         if answer.pre:
             return
-        if hard.voted_for != to:
+        if hard.term == answer.term and hard.voted_for != to:  # under a later term that one is over anyway
             text = f"{member.id} votes for {to} in term {answer.term}; durable is a vote for {hard.voted_for}"
             raise Violation("hard_state_first", text)
         self._vote(member, answer.term, to)
@@ -157,15 +159,10 @@ class Elections(Observer):
             text = f"{member.id} rejoined under term {floor} and votes for {to} in term {answer.term}"
             raise Violation("rejoined_vote_floor", text)
 
-    def _newer_log(self, member: Member, to: str, vote: VoteRequest) -> None:
+    def _is_newer(self, member: Member, vote: VoteRequest) -> bool:
         store = member.store
         assert store is not None
-        if (vote.ledger_end_term, vote.ledger_end_index) < (store.end_term, store.end_index):
-            text = (
-                f"{member.id} (end {store.end_index} of term {store.end_term}) votes for {to} "
-                f"(end {vote.ledger_end_index} of term {vote.ledger_end_term})"
-            )
-            raise Violation("vote_newer_log", text)
+        return (vote.ledger_end_term, vote.ledger_end_index) >= (store.end_term, store.end_index)
 
     # --- E3, E4: what may not move anybody's term ------------------------------------------------------------------
     def delivered(self, sender: str, to: str, message: Message) -> None:
@@ -176,6 +173,8 @@ class Elections(Observer):
         if replica is None:
             return
         if isinstance(message, VoteRequest):
+            if self._is_newer(member, message):  # as it is now; the answer may leave a little later
+                self._newer.add((sender, to, message.seq))
             rule = ""
             if message.pre:
                 rule = "pre_vote_changes_nothing"

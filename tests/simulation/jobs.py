@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,16 @@ from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
 from node.engine.disk import BACKGROUND_SYNC_S, IDLE_SLOT_S
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
-from node.store.log_store import LogStore, Mended, Scrubbed, StoreCorrupt, StoreFull, StoreIOError, SyncTicket
+from node.store.log_store import (
+    LogStore,
+    Mended,
+    Scrubbed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreIOError,
+    SyncTicket,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -43,6 +53,7 @@ class Jobs:
         self._slow = config.slow_disk
         self._writes: deque[tuple[Callable[[], Any], Done]] = deque()
         self._writing = False
+        self._under_way: Callable[[], Any] | None = None  # what the writer took up and has not done yet
         self._syncing = False
         self._again = False
         self._background_due = False
@@ -200,8 +211,13 @@ class Jobs:
     def _next_write(self) -> None:
         self._writing = bool(self._writes)
         if self._writing:
-            work, done = self._writes.popleft()
-            self._process.later(self._pace(self._sync_ns), self._work, work, partial(self._written, done))
+            self._under_way, done = self._writes.popleft()
+            self._process.later(self._pace(self._sync_ns), self._write_now, partial(self._written, done))
+
+    def _write_now(self, done: Done) -> None:
+        work, self._under_way = self._under_way, None
+        assert work is not None
+        self._work(work, done)
 
     def _written(self, done: Done, result: Any, error: Exception | None) -> None:
         self._next_write()
@@ -221,6 +237,10 @@ class Jobs:
 
     def drain(self) -> None:
         """A clean end: what runs and what waits is done, and nobody hears of it."""
+        if self._under_way is not None:
+            self._writes.appendleft((self._under_way, lambda _result, _error: None))
+            self._under_way = None
         while self._writes:
             work, _ = self._writes.popleft()
-            work()
+            with suppress(StoreError, EntryError):  # the store itself remembers what failed
+                work()

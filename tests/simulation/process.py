@@ -116,6 +116,7 @@ class Process:
         try:
             with suppress(StoreError):
                 self.replica.stop(self.clock.now())
+            self.jobs.drain()
             with suppress(StoreError):
                 self.store.close()
         except SimulatedCrash:

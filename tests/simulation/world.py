@@ -152,17 +152,22 @@ class World:
         return max(leading, key=lambda one: one.replica.term if one.replica is not None else -1, default=None)
 
     def calm(self) -> bool:
-        """A leader, every member a voter and in APPEND, all logs equal and committed, nobody waits for an answer."""
+        """A leader, everyone connected, a voter, without faults and in APPEND; equal logs, all of it committed; nobody
+        waits for an answer.
+        """
         leader = self.leader()
         if leader is None or leader.replica is None or leader.replica.leadership is None or self.workload.open_count:
             return False
-        end = (leader.store.end_index, leader.store.end_chain, leader.store.end_index) if leader.store else None
+        end = (leader.replica.store.end_index, leader.replica.store.end_chain)
         for member in self.members.values():
             if member.replica is None or member.store is None:
                 return False
-            if member.replica.member.voter_state is not VoterState.VOTER:
+            replica, store = member.replica, member.store
+            if replica.member.voter_state is not VoterState.VOTER or store.faults:
                 return False
-            if (member.store.end_index, member.store.end_chain, member.replica.committed_index) != end:
+            if (store.end_index, store.end_chain) != end or replica.committed_index != store.end_index:
+                return False
+            if not all(peer.connected for peer in replica.membership.peers.values()):
                 return False
         dispatchers = leader.replica.leadership.dispatchers.values()
         return all(one.state is DispatcherState.APPEND for one in dispatchers)

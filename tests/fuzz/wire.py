@@ -9,8 +9,10 @@ from dataclasses import replace
 from functools import cache
 
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
-from node.protocol.entry import Slab, crc32, encode_slab
+from node.protocol.entry import SLAB_BYTES_MAX, Slab, crc32, encode_slab
 from node.protocol.messages import (
+    FetchRequest,
+    FetchResponse,
     HeartBeatRequest,
     HeartBeatResponse,
     Hello,
@@ -27,6 +29,13 @@ from node.protocol.messages import (
     VoteResponse,
 )
 from node.transport.bodies import BodyError, decode_request, decode_response, encode_message, request_code
+from node.transport.fetch_frames import (
+    FETCH_ANSWER,
+    decode_fetch,
+    decode_fetch_answer,
+    encode_fetch,
+    encode_fetch_answer,
+)
 from node.transport.remoting import Frame, FrameDecoder, FrameError, decode_frame, encode_frame
 from node.transport.slab_frames import (
     PUSH_HEAD,
@@ -245,6 +254,29 @@ def push_answer(data: bytes) -> None:
         assert encode_push_answer(found) == data
 
 
+def fetch(data: bytes) -> None:
+    found = decode_fetch(data, 7)
+    assert found.max_bytes <= SLAB_BYTES_MAX
+    assert decode_fetch(encode_fetch(found), 7) == found
+
+
+def fetch_answer(data: bytes) -> None:
+    found = decode_fetch_answer(data, 7)
+    assert decode_fetch_answer(b"".join(encode_fetch_answer(found)), 7) == found
+
+
+def repair_fetch_answer(data: bytes) -> bytes:
+    """Sizes and CRC say again what is there."""
+    if len(data) < FETCH_ANSWER.size:
+        return data
+    head = list(FETCH_ANSWER.unpack_from(data))
+    head[0] = 1
+    units_end = FETCH_ANSWER.size + head[7] * 32
+    if units_end <= len(data):
+        head[9], head[11] = len(data) - units_end, crc32(data[units_end:])
+    return FETCH_ANSWER.pack(*head) + data[FETCH_ANSWER.size :]
+
+
 def append(data: bytes) -> None:
     found = decode_append(data)
     again = b"".join(encode_append(found))
@@ -268,6 +300,14 @@ def read_answer(data: bytes) -> None:
 
 
 PUSH_ANSWERS = [encode_push_answer(PushResponse(7, ResponseCode.SUCCESS, 1, 3, 5, 5, 5))]
+FETCHES = [encode_fetch(FetchRequest(7, 5, 90, 4096))]
+FETCH_ANSWERS = [
+    b"".join(encode_fetch_answer(FetchResponse(7, code, 90, slab)))
+    for code, slab in (
+        (ResponseCode.SUCCESS, slab_of_many(3)), (ResponseCode.SUCCESS, slab_of_many(30)),
+        (ResponseCode.DISK_ERROR, None),
+    )
+]  # fmt: skip
 APPENDS = [
     b"".join(encode_append(one))
     for one in (AppendRequest([b"one"]), AppendRequest([b"", b"two", b"x" * 300], 12, True), AppendRequest([b""] * 40))
@@ -287,6 +327,8 @@ TARGETS: tuple[Target, ...] = (
     Target("member_answer", answer, answer_seeds, (BodyError,), bytes_per_byte=JSON_BYTES_PER_BYTE),
     Target("slab_push", push, push_seeds, (BodyError,), repair_push),
     Target("push_answer", push_answer, lambda: PUSH_ANSWERS, (BodyError,)),
+    Target("fetch", fetch, lambda: FETCHES, (BodyError,)),
+    Target("fetch_answer", fetch_answer, lambda: FETCH_ANSWERS, (BodyError,), repair_fetch_answer),
     Target("append", append, lambda: APPENDS, (BodyError,), bytes_per_byte=64),
     Target("append_answer", append_answer, lambda: APPEND_ANSWERS, (BodyError,)),
     Target("read", read, lambda: READS, (BodyError,)),

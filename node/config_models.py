@@ -110,6 +110,11 @@ class StoreTable(Table):
     """Size of one index file (sparse), a multiple of 32; the same on all members."""
     max_unsynced_bytes: Bytes = 64 * MIB
     """What may be written but not yet on disk; more is answered LEADER_PENDING_FULL (503)."""
+    scrub_bytes_per_s: Annotated[int, Field(ge=0)] = 4 * MIB
+    """How fast the log is read over and over in the background to find rot; 0 means it is not. What is found is named,
+    and repaired from the peers."""
+    scrub_pause_s: Annotated[int, Field(ge=1, le=365 * 24 * 3600)] = 3600
+    """How long the background scrub rests between two passes."""
 
     @model_validator(mode="after")
     def _whole_units(self) -> StoreTable:

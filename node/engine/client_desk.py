@@ -18,6 +18,7 @@ from node.engine.introspect import Introspection
 from node.engine.log_reads import LogReads
 from node.engine.quota import Quota
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
+from node.store.log_store import StoreCorrupt
 from node.transport.bodies import BodyError, Fields, dump, entry_fields, load
 from node.transport.connection import Connection
 from node.transport.remoting import Frame
@@ -51,6 +52,8 @@ class Driver(Protocol):
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None: ...
     def transfer(self, to: str | None, deadline_ms: int | None, if_term: int | None,
                  done: Callable[[TransferOutcome], None]) -> None: ...  # fmt: skip
+    def scrub_now(self) -> int: ...
+    def repair_now(self) -> None: ...
     def address_of(self, member_id: str | None) -> str: ...
 
 
@@ -70,6 +73,7 @@ class ClientDesk:
             RequestCode.GET: self._get,
             RequestCode.LEADERSHIP_TRANSFER: self._transfer,
             RequestCode.INTROSPECT: self._introspect,
+            RequestCode.STEER: self._steer,
         }
 
     def serves(self, code: int) -> bool:
@@ -175,12 +179,19 @@ class ClientDesk:
                 refusal = self._base(fields.values, outcome.code, **nothing)
                 connection.answer(frame, dump(refusal | {"detail": outcome.detail or None}))
                 return
-            pos = self._driver.replica.store.get(outcome.last_index)
             answer = {"code": int(outcome.code), "group": self._group, "leaderId": outcome.leader_id}
-            answer |= {"index": outcome.last_index, "pos": -1 if pos is None else pos.pos, "term": outcome.term}
+            answer |= {"index": outcome.last_index, "pos": self._position(outcome.last_index), "term": outcome.term}
             connection.answer(frame, dump(answer))
 
         self._driver.propose(connection, Proposal(bodies, done), ordered=False)
+
+    def _position(self, index: int) -> int:
+        """Where the entry lies; -1 where it is not here, or cannot be read any more."""
+        try:
+            entry = self._driver.replica.store.get(index)
+        except StoreCorrupt:
+            return -1
+        return -1 if entry is None else entry.pos
 
     def _get(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)
@@ -266,6 +277,26 @@ class ClientDesk:
             raise BodyError(f"there is no {what!r} to look at")
         body = self._introspection.render(what, fields.optional_text("since"), self._status)
         connection.answer(frame, json.dumps(body, separators=(",", ":"), default=str).encode())
+
+    def _steer(self, connection: Connection, frame: Frame) -> None:
+        """A scrub, or another try at a repair: this member's own business, leader or not."""
+        fields = load(frame.body)
+        refused = self._misdirected(fields)
+        if refused is None and not self._allowed(connection, fields):
+            refused = ResponseCode.UNEXPECTED_MEMBER
+        if refused is not None:
+            connection.answer(frame, dump(self._base(fields.values, refused)))
+            return
+        answer: dict[str, Any] = {"code": int(ResponseCode.SUCCESS), "group": self._group}
+        what = fields.text("what")
+        if what == "scrub":
+            answer["passNumber"] = self._driver.scrub_now()
+        elif what == "repairs":
+            self._driver.repair_now()
+            answer["faults"] = len(self._driver.replica.store.faults)
+        else:
+            raise BodyError(f"there is no {what!r} to do")
+        connection.answer(frame, dump(answer))
 
     def unsupported(self, connection: Connection, frame: Frame) -> None:
         """As the original says it."""

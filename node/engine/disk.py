@@ -14,10 +14,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from node.consensus.effects import ReadSlab, TruncateLog
+from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
 from node.protocol.codes import FlushMode
-from node.protocol.entry import Slab
-from node.store.log_store import LogStore, StoreCorrupt, StoreFull, StoreIOError, SyncTicket
+from node.protocol.entry import EntryError, Slab
+from node.store.log_store import (
+    LogStore,
+    Mended,
+    Scrubbed,
+    StoreCorrupt,
+    StoreFull,
+    StoreIOError,
+    SyncTicket,
+)
 
 T = TypeVar("T")
 BACKGROUND_SYNC_S: Final = 0.01  # flush async: DLedger's interval
@@ -35,12 +43,13 @@ class Disk:
         log_epoch: Callable[[], int],
         flushed: Callable[[int, int], None],
         truncated: Callable[[TruncateLog, bool], None],
-        damaged: Callable[[StoreCorrupt], None],
+        mended: Callable[[MendLog, Mended | None, str], None],
+        damaged: Callable[[StoreCorrupt, int], None],
         fail: Callable[[str], None],
     ) -> None:
         self._store, self._flush = store, flush
         self._log_epoch, self._flushed, self._truncated = log_epoch, flushed, truncated
-        self._damaged, self._fail = damaged, fail
+        self._mended, self._damaged, self._fail = mended, damaged, fail
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, "store-write")
         self._readers = ThreadPoolExecutor(2, "store-read")
@@ -131,7 +140,7 @@ class Disk:
             elif isinstance(error, StoreIOError):
                 self._fail(f"reading at index {first_index} failed: {error}")
             elif isinstance(error, StoreCorrupt):
-                self._damaged(error)
+                self._damaged(error, first_index)
                 done(None, str(error))
             elif isinstance(error, KeyError):
                 done(None, str(error))
@@ -139,6 +148,45 @@ class Disk:
                 self._fail(f"reading at index {first_index} failed: {error!r}")
 
         self._run(self._readers, partial(self._store.read_slab, first_index, max_bytes), finished)
+
+    def fetch(self, order: FetchLog, done: Callable[[FetchLog, Slab | None], None]) -> None:
+        """Reads for a damaged peer; None where that range cannot be given."""
+        self.read_slab(order.first_index, order.max_bytes, lambda slab, _error: done(order, slab))
+
+    # --- damage -------------------------------------------------------------------------------------------------
+    def mend(self, order: MendLog) -> None:
+        """Writes a peer's entries into a fault: the writer's work, like a cut."""
+
+        def finished(outcome: Future[Mended]) -> None:
+            error = outcome.exception()
+            if error is None:
+                self._mended(order, outcome.result(), "")
+            elif isinstance(error, StoreFull | EntryError):
+                self._mended(order, None, str(error))
+            else:
+                self._fail(f"mending from entry {order.slab.first_index} on failed: {error}")
+
+        self._run(self._writer, partial(self._store.mend, order.slab), finished)
+
+    def scrub(self, from_index: int, max_bytes: int, done: Callable[[Scrubbed | None, str], None]) -> None:
+        """One step of a scrub; None where the log was cut or trimmed meanwhile: then nothing it met counts."""
+        log_epoch = self._log_epoch()
+
+        def finished(outcome: Future[Scrubbed]) -> None:
+            error = outcome.exception()
+            if isinstance(error, StoreIOError):
+                self._fail(f"scrubbing from entry {from_index} on failed: {error}")
+            elif log_epoch != self._log_epoch() or isinstance(error, KeyError):
+                done(None, "the log was cut meanwhile")
+            elif isinstance(error, StoreCorrupt):
+                self._damaged(error, from_index)
+                done(Scrubbed(from_index + 1), str(error))
+            elif error is not None:
+                self._fail(f"scrubbing from entry {from_index} on failed: {error!r}")
+            else:
+                done(outcome.result(), "")
+
+        self._run(self._readers, partial(self._store.scrub, from_index, max_bytes), finished)
 
     # --- threads ------------------------------------------------------------------------------------------------
     def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T], done: Callable[[Future[T]], Any]) -> None:

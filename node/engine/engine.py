@@ -14,12 +14,12 @@ import contextlib
 import random
 import ssl
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from node.config import Settings
-from node.consensus.effects import ReadSlab, TruncateLog
+from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
 from node.consensus.replica import Appended, Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.engine.client_desk import ClientDesk
@@ -31,11 +31,12 @@ from node.engine.log_reads import LogReads
 from node.engine.options import read_token_file, replica_config
 from node.engine.peer_links import MEMBER_CODES, PeerLinks
 from node.engine.quota import Quota
+from node.engine.scrubber import Scrubber
 from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.protocol.peers import split_address
-from node.store.log_store import LogStore, StoreCorrupt
+from node.store.log_store import Fault, LogStore, Mended, StoreCorrupt
 from node.transport.connection import Connection
 from node.transport.remoting import FLAG_RESPONSE, Frame
 from node.transport.tls import client_context, server_context
@@ -61,12 +62,18 @@ class Engine:
         flush: FlushMode = config.flush
         self.disk = Disk(
             store, flush, log_epoch=lambda: self.replica.log_epoch,
-            flushed=self._flushed, truncated=self._truncated, damaged=self._damaged, fail=self.fail,
+            flushed=self._flushed, truncated=self._truncated, mended=self._mended, damaged=self._damaged,
+            fail=self.fail,
         )  # fmt: skip
         node = settings.node
         tls = (node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
         self._server_tls, client_tls = _contexts(tls)
         self.links = PeerLinks(self, config.group, config.self_id, config.peers, client_tls)
+        self.scrubber = Scrubber(
+            store, self.disk, bytes_per_s=settings.store.scrub_bytes_per_s, pause_s=settings.store.scrub_pause_s,
+            found=self._scrub_found, finished=self._scrub_finished,
+        )  # fmt: skip
+        self.introspection.scrub = self.scrubber.told
         reads = LogReads(store, self.disk)
         token = read_token_file(settings)
         self.desk = ClientDesk(self, reads, self.introspection, Quota(), self._status, token)
@@ -90,6 +97,7 @@ class Engine:
         )
         on_ready(server.sockets[0].getsockname()[1])
         self.links.start()
+        self.scrubber.start()
         self._schedule()
         await self._ended.wait()
         server.close()
@@ -104,6 +112,7 @@ class Engine:
         for timer in (self._timer, self._space_timer):
             if timer is not None:
                 timer.cancel()
+        self.scrubber.stop()
         await self.links.stop()
         for connection in list(self._connections):
             connection.close()
@@ -192,6 +201,12 @@ class Engine:
             self.disk.truncate(effects.truncate)
         for read in effects.reads:
             self.disk.read(read, self._slab_read)
+        for fetch in effects.fetches:
+            self.disk.fetch(fetch, self._fetched)
+        if effects.mend is not None:
+            self.disk.mend(effects.mend)
+        if effects.scrub_wanted:
+            self.scrubber.ask("fork")
         if effects.sync_wanted:
             self.disk.want_sync()
         for event in effects.events:
@@ -245,12 +260,24 @@ class Engine:
         self._guarded(lambda: self.replica.slab_read(request, slab, now_ns()))
         self._schedule()
 
-    def _damaged(self, error: StoreCorrupt) -> None:
+    def _damaged(self, error: StoreCorrupt, first_index: int) -> None:
         """Bytes that were durable cannot be read as they were written (S6): others lead, and serve that range."""
-        if not error.faults:  # nobody can say which entries are sound
-            self.fail(f"the log is damaged: {error}")
-            return
-        self._guarded(lambda: self.replica.log_damaged(error.faults, now_ns()))
+        self._scrub_found(error.faults or [Fault(first_index, first_index, "record_invalid", str(error))])
+
+    def _scrub_found(self, faults: Sequence[Fault]) -> None:
+        self._guarded(lambda: self.replica.log_damaged(faults, now_ns()))
+        self._schedule()
+
+    def _scrub_finished(self) -> None:
+        self._guarded(lambda: self.replica.scrubbed(now_ns()))
+        self._schedule()
+
+    def _fetched(self, order: FetchLog, slab: Slab | None) -> None:
+        self._guarded(lambda: self.replica.fetched(order, slab, now_ns()))
+        self._schedule()
+
+    def _mended(self, order: MendLog, result: Mended | None, error: str) -> None:
+        self._guarded(lambda: self.replica.mended(order.log_epoch, result, error, now_ns()))
         self._schedule()
 
     def _try_space(self) -> None:
@@ -285,6 +312,15 @@ class Engine:
                 to, now_ns(), on_done=self._later(done), deadline_ns=deadline_ns, if_term=if_term
             )
         )
+        self._schedule()
+
+    def scrub_now(self) -> int:
+        """A pass over the whole log at once; its number."""
+        return self.scrubber.ask("request")
+
+    def repair_now(self) -> None:
+        """Another try for what is damaged, whatever was said before."""
+        self._guarded(lambda: self.replica.repair_now(now_ns()))
         self._schedule()
 
     def _later(self, done: Callable[[Any], None]) -> Callable[[Any], None]:

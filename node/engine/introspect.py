@@ -25,6 +25,7 @@ class Introspection:
 
     def __init__(self, settings: Settings, store: LogStore, events: EventRing, boot_id: str) -> None:
         self._settings, self._store, self._events, self._boot_id = settings, store, events, boot_id
+        self.scrub: Callable[[], dict[str, Any] | None] = lambda: None
         self._renderers: Mapping[str, Callable[[ReplicaStatus], dict[str, Any]]] = {
             "state": self._state,
             "watermarks": self._watermarks,
@@ -100,6 +101,9 @@ class Introspection:
                 for peer in status.peers
             ],
             "disk": disk | {"full": status.disk_full},
+            "faults": [asdict(one) for one in status.faults],
+            "repair": asdict(status.repair),
+            "scrub": self.scrub(),
             "alarms": [
                 {
                     "code": alarm.code,

@@ -8,6 +8,7 @@ from typing import Final
 from node.engine.disk import Disk
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Entry, Slab, unpack_record
+from node.store.faults import next_fault
 from node.store.log_store import LogStore
 
 READ_BYTES_MAX: Final = 1024 * 1024
@@ -21,13 +22,22 @@ class LogReads:
         self._store, self._disk = store, disk
 
     def committed(self, from_index: int, limit_bytes: int, committed_index: int, done: Found) -> None:
-        """Records from `from_index` up to `committed_index`; none at all above it."""
+        """Records from `from_index` up to `committed_index`, none above it, none that are damaged here (S6).
+
+        A range that begins in damage is DISK_ERROR; one that runs into it ends before it.
+        """
         if from_index < self._store.begin_index:
             done(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, 0, b"")
             return
         if from_index > committed_index:
             done(ResponseCode.SUCCESS, 0, b"")
             return
+        fault = next_fault(self._store.faults, from_index)
+        if fault is not None and fault.first_index <= from_index:  # not even from memory: what is damaged is not served
+            done(ResponseCode.DISK_ERROR, 0, b"")
+            return
+        if fault is not None:
+            committed_index = min(committed_index, fault.first_index - 1)
         wanted = min(limit_bytes, READ_BYTES_MAX)
         slab = self._store.recent_slab(from_index, wanted)
         if slab is not None:

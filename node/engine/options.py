@@ -27,6 +27,7 @@ def replica_config(settings: Settings, api_url: str) -> ReplicaConfig:
         lease_reads=node.lease_reads,
         preferred_leaders=tuple(node.preferred_leaders),
         api_url=api_url,
+        store_directory=str(settings.store_directory),
         pending_requests_max=node.max_pending_requests_num,
         pending_entries_max=node.max_pending_entries,
         pending_bytes_max=node.max_pending_bytes,

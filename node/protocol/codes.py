@@ -28,6 +28,7 @@ class RequestCode(IntEnum):
     FAST_READ = 52005
     READ_INDEX = 52006
     FETCH = 52007
+    STEER = 52008
     USER_DEFINE_REQUEST = 59999
 
 

@@ -22,6 +22,8 @@ from tests.process.net import LinkState, Network
 
 PATIENCE_S: Final = 5.0
 _LOOK_EVERY_S: Final = 0.05
+_ASK_EVERY_S: Final = 0.3
+_LOOKS: Final = 60
 _REFILL_EVERY_S: Final = 0.1
 _TRANSFER_TRIES: Final = 5
 TRANSFER_WITHIN_MS: Final = 2000
@@ -49,6 +51,7 @@ class Faults:
         self._down: set[str] = set()
         self._paused: set[str] = set()
         self._filled = 0
+        self._wiping = asyncio.Lock()
         self.done: Counter[str] = Counter()
         self.ordered_ends: Counter[str] = Counter()
         self._steps: Mapping[str, Callable[[str, Step], Awaitable[None]]] = {
@@ -56,6 +59,7 @@ class Faults:
             "kill_node": partial(self._restart, kill=True),
             "kill_all": self._kill_all,
             "stop_node": partial(self._restart, kill=False),
+            "wipe": self._wipe,
             "pause": self._pause,
             "slow": self._slow,
             "reset": self._reset,
@@ -147,6 +151,44 @@ class Faults:
             await self._members[member].start()
             self._down.discard(member)
         self._say(f"{member}: started again")
+
+    async def _wipe(self, member: str, step: Step) -> None:
+        """One at a time, and only when all are voters: what two of three have lost nobody can bring back."""
+        if self._wiping.locked():
+            self._say(f"{member}: not wiped, another member has yet to come back from that")
+            return
+        async with self._wiping:
+            if not await self._patiently(self._all_vote) or member in self._down:
+                self._say(f"{member}: not wiped, the group has no copy to spare")
+                return
+            self._down.add(member)
+            try:
+                await self._members[member].kill()
+                self._members[member].wipe()
+                self._did(step.kind, member, f"killed and its log removed, down for {step.for_s:.1f} s")
+                await asyncio.sleep(step.for_s)
+            finally:
+                await self._members[member].start()
+                self._down.discard(member)
+            self._say(f"{member}: started again with an empty directory")
+            # Until then no other member may lose its copy. What goes on for ever is for the verdict to say.
+            if await self._patiently(self._all_vote):
+                self._say(f"{member}: has its log again and votes")
+
+    async def _patiently(self, wanted: Callable[[], Awaitable[bool]]) -> bool:
+        for _ in range(_LOOKS):
+            if await wanted():
+                return True
+            await asyncio.sleep(_ASK_EVERY_S)
+        return False
+
+    async def _all_vote(self) -> bool:
+        """Whether every member says that it is a full member."""
+        try:
+            states = [await self._steering.state(member) for member in self._members]
+        except LedgerError:
+            return False
+        return all(state["voter_state"] == "VOTER" for state in states)
 
     async def _kill_all(self, _member: str, step: Step) -> None:
         alive = [member for member in self._members if member not in self._down]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -80,6 +81,11 @@ class Member:
         for one in (*descendants_of(pid), pid):
             _signal(one, signal.SIGKILL)
         await self._process.wait()
+
+    def wipe(self) -> None:
+        """Its log and its vote are lost, as with a replaced disk; only while it does not run."""
+        assert self.pid is None, f"{self.id} runs"
+        shutil.rmtree(self.store)
 
     async def stop(self) -> int | None:
         """SIGTERM, and SIGKILL where that does not help; the exit code, None where it did not run or was killed."""

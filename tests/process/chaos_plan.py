@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 KINDS: Final[Mapping[str, str]] = {
+    "wipe": "a member's log is lost while it is down; it starts again with an empty directory",
     "kill_engine": "SIGKILL of the engine; its supervisor starts it again",
     "kill_node": "SIGKILL of a node's three processes; started again afterwards",
     "kill_all": "SIGKILL of every process of every node at once; all started again",

@@ -212,6 +212,11 @@ class Run:
         self.report.term = states[leader]["term"]
         if leaders != [leader]:
             return f"leaders: {leaders}"
+        not_voting = [
+            f"{one} is {state['voter_state']}" for one, state in states.items() if state["voter_state"] != "VOTER"
+        ]
+        if not_voting:
+            return ", ".join(not_voting)
         if quiet and (len(ends) > 1 or any(committed != end for committed, end in ends)):
             return f"committed and end indexes: {sorted(ends)}"
         return ""

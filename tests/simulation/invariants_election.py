@@ -58,7 +58,8 @@ class Elections(Observer):
         if before is not None and self._mirrors.of[member.id].store_id == member.store.store_id:
             if stored.term < before.term:
                 raise Violation("term_monotonic", f"{member.id} was in term {before.term}, starts in {stored.term}")
-            if stored.term == before.term and stored.voted_for != before.voted_for and stored.vote_floor < stored.term:
+            changed = before.voted_for is not None and stored.voted_for != before.voted_for
+            if changed and stored.term == before.term and stored.vote_floor < stored.term:
                 text = f"{member.id} voted for {before.voted_for} in term {stored.term}, starts with {stored.voted_for}"
                 raise Violation("one_vote_per_term", text)
         self.hard[member.id] = stored

@@ -111,11 +111,18 @@ def tell(report: Report) -> None:
 
 
 async def supervised(run: Run) -> Report | None:
-    """The run; None where a signal ended it."""
+    """The run; None where a signal ended it. A second signal does not hurry it: what was started has to be ended."""
     task = asyncio.ensure_future(run.run())
     loop = asyncio.get_running_loop()
+    interrupted = asyncio.Event()
+
+    def interrupt() -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            task.cancel()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, interrupt)
     try:
         return await task
     except asyncio.CancelledError:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,9 @@ def test_an_interrupted_run_ends_everything_that_it_started(tmp_path: Path, numb
                 break
         assert len(living(tmp_path)) >= 9, "three nodes of three processes each"
         process.send_signal(number)
+        time.sleep(0.05)
+        with suppress(ProcessLookupError):
+            process.send_signal(number)  # somebody is impatient
         _, said = process.communicate(timeout=30)
     finally:
         process.kill()

@@ -30,6 +30,8 @@ CLOSURES_OLDEST_MS = 1000
 COMMIT_STALLED_S = 2.0
 TERM_CHANGES_PER_MINUTE = 3
 NO_LEADER_GRACE_S = 1.5
+# One sentence tells these: see `damaged`.
+DAMAGE_ALARMS = ("log_damaged", "log_unrecoverable")
 # What a member that is no full voter may not do; VOTER is the normal state.
 VOTER_STATES = {
     "FORMING": "has not seen its group complete yet and does not campaign",
@@ -169,10 +171,41 @@ def disk(facts: Facts) -> Iterator[Finding]:
         for alarm in (one["state"] or {}).get("alarms") or []:
             told = alarm if isinstance(alarm, dict) else {"kind": str(alarm)}
             kind = str(told.get("kind") or told.get("code") or told.get("name") or "alarm")
+            if kind in DAMAGE_ALARMS and one["state"].get("faults"):
+                continue  # `damaged` says it in one sentence
             detail = told.get("detail") or told.get("text") or told.get("message") or ""
             severity = CRITICAL if told.get("severity") == "critical" or kind.endswith("full") else ATTENTION
             text = f"{one['id']} raises {kind.replace('_', ' ')}" + (f": {plain(detail)}" if detail else "")
             yield Finding(f"alarm_{kind}", severity, text, one["id"], time_of(told.get("since") or told.get("at")))
+
+
+def damaged(facts: Facts) -> Iterator[Finding]:
+    """A member that cannot read part of its own log: which, what it may not do, and whether that heals."""
+    for one in facts.members:
+        state = one["state"] or {}
+        faults, repair = state.get("faults") or [], state.get("repair") or {}
+        if one["reach"] != "ok" or not faults:
+            continue
+        spans = [spelled_range(fault["first_index"], fault["last_index"]) for fault in faults]
+        which = ", ".join(spans[:3]) + (f" and {len(spans) - 3} more ranges" if len(spans) > 3 else "")
+        may_not = f"it votes, but cannot lead, does not count from entry {faults[0]['first_index']:,} on"
+        whose = "it" if len(faults) == 1 and faults[0]["first_index"] == faults[0]["last_index"] else "them"
+        hopeless = repair.get("hopeless") or 0
+        alarms = {alarm.get("code"): alarm for alarm in state.get("alarms") or [] if isinstance(alarm, dict)}
+        if hopeless:
+            tail = "no member of the group can give what was written: `quorumscope store verify` shows what is gone"
+        elif repair.get("peer_id"):
+            tail = f"it is being repaired from {repair['peer_id']}, for {{age}}"
+        else:
+            tail = "it is repaired as soon as a peer that holds it answers, for {age}"
+        text = f"{one['id']} cannot read {which} of its log: {may_not} and does not serve {whose}; {tail}"
+        since = time_of((alarms.get("log_damaged") or {}).get("since"))
+        severity = CRITICAL if hopeless else ATTENTION
+        yield Finding("log_damaged", severity, text, one["id"], since)
+
+
+def spelled_range(first: int, last: int) -> str:
+    return f"entry {first:,}" if first == last else f"entries {first:,} to {last:,}"
 
 
 def voter_state(facts: Facts) -> Iterator[Finding]:
@@ -268,6 +301,7 @@ RULES: tuple[Rule, ...] = (
     silent,
     cut_off,
     disk,
+    damaged,
     commit_stalled,
     closures,
     dispatcher,

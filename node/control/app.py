@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from node.config import Settings
-from node.control import archive, bulk, entries, look, steer
+from node.control import archive, bulk, entries, look, repair, steer
 from node.control.common import Parts
 from node.control.engine_link import EngineLink
 from node.control.guard import Guard
@@ -59,7 +59,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.parts = parts
     app.add_api_route("/api/v1", about, tags=["look"])
-    for one in (look.router, entries.router, archive.router, bulk.router, steer.router, look.health):
+    for one in (look.router, entries.router, archive.router, bulk.router, steer.router, repair.router, look.health):
         app.include_router(one)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=BODY_BYTES_MAX)
     app.add_middleware(Guard, settings=settings)

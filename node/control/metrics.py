@@ -13,6 +13,7 @@ ROLES = ("LEADER", "FOLLOWER", "CANDIDATE")
 ENGINES = ("ok", "stale", "down")
 LOG_GAUGES = ("begin_index", "end_index", "durable_index", "committed_index", "applied_index", "size_bytes")
 PEER_GAUGES = ("match_index", "durable_index", "lag_entries", "lag_bytes", "lag_ms", "last_ack_ms")
+REPAIR_GAUGES = ("repaired_faults", "repaired_entries")
 CLOSURE_GAUGES = ("pending", "limit", "oldest_age_ms", "pending_bytes")
 
 
@@ -31,6 +32,7 @@ class Snapshot:
             yield from gauge(f"quorumscope_log_{name}", f"The log's {name.replace('_', ' ')}", log.get(name))
         yield from gauge("quorumscope_disk_free_bytes", "Free on the log's disk", disk.get("free_bytes"))
         yield from gauge("quorumscope_alarms", "Alarms that stand", len(self.state.get("alarms") or []))
+        yield from self.damage()
         for name in CLOSURE_GAUGES:
             yield from gauge(f"quorumscope_closures_{name}", f"Waiting writes: {name}", self.closures.get(name))
         yield from gauge("quorumscope_quorum_index", "The quorum's index", self.watermarks.get("quorum_index"))
@@ -42,6 +44,21 @@ class Snapshot:
                 if peer.get(name) is not None:
                     family.add_metric([str(peer["id"])], peer[name])
             yield family
+
+    def damage(self) -> Iterator[GaugeMetricFamily]:
+        """What is damaged in this log, what was repaired, and how far the scrub is."""
+        faults, repair, scrub = self.state.get("faults"), self.state.get("repair"), self.state.get("scrub")
+        if faults is not None:
+            entries = sum(one["last_index"] - one["first_index"] + 1 for one in faults)
+            yield from gauge("quorumscope_damaged_ranges", "Ranges of entries that are damaged here", len(faults))
+            yield from gauge("quorumscope_damaged_entries", "Entries that are damaged here", entries)
+        for name in REPAIR_GAUGES:
+            text = f"Since the engine started: {name.replace('_', ' ')}"
+            yield from gauge(f"quorumscope_{name}", text, (repair or {}).get(name))
+        running = (scrub or {}).get("running") or {}
+        yield from gauge("quorumscope_scrub_next_index", "How far the scrub is", running.get("next_index"))
+        last = (scrub or {}).get("last") or {}
+        yield from gauge("quorumscope_scrub_passes", "Scrubs of the whole log that ended", last.get("number"))
 
 
 def gauge(name: str, text: str, value: Any) -> Iterator[GaugeMetricFamily]:

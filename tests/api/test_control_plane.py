@@ -308,3 +308,37 @@ def test_the_documented_examples_have_the_fields_of_real_answers(group: Group, l
     for listed in ("items", "peers"):
         if answer.get(listed) and example.get(listed):
             assert set(example[listed][0]) == set(answer[listed][0])
+
+
+def ended(group: Group, node_id: str, operation: Any) -> Any:
+    def look() -> Any:
+        told = group.get(node_id, f"/api/v1/operations/{operation['id']}").json()
+        return told if told["state"] != "running" else None
+
+    return group.until(look)
+
+
+def test_a_scrub_is_an_operation_of_the_node_that_is_asked(group: Group, leader: str) -> None:
+    append(group, leader, "to be", "read")
+    term = group.state(leader)["term"]
+    for one in group.ids:
+        assert group.post(one, "/api/v1/scrub", json={"if_term": term + 5}).status_code == 412
+        dry = group.post(one, "/api/v1/scrub", json={"dry_run": True})
+        assert (dry.status_code, dry.json()["dry_run"]) == (200, True)
+        asked = group.post(one, "/api/v1/scrub", headers={"idempotency-key": f"scrub-{one}"}, json={})
+        assert asked.status_code == 202 and asked.headers["location"].endswith(asked.json()["id"])
+        done = ended(group, one, asked.json())
+        assert done["state"] == "done" and done["outcome"]["last_index"] <= group.state(one)["log"]["durable_index"]
+        again = group.post(one, "/api/v1/scrub", headers={"idempotency-key": f"scrub-{one}"}, json={})
+        assert again.json()["id"] == asked.json()["id"]
+        assert group.state(one)["scrub"]["last"]["reason"] == "request"
+    assert "quorumscope_scrub_passes 1.0" in group.get(leader, "/metrics").text
+
+
+def test_repairs_of_a_sound_log_are_done_at_once(group: Group, leader: str) -> None:
+    asked = group.post(leader, "/api/v1/repairs", json={})
+    assert asked.status_code == 202 and asked.json()["kind"] == "repair"
+    done = ended(group, leader, asked.json())
+    assert done["state"] == "done" and done["outcome"]["hopeless"] == 0
+    assert group.state(leader)["faults"] == []
+    assert "quorumscope_damaged_ranges 0.0" in group.get(leader, "/metrics").text

@@ -31,6 +31,8 @@ class FakeNode:
     dispatcher_since: str = field(default_factory=lambda: rfc3339(utc_now()))
     transitions: list[Json] = field(default_factory=list)
     alarms: list[Any] = field(default_factory=list)
+    faults: list[Json] = field(default_factory=list)
+    repair: Json = field(default_factory=dict)
     events: list[Json] = field(default_factory=list)
     truncations: list[Json] = field(default_factory=list)
     bodies: dict[int, str] = field(default_factory=dict)
@@ -66,6 +68,8 @@ class FakeNode:
             ],
             "disk": {"free_bytes": 10**11, "used_ratio": 0.2},
             "alarms": self.alarms,
+            "faults": self.faults,
+            "repair": self.repair,
             "version": "0.1.0",
             "unknown": [],
         }

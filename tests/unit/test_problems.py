@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -178,6 +179,26 @@ def disk_full(story: Story) -> None:
     story.look()
 
 
+def damage(story: Story, **repair: Any) -> None:
+    one = story.node("n1")
+    one.faults = [{"first_index": 5, "last_index": 7, "kind": "crc_invalid", "detail": ""}]
+    one.repair = {"peer_id": None, "hopeless": 0, **repair}
+    one.alarms = [{"code": "log_damaged", "severity": "critical", "since": rfc3339(T0)}]
+    story.look(3)
+
+
+def being_repaired(story: Story) -> None:
+    damage(story, peer_id="n2")
+
+
+def waiting_for_repair(story: Story) -> None:
+    damage(story)
+
+
+def unrecoverable(story: Story) -> None:
+    damage(story, hopeless=1)
+
+
 def rejoining(story: Story) -> None:
     story.node("n1").voter_state = "REJOINING"
     story.look(20)
@@ -268,6 +289,16 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (loop, "critical", ["dispatcher_loop"], "between COMPARE and INSTALL_SNAPSHOT, 5 times in the last minute", ""),
     (disk_alarm, "attention", ["alarm_disk_low"], "n1 raises disk low: 3 % left.", ""),
     (disk_full, "critical", ["alarm_disk_full"], "n1 raises disk full.", ""),
+    (
+        being_repaired,
+        "attention",
+        ["log_damaged"],
+        "n1 cannot read entries 5 to 7 of its log: it votes, but cannot lead, does not count from entry 5 on and does"
+        " not serve them; it is being repaired from n2, for",
+        "",
+    ),
+    (waiting_for_repair, "attention", ["log_damaged"], "repaired as soon as a peer that holds it answers, for", ""),
+    (unrecoverable, "critical", ["log_damaged"], "no member of the group can give what was written", ""),
     (rejoining, "attention", ["voter_restricted"], "n1 came back without its log and does not vote", ""),
     (piling, "attention", ["closures_piling"], "8,500 writes wait, of at most 10,000, oldest 0.6 s.", ""),
     (refused, "critical", ["closures_full"], "10,000 writes wait, the limit: new ones are refused, oldest 2.0 s.", ""),

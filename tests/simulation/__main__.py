@@ -37,7 +37,10 @@ def field_value(word: str) -> tuple[str, Any]:
         if text not in ("true", "false"):
             raise ValueError(f"{name} is true or false, not {text!r}")
         return name, text == "true"
-    return name, kind(text)
+    try:
+        return name, kind(text)
+    except ValueError:
+        raise ValueError(f"{name} takes a number ({kind.__name__}), not {text!r}") from None
 
 
 def parser() -> Parser:

@@ -29,7 +29,7 @@ from tests.simulation.world import World
 STEPS: Final = 2000
 PROGRESS_EVERY_S: Final = 10.0
 COVERAGE_FROM_SEEDS: Final = 60  # fewer seeds need not see everything
-EXIT_VIOLATION, EXIT_NEVER_OCCURRED = 1, 2
+EXIT_VIOLATION, EXIT_NEVER_OCCURRED, EXIT_USAGE = 1, 2, 64
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,12 @@ def _run_all(options: Options, tally: Tally) -> None:
 
 def run(options: Options) -> int:
     """A campaign with its progress, its verdict and, after a violation, the line of a smaller run. The exit code."""
+    if options.mutant is not None:
+        from tests.simulation.mutants import MUTANTS
+
+        if options.mutant not in MUTANTS:
+            say(f"--mutant {options.mutant}: there is no such planted bug; there are {', '.join(sorted(MUTANTS))}")
+            return EXIT_USAGE
     wanted = options.mutant is None and (options.forever or options.seeds >= COVERAGE_FROM_SEEDS)
     tally = Tally(
         options.steps, options.settings(), options.mutant, coverage_wanted=wanted, keep_traces=not options.forever

@@ -55,6 +55,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["user", "link", "--role", "boss"], '"boss"'),
         (["bench", "append", "--against", "raft"], "pysyncobj"),
         (["bench", "append", "--flush", "never"], "sync or async"),
+        (["simulate", "--nonsense"], "--nonsense"),
+        (["simulate", "--seeds", "0"], "--seeds"),
         (["demo", "--file", "/nope"], "/nope"),
         (["demo", "--flush", "never"], "sync or async"),
         (["demo", "break", "heart"], "flip"),
@@ -98,10 +100,10 @@ def test_help_lists_what_works_and_nothing_else(capsys: pytest.CaptureFixture[st
     listed = {line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.startswith("  ")}
     built = {
         "node", "console", "status", "transfer", "append", "get", "tail", "audit", "demo", "store", "config", "db",
-        "user", "token", "bench",
+        "user", "token", "bench", "simulate",
     }  # fmt: skip
     assert built <= listed
-    assert not listed & {"members", "export", "sidecar", "simulate", "prove"}
+    assert not listed & {"members", "export", "sidecar", "prove"}
     assert "..." not in text.partition("Commands:")[2], "every summary fits its line"
     assert max(map(len, text.splitlines())) <= 80
 
@@ -114,6 +116,7 @@ def test_help_lists_what_works_and_nothing_else(capsys: pytest.CaptureFixture[st
         "config check", "config show", "db upgrade", "user link", "token issue",
         "bench append",
         "bench failover",
+        "simulate",
     ],
 )  # fmt: skip
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:

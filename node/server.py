@@ -1,5 +1,7 @@
 """`python -m node.server …`: one engine. Opens the store, serves the member port, ends with a code that says why.
 
+A log that is damaged in the middle is opened, and repaired from the peers while the member runs (SAFETY S6).
+
 Exit codes: 0 a clean end; 1 an error that a restart may get past; 3 a refusal that a person must settle; 64 a wrong
 command line; 69 the port cannot be had. Anything but 0 prints one line on stderr, and 1, 3 and 69 also leave it in
 DATA/engine-refused.json for the control plane.
@@ -42,6 +44,16 @@ def say(code: int, reason: str, data: Path | None) -> int:
             print(f"node: {data / REASON_FILE}: {error.strerror}", file=sys.stderr)
     print(f"node: {line}", file=sys.stderr, flush=True)
     return code
+
+
+def with_command(reason: str, directory: Path) -> str:
+    """A refusal says how to see what is wrong, and what settles it, where the store did not say so itself."""
+    if "quorumscope store" in reason:
+        return reason
+    return (
+        f"{reason} (`quorumscope store verify {directory}` shows what is there,"
+        f" `quorumscope store repair {directory}` settles what a person must decide)"
+    )
 
 
 def open_store(settings: Settings) -> FileStore:
@@ -90,7 +102,7 @@ def run(settings: Settings) -> int:
     try:
         store = open_store(settings)
     except (StoreRefused, StoreCorrupt) as error:
-        return say(EXIT_REFUSED, str(error), data)
+        return say(EXIT_REFUSED, with_command(str(error), settings.store_directory), data)
     except (StoreFull, StoreIOError, StoreError) as error:
         return say(EXIT_CRASHED, str(error), data)
     except OSError as error:

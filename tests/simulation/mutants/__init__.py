@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutants.driver import DRIVING
 from tests.simulation.mutants.election import ELECTION
+from tests.simulation.mutants.faults import FAULTY
 from tests.simulation.mutants.planting import Edit, Mutant, PlantingError, Tally
 from tests.simulation.mutants.reads import READING
 from tests.simulation.mutants.replication import REPLICATION
@@ -11,4 +12,4 @@ from tests.simulation.mutants.storage import STORAGE
 
 __all__ = ["MUTANTS", "Edit", "Mutant", "PlantingError", "Tally"]
 
-MUTANTS: dict[str, Mutant] = {one.name: one for one in (*ELECTION, *REPLICATION, *READING, *STORAGE, *DRIVING)}
+MUTANTS: dict[str, Mutant] = {one.name: one for one in (*ELECTION, *REPLICATION, *READING, *STORAGE, *FAULTY, *DRIVING)}

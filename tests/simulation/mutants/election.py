@@ -10,8 +10,8 @@ ELECTOR = "node.consensus.leader_elector:LeaderElector."
 MEMBERSHIP = "node.consensus.membership:Membership."
 
 # Elections all the time, and machines that forget what was not durable.
-UNREST: dict[str, Any] = {"isolate_leader": 4.0, "crash": 2.0, "power_loss": 2.0, "reset": 2.0}
-WIPES: dict[str, Any] = {"wipe": 2.0, "isolate_leader": 3.0, "partition": 2.0, "crash": 1.0, "rot": 0.0}
+UNREST: dict[str, Any] = {"members": 3, "isolate_leader": 4.0, "crash": 2.0, "power_loss": 2.0, "reset": 2.0}
+WIPES: dict[str, Any] = {"members": 3, "wipe": 2.0, "isolate_leader": 3.0, "partition": 2.0, "crash": 1.0, "rot": 0.0}
 
 
 def forget_vote(member: Any, candidate_id: str) -> None:
@@ -118,6 +118,11 @@ ELECTION = (
                 "node.consensus.leadership:Leadership.tick",
                 "now >= self.quorum_contact_at() + self._timing.election_max_ns",
             ),
+            Edit(
+                "node.consensus.leadership:Leadership.next_deadline",
+                "times = [self._beat_at, self.quorum_contact_at() + self._timing.election_max_ns]",
+                "times = [self._beat_at]",
+            ),
         ),
         {"isolate_leader": 4.0, "partition": 2.0, "partition_ms": 1500.0},
     ),
@@ -175,12 +180,15 @@ ELECTION = (
         {**WIPES, "wipe": 4.0},
     ),
     Mutant(
-        "target_of_former_leader",
+        "joined_without_catching_up",
         "E8",
-        "a joining is complete at the target that an earlier leader gave",
+        "a joining is complete as soon as the leader has named its target",
         (
-            ignored(MEMBERSHIP + "progress", "self._target_of != (member.term, member.leader_id)"),
-            Edit(MEMBERSHIP + "tick", "self.target_index = None", "MUTANT.left_out()"),
+            Edit(
+                MEMBERSHIP + "progress",
+                "self._held_through() >= self.target_index",
+                "MUTANT.instead(self._held_through() >= self.target_index, True)",
+            ),
         ),
         WIPES,
     ),

@@ -10,7 +10,7 @@ LEADERSHIP = "node.consensus.leadership:Leadership."
 READS = "node.consensus.reads:"
 
 # A leader that is cut off and asked nevertheless.
-LONELY: dict[str, Any] = {"isolate_leader": 5.0, "partition": 3.0, "reads": 100.0, "appends": 80.0}
+LONELY: dict[str, Any] = {"members": 3, "isolate_leader": 5.0, "partition": 3.0, "reads": 100.0, "appends": 80.0}
 
 READING = (
     Mutant(
@@ -92,6 +92,11 @@ READING = (
                 "node.consensus.leadership_transfer:LeadershipTransfer.tick",
                 "if current is None or now < current.deadline_at:",
                 "MUTANT.instead(current is None or now < current.deadline_at, True)\n    if True:",
+            ),
+            Edit(
+                "node.consensus.leadership_transfer:LeadershipTransfer.next_deadline",
+                "None if self._current is None else self._current.deadline_at",
+                "None",
             ),
         ),
         {"transfers": 6.0, "partition": 3.0, "isolate_leader": 3.0},

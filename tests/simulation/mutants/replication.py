@@ -15,7 +15,14 @@ LEADERSHIP = "node.consensus.leadership:Leadership."
 CHECKER = "node.consensus.quorum_ack_checker:"
 
 # Leaders that write what nobody else has, so that later ones have to cut it.
-FORKS: dict[str, Any] = {"isolate_leader": 5.0, "appends": 150.0, "crash": 1.0, "reorder": 0.1, "reset": 2.0}
+FORKS: dict[str, Any] = {
+    "members": 3,
+    "isolate_leader": 5.0,
+    "appends": 150.0,
+    "crash": 1.0,
+    "reorder": 0.1,
+    "reset": 2.0,
+}
 
 
 def echo(member: Any, push: Any) -> int:
@@ -29,6 +36,13 @@ def echo(member: Any, push: Any) -> int:
     return int(carried > send.message.verified_index or carried > send.message.durable_index)
 
 
+def durable_ever(dispatcher: Any, answer: PushResponse) -> int:
+    """The highest durable index that this peer ever named to this leadership."""
+    highest: int = max(vars(dispatcher).get("durable_named", -1), answer.durable_index)
+    dispatcher.durable_named = highest
+    return highest
+
+
 def from_below(member: Any, end_index: int) -> int:
     """The Java dispatcher's write index: what its process saw at its start (FORMATS 6.1)."""
     store = member.store
@@ -37,11 +51,16 @@ def from_below(member: Any, end_index: int) -> int:
     return min(end_index, store.end_at_start)
 
 
-# A cut that nobody checks: what the handler's guards stand against.
+# What the handler's guards stand against, one by one: no conflict; verified or committed entries.
+NO_CONFLICT = ignored(HANDLER + "_truncate", "not conflict")
 OBEY_ANY_CUT = (
-    ignored(HANDLER + "_truncate", "not conflict"),
+    NO_CONFLICT,
     ignored(HANDLER + "_truncate", "cut <= max(member.verified_index, member.committed_index)"),
 )
+# Orders to cut that come twice, the second time late: after new entries have taken the place of the old ones.
+LATE_ORDERS: dict[str, Any] = {
+    **FORKS, "duplicate": 0.4, "reorder": 0.4, "delay_ms": 3.0, "sync_ms": 0.3, "appends": 250.0,
+}  # fmt: skip
 
 REPLICATION = (
     Mutant(
@@ -58,26 +77,6 @@ REPLICATION = (
         ),
         FORKS,
         {"echo": echo},
-    ),
-    Mutant(
-        "earlier_epoch_counts",
-        "R1",
-        "answers of an earlier dispatcher epoch count",
-        (ignored(DISPATCHER + "answered", "answer.dispatch_epoch != self.dispatch_epoch"),),
-        {**FORKS, "duplicate": 0.1, "reorder": 0.3, "wipe": 2.0},
-    ),
-    Mutant(
-        "append_link_unchecked",
-        "R1",
-        "an APPEND extends `verified` without a look at the entry before it",
-        (
-            Edit(
-                HANDLER + "_append",
-                "verdict = self._match(push, now)",
-                "verdict = MUTANT.instead(self._match(push, now), OK)",
-            ),
-        ),
-        FORKS,
     ),
     Mutant(
         "verified_survives_terms",
@@ -116,16 +115,16 @@ REPLICATION = (
     Mutant(
         "durable_not_of_this_answer",
         "R2",
-        "a later `verified` meets the `durable` of an earlier answer",
+        "a later `verified` meets the highest `durable` that the peer ever named, also one that a cut took back",
         (
             swapped(
                 DISPATCHER + "answered",
                 "watermark(answer.verified_index, answer.durable_index, flush, answer.faulty_from)",
-                "watermark(answer.verified_index, max(answer.durable_index, self.durable_index or -1), flush, "
-                "answer.faulty_from)",
+                "watermark(answer.verified_index, durable_ever(self, answer), flush, answer.faulty_from)",
             ),
         ),
-        FORKS,
+        {**FORKS, "sync_ms": 6.0},
+        {"durable_ever": durable_ever},
     ),
     Mutant(
         "earlier_term_by_counting",
@@ -164,18 +163,26 @@ REPLICATION = (
     Mutant(
         "commit_of_deposed_leader",
         "R4",
-        "a COMMIT is obeyed before its term and leader are checked, as DLedger does",
+        "the commit index of a push is taken before its term and leader are checked, as DLedger does, up to the end",
         (
             Edit(
                 HANDLER + "handle",
                 "if code is not ResponseCode.SUCCESS:",
-                "if code is not ResponseCode.SUCCESS and push.kind is PushKind.COMMIT:\n"
-                "        MUTANT.differed += push.commit_index > self._member.committed_index\n"
-                "        self._member.advance_commit(min(push.commit_index, self._member.store.end_index))\n"
+                "if code is not ResponseCode.SUCCESS:\n"
+                "        MUTANT.differed += "
+                "self._member.advance_commit(min(push.commit_index, self._member.store.end_index))\n"
                 "    if code is not ResponseCode.SUCCESS:",
             ),
         ),
-        {**FORKS, "asymmetric": 3.0, "pause": 3.0, "slow_link": 2.0, "reorder": 0.3},
+        {
+            **FORKS,
+            "asymmetric": 5.0,
+            "pause": 5.0,
+            "slow_link": 3.0,
+            "hold": 1.0,
+            "partition_ms": 60.0,
+            "pause_ms": 150.0,
+        },
     ),
     Mutant(
         "expired_term_obeyed",
@@ -187,16 +194,23 @@ REPLICATION = (
     Mutant(
         "cut_without_conflict",
         "R5",
-        "TRUNCATE cuts also what does not conflict",
-        (ignored(HANDLER + "_truncate", "not conflict"),),
-        {**FORKS, "duplicate": 0.1},
+        "TRUNCATE cuts also what does not conflict, as long as it is above what is committed",
+        (
+            NO_CONFLICT,
+            swapped(
+                HANDLER + "_truncate",
+                "max(member.verified_index, member.committed_index)",
+                "member.committed_index",
+            ),
+        ),
+        LATE_ORDERS,
     ),
     Mutant(
         "cut_below_committed",
         "R5",
         "TRUNCATE is obeyed wherever it says, also below what is committed",
         OBEY_ANY_CUT,
-        {**FORKS, "duplicate": 0.2, "reorder": 0.3, "drop": 0.05},
+        LATE_ORDERS,
     ),
     Mutant(
         "java_wipe",
@@ -265,7 +279,10 @@ REPLICATION = (
         "lost_push_not_resent",
         "FORMATS 6.19",
         "an APPEND that was never answered is never sent again",
-        (ignored(DISPATCHER + "tick", "oldest is not None and now >= oldest.sent_at + timeout"),),
+        (
+            ignored(DISPATCHER + "tick", "oldest is not None and now >= oldest.sent_at + timeout"),
+            Edit(DISPATCHER + "next_deadline", "if oldest is not None:", "if False:"),
+        ),
         {"drop": 0.1, "appends": 20.0},
     ),
     Mutant(

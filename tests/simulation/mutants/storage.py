@@ -12,7 +12,7 @@ FILES = "node.store.files:"
 RECOVERY = "node.store.recovery:Recovery."
 
 # Machines that lose their page cache while much is in it.
-OUTAGES: dict[str, Any] = {"power_loss": 4.0, "crash": 3.0, "sync_ms": 6.0, "appends": 150.0}
+OUTAGES: dict[str, Any] = {"members": 3, "power_loss": 4.0, "crash": 3.0, "sync_ms": 6.0, "appends": 150.0}
 CUTS: dict[str, Any] = {**OUTAGES, "isolate_leader": 5.0, "reset": 2.0}
 
 

@@ -88,10 +88,10 @@ class DiskReports(ABC):
 
         It all follows from `store.faults`, so a healed member leads, counts and joins again by itself (S6).
         """
-        if not self.repair.watch(now):
-            return
         if not self.member.may_lead():
             self._step_down_damaged(now)
+        if not self.repair.watch(now):
+            return
         if self.leadership is None:
             self.handler.durable_moved()
         self.repair.advance(now)

@@ -206,6 +206,10 @@ class LeaderElector:
 
     def _passed(self, this: Round, now: int) -> None:
         self._round = None
+        if not self._member.may_lead():  # damage was met since the round began (S6)
+            self._taking = None
+            self._draw_timeout(now)
+            return
         if this.pre:
             self._real_campaign(now, reform=this.reform, ticket=None)
             return

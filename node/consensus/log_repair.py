@@ -88,7 +88,7 @@ class LogRepair:
     def watch(self, now: int) -> bool:
         """Takes up what the store says about its faults now; True if that changed."""
         faults = self._member.store.faults
-        if faults == self._known:
+        if faults is self._known or faults == self._known:
             return False
         self._known = faults
         before, self._attempts = self._attempts, {}

@@ -80,6 +80,19 @@ def test_the_leader_steps_down_and_healed_it_may_lead_again() -> None:
     solo.lead()
 
 
+def test_damage_met_in_the_middle_of_a_campaign_ends_it() -> None:
+    for real in (False, True):
+        solo = Solo(store_of(TERMS))
+        sent = solo.tick(1100)
+        if real:
+            sent = solo.grant(sent)
+        solo.store.rot(2)
+        solo.replica.log_damaged([fault(2)], solo.now)
+        solo.take()
+        solo.grant(sent)
+        assert solo.replica.role is Role.CANDIDATE and solo.replica.leadership is None
+
+
 def test_a_damaged_member_takes_no_leadership() -> None:
     solo = damaged(1, hard={"term": 3})
     solo.follow(term=3)

@@ -76,6 +76,10 @@ class Elections(Observer):
         before = self.hard.get(member.id)
         if before is not None and hard_state.term < before.term:
             raise Violation("term_monotonic", f"{member.id} goes from term {before.term} to {hard_state.term}")
+        joined = before is not None and before.voter_state is VoterState.REJOINING
+        if joined and hard_state.voter_state is VoterState.VOTER and hard_state.vote_floor < hard_state.term:
+            text = f"{member.id} rejoined under term {hard_state.term}, its floor is {hard_state.vote_floor}"
+            raise Violation("rejoined_vote_floor", text)
         self.hard[member.id] = hard_state
         if hard_state.voted_for is not None:
             self._vote(member, hard_state.term, hard_state.voted_for)

@@ -19,7 +19,7 @@ from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefus
 from node.store.recent_slabs import RecentSlabs
 from tests.simulation.clock import MemberClock
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
-from tests.simulation.observer import Violation
+from tests.simulation.observer import of_exception
 from tests.simulation.process import Process
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Member:
             self.last_error = error
             self.crash("store_error")
         except Exception as error:
-            raise Violation("no_exception", f"opening {self.id}: {type(error).__name__}: {error}") from error
+            raise of_exception(f"opening {self.id}", error) from error
         else:
             self.process, self.store, self.replica = process, store, process.replica
             self._crash_loops = 0

@@ -7,6 +7,8 @@ method is empty here, so that an observer names only what it wants to see.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
+FRAMES_SHOWN = 5
+
 
 class Violation(AssertionError):
     """A promise that did not hold: `invariant` is its stable name, `detail` what was seen."""
@@ -24,6 +28,14 @@ class Violation(AssertionError):
         super().__init__(f"{invariant}: {detail}")
         self.invariant = invariant
         self.detail = detail
+
+
+def of_exception(where: str, error: BaseException) -> Violation:
+    """Something that the product must not raise, with the places that it passed."""
+    frames = [
+        f"{Path(frame.filename).name}:{frame.lineno}" for frame in extract_tb(error.__traceback__)[-FRAMES_SHOWN:]
+    ]
+    return Violation("no_exception", f"{where}: {type(error).__name__}: {error} ({' > '.join(frames)})")
 
 
 class Observer:

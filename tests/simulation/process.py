@@ -27,7 +27,7 @@ from node.store.log_store import Fault, Mended, StoreError
 from tests.simulation.disk import SimulatedCrash
 from tests.simulation.jobs import Jobs
 from tests.simulation.links import Links
-from tests.simulation.observer import Violation
+from tests.simulation.observer import Violation, of_exception
 
 if TYPE_CHECKING:
     from tests.simulation.member import Member
@@ -98,7 +98,7 @@ class Process:
         except Violation:
             raise
         except Exception as error:
-            raise Violation("no_exception", f"{self.id}: {type(error).__name__}: {error}") from error
+            raise of_exception(self.id, error) from error
 
     def resume(self) -> None:
         """SIGCONT: everything at once."""

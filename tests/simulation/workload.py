@@ -45,10 +45,11 @@ class Request:
 class OrderedOrigin(Origin):
     """Remembers the first ordered append that was not appended: none behind it may be (C4)."""
 
-    __slots__ = ("first_refused",)
+    __slots__ = ("first_refused", "name")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
+        self.name = name
         self.first_refused: int | None = None
 
 
@@ -68,6 +69,7 @@ class Workload:
         self.transfers_lost = 0  # the process that was asked is gone
         self.running = True
         self._bodies = 0
+        self._connections = 0
         self._requests: dict[int, Request] = {}
         self._transfers: dict[int, str] = {}
         self._origins: dict[tuple[str, str], tuple[int, OrderedOrigin]] = {}
@@ -111,7 +113,8 @@ class Workload:
         """The client's connection to this process; a broken one is opened anew by and by."""
         incarnation, origin = self._origins.get((client, member.id), (-1, None))
         if origin is None or incarnation != member.incarnation or (origin.order_broken and self._rng.random() < 0.3):
-            origin = OrderedOrigin()
+            self._connections += 1
+            origin = OrderedOrigin(f"{client}>{member.id}#{self._connections}")
             self._origins[client, member.id] = (member.incarnation, origin)
         return origin
 
@@ -161,10 +164,13 @@ class Workload:
         if not plain and rng.random() < config.expected_index:
             expected = member.store.end_index + 1 + (rng.random() < 0.2)
         client = self._client()
-        request = self._open(self.history.invoke(client, "append", member.id, bodies), member)
-        request.expected_index = expected
         origin = self._origin(client, member)
         ordered = not plain and rng.random() < config.ordered
+        number = self.history.invoke(
+            client, "append", member.id, bodies, expected_index=expected, connection=origin.name, ordered=ordered
+        )
+        request = self._open(number, member)
+        request.expected_index = expected
         if ordered:
             request.origin = origin
         proposal = Proposal(bodies, partial(self._appended, request), expected)

@@ -28,6 +28,7 @@ from tests.simulation.workload import Workload
 CALM_WITHIN_NS = 60 * SECOND
 CALM_LOOK_NS = 20 * MS
 LAST_ROUNDS = 5
+AT_ONCE_MAX = 10_000
 
 
 class World:
@@ -49,6 +50,7 @@ class World:
         self._queue: list[tuple[int, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._numbers = 0
         self._started = False
+        self._at_once = 0
         self.network = Network(self, self._random("network"))
         self.nemesis = Nemesis(self, self._random("nemesis"))
         self.members: dict[str, Member] = {}
@@ -103,11 +105,15 @@ class World:
         """The next thing that happens, with all that follows from it at once."""
         if not self._started:
             self.start()
+        before = self.now
         while True:
             self.now, _, call, args = heappop(self._queue)
             if call(*args) is not False:
                 break
         self.steps += 1
+        self._at_once = self._at_once + 1 if self.now == before else 0
+        if self._at_once > AT_ONCE_MAX:
+            raise Violation("liveness", f"time stands still: {AT_ONCE_MAX} steps at one moment\n{self.describe()}")
         self.tell.stepped(self)
 
     def run(self, steps: int) -> None:

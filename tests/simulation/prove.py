@@ -22,7 +22,8 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from tests.simulation.campaign import run_seed
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.observer import Violation
 
 SEEDS_PER_MUTANT = 200
 STEPS = 2_000
@@ -66,7 +67,7 @@ def hunt(name: str, *, seeds: int = SEEDS_PER_MUTANT, steps: int = STEPS) -> Cat
             outcome = run_seed(seed, steps, mutant.profile)
         differed += tally.differed
         violation = outcome.violation
-        if violation is not None and tally.differed and run_seed(seed, steps, mutant.profile).violation is None:
+        if violation is not None and tally.differed and _without(mutant, seed, steps) is None:
             return Catch(
                 name, mutant.rule, violation.invariant, violation.detail, seed + 1, seed, outcome.steps, differed,
                 time.monotonic() - began,
@@ -74,11 +75,17 @@ def hunt(name: str, *, seeds: int = SEEDS_PER_MUTANT, steps: int = STEPS) -> Cat
     return Catch(name, mutant.rule, None, "", seeds, -1, -1, differed, time.monotonic() - began)
 
 
+def _without(mutant: Mutant, seed: int, steps: int) -> Violation | None:
+    """What the same world finds without the bug."""
+    with mutant.plant_cause():
+        return run_seed(seed, steps, mutant.profile).violation
+
+
 def check_clean(name: str, *, seeds: int, steps: int = STEPS) -> Clean:
     """The mutant's worlds, as many as it took to catch it, without it."""
     began = time.monotonic()
     for seed in range(seeds):
-        violation = run_seed(seed, steps, MUTANTS[name].profile).violation
+        violation = _without(MUTANTS[name], seed, steps)
         if violation is not None:
             return Clean(name, seed + 1, f"{violation.invariant}: {violation.detail}", seed, time.monotonic() - began)
     return Clean(name, seeds, None, -1, time.monotonic() - began)

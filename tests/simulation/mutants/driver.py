@@ -48,17 +48,4 @@ DRIVING = (
         (Edit(JOBS + "_synced", "if error is not None:", "if MUTANT.ignored(error is not None):"),),
         {"fsync_error": 3.0, "power_loss": 2.0},
     ),
-    Mutant(
-        "cut_reported_before_done",
-        "S4",
-        "the core hears that a cut is durable when it was only asked for",
-        (
-            Edit(
-                JOBS + "truncate",
-                "self._write(",
-                "MUTANT.left_out(self._process.later(0, self._process.truncated, order, True))\n    self._write(",
-            ),
-        ),
-        {**UNREST, "isolate_leader": 3.0},
-    ),
 )

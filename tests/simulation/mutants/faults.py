@@ -4,14 +4,49 @@ from __future__ import annotations
 
 from typing import Any
 
+from node.protocol.messages import PushKind
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
+from tests.simulation.mutants.replication import FORKS, HANDLER, NO_CONFLICT
 
 # Much that rots, read from the disk again because little is kept in memory, and leaders that change.
 ROT: dict[str, Any] = {
     "members": 3, "rot": 6.0, "crash": 2.0, "isolate_leader": 2.0, "ring_bytes": 512, "appends": 100.0,
 }  # fmt: skip
 
+
+def head_rots(member: Any, push: Any) -> bool:
+    """Every third COMPARE above what is committed meets a head whose chain reads wrong this once."""
+    if push.kind is not PushKind.COMPARE or push.prev_index <= member.committed_index:
+        return False
+    met = vars(member).get("heads_met", 0) + 1
+    member.heads_met = met
+    return bool(met % 3 == 1)
+
+
 FAULTY = (
+    Mutant(
+        "fork_mended_by_truncation",
+        "R7",
+        "an entry of equal index and term with another chain is cut like any conflict",
+        (
+            Edit(HANDLER + "_match", "self._fork(index, push, now)", "MUTANT.left_out()"),
+            Edit(
+                "node.consensus.fast_back_up:is_fork",
+                "meta is not None and answer.x_index == asked and answer.x_term == meta.term",
+                "False",
+            ),
+            NO_CONFLICT,
+        ),
+        {**FORKS, "rot": 0.001},
+        {"head_rots": head_rots},
+        cause=(
+            Edit(
+                HANDLER + "_match",
+                "push.prev_chain != meta.chain",
+                "(push.prev_chain != meta.chain or head_rots(member, push))",
+            ),
+        ),
+    ),
     Mutant(
         "faulty_member_leads",
         "S6",

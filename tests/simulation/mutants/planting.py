@@ -18,7 +18,7 @@ import importlib
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
@@ -86,16 +86,25 @@ class Mutant:
     edits: tuple[Edit, ...]
     profile: Mapping[str, Any] = field(default_factory=dict)
     helpers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # names that the new texts use
+    # What the world does not do by itself, and the right code stands: planted with the bug, and without it as well.
+    cause: tuple[Edit, ...] = ()
+
+    def plant(self) -> AbstractContextManager[Tally]:
+        """The bug is in this process while the context lasts. Raises PlantingError before anything has changed."""
+        return self._plant((*self.cause, *self.edits))
+
+    def plant_cause(self) -> AbstractContextManager[Tally]:
+        """Only what the right code has to stand."""
+        return self._plant(self.cause)
 
     @contextmanager
-    def plant(self) -> Iterator[Tally]:
-        """The bug is in this process while the context lasts. Raises PlantingError before anything has changed."""
+    def _plant(self, all_edits: tuple[Edit, ...]) -> Iterator[Tally]:
         tally = Tally()
         names = {HOOK: tally, **self.helpers}
         planned: list[tuple[FunctionType, CodeType]] = []
-        for target in dict.fromkeys(edit.target for edit in self.edits):
+        for target in dict.fromkeys(edit.target for edit in all_edits):
             function = find(target)
-            edits = [edit for edit in self.edits if edit.target == target]
+            edits = [edit for edit in all_edits if edit.target == target]
             planned.append((function, _edited(function, target, edits)))
             taken = names.keys() & function.__globals__.keys()
             if taken:

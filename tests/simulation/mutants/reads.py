@@ -70,7 +70,7 @@ READING = (
                 "MUTANT.instead(lease - lease // config.timing.lease_drift_divisor, 3 * lease)",
             ),
         ),
-        {**LONELY, "lease_reads": True},
+        {**LONELY, "lease_reads": True, "reads": 300.0, "appends": 300.0, "sync_ms": 0.3, "delay_ms": 0.2},
     ),
     Mutant(
         "lease_read_after_transfer",

@@ -57,10 +57,21 @@ OBEY_ANY_CUT = (
     NO_CONFLICT,
     ignored(HANDLER + "_truncate", "cut <= max(member.verified_index, member.committed_index)"),
 )
-# Orders to cut that come twice, the second time late: after new entries have taken the place of the old ones.
-LATE_ORDERS: dict[str, Any] = {
-    **FORKS, "duplicate": 0.4, "reorder": 0.4, "delay_ms": 3.0, "sync_ms": 0.3, "appends": 250.0,
-}  # fmt: skip
+# A leader that looks for the match too far below: harmless while the follower keeps R5.
+LOW_COMPARE = (
+    Edit(
+        DISPATCHER + "_send_compare",
+        "store = self._member.store",
+        "store = self._member.store\n    self._compare_index = min(self._compare_index, self._member.committed_index)",
+    ),
+)
+LOWER_COMPARE = (
+    Edit(
+        DISPATCHER + "_send_compare",
+        "store = self._member.store",
+        "store = self._member.store\n    self._compare_index = self._compare_index // 2",
+    ),
+)
 
 REPLICATION = (
     Mutant(
@@ -181,6 +192,8 @@ REPLICATION = (
             "slow_link": 3.0,
             "hold": 1.0,
             "partition_ms": 60.0,
+            "election_ms": 60,
+            "members": 5,
             "pause_ms": 150.0,
         },
     ),
@@ -203,14 +216,16 @@ REPLICATION = (
                 "member.committed_index",
             ),
         ),
-        LATE_ORDERS,
+        FORKS,
+        cause=LOW_COMPARE,
     ),
     Mutant(
         "cut_below_committed",
         "R5",
         "TRUNCATE is obeyed wherever it says, also below what is committed",
         OBEY_ANY_CUT,
-        LATE_ORDERS,
+        FORKS,
+        cause=LOWER_COMPARE,
     ),
     Mutant(
         "java_wipe",
@@ -302,7 +317,7 @@ REPLICATION = (
                 "            kept.append(closure)",
             ),
         ),
-        {"slow_disk": 0.3, "partition": 3.0, "isolate_leader": 3.0},
+        {"members": 3, "slow_disk": 0.5, "sync_ms": 20.0, "appends": 100.0},
     ),
     Mutant(
         "unknown_called_failed",

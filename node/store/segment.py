@@ -92,12 +92,12 @@ class Segment:
         self._allocated_bytes = end
 
     def zero(self, pos: int, length: int) -> None:
-        """Makes a range zeros, from the back to the front. Holes are zeros already: on a full disk they stay holes."""
+        """Makes a range zeros, from the back to the front. What is zeros already is left: on a full disk holes stay."""
         for first, last in reversed(self._data_runs(pos - self.start, length)):
             zero(self._fd, first, last - first, f"zeroing in {self.path}", self._platform)
 
     def _data_runs(self, offset: int, length: int) -> list[tuple[int, int]]:
-        """The parts of a range that are no holes, as (from, to) in ascending order, in whole pages but for the ends."""
+        """The parts of a range that hold bytes, as (from, to) in ascending order, in whole pages but for the ends."""
         runs: list[tuple[int, int]] = []
         end = offset + length
         while offset < end:
@@ -110,7 +110,10 @@ class Segment:
             if offset >= end:
                 break
             page_end = min(end, (offset // _PAGE_BYTES + 1) * _PAGE_BYTES)
-            if runs and runs[-1][1] == offset:
+            held = self.read(self.start + offset, page_end - offset)
+            if held.count(0) == len(held):
+                pass  # space that was allocated ahead and read since may count as data; it is zeros all the same
+            elif runs and runs[-1][1] == offset:
                 runs[-1] = (runs[-1][0], page_end)
             else:
                 runs.append((offset, page_end))

@@ -10,11 +10,14 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
+from app.demo.breaks import CannotBreak, flip_one_bit
 from node.client import LedgerClient, LedgerError
+from node.store.log_store import StoreError
 from tests.process.chaos_disk import SmallDisk
 from tests.process.chaos_nodes import Member
 from tests.process.chaos_plan import KINDS, Step
@@ -27,6 +30,12 @@ _LOOKS: Final = 60
 _REFILL_EVERY_S: Final = 0.1
 _TRANSFER_TRIES: Final = 5
 TRANSFER_WITHIN_MS: Final = 2000
+
+
+def _byte(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(1)
 
 
 class Faults:
@@ -51,7 +60,7 @@ class Faults:
         self._down: set[str] = set()
         self._paused: set[str] = set()
         self._filled = 0
-        self._wiping = asyncio.Lock()
+        self._losing = asyncio.Lock()
         self.done: Counter[str] = Counter()
         self.ordered_ends: Counter[str] = Counter()
         self._steps: Mapping[str, Callable[[str, Step], Awaitable[None]]] = {
@@ -60,6 +69,7 @@ class Faults:
             "kill_all": self._kill_all,
             "stop_node": partial(self._restart, kill=False),
             "wipe": self._wipe,
+            "rot": self._rot,
             "pause": self._pause,
             "slow": self._slow,
             "reset": self._reset,
@@ -154,10 +164,9 @@ class Faults:
 
     async def _wipe(self, member: str, step: Step) -> None:
         """One at a time, and only when all are voters: what two of three have lost nobody can bring back."""
-        if self._wiping.locked():
-            self._say(f"{member}: not wiped, another member has yet to come back from that")
-            return
-        async with self._wiping:
+        if member == self._small:  # an empty directory on a full disk cannot become a store: nothing to learn
+            member = self._chance.choice([one for one in sorted(self._members) if one != self._small])
+        async with self._losing:
             if not await self._patiently(self._all_vote) or member in self._down:
                 self._say(f"{member}: not wiped, the group has no copy to spare")
                 return
@@ -174,6 +183,30 @@ class Faults:
             # Until then no other member may lose its copy. What goes on for ever is for the verdict to say.
             if await self._patiently(self._all_vote):
                 self._say(f"{member}: has its log again and votes")
+
+    async def _rot(self, member: str, step: Step) -> None:
+        """Its own scrub has to find it, and the group to mend it; until then nobody else loses anything."""
+        async with self._losing:
+            if not await self._patiently(self._all_vote):
+                self._say(f"{member}: no bit flipped, the group has no copy to spare")
+                return
+            try:
+                index, path, offset = await asyncio.to_thread(flip_one_bit, self._members[member].store)
+            except (CannotBreak, StoreError, OSError) as error:
+                self._say(f"{member}: no bit flipped, {error}")
+                return
+            rotten = _byte(path, offset)
+            self._did(step.kind, member, f"one bit of entry {index} flipped (byte {offset} of {path.name})")
+
+            async def mended() -> bool:
+                if _byte(path, offset) != rotten:
+                    return True
+                with suppress(LedgerError):
+                    await self._steering.scrub(member)
+                return False
+
+            if await self._patiently(mended):
+                self._say(f"{member}: entry {index} is what it was, a scrub found it and a peer gave it")
 
     async def _patiently(self, wanted: Callable[[], Awaitable[bool]]) -> bool:
         for _ in range(_LOOKS):
@@ -286,6 +319,7 @@ class Faults:
             if await self._leader() == member:
                 break
             await self._transfer("", Step(step.at_s, "transfer", "leader", 0.0), to=member)
+            await asyncio.sleep(_ASK_EVERY_S)
         met_before = self._full_answers()
         self._filled += 1
         try:

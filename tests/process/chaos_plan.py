@@ -13,6 +13,7 @@ from typing import Any, Final
 
 KINDS: Final[Mapping[str, str]] = {
     "wipe": "a member's log is lost while it is down; it starts again with an empty directory",
+    "rot": "one bit of a committed entry flips in a member's data file, under the running engine",
     "kill_engine": "SIGKILL of the engine; its supervisor starts it again",
     "kill_node": "SIGKILL of a node's three processes; started again afterwards",
     "kill_all": "SIGKILL of every process of every node at once; all started again",
@@ -32,7 +33,7 @@ _LEADER_FIRST: Final = frozenset({"pause", "deposed", "mute", "deaf", "kill_engi
 """Done to the leader twice out of three times: there they hurt most."""
 _GAP_S: Final = (0.4, 2.2)
 _LENGTH_S: Final = (0.6, 4.0)
-_INSTANT: Final = frozenset({"kill_engine", "reset", "transfer"})
+_INSTANT: Final = frozenset({"rot", "kill_engine", "reset", "transfer"})
 QUIET_START_S: Final = 1.0
 
 

@@ -139,6 +139,7 @@ class Run:
             await faults.mend()
             await self._settle(steering, quiet=False)
             await clients.stop()
+            await self._scrub(steering)
             await self._settle(steering, quiet=True)
             await self._ask_for_alarms(steering)
         finally:
@@ -199,6 +200,20 @@ class Run:
             await asyncio.sleep(_ASK_EVERY_S)
         self.report.violations.append(Violation("never_settled", f"after {SETTLE_WITHIN_S:.0f} s: {why}"))
 
+    async def _scrub(self, steering: LedgerClient) -> None:
+        """Everybody reads its whole log once: what rotted is mended before the verdict, or stands as a fault."""
+        for member in self.members:
+            try:
+                number = await steering.scrub(member)
+            except LedgerError as error:
+                self.report.violations.append(Violation("never_scrubbed", str(error)))
+                continue
+            for _ in range(int(SETTLE_WITHIN_S / _ASK_EVERY_S)):
+                last = ((await steering.state(member))["scrub"] or {}).get("last") or {}
+                if last.get("number", -1) >= number:
+                    break
+                await asyncio.sleep(_ASK_EVERY_S)
+
     async def _unsettled(self, steering: LedgerClient, quiet: bool) -> str:
         leader = await steering.leader()
         states = {member: await steering.state(member) for member in self.members}
@@ -217,6 +232,9 @@ class Run:
         ]
         if not_voting:
             return ", ".join(not_voting)
+        damaged = [f"{one}: {state['faults']}" for one, state in states.items() if state["faults"]]
+        if damaged:
+            return ", ".join(damaged)
         if quiet and (len(ends) > 1 or any(committed != end for committed, end in ends)):
             return f"committed and end indexes: {sorted(ends)}"
         return ""

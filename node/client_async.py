@@ -311,6 +311,15 @@ class LedgerClient:
         """`introspect(node_id, "state")`."""
         return await self.introspect(node_id, "state")
 
+    async def scrub(self, node_id: str) -> int:
+        """Asks a member to read its whole log once; the number of that pass, as `state` tells of it."""
+        answer = await self._ask(
+            self._links[node_id], RequestCode.STEER, {"what": "scrub", "token": self._token}, self._deadline_s
+        )
+        if answer.get("code") != ResponseCode.SUCCESS:
+            raise LedgerError(f"{node_id} answers {answer.get('code')}: {answer.get('detail')}")
+        return int(answer["passNumber"])
+
     async def _ask(
         self, link: MemberLink, code: RequestCode, fields: dict[str, Any], within_s: float
     ) -> dict[str, Any]:

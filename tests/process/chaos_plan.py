@@ -13,7 +13,6 @@ from typing import Any, Final
 
 KINDS: Final[Mapping[str, str]] = {
     "wipe": "a member's log is lost while it is down; it starts again with an empty directory",
-    "rot": "one bit of a committed entry flips in a member's data file, under the running engine",
     "kill_engine": "SIGKILL of the engine; its supervisor starts it again",
     "kill_node": "SIGKILL of a node's three processes; started again afterwards",
     "kill_all": "SIGKILL of every process of every node at once; all started again",

@@ -1,0 +1,234 @@
+"""The simulated disk keeps what was synced, and loses what a real one may lose."""
+
+from __future__ import annotations
+
+import os
+import random
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.disk import SECTOR_BYTES, SimulatedCrash, SimulatedPlatform
+
+FOLDER = Path("/store")
+FILE = FOLDER / "data"
+
+
+def machine(seed: int = 1) -> SimulatedPlatform:
+    disk = SimulatedPlatform(random.Random(seed), lambda: 5_000_000_000, "m")
+    disk.make_directory(FOLDER)
+    disk.sync_directory(Path("/"))
+    return disk
+
+
+def make(disk: SimulatedPlatform, data: bytes, *, path: Path = FILE, synced: bool = True) -> int:
+    fd = disk.open(path, os.O_RDWR | os.O_CREAT)
+    disk.pwrite(fd, data, 0)
+    if synced:
+        disk.fdatasync(fd)
+        disk.sync_directory(path.parent)
+    return fd
+
+
+def test_what_is_synced_survives_and_what_is_not_goes_sector_by_sector() -> None:
+    old, new = b"o" * 8 * SECTOR_BYTES, b"n" * 8 * SECTOR_BYTES
+    seen: set[bytes] = set()
+    for seed in range(40):
+        disk = machine(seed)
+        fd = make(disk, old)
+        disk.pwrite(fd, new, 0)
+        assert disk.read_bytes(FILE) == new
+        assert disk.durable_bytes(FILE) == old
+        disk.lose_power()
+        left = disk.read_bytes(FILE)
+        sectors = [left[at : at + SECTOR_BYTES] for at in range(0, len(left), SECTOR_BYTES)]
+        assert all(sector in (old[:SECTOR_BYTES], new[:SECTOR_BYTES]) for sector in sectors)
+        seen.add(left)
+    assert len(seen) > 20
+
+
+def test_a_process_that_ends_leaves_the_page_cache_and_takes_its_descriptors_and_locks() -> None:
+    disk = machine()
+    fd = make(disk, b"synced")
+    disk.pwrite(fd, b"cached", 0)
+    disk.lock(fd)
+    boot = disk.boot_id()
+    disk.crash_process()
+    assert disk.read_bytes(FILE) == b"cached"
+    assert disk.boot_id() == boot
+    for call in (lambda: disk.pread(fd, 1, 0), lambda: disk.pwrite(fd, b"x", 0), lambda: disk.fdatasync(fd)):
+        with pytest.raises(OSError, match="descriptor"):
+            call()
+    disk.close(fd)  # whoever still holds it gives it back without effect
+    again = disk.open(FILE, os.O_RDWR)
+    assert again != fd
+    disk.lock(again)
+    with pytest.raises(BlockingIOError):
+        disk.lock(disk.open(FILE, os.O_RDWR))
+
+
+def test_a_failed_sync_leaves_pages_that_read_well_until_power_is_lost() -> None:
+    disk = machine()
+    fd = make(disk, b"old")
+    disk.pwrite(fd, b"new", 0)
+    disk.faults.fsync_error_next = True
+    with pytest.raises(OSError, match="Input/output"):
+        disk.fdatasync(fd)
+    disk.fdatasync(fd)  # succeeds, and promises nothing for what failed before
+    assert disk.read_bytes(FILE) == b"new"
+    disk.lose_power()
+    assert disk.read_bytes(FILE) == b"old"
+
+
+def test_a_cache_that_is_dropped_shows_what_the_disk_holds() -> None:
+    disk = machine()
+    fd = make(disk, b"old")
+    disk.pwrite(fd, b"new", 0)
+    disk.drop_cache(fd, 0, 3)
+    assert disk.pread(fd, 3, 0) == b"new"  # dirty pages stay
+    disk.faults.fsync_error_next = True
+    with pytest.raises(OSError, match="Input/output"):
+        disk.fdatasync(fd)
+    disk.drop_cache(fd, 0, 3)
+    assert disk.pread(fd, 3, 0) == b"old"
+
+
+def test_names_are_durable_with_their_directory_only_and_in_their_order() -> None:
+    found: set[tuple[str, ...]] = set()
+    for seed in range(30):
+        disk = machine(seed)
+        for name in ("a", "b", "c"):
+            make(disk, b"x", path=FOLDER / name, synced=False)
+        with pytest.raises(FileNotFoundError):
+            disk.durable_bytes(FOLDER / "a")
+        disk.lose_power()
+        found.add(tuple(disk.names(FOLDER)))
+    assert found == {(), ("a",), ("a", "b"), ("a", "b", "c")}
+    disk = machine()
+    make(disk, b"x", path=FOLDER / "a")
+    disk.lose_power()
+    assert disk.names(FOLDER) == ["a"]
+
+
+def test_a_rename_happens_or_does_not() -> None:
+    contents = set()
+    for seed in range(20):
+        disk = machine(seed)
+        make(disk, b"old", path=FOLDER / "state")
+        fd = disk.open(FOLDER / "state.tmp", os.O_RDWR | os.O_CREAT)
+        disk.pwrite(fd, b"new", 0)
+        disk.fsync(fd)
+        disk.replace(FOLDER / "state.tmp", FOLDER / "state")
+        disk.lose_power()
+        contents.add(disk.read_bytes(FOLDER / "state"))
+        assert disk.names(FOLDER) in (["state"], ["state", "state.tmp"])
+    assert contents == {b"old", b"new"}
+
+
+def test_a_tree_is_moved_and_removed_whole() -> None:
+    disk = machine()
+    disk.make_directory(FOLDER / "tmp" / "deep")
+    make(disk, b"x", path=FOLDER / "tmp" / "deep" / "file")
+    disk.replace(FOLDER / "tmp", FOLDER / "kept")
+    assert disk.read_bytes(FOLDER / "kept" / "deep" / "file") == b"x"
+    disk.remove_tree(FOLDER / "kept")
+    disk.remove_tree(FOLDER / "never was")
+    assert disk.names(FOLDER) == []
+
+
+def test_a_full_disk_takes_what_it_has_room_for() -> None:
+    disk = machine()
+    fd = make(disk, b"x" * SECTOR_BYTES)
+    disk.faults.enospc = True
+    assert disk.pwrite(fd, b"y" * 3 * SECTOR_BYTES, 0) == SECTOR_BYTES  # a short write
+    with pytest.raises(OSError, match="No space"):
+        disk.pwrite(fd, b"y", SECTOR_BYTES)
+    with pytest.raises(OSError, match="No space"):
+        disk.posix_fallocate(fd, 0, 10 * SECTOR_BYTES)
+    with pytest.raises(OSError, match="No space"):
+        disk.open(FOLDER / "more", os.O_RDWR | os.O_CREAT)
+    disk.faults.clear()
+    disk.posix_fallocate(fd, 0, 10 * SECTOR_BYTES)
+    disk.faults.enospc = True
+    assert disk.pwrite(fd, b"y" * SECTOR_BYTES, 5 * SECTOR_BYTES) == SECTOR_BYTES
+
+
+def test_holes_are_known_and_read_as_zeros() -> None:
+    disk = machine()
+    fd = disk.open(FILE, os.O_RDWR | os.O_CREAT)
+    disk.ftruncate(fd, 100 * SECTOR_BYTES)
+    disk.pwrite(fd, b"x", 50 * SECTOR_BYTES)
+    assert disk.seek_data(fd, 0) == 50 * SECTOR_BYTES
+    assert disk.pread(fd, 4, 0) == bytes(4)
+    with pytest.raises(OSError, match="No such device"):
+        disk.seek_data(fd, 51 * SECTOR_BYTES)
+
+
+def test_rot_and_misdirected_writes_stay() -> None:
+    disk = machine()
+    fd = make(disk, bytes(4 * SECTOR_BYTES))
+    disk.flip(FILE, 700, 0x10)
+    disk.lose_power()
+    assert disk.read_bytes(FILE)[700] == 0x10
+    fd = disk.open(FILE, os.O_RDWR)
+    disk.faults.misdirect_next = True
+    for _ in range(2):
+        disk.pwrite(fd, b"z" * 10, 3 * SECTOR_BYTES + 7)
+    data = disk.read_bytes(FILE)
+    assert len(data) == 4 * SECTOR_BYTES
+    assert data.count(b"z") in (10, 20)
+
+
+@pytest.mark.parametrize("what", ["pwrite", "fdatasync", "create", "rename", "unlink"])
+def test_a_crash_comes_before_after_or_in_the_middle_of_a_call(what: str) -> None:
+    outcomes = set()
+    for seed in range(60):
+        disk = machine(seed)
+        fd = make(disk, b"o" * 100)
+        disk.pwrite(fd, b"d" * 100, 0)
+        disk.faults.crash_at_op = disk.op_count + 1
+        calls = {
+            "pwrite": lambda disk=disk, fd=fd: disk.pwrite(fd, b"n" * 100, 0),
+            "fdatasync": lambda disk=disk, fd=fd: disk.fdatasync(fd),
+            "create": lambda disk=disk: disk.open(FOLDER / "other", os.O_RDWR | os.O_CREAT),
+            "rename": lambda disk=disk: disk.replace(FILE, FOLDER / "other"),
+            "unlink": lambda disk=disk: disk.unlink(FILE),
+        }
+        with pytest.raises(SimulatedCrash):
+            calls[what]()
+        durable = disk.durable_bytes(FILE) if what == "fdatasync" else b""
+        cached = disk.read_bytes(FILE) if disk.exists(FILE) else b"gone"
+        outcomes.add((cached.count(b"n") > 0, cached.count(b"n") == 100, durable[:1], tuple(disk.names(FOLDER))))
+    assert len(outcomes) == (3 if what == "pwrite" else 2)
+
+
+def test_the_same_seed_gives_the_same_disk() -> None:
+    def run(seed: int) -> tuple[bytes, str, str]:
+        disk = machine(seed)
+        fd = make(disk, b"a" * 5000)
+        disk.pwrite(fd, b"b" * 5000, 0)
+        disk.lose_power()
+        return disk.read_bytes(FILE), disk.new_id(), disk.boot_id()
+
+    assert run(7) == run(7)
+    assert run(7) != run(8)
+    disk = machine()
+    assert disk.monotonic_ns() == 5_000_000_000
+    assert disk.wall_time().tzinfo is UTC
+
+
+def test_calls_are_counted_and_told() -> None:
+    disk = machine()
+    told: list[tuple[str, str, int]] = []
+    disk.on_op = lambda what, path, size: told.append((what, path, size))
+    before = disk.op_count
+    fd = make(disk, b"x" * 10)
+    disk.pread(fd, 10, 0)
+    assert told == [
+        ("create", str(FILE), 0),
+        ("pwrite", str(FILE), 10),
+        ("fdatasync", str(FILE), SECTOR_BYTES),
+        ("sync_directory", str(FOLDER), 0),
+    ]
+    assert disk.op_count == before + 4

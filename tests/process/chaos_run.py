@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,7 +33,7 @@ SETTLE_WITHIN_S: Final = 60.0
 _ASK_EVERY_S: Final = 0.2
 _DISK_BYTES: Final = 24 * 1024 * 1024
 _DISK_BYTES_PER_S: Final = 1024 * 1024
-_GRAVE: Final = frozenset({"fork", "truncate_refused", "log_damaged", "log_unrecoverable"})
+_GRAVE: Final = frozenset({"fork", "order_refused", "two_leaders", "group_reformed", "log_unrecoverable", "bad_answer"})
 
 
 class NotStarted(RuntimeError):
@@ -270,10 +271,11 @@ class Run:
         """An engine that ended without our order is a finding; its supervisor has written down how."""
         for member in self.members.values():
             said = member.log.read_text(errors="replace")
-            ends = re.findall(r"^node: the engine ended with (-?\d+); starting", said, re.MULTILINE)
+            codes = re.findall(r"^node: the engine ended with (-?\d+); starting", said, re.MULTILINE)
             reasons = re.findall(r"^node: (the engine ended: .*)$", said, re.MULTILINE)
-            by_itself = len(ends) - faults.ordered_ends[member.id]
-            if by_itself > 0 or "Traceback" in said:
+            killed = codes.count(str(-signal.SIGKILL))
+            by_itself = len(codes) - killed + max(0, killed - faults.ordered_ends[member.id])
+            if by_itself or "Traceback" in said:
                 self.report.engine_ends[member.id] = [*reasons[:5], f"{by_itself} ends by itself"]
                 words = [line for line in said.splitlines() if line and not line.startswith("{")]
                 last = reasons[-1] if reasons else words[-1]

@@ -75,14 +75,24 @@ def unpack_slot(data: bytes) -> Slot | None:
 
 def read_checkpoint(path: Path, platform: Platform = OS) -> Slot | None:
     """The newer sound slot; None where there is none."""
+    return _read_slots(path, platform)[0]
+
+
+def _read_slots(path: Path, platform: Platform) -> tuple[Slot | None, bool]:
+    """The newer sound slot, and whether one of the two is damaged: it may have been the newer one.
+
+    A slot lies in one sector, so no power cut leaves half of one: bytes that are no slot are rot.
+    """
     try:
         data = platform.read_bytes(path)
     except FileNotFoundError:
-        return None
+        return None, False
     except OSError as error:
         raise StoreIOError(f"reading {path}: {error.strerror}") from error
-    slots = [unpack_slot(data[number * SLOT_SPACING_BYTES :]) for number in range(2)]
-    return max((slot for slot in slots if slot is not None), key=lambda slot: slot.number, default=None)
+    parts = [data[at : at + SLOT_SPACING_BYTES] for at in (0, SLOT_SPACING_BYTES)]
+    slots = [unpack_slot(part) for part in parts]
+    damaged = any(slot is None and any(part) for slot, part in zip(slots, parts, strict=True))
+    return max((slot for slot in slots if slot is not None), key=lambda slot: slot.number, default=None), damaged
 
 
 class Checkpoint:
@@ -91,7 +101,7 @@ class Checkpoint:
     def __init__(self, path: Path, platform: Platform = OS) -> None:
         self.path = path
         self._platform = platform
-        self.last = read_checkpoint(path, platform)
+        self.last, self.is_doubtful = _read_slots(path, platform)
         self._number = self.last.number if self.last else 0
         created = not platform.exists(path)
         try:

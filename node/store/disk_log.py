@@ -19,7 +19,7 @@ from node.protocol.entry import (
     unpack_record,
 )
 from node.store.damage import IndexUnit, read_unit
-from node.store.log_store import StoreCorrupt
+from node.store.log_store import Fault, StoreCorrupt
 from node.store.segment_list import SegmentList
 
 _UNITS_AT_ONCE = 4096
@@ -29,18 +29,24 @@ def find_record(data: SegmentList, index: SegmentList, number: int) -> tuple[Ind
     """The index unit and the whole record of an entry. Raises StoreCorrupt where the two do not agree."""
     unit = read_unit(index, number)
     if unit is None:
-        raise StoreCorrupt(f"entry {number}: its index record is broken")
+        raise _corrupt(number, "index_record_mismatch", f"entry {number}: its index record is broken")
     raw = data.read(unit.pos, unit.size)
     try:
         entry = unpack_record(raw)
     except EntryError as error:
-        raise StoreCorrupt(f"entry {number} at position {unit.pos}: {error}") from error
+        raise _corrupt(number, "record_invalid", f"entry {number} at position {unit.pos}: {error}") from error
     if (entry.index, entry.term, entry.size) != (number, unit.term, unit.size):
-        raise StoreCorrupt(
+        raise _corrupt(
+            number,
+            "index_record_mismatch",
             f"entry {number} at position {unit.pos}: its head says index {entry.index}, term {entry.term}, "
-            f"size {entry.size}; its index record says term {unit.term}, size {unit.size}"
+            f"size {entry.size}; its index record says term {unit.term}, size {unit.size}",
         )
     return unit, entry
+
+
+def _corrupt(number: int, kind: str, text: str) -> StoreCorrupt:
+    return StoreCorrupt(text, [Fault(number, number, kind, text)])
 
 
 def read_raw_slab(
@@ -59,7 +65,7 @@ def read_raw_slab(
     sound = (units["index"] == np.arange(first_index, first_index + count)) & (sizes >= HEAD_BYTES)
     sound &= (units["magic"] >= 1) & (units["magic"] <= 3)
     if segment is None or not bool(sound[0]) or int(positions[0] + sizes[0]) > segment.end:
-        raise StoreCorrupt(f"entry {first_index}: its index record is broken")
+        raise _corrupt(first_index, "index_record_mismatch", f"entry {first_index}: its index record is broken")
     ends = positions + sizes
     sound[1:] &= positions[1:] == ends[:-1]
     sound[1:] &= (ends[1:] - positions[0] <= max_bytes) & (ends[1:] <= segment.end)
@@ -67,7 +73,8 @@ def read_raw_slab(
     start, end = int(positions[0]), int(ends[kept - 1])
     records = data.read(start, end - start)
     if len(records) != end - start:
-        raise StoreCorrupt(f"entries {first_index}..{first_index + kept - 1}: the file ends inside them")
+        text = f"entries {first_index}..{first_index + kept - 1}: the file ends inside them"
+        raise StoreCorrupt(text, [Fault(first_index, first_index + kept - 1, "record_invalid", text)])
     return Slab(
         first_index, kept, start, records, raw[: kept * INDEX_UNIT_BYTES], int(units["term"][0]),
         int(units["term"][kept - 1]), None, None,

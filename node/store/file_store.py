@@ -9,7 +9,7 @@ Invariants: `_end_pos` is the position right after the last record, never behind
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from node.protocol.entry import (
     EntryError,
     Magic,
     Slab,
+    crc32,
     encode_slab,
     pack_blank,
     unpack_record,
@@ -30,13 +31,15 @@ from node.protocol.entry import (
 )
 from node.store.checkpoint import Slot
 from node.store.disk_log import find_record, read_raw_slab
+from node.store.faults import cut, next_fault
 from node.store.hard_state import save_hard_state
+from node.store.healing import HealingLog
 from node.store.identity import UNKNOWN_TERM, Base, write_base
 from node.store.layout import check_fits, plan_runs
 from node.store.log_store import (
     EntryMeta,
+    Fault,
     HardState,
-    LogStore,
     StoreCorrupt,
     StoreFull,
     StoreIOError,
@@ -57,7 +60,7 @@ _INDEX_UNSYNCED_BYTES_MAX = 4 * 1024 * 1024
 _COPY_BYTES = 1024 * 1024
 
 
-class FileStore(LogStore):
+class FileStore(HealingLog):
     """See the module's docstring; made by `open`."""
 
     def __init__(self, opened: Opened) -> None:
@@ -85,6 +88,7 @@ class FileStore(LogStore):
         self._checkpoint = opened.checkpoint
         self._lock = opened.lock
         self._boot_id = opened.boot_id
+        self._node_id = opened.identity.node_id
         self._platform = opened.platform
         self._begin_pos = found.begin_pos
         self._end_pos = found.end.pos
@@ -100,6 +104,7 @@ class FileStore(LogStore):
         self._slot_at_ns = 0
         self._closed = False
         self._checkpoint.write_both(self._slot(self._durable))
+        self._start_healing(found.faults, self._durable)
 
     @classmethod
     def open(
@@ -211,7 +216,10 @@ class FileStore(LogStore):
             return self.base if index < 0 or self.base.term != UNKNOWN_TERM else None
         if not self.begin_index <= index <= self.end_index:
             return None
-        return self._ring.meta(index) or self._stored_meta(index)
+        known = self._ring.meta(index)
+        if known is None:
+            self._refuse_damaged(index)
+        return known or self._stored_meta(index)
 
     def _stored_meta(self, index: int) -> EntryMeta:
         """From the files alone, so that a thread may ask."""
@@ -227,7 +235,12 @@ class FileStore(LogStore):
         if slab is not None:
             unit = INDEX_UNIT.unpack_from(slab.index_records, (index - slab.first_index) * INDEX_UNIT_BYTES)
             return unpack_record(slab.data, unit[1] - slab.pos)
-        return find_record(self._data, self._index, index)[1]
+        self._refuse_damaged(index)
+        entry = find_record(self._data, self._index, index)[1]
+        if (entry.body_crc or entry.chain_crc) and crc32(entry.body) != entry.body_crc:
+            text = f"entry {index}: its body does not match its CRC"
+            raise StoreCorrupt(text, [Fault(index, index, "crc_invalid", text)])
+        return entry
 
     def recent_slab(self, first_index: int, max_bytes: int) -> Slab | None:
         return self._ring.piece_of(first_index, max_bytes) if first_index >= self.begin_index else None
@@ -308,26 +321,13 @@ class FileStore(LogStore):
 
     # --- thread half ---------------------------------------------------------------------------------------------
 
-    def read_slab(self, first_index: int, max_bytes: int) -> Slab:
-        if not self.begin_index <= first_index <= self.end_index:
-            raise KeyError(first_index)
-        cuts = self.cuts
-        try:
-            slab = read_raw_slab(self._data, self._index, first_index, self.end_index, max_bytes)
-            before = self.base if first_index == self.begin_index else self._stored_meta(first_index - 1)
-            prev_chain = before.chain
-            last_chain = verify_slab(slab, prev_chain, bodies=True)
-        except (EntryError, StoreCorrupt) as error:
-            if cuts != self.cuts or first_index < self.begin_index:
-                raise KeyError(first_index) from error  # it was cut or trimmed while this read: no damage
-            raise StoreCorrupt(f"read from entry {first_index} on: {error}") from error
-        return replace(slab, prev_chain=prev_chain, last_chain=last_chain)
-
     def truncate(self, cut_index: int, record: TruncationRecord) -> None:
         if not self.begin_index <= cut_index <= self.end_index:
             raise EntryError(f"a cut at {cut_index} is outside {self.begin_index}..{self.end_index}")
         last = self._mark_before(cut_index)
-        self._archive.add(replace(record, from_index=cut_index, to_index=self.end_index), self._raw(cut_index))
+        self._drop_stage()
+        order = replace(record, from_index=cut_index, to_index=self.end_index)
+        self._archive.add(order, self._raw(cut_index, last.end_pos))
         self._cutting = True  # until this returns, no group commit may name what is being cut
         self.cuts += 1
         try:
@@ -352,22 +352,27 @@ class FileStore(LogStore):
         self.recovered_commit_index = min(self.recovered_commit_index, last.index)
         if SEALED_NEVER > self.sealed_from > self.end_index + 1:
             self.sealed_from = self.end_index + 1
+        with self._faults_lock:
+            self._set_faults(cut(self.faults, cut_index))
+        self._end_at_open = min(self._end_at_open, last, key=lambda mark: mark.index)
 
     def _mark_before(self, cut_index: int) -> Mark:
         if cut_index == self.begin_index:
             return Mark(self.base.index, self._begin_pos, self.base.term, self.base.chain)
+        self._refuse_damaged(cut_index - 1)
         meta = self.meta(cut_index - 1)
         unit, _ = find_record(self._data, self._index, cut_index - 1)
         return Mark(cut_index - 1, unit.pos + unit.size, unit.term, meta.chain if meta is not None else None)
 
-    def _raw(self, first_index: int) -> list[bytes]:
-        """The records from `first_index` to the end, in slabs."""
-        parts: list[bytes] = []
-        while first_index <= self.end_index:
+    def _raw(self, first_index: int, pos: int) -> Iterator[bytes]:
+        """The records from `first_index` to the end, in slabs; from a fault on just the bytes that lie there."""
+        fault = next_fault(self.faults, first_index)
+        while first_index <= (self.end_index if fault is None else fault.first_index - 1):
             slab = read_raw_slab(self._data, self._index, first_index, self.end_index, _COPY_BYTES)
-            parts.append(slab.data)
-            first_index = slab.last_index + 1
-        return parts
+            yield slab.data
+            first_index, pos = slab.last_index + 1, slab.end_pos
+        if fault is not None:
+            yield from self._data.chunks(pos, self._end_pos, _COPY_BYTES)
 
     def remove_prefix(self, through_index: int) -> None:
         through = min(through_index, self.end_index)
@@ -376,7 +381,10 @@ class FileStore(LogStore):
         )
         if begin_index == self.begin_index:
             return
-        base = self.meta(begin_index - 1)
+        try:
+            base = self.meta(begin_index - 1)
+        except StoreCorrupt:
+            return  # it is damaged: the prefix goes once it is mended, and until then nothing is made up
         if base is None:
             raise StoreCorrupt(f"entry {begin_index - 1} cannot become the base: it is not found")
         write_base(self.directory, Base(base, begin_pos), self._platform)
@@ -384,6 +392,7 @@ class FileStore(LogStore):
         self._data.drop_before(begin_pos)
         self._index.drop_before(begin_index * INDEX_UNIT_BYTES)
         self._unsealed.restart(self._begin_cursor())
+        self.note_faults(())
 
     def close(self) -> None:
         if self._closed:
@@ -397,6 +406,7 @@ class FileStore(LogStore):
                 self._checkpoint.write_both(self._slot(mark, index_durable=mark.index, clean=True))
                 self._durable, self.durable_index = mark, mark.index
         finally:
+            self._drop_stage()
             self._data.close()
             self._index.close()
             self._checkpoint.close()

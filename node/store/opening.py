@@ -7,6 +7,7 @@ open; `quorumscope.json` is written last, so a directory is ours only once every
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from node.store.identity import (
     read_identity,
     write_identity,
 )
+from node.store.known_faults import first_known_fault
 from node.store.log_store import HardState
 from node.store.platform import Platform
 from node.store.recovery import Circumstances, Recovered, Recovery
@@ -78,12 +80,20 @@ def open_directory(
         data.open()
         index.open()
         java = found is None and (platform.exists(directory / CURRTERM) or bool(data.starts))
-        has_entries = find_begin(data)[1] is not None
-        hard = _hard_state(directory, java, has_entries, init, platform)
         checkpoint = Checkpoint(directory / "checkpoint", platform)
-        boot = platform.boot_id() if boot_id is None else boot_id
         slot = checkpoint.last if found is not None else None
-        recovered = _recover(directory, data, index, slot, found, java, node_id, boot, platform)
+        has_entries = find_begin(data)[1] is not None
+        if found is not None:  # also where the first record is damaged
+            has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index >= 0)
+        hard = _hard_state(directory, java, has_entries, init, platform)
+        boot = platform.boot_id() if boot_id is None else boot_id
+
+        def rejoin_first(why: str) -> None:
+            """No vote any more, durably, before a tail that may have held history goes (SAFETY E8)."""
+            if hard.voter_state is not VoterState.REJOINING:
+                save_hard_state(directory, replace(hard, voter_state=VoterState.REJOINING), platform)
+
+        recovered = _recover(directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first)
         if found is not None and has_entries and slot is None:
             recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")
         sealed_from = _sealed_from(recovered, slot, found, java)
@@ -126,18 +136,23 @@ def _recover(
     directory: Path,
     data: SegmentList,
     index: SegmentList,
-    slot: Slot | None,
+    checkpoint: Checkpoint,
     found: Identity | None,
     java: bool,
     node_id: str,
     boot_id: str,
     platform: Platform,
+    rejoin_first: Callable[[str], None],
 ) -> Recovered:
+    slot = checkpoint.last if found is not None else None
     sealed_from = SEALED_NEVER if java else max(found.sealed_from if found else 0, slot.sealed_from if slot else 0)
     base = read_base(directory, platform)
     _, begin_index = find_begin(data)
     java_term = _java_snapshot_term(directory, begin_index - 1, platform) if base is None and begin_index else None
-    case = Circumstances(node_id, boot_id, java, sealed_from, base, java_term)
+    case = Circumstances(
+        node_id, boot_id, java, sealed_from, base, java_term, checkpoint.is_doubtful,
+        first_known_fault(directory, platform), rejoin_first,
+    )  # fmt: skip
     return Recovery(data, index, TruncationArchive(directory, platform=platform), slot, case).recover()
 
 

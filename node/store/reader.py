@@ -21,7 +21,7 @@ from node.store.identity import UNKNOWN_TERM, Base, read_base, read_identity
 from node.store.log_store import ORIGIN, EntryMeta, StoreCorrupt, StoreError, StoreRefused, TruncationRecord
 from node.store.platform import OS, Platform
 from node.store.segment_list import SegmentList
-from node.store.survey import Finding, Survey
+from node.store.survey import Finding, Survey, Trust
 from node.store.truncation_archive import TruncationArchive
 from node.store.verify import Verification, VerifyReport
 from node.store.walk import SEALED_NEVER, Cursor, Walk, find_begin, first_index_in
@@ -124,13 +124,12 @@ class StoreReader:
     def _find_end(self, slot: Slot | None, upto_index: int | None) -> Cursor:
         """The end of the log: walked from the checkpoint on, or surveyed where there is none."""
         begin = self._begin
-        if slot is not None and slot.durable_index >= begin.index and slot.end_pos >= begin.pos:
-            start = Cursor(slot.end_pos, slot.durable_index + 1, slot.term, slot.chain, begin.sealed_from)
-            if self._holds(slot.durable_index):
-                walk = Walk(self._data, start, last_index=upto_index)
-                for _ in walk.slabs():
-                    pass
-                return walk.cursor
+        known = slot is not None and slot.durable_index >= begin.index and slot.end_pos >= begin.pos
+        if known and slot is not None and self._holds(slot.durable_index):
+            walk = Walk(self._data, self._vouched(slot), last_index=upto_index)
+            for _ in walk.slabs():
+                pass
+            return walk.cursor
         previous = self._end
         if previous is not None and previous.index > begin.index and self._same(previous):
             begin = previous
@@ -138,6 +137,10 @@ class StoreReader:
         for _ in survey.run():
             pass
         return survey.end
+
+    def _vouched(self, slot: Slot) -> Cursor:
+        """Where the entry after the durable one goes, as the checkpoint says."""
+        return Cursor(slot.end_pos, slot.durable_index + 1, slot.term, slot.chain, self._begin.sealed_from)
 
     def _holds(self, index: int) -> bool:
         """Whether an index record is there for an entry; its content is for `verify` to judge."""
@@ -175,7 +178,7 @@ class StoreReader:
             first_index = first_index_in(segment)
             if first_index is not None and start.index < first_index <= index:
                 start = Cursor(segment.start, first_index, -1, None)
-        survey = Survey(self._data, self._index, start, java=self.is_java, durable_index=self.end_index)
+        survey = Survey(self._data, self._index, start, java=self.is_java, trust=Trust(self.end_index))
         for item in survey.run():
             if isinstance(item, Slab) and item.last_index >= index:
                 return decode_slab(item)[index - item.first_index] if item.first_index <= index else None
@@ -273,7 +276,8 @@ class StoreReader:
         self.refresh()
         slot = self._slot
         durable = slot.durable_index if slot is not None else -1
-        survey = Survey(self._data, self._index, self._begin, java=self.is_java, durable_index=durable)
+        vouched = self._vouched(slot) if slot is not None and durable >= self._begin.index else None
+        survey = Survey(self._data, self._index, self._begin, java=self.is_java, trust=Trust(durable, vouched))
         index_durable = slot.index_durable if slot is not None else None
         run = Verification(self._data, self._index, survey, index_durable=index_durable, progress=progress)
         report = run.run()

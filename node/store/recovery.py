@@ -1,32 +1,30 @@
 """Opening a log: where it begins and ends, what a crash left, and what must be made durable before anyone is answered.
 
-Invariants (SAFETY S1, S3, S5, S7, E8): nothing at or below the checkpoint's durable index is ever cut; every cut is
-archived first; after an unclean stop under the same boot id all that lies above the recorded durable index is rewritten
-and synced; when `recover` returns, everything the log holds is durable and nothing stale lies behind its end.
+Invariants (SAFETY S1, S3, S5, S6, S7, E8): nothing at or below the checkpoint's durable index is ever cut; damage
+there becomes faults, and the log's end stays known; a tail that may have held history is cut only after this store has
+durably given up its vote; every cut is archived first; after an unclean stop under the same boot id all that lies above
+the recorded durable index is rewritten and synced; when `recover` returns, everything the log holds is durable and
+nothing stale lies behind its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
-from node.protocol.entry import (
-    HEAD,
-    HEAD_BYTES,
-    INDEX_UNIT,
-    INDEX_UNIT_BYTES,
-    Magic,
-    Slab,
-)
+from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Magic, Slab, pack_blank
 from node.store.checkpoint import Slot
-from node.store.damage import Ending, judge, read_unit
+from node.store.damage import Ending, read_unit
 from node.store.identity import UNKNOWN_TERM, Base
-from node.store.log_store import ORIGIN, EntryMeta, StoreCorrupt, TruncationRecord
+from node.store.log_store import ORIGIN, EntryMeta, Fault, StoreCorrupt, TruncationRecord
+from node.store.resync import Head, read_head
 from node.store.segment_list import SegmentList
 from node.store.slab_pieces import slab_meta
+from node.store.survey import FaultCollector, Finding, Survey, Trust
 from node.store.term_table import TermTable
 from node.store.truncation_archive import TruncationArchive
-from node.store.walk import Cursor, Walk, find_begin
+from node.store.walk import Cursor, Stop, find_begin
 
 # Below the durable index so much is read again at every start, with all CRCs: rot shows early, a start stays short.
 RECHECK_BYTES = 16 * 1024 * 1024
@@ -48,6 +46,7 @@ class Recovered:
     lost_history: str = ""  # why this store may not vote (SAFETY E8), "" where nothing was lost
     alarms: list[str] = field(default_factory=list)
     archived_bytes: int = 0
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,6 +59,9 @@ class Circumstances:
     sealed_from: int
     base: Base | None
     java_base_term: int | None = None  # from the Java node's snapshot, where there is one
+    slot_doubtful: bool = False  # the other checkpoint slot is rotten: it may have said more
+    first_known_fault: int | None = None
+    rejoin_first: Callable[[str], None] = lambda _: None  # makes REJOINING durable: called before a tail is cut
 
 
 class Recovery:
@@ -81,30 +83,41 @@ class Recovery:
         self._alarms: list[str] = []
         self._newest: Slab | None = None
         self._terms = TermTable()
+        self._collector = FaultCollector()
         self._end_pos = 0
 
     def recover(self) -> Recovered:
-        """Raises StoreCorrupt, naming the entries, where bytes are not what was written."""
+        """Raises StoreCorrupt, naming the entries, where bytes are not what was written and nothing may mend them."""
         begin_pos, begin_index, base = self._find_begin()
         full = Cursor(begin_pos, begin_index, base.term, base.chain, self._case.sealed_from)
         start = self._start_near_checkpoint(full)
-        walk = self._walk(start)
-        if not self._agrees(walk.stop.cursor):
+        survey = self._survey(start)
+        if not self._agrees(survey.end):
             self._alarm("the checkpoint does not agree with the log: everything was scanned")
             self._slot = None if start == full else self._slot
             if start != full:
                 start = full
-                walk = self._walk(start)
-        archived = self._settle_end(walk, start)
-        end = walk.stop.cursor
-        end = Cursor(self._end_pos, end.index, end.term, end.chain, end.sealed_from)
-        self._collect_terms(begin_index, start, end.index)
+                survey = self._survey(start)
+        if not self._collect_terms(begin_index, start):
+            start = full
+            survey = self._survey(start)
+        end, slot = survey.proven, self._slot
+        if end.chain is None and slot is not None and slot.durable_index == end.index - 1:
+            end = replace(end, chain=slot.chain)
+        faults = self._collector.faults(begin_index, end.index - 1)
+        self._end_pos = end.pos
+        archived, lost_tail = self._settle_end(survey, start)
+        if faults and self._newest is not None and self._newest.prev_chain is None:
+            self._newest = None  # its chain is not known in full until the fault before it is healed
+        if faults and faults[-1].last_index == end.index - 1:
+            self._newest = None  # memory holds only what lies right before the end
+            self._terms.extend(end.index - 1, end.term)
         self._clean_index(begin_index, end.index)
         self._make_durable(begin_pos, begin_index, end)
         lost, committed, applied = self._compare_with_slot(end.index - 1)
         return Recovered(
-            begin_index, begin_pos, base, end, self._terms, self._newest, committed, applied, lost,
-            self._alarms, archived,
+            begin_index, begin_pos, base, end, self._terms, self._newest, committed, applied, lost_tail or lost,
+            self._alarms, archived, faults,
         )  # fmt: skip
 
     def _alarm(self, text: str) -> None:
@@ -118,19 +131,30 @@ class Recovery:
             self._data.drop_before(saved.pos)  # a crash between saving the base and removing the files
             return saved.pos, saved.meta.index + 1, saved.meta
         begin_pos, begin_index = find_begin(self._data)
+        slot = self._slot
+        if self._case.sealed_from == 0 or (slot is not None and slot.begin_index == 0 <= slot.durable_index):
+            return 0, 0, ORIGIN  # nothing was ever removed: what is not there was lost
+        if slot is not None and slot.begin_index != (begin_index or 0) and slot.begin_index <= slot.durable_index:
+            raise StoreCorrupt(
+                f"entry {slot.begin_index}, the first one, is not where it was, and its place is written nowhere: "
+                "empty the directory and let the node rejoin"
+            )
         if begin_index is None or begin_index == 0:
             return begin_pos, 0, ORIGIN
         term = self._case.java_base_term
         return begin_pos, begin_index, EntryMeta(begin_index - 1, UNKNOWN_TERM if term is None else term, None)
 
     def _start_near_checkpoint(self, full: Cursor) -> Cursor:
-        """A cursor some way below the durable index, so that a start does not read the whole log."""
+        """A cursor some way below the durable index, so that a start does not read the whole log.
+
+        It lies below the first fault that is known, too. A missing index file is written anew by a full scan.
+        """
         slot = self._slot
         if self._case.java or slot is None or slot.durable_index <= full.index:
             return full
         low, high = full.index, min(slot.durable_index, slot.index_durable)
         target_pos = slot.end_pos - RECHECK_BYTES
-        if high <= low or target_pos <= full.pos:
+        if high <= low or target_pos <= full.pos or not self._index_reaches(low, high):
             return full
         while low < high:  # the first entry at or behind target_pos
             middle = (low + high) // 2
@@ -139,34 +163,82 @@ class Recovery:
                 self._alarm(f"index record {middle} is broken: everything was scanned")
                 return full
             low, high = (low, middle) if unit.pos >= target_pos else (middle + 1, high)
-        unit, before = read_unit(self._index, low), read_unit(self._index, low - 1)
-        raw = self._data.read(before.pos, HEAD_BYTES) if before is not None else b""
-        if unit is None or before is None or len(raw) < HEAD_BYTES:
+        if self._case.first_known_fault is not None:
+            low = min(low, self._case.first_known_fault)
+        head = self._indexed_head(low - 1) if low > full.index else None
+        before = self._indexed_head(low - 2) if low - 1 > full.index else None
+        chain = before.chain_crc if before is not None else full.chain if low - 1 == full.index else None
+        if head is None or not head.chain_crc or chain is None or not head.continues(chain):
             return full
-        _, size, index, term, _, _, chain, _, _ = HEAD.unpack(raw)
-        if (size, index, term) != (before.size, before.index, before.term) or chain == 0:
-            return full
-        return Cursor(unit.pos, low, term, chain, full.sealed_from)
+        return Cursor(head.pos + head.size, low, head.term, head.chain_crc, full.sealed_from)
+
+    def _indexed_head(self, index: int) -> Head | None:
+        """The head of an entry, where index record and head agree."""
+        unit = read_unit(self._index, index)
+        head = read_head(self._data, unit.pos) if unit is not None else None
+        if unit is None or head is None or (head.size, head.index, head.term) != (unit.size, index, unit.term):
+            return None
+        return head
+
+    def _index_reaches(self, first_index: int, last_index: int) -> bool:
+        starts = self._index.starts
+        ends = bool(starts) and starts[-1] + self._index.file_bytes > last_index * INDEX_UNIT_BYTES
+        return ends and starts[0] <= first_index * INDEX_UNIT_BYTES and self._index.is_gapless
 
     # --- the walk ------------------------------------------------------------------------------------------------
 
-    def _walk(self, start: Cursor) -> Walk:
-        """Walks to the end; repairs the index file and collects terms on the way."""
+    def _survey(self, start: Cursor) -> Survey:
+        """Walks to the end, past damage; repairs the index file and collects terms on the way."""
         self._terms.clear()
-        self._end_pos = start.pos
+        self._collector = FaultCollector()
         self._newest = None
         self._seen: EntryMeta | None = None
-        self._seen_pos = -1
-        walk = Walk(self._data, start)
-        for slab in walk.slabs():
-            self._repair_index(slab)
-            self._note_terms(slab)
+        survey = Survey(self._data, self._index, start, java=self._case.java, trust=self._trust())
+        found_at: Cursor | None = None
+        for item in survey.run():
+            if isinstance(item, Finding) and (self._case.java or survey.stop.is_alien):
+                self._refuse(survey.stop)
+            self._collector.add(item)
+            if isinstance(item, Finding):
+                found_at = survey.stop.cursor
+                continue
+            if found_at is not None and found_at.index == item.first_index:
+                self._rewrite_filler(found_at, item.pos)
+            found_at = None
+            self._repair_index(item)
+            self._note_terms(item)
             slot = self._slot
-            if slot is not None and slab.first_index <= slot.durable_index <= slab.last_index:
-                self._seen = slab_meta(slab, slot.durable_index)
-            self._newest = slab
-            self._end_pos = slab.end_pos
-        return walk
+            if slot is not None and item.first_index <= slot.durable_index <= item.last_index:
+                self._seen = slab_meta(item, slot.durable_index)
+            self._newest = item
+        return survey
+
+    def _rewrite_filler(self, at: Cursor, next_pos: int) -> None:
+        """No entry was damaged, only what fills the file's end: that follows from the layout alone (S5)."""
+        self._data.zero(at.pos, next_pos)
+        self._data.write(at.pos, pack_blank(next_pos - at.pos))
+        self._alarm(f"the filler before entry {at.index} was damaged and has been written anew")
+
+    def _trust(self) -> Trust:
+        """What the checkpoint is good for (SAFETY S3).
+
+        Zero sectors explain damage above the durable index only where a power cut may have left them: the machine's
+        boot changed, and the slot is the newest one. Otherwise sound records behind it say that it was written.
+        """
+        slot = self._slot
+        if slot is None or self._case.java:
+            return Trust(torn_first=self._case.java)
+        vouched = Cursor(slot.end_pos, slot.durable_index + 1, slot.term, slot.chain, self._case.sealed_from)
+        return Trust(slot.durable_index, vouched, not self._case.slot_doubtful and slot.boot_id != self._case.boot_id)
+
+    def _refuse(self, stop: Stop) -> NoReturn:
+        at = stop.cursor
+        file = self._data.find(at.pos)
+        raise StoreCorrupt(
+            f"entry {at.index} at position {at.pos} ({file.path if file else 'no file'}) is corrupt: {stop.detail}. "
+            "Restore the file from a peer, or empty the directory and let the node rejoin",
+            [Fault(at.index, at.index, stop.problem or "record_invalid", stop.detail)],
+        )
 
     def _note_terms(self, slab: Slab) -> None:
         if slab.first_term == slab.last_term:
@@ -204,27 +276,33 @@ class Recovery:
 
     # --- where it ends -------------------------------------------------------------------------------------------
 
-    def _settle_end(self, walk: Walk, start: Cursor) -> int:
-        """Decides what lies behind the last sound record; archives and clears what may go. Returns archived bytes."""
-        at = walk.stop.cursor
-        ending, last_used = judge(self._data, self._index, walk.stop, java=self._case.java)
-        durable = self._slot.durable_index if self._slot is not None and not self._case.java else -1
-        if ending is Ending.CORRUPT or (ending is Ending.TORN and at.index <= durable):
-            file = self._data.find(at.pos)
-            raise StoreCorrupt(
-                f"entry {at.index} at position {at.pos} ({file.path if file else 'no file'}) is corrupt: "
-                f"{walk.stop.detail}; durable index {durable}. "
-                "Restore the file from a peer, or empty the directory and let the node rejoin"
-            )
-        archived = 0
-        if ending is not Ending.CLEAN:
-            archived = last_used + 1 - at.pos
-            why = f"{ending.value} found at start: {walk.stop.detail}"
+    def _settle_end(self, survey: Survey, start: Cursor) -> tuple[int, str]:
+        """Decides what lies behind the last entry that is known; archives and clears what may go.
+
+        Returns the archived bytes, and why the tail that went may have held history ("" where it cannot have). In that
+        case the store may not vote any more, and that is durable before anything goes (SAFETY E8, S6).
+        """
+        at, ending = survey.proven, survey.ending
+        if survey.end.index == at.index == survey.stop.cursor.index:
+            at = survey.stop.cursor  # behind the filler, where there is one
+        used = self._data.used_span(at.pos) if ending is not Ending.CLEAN or survey.end.index > at.index else None
+        archived, lost = 0, ""
+        if used is not None:
+            archived = used[1] + 1 - at.pos
+            if survey.end.index > at.index or ending is Ending.CORRUPT:
+                lost = f"behind entry {at.index - 1} the log is damaged to its end: {survey.stop.detail}"
+            elif ending is Ending.TORN and not self._case.java and (self._slot is None or self._case.slot_doubtful):
+                lost = f"behind entry {at.index - 1} the log is torn, and no checkpoint says that it ended there"
+            if lost:
+                self._case.rejoin_first(lost)
+            why = f"{'damage' if lost else ending.value} found at start: {survey.stop.detail}"
             self._archive.add(
-                TruncationRecord(self._case.node_id, None, at.term, at.index, at.index, why, -1),
-                _raw(self._data, at.pos, last_used + 1),
+                TruncationRecord(self._case.node_id, None, at.term, at.index, survey.end.index, why, -1),
+                self._data.chunks(at.pos, used[1] + 1, _COPY_BYTES),
             )
-            if ending is Ending.TORN:
+            if lost:
+                self._alarm(f"{lost}: {archived} bytes were archived and cut")
+            elif ending is Ending.TORN:
                 self._alarm(f"entry {at.index} was torn: {archived} bytes were cut and archived")
         # Also the filler behind the last kept record goes: the layout is a pure function of the entries (SAFETY S5).
         end_pos = self._end_pos
@@ -234,32 +312,37 @@ class Recovery:
             span = segment.used_span(min(end_pos, segment.end)) if end_pos < segment.end else None
             if span is not None:
                 self._data.zero(end_pos, span[1] + 1)
-        return archived
+        elif used is not None:
+            self._data.drop_from(end_pos)
+        return archived, lost
 
-    def _collect_terms(self, begin_index: int, start: Cursor, stop_index: int) -> None:
-        """The runs of equal terms below the walk's start, by bisection over the index file."""
-        if start.index == begin_index:
-            return
+    def _collect_terms(self, begin_index: int, start: Cursor) -> bool:
+        """The runs of equal terms below the walk's start, by bisection over the index file; False where it is broken.
+
+        Runs do not overlap what was walked: terms never decrease.
+        """
         starts: list[tuple[int, int]] = []
         index = begin_index
         while index < start.index:
-            term = self._unit_term(index)
-            starts.append((index, term))
+            unit = read_unit(self._index, index)
+            if unit is None or (starts and unit.term < starts[-1][1]) or unit.term > start.term:
+                self._alarm(f"index record {index} is broken: everything was scanned")
+                return False
+            starts.append((index, unit.term))
             low, high = index + 1, start.index
             while low < high:  # the first entry of a later term
                 middle = (low + high) // 2
-                low, high = (low, middle) if self._unit_term(middle) > term else (middle + 1, high)
+                other = read_unit(self._index, middle)
+                if other is None:
+                    self._alarm(f"index record {middle} is broken: everything was scanned")
+                    return False
+                low, high = (low, middle) if other.term > unit.term else (middle + 1, high)
             index = low
         walked = list(zip(self._terms.starts, self._terms.terms, strict=True))
         self._terms.clear()
         for first, term in [*starts, *walked]:
             self._terms.extend(first, term)
-
-    def _unit_term(self, index: int) -> int:
-        unit = read_unit(self._index, index)
-        if unit is None:
-            raise StoreCorrupt(f"index record {index} is broken, see `store verify`")
-        return unit.term
+        return True
 
     def _clean_index(self, begin_index: int, stop_index: int) -> None:
         """Nothing stale behind the last index record; whole files of entries that are gone are removed."""
@@ -305,15 +388,6 @@ def _units(raw: bytes) -> list[bytes]:
 def _keep_java_magic(stored: bytes, wanted: bytes) -> bytes:
     """A Java leader writes NORMAL for its own NOOP (FORMATS 3): that is no reason to rewrite its index."""
     return stored if stored[4:] == wanted[4:] and stored[:4] == Magic.NORMAL.to_bytes(4, "big") else wanted
-
-
-def _raw(segments: SegmentList, pos: int, end: int) -> Iterator[bytes]:
-    while pos < end:
-        chunk = segments.read(pos, min(_COPY_BYTES, end - pos))
-        if not chunk:
-            return
-        yield chunk
-        pos += len(chunk)
 
 
 def _rewrite(segments: SegmentList, pos: int, end: int) -> None:

@@ -127,6 +127,28 @@ class Segment:
         except OSError as error:
             raise StoreIOError(f"reading {length} bytes at {pos} of {self.path}: {error.strerror}") from error
 
+    def drop_cache(self, pos: int, length: int) -> None:
+        """Asks that the next read comes from the disk itself."""
+        low, high = max(pos, self.start), min(pos + length, self.end)
+        if low < high:
+            self._platform.drop_cache(self._fd, low - self.start, high - low)
+
+    def has_bytes(self, pos: int) -> bool:
+        """Whether any byte from `pos` on is not zero; ends at the first one, holes are skipped."""
+        offset = pos - self.start
+        while offset < self.size_bytes:
+            try:
+                offset = self._platform.seek_data(self._fd, offset)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return False
+                raise StoreIOError(f"looking for data in {self.path}: {error.strerror}") from error
+            chunk = self.read(self.start + offset, _SCAN_BYTES)
+            if not chunk or chunk.count(0) != len(chunk):
+                return bool(chunk)
+            offset += len(chunk)
+        return False
+
     def sync(self) -> None:
         """fdatasync; also called from a thread while the loop goes on writing."""
         sync_fd(self._fd, f"syncing {self.path}", self._platform)

@@ -1,7 +1,8 @@
-"""A row of segments that covers a range of absolute positions without a hole: `data/` or `index/`.
+"""A row of segments that covers a range of absolute positions: `data/` or `index/`.
 
 Invariants: names are 20 digits and a multiple of the file size apart from the first; every file has exactly the
-configured size; `dirty` holds what was written since the last sync took it.
+configured size; `dirty` holds what was written since the last sync took it. A file that is missing in the middle is
+damage like any other (SAFETY S6): what it held reads as nothing, and a repair creates it again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from node.store.files import make_directory, sync_directory, wrap
-from node.store.log_store import StoreCorrupt, StoreIOError, StoreRefused
+from node.store.log_store import StoreIOError, StoreRefused
 from node.store.platform import OS, Platform
 from node.store.segment import NAME_DIGITS, Segment
 
@@ -44,7 +45,7 @@ class SegmentList:
     # --- in the order of life ------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Opens what lies in the folder. Raises StoreRefused on a wrong size, StoreCorrupt on a missing file."""
+        """Opens what lies in the folder. Raises StoreRefused on a wrong size."""
         if self._writable:
             make_directory(self.directory, self._platform)
         for path in self._paths():
@@ -55,10 +56,11 @@ class SegmentList:
             if size != self.file_bytes:
                 raise StoreRefused(f"{path} has {size} bytes, configured are {self.file_bytes}: set the size it has")
             self._add(self._segment(path))
-        starts = self.starts
-        for before, after in pairwise(starts):
-            if after != before + self.file_bytes:
-                raise StoreCorrupt(f"{self.directory}: the file that starts at {before + self.file_bytes} is missing")
+
+    @property
+    def is_gapless(self) -> bool:
+        """Whether no file is missing between the first and the last one."""
+        return all(after == before + self.file_bytes for before, after in pairwise(self.starts))
 
     def _paths(self) -> list[Path]:
         """The folder's files in the order of their positions."""
@@ -130,11 +132,30 @@ class SegmentList:
             pos, length = pos + step, length - step
         return b"".join(parts)
 
+    def chunks(self, pos: int, end: int, chunk_bytes: int) -> Iterator[bytes]:
+        """The bytes of [pos, end) in the files that are there, in pieces."""
+        for segment in self:
+            low, high = max(pos, segment.start), min(end, segment.end)
+            while low < high:
+                chunk = segment.read(low, min(chunk_bytes, high - low))
+                yield chunk
+                low += len(chunk)
+
     def used_span(self, pos: int) -> tuple[int, int] | None:
         """First and last position with a byte that is not zero, from `pos` on, over all files."""
         spans = [segment.used_span(max(pos, segment.start)) for segment in self if segment.end > pos]
         used = [span for span in spans if span is not None]
         return (used[0][0], used[-1][1]) if used else None
+
+    def has_bytes(self, pos: int) -> bool:
+        """Whether any byte from `pos` on, in any file, is not zero; cheap where one is near."""
+        return any(segment.has_bytes(max(pos, segment.start)) for segment in self if segment.end > pos)
+
+    def drop_cache(self, pos: int, length: int) -> None:
+        """Asks that the next read of this range comes from the disk itself."""
+        for segment in self:
+            if segment.start < pos + length and pos < segment.end:
+                segment.drop_cache(pos, length)
 
     # --- changing ------------------------------------------------------------------------------------------------
 

@@ -1,22 +1,21 @@
-"""Walking a whole log *past* its damage: what `store verify` reports, and where a damaged log truly ends.
+"""Walking a log *past* its damage: recovery, `store verify` and the scrub all see damage through this alone.
 
 Invariants: reads only; every bad record is reported once, with its index and file; a torn tail above the durable index
-and a Java node's remnants are no damage; after damage the walk goes on as soon as a record can be placed again.
+and a Java node's remnants are no damage; after damage the walk goes on where a record can be placed again by evidence.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from node.protocol.entry import HEAD, HEAD_BYTES, Magic, Slab, chain_next
+from node.protocol.entry import Slab
 from node.store.damage import Ending, judge, read_unit
+from node.store.faults import merged
+from node.store.log_store import Fault
+from node.store.resync import Resync
 from node.store.segment_list import SegmentList
-from node.store.walk import Cursor, Stop, Walk, first_index_in
-
-_SEARCH_BYTES = 64 * 1024 * 1024
-_SKIPPED_INDEXES_MAX = 1024
+from node.store.walk import Cursor, Stop, Walk
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,28 +28,57 @@ class Finding:
     detail: str
 
 
+@dataclass(slots=True, frozen=True)
+class Trust:
+    """What a survey may rely on besides the bytes.
+
+    `durable_index` -1: unknown, so nothing is above it. `vouched`: the cursor behind the durable entry, as the
+    checkpoint slot says. `torn_first`: what looks torn above the durable index is a torn tail even where sound records
+    follow (power was lost since, and the slot is the newest one); otherwise sound records behind make it damage.
+    """
+
+    durable_index: int = -1
+    vouched: Cursor | None = None
+    torn_first: bool = True
+
+
 class Survey:
-    """One pass over a log from `start`; `durable_index` -1: unknown, so nothing is above it."""
+    """One pass over a log from `start` to its end, or up to `last_index`."""
 
     def __init__(
-        self, data: SegmentList, index: SegmentList, start: Cursor, *, java: bool, durable_index: int = -1
+        self,
+        data: SegmentList,
+        index: SegmentList,
+        start: Cursor,
+        *,
+        java: bool,
+        trust: Trust | None = None,
+        last_index: int | None = None,
     ) -> None:
         self._data = data
         self._index = index
         self._java = java
-        self._durable_index = durable_index
+        self._trust = trust or Trust()
+        self._last_index = last_index
+        self._resync = Resync(data, index, self._trust.vouched)
         self.end = start  # the cursor behind the last entry seen
+        self.proven = start  # the last cursor that sound records, the chain or the checkpoint vouch for
+        self.stop = Stop(start, "", "not walked yet")  # where the last walk ended
+        self.ending = Ending.CLEAN  # what lies behind `end`
         self.sealed_count = 0
 
     def run(self) -> Iterator[Slab | Finding]:
         """Sound slabs and findings, in the log's order."""
         cursor: Cursor | None = self.end
         while cursor is not None:
-            walk = Walk(self._data, cursor)
+            walk = Walk(self._data, cursor, last_index=self._last_index)
             for slab in walk.slabs():
-                self.end = replace(walk.cursor, pos=slab.end_pos)
+                self.end = self.proven = replace(walk.cursor, pos=slab.end_pos)
                 yield slab
             self.sealed_count += walk.sealed_count
+            self.stop = walk.stop
+            if self._last_index is not None and walk.stop.cursor.index > self._last_index:
+                return
             cursor, finding = self._after(walk.stop)
             if finding is not None:
                 yield finding
@@ -59,73 +87,75 @@ class Survey:
 
     def _after(self, stop: Stop) -> tuple[Cursor | None, Finding | None]:
         """Where to go on after a walk ended, and what to say about it."""
-        at = stop.cursor
-        ending, _ = judge(self._data, self._index, stop, java=self._java)
-        if ending in (Ending.CLEAN, Ending.REMNANT):
-            return None, None
+        place: tuple[Cursor, bool] | None = None
+        if stop.cursor.index <= self._trust.durable_index and not self._java:
+            if not self._data.has_bytes(stop.cursor.pos):
+                return None, None  # nothing at all is left: history was lost (SAFETY E8), no record is damaged
+            place = self._resync.after(stop)
+        else:
+            if not self._trust.torn_first and not stop.is_alien:
+                place = self._resync.after(stop)
+                if place is not None and not self._data.has_bytes(place[0].pos):
+                    place = None  # the last record: a process that was killed while it wrote leaves that, too
+            if place is None:
+                self.ending, _ = judge(self._data, self._index, stop, java=self._java)
+                if self.ending in (Ending.CLEAN, Ending.REMNANT):
+                    return None, None
+                if self.ending is Ending.TORN and not (self._java and self._is_claimed(stop.cursor)):
+                    return None, None
+                place = self._resync.after(stop)
+        self.ending = Ending.CORRUPT if place is None else Ending.CLEAN
+        if place is not None and place[1]:
+            self.proven = place[0]
+        return (place[0] if place is not None else None), self._finding(stop)
+
+    def _is_claimed(self, at: Cursor) -> bool:
         claimed = read_unit(self._index, at.index)
-        claims = claimed is not None and claimed.pos == at.pos
-        if ending is Ending.TORN and at.index > self._durable_index and not (self._java and claims):
-            return None, None
-        segment = self._data.find(at.pos)
-        if segment is None:
-            return self._after_gap(at)
-        name = f"data/{segment.path.name}"
-        kind = stop.problem or "record_invalid"
-        finding = Finding(kind, at.index, name, f"{stop.detail} (at {at.pos - segment.start} of {name})")
-        return self._next_place(stop), finding
+        return claimed is not None and claimed.pos == at.pos
 
-    def _after_gap(self, at: Cursor) -> tuple[Cursor | None, Finding]:
-        """A file is missing in the middle."""
-        finding = Finding("missing", at.index, self._data.kind, f"there is no file for position {at.pos}")
-        for segment in self._data:
-            first_index = first_index_in(segment)
-            if segment.start > at.pos and first_index is not None and first_index > at.index:
-                return Cursor(segment.start, first_index, at.term, None, at.sealed_from), finding
-        return None, finding
-
-    def _next_place(self, stop: Stop) -> Cursor | None:
-        """The record after a bad one: by its own head where that is sound, by the index file, or by searching."""
+    def _finding(self, stop: Stop) -> Finding:
         at = stop.cursor
         segment = self._data.find(at.pos)
-        raw = segment.read(at.pos, HEAD_BYTES) if segment is not None else b""
-        if stop.problem == "crc_invalid" and len(raw) == HEAD_BYTES:
-            magic, size, index, term, _, channel, chain_crc, body_crc, _ = HEAD.unpack(raw)
-            chain = None if at.chain is None else chain_next(at.chain, magic, size, index, term, channel, body_crc)
-            if chain != chain_crc:  # the head itself may lie: trust the place that it gives, nothing else
-                return Cursor(at.pos + size, at.index + 1, at.term, None, at.sealed_from)
-            return Cursor(at.pos + size, index + 1, term, chain, at.sealed_from)
-        unit = read_unit(self._index, at.index)
-        if unit is not None and unit.pos == at.pos and segment is not None and at.pos + unit.size <= segment.end:
-            following = at.pos + unit.size
-            head = segment.read(following, HEAD_BYTES)
-            if following == segment.end or _head_index(head) == at.index + 1 or head[:4] in (bytes(4), b"\xff" * 4):
-                return Cursor(following, at.index + 1, at.term, None, at.sealed_from)
-        return self._search(at)
-
-    def _search(self, at: Cursor) -> Cursor | None:
-        """Looks for the head of a following entry in the rest of the file, then in the next file."""
-        segment = self._data.find(at.pos)
         if segment is None:
-            return None
-        raw = segment.read(at.pos + 1, _SEARCH_BYTES)
-        for index in range(at.index + 1, at.index + 1 + _SKIPPED_INDEXES_MAX):
-            found = raw.find(struct.pack(">q", index), 8)
-            while found >= 8:
-                if _head_index(raw[found - 8 : found - 8 + HEAD_BYTES]) == index:
-                    return Cursor(at.pos + 1 + found - 8, index, at.term, None, at.sealed_from)
-                found = raw.find(struct.pack(">q", index), found + 1)
-        following = self._data.find(segment.end)
-        first_index = first_index_in(following) if following is not None else None
-        if following is not None and first_index is not None and first_index > at.index:
-            return Cursor(following.start, first_index, at.term, None, at.sealed_from)
-        return None
+            return Finding("missing", at.index, self._data.kind, f"there is no file for position {at.pos}")
+        name = f"data/{segment.path.name}"
+        detail = f"{stop.detail} (at {at.pos - segment.start} of {name})"
+        return Finding(stop.problem or "record_invalid", at.index, name, detail)
 
 
-def _head_index(raw: bytes) -> int | None:
-    """The index in a well-formed head; None where it is none."""
-    if len(raw) < HEAD_BYTES:
-        return None
-    magic, size, index, _, _, _, _, _, body_len = HEAD.unpack(raw)
-    sound = magic in (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE) and body_len >= 0 and size == HEAD_BYTES + body_len
-    return int(index) if sound else None
+class FaultCollector:
+    """Turns what a survey yields into ranges: a finding lasts until the next sound entry, or the next finding's place.
+
+    A finding whose index turns out to be sound (only the filler before it was damaged) makes no fault.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[Fault] = []
+        self._open: Finding | None = None
+
+    def add(self, item: Slab | Finding) -> None:
+        """The next item of the survey."""
+        if isinstance(item, Slab):
+            self.close(item.first_index - 1)
+        elif item.index is not None:
+            self.close(item.index - 1)
+            self._open = item
+
+    def close(self, last_index: int) -> None:
+        """The range that is open ends here."""
+        item, self._open = self._open, None
+        if item is not None and item.index is not None and item.index <= last_index:
+            self._found.append(Fault(item.index, last_index, item.kind, item.detail))
+
+    def faults(self, begin_index: int, end_index: int) -> tuple[Fault, ...]:
+        """All of them inside [begin_index, end_index], after the survey has ended at `end_index`."""
+        self.close(end_index)
+        return merged(self._found, begin_index, end_index)
+
+
+def faults_of(items: Iterable[Slab | Finding], begin_index: int, end_index: int) -> tuple[Fault, ...]:
+    """The faults that a whole survey found between two entries."""
+    collector = FaultCollector()
+    for item in items:
+        collector.add(item)
+    return collector.faults(begin_index, end_index)

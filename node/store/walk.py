@@ -40,11 +40,15 @@ class Cursor:
 
 @dataclass(slots=True, frozen=True)
 class Stop:
-    """Why a walk ended. `problem` is a class of DESIGN 8, or "" where nothing is wrong with what is there."""
+    """Why a walk ended. `problem` is a class of DESIGN 8, or "" where nothing is wrong with what is there.
+
+    `is_alien`: the record is whole but not sealed where all are: a Java node wrote it, which no repair may judge.
+    """
 
     cursor: Cursor
     problem: str
     detail: str
+    is_alien: bool = False
 
 
 @dataclass(slots=True)
@@ -96,15 +100,15 @@ class Walk:
                 if wanted <= len(buffer):
                     return self._end("record_invalid", "the file ends inside the record")
 
-    def _end(self, problem: str, detail: str) -> None:
-        self.stop = Stop(self.cursor, problem, detail)
+    def _end(self, problem: str, detail: str, *, is_alien: bool = False) -> None:
+        self.stop = Stop(self.cursor, problem, detail, is_alien)
 
     def _take(self, buffer: bytes, remaining: int, chunk: _Chunk) -> str:
         """Moves the cursor over the records in `buffer`: "more" to read on, "roll" for the next file, or "stop"."""
         cursor = self.cursor
         pos, index, term, chain = cursor.pos, cursor.index, cursor.term, cursor.chain
         offset, verdict = 0, "stop"
-        problem, detail = "", ""
+        problem, detail, is_alien = "", "", False
         while True:
             left = len(buffer) - offset
             in_file = remaining - offset
@@ -145,7 +149,8 @@ class Walk:
                 detail = "its body does not match its CRC" if body_crc != true_crc else "its chain does not continue"
                 break
             elif at >= cursor.sealed_from:
-                problem, detail = "crc_invalid", "it is unsealed: a Java node wrote here (`node.store.repair --adopt`)"
+                problem, is_alien = "crc_invalid", True
+                detail = "it is unsealed: a Java node wrote here (`node.store.repair --adopt`)"
                 break
             chunk.units.append(INDEX_UNIT.pack(magic, pos, size, at, at_term))
             if chunk.first_term < 0:
@@ -154,7 +159,7 @@ class Walk:
             pos, offset = pos + size, offset + size
         self.cursor = replace(cursor, pos=pos, index=index, term=term, chain=chain)
         if verdict == "stop":
-            self._end(problem, detail)
+            self._end(problem, detail, is_alien=is_alien)
         return verdict
 
     @staticmethod

@@ -65,6 +65,8 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "faulty_watermark": "no watermark passes the first fault (S6)",
     # Clients.
     "linearizability": "the history is that of one log, online and against the log that is left (C1 to C4)",
+    "expected_index": "an append with an expected index lies there or nowhere (C3)",
+    "ordered": "on an ordered connection nothing follows a failure (C4)",
     "told_before_commit": "nobody is told of what no leader has committed",
     "outcome_codes": "an acknowledged append says SUCCESS (C2)",
     "closure_once": "every append, read and transfer completes exactly once",
@@ -79,5 +81,4 @@ def checks() -> list[Observer]:
     """One set of observers for one world, in the order in which they must hear of things."""
     mirrors = Mirrors()
     logs = Logs(mirrors)
-    disks = Disks(mirrors)
-    return [mirrors, logs, Elections(mirrors), disks, Clients(logs), Liveness(mirrors, logs, disks)]
+    return [mirrors, logs, Elections(mirrors), Disks(mirrors), Clients(logs), Liveness(mirrors, logs)]

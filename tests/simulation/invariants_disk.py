@@ -43,6 +43,8 @@ class Disks(Observer):
         self._claimed: dict[str, tuple[str, int]] = {}  # (store, durable index) as said last, over incarnations
         self.damaged: dict[str, str] = {}  # member -> the store that a fault damaged
         self._cutting: dict[str, list[tuple[int, int]]] = {}
+        # The first damaged entry, where it was known before this step: (member, incarnation) -> index.
+        self._faulty_from: dict[tuple[str, int], int] = {}
         self._faulty_leaders: set[tuple[str, int]] = set()
 
     def started(self, world: World) -> None:
@@ -74,6 +76,9 @@ class Disks(Observer):
                 text = f"the core of {member.id} holds {replica.member.durable_index} for durable, the store {durable}"
                 raise Violation("watermark_durable", text)
             self._leads_with_faults(member)
+            self._faulty_from.pop((member.id, member.incarnation), None)
+            if store.faults:
+                self._faulty_from[member.id, member.incarnation] = store.faults[0].first_index
         if world.steps % 100 == 0:
             self.full(world)
 
@@ -118,7 +123,7 @@ class Disks(Observer):
         odd = [text for text in store.alarms if any(word in text for word in SUSPICIOUS)]
         if not member.world.config.flush_sync:
             odd = [text for text in odd if "flush is async" not in text]
-        faults = getattr(store, "faults", ())
+        faults = store.faults
         if odd or faults:
             raise Violation("no_false_refusal", f"{member.id} opens an undamaged disk with {odd} {faults}")
 
@@ -143,16 +148,19 @@ class Disks(Observer):
         if message.durable_index > durable:
             text = f"{member.id} says to {to} that {message.durable_index} is durable, {durable} is"
             raise Violation("watermark_durable", text)
-        faults = getattr(member.store, "faults", ())
+        faulty_from = self._faulty_from.get((member.id, member.incarnation))
         mark = min(message.verified_index, message.durable_index)
-        if faults and mark >= faults[0].first_index:
-            text = f"{member.id} says to {to} that it holds {mark}; entry {faults[0].first_index} is damaged"
+        if message.faulty_from >= 0:
+            mark = min(mark, message.faulty_from - 1)
+        still = bool(member.store.faults) and member.store.faults[0].first_index == faulty_from
+        if faulty_from is not None and still and mark >= faulty_from:
+            text = f"{member.id} says to {to} that it holds {mark}; entry {faulty_from} is damaged"
             raise Violation("faulty_watermark", text)
 
     def _leads_with_faults(self, member: Member) -> None:
         assert member.store is not None and member.replica is not None
         key = member.id, member.incarnation
-        if getattr(member.store, "faults", ()) and member.replica.role is Role.LEADER and not member.paused:
+        if member.store.faults and member.replica.role is Role.LEADER and not member.paused:
             if key in self._faulty_leaders:
                 text = f"{member.id} leads term {member.replica.term} with {member.store.faults} in its log"
                 raise Violation("faulty_does_not_lead", text)

@@ -15,66 +15,17 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-SECTOR_BYTES = 512
+from tests.simulation.disk_faults import AFTER, BEFORE, MIDDLE, DiskFaults, SimulatedCrash
+from tests.simulation.disk_files import SECTOR_BYTES, File, Folder, sectors_of
+
+__all__ = ["SECTOR_BYTES", "DiskFaults", "SimulatedCrash", "SimulatedPlatform"]
 _EPOCH_S = 1_700_000_000
-
-
-class SimulatedCrash(BaseException):
-    """The process ends inside an I/O call; nothing in it may catch this."""
-
-
-@dataclass(slots=True)
-class DiskFaults:
-    """What goes wrong next; everything is off by default."""
-
-    crash_at_op: int | None = None  # the call with this number (see `op_count`) is the process's last
-    fsync_error_next: bool = False  # one fdatasync or fsync of a file fails
-    enospc: bool = False  # nothing new can be allocated; what is allocated can be written
-    misdirect_next: bool = False  # one write lands elsewhere in its file, the right place keeps what it had
-
-    def clear(self) -> None:
-        """Switches everything off."""
-        for one in fields(self):
-            setattr(self, one.name, one.default)
-
-
-@dataclass(slots=True)
-class _File:
-    key: int
-    cached: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    dirty: set[int] = field(default_factory=set)  # sectors that no sync has covered
-    used: set[int] = field(default_factory=set)  # sectors that were ever written: the others are holes
-    reserved_to: int = 0  # bytes that fallocate took
-    size_dirty: bool = False
-    modified_ns: int = 0
-
-
-@dataclass(slots=True)
-class _Folder:
-    """`journal`: renames and the like that no directory sync has covered, each all or nothing."""
-
-    entries: dict[str, _Folder | _File] = field(default_factory=dict)
-    durable: dict[str, _Folder | _File] = field(default_factory=dict)
-    journal: list[list[tuple[str, _Folder | _File | None]]] = field(default_factory=list)
-
-    def change(self, *changes: tuple[str, _Folder | _File | None]) -> None:
-        """One step of the names in here."""
-        self.journal.append(list(changes))
-        _apply(self.entries, changes)
-
-
-def _apply(names: dict[str, _Folder | _File], changes: Iterable[tuple[str, _Folder | _File | None]]) -> None:
-    for name, node in changes:
-        if node is None:
-            names.pop(name, None)
-        else:
-            names[name] = node
+_CALL_NS, _NS_PER_BYTE = 2_000, 1  # of a disk that is well
+_SYNC_NS = 300_000
 
 
 class SimulatedPlatform:
@@ -85,12 +36,13 @@ class SimulatedPlatform:
         self.faults = DiskFaults()
         self.op_count = 0
         self.on_op: Callable[[str, str, int], None] | None = None
-        self._root = _Folder()
-        self._files: dict[int, tuple[_File, str]] = {}  # by descriptor
+        self._root = Folder()
+        self._files: dict[int, tuple[File, str]] = {}  # by descriptor
         self._locked: dict[int, int] = {}  # file key -> descriptor
         self._next_fd = 3
         self._next_key = 1
         self._boot = 1
+        self._how = ""  # how the last call ends the process
 
     # --- what happens to the machine -----------------------------------------------------------------------------
     def crash_process(self) -> None:
@@ -102,46 +54,30 @@ class SimulatedPlatform:
         """The page cache is gone, and with it a random part of what no sync covered; the machine boots anew."""
         self.crash_process()
         self._boot += 1
-        self._lose(self._root, set())
-
-    def _lose(self, folder: _Folder, seen: set[int]) -> None:
-        for changes in folder.journal[: self._rng.randrange(len(folder.journal) + 1)]:
-            _apply(folder.durable, changes)
-        folder.journal.clear()
-        folder.entries = dict(folder.durable)
-        for _, node in sorted(folder.entries.items()):
-            if isinstance(node, _Folder):
-                self._lose(node, seen)
-            elif node.key not in seen:
-                seen.add(node.key)
-                self._lose_pages(node)
-
-    def _lose_pages(self, file: _File) -> None:
-        size = len(file.durable)
-        if file.size_dirty and self._rng.random() < 0.5:
-            size = len(file.cached)
-        kept = [sector for sector in sorted(file.dirty) if self._rng.random() < 0.5]
-        _copy(file.cached, file.durable, kept, size)
-        file.cached = bytearray(file.durable)
-        file.used = {sector for sector in file.used if sector * SECTOR_BYTES < size}
-        file.dirty.clear()
-        file.size_dirty = False
+        self._root.lose(self._rng, set())
 
     def flip(self, path: Path, offset: int, mask: int) -> None:
         """Rot at rest: one byte changes, on the disk and as it is read."""
-        file = self._file(path)
-        file.cached[offset] ^= mask
-        if offset < len(file.durable):
-            file.durable[offset] = file.cached[offset]
+        self._file(path).rot(offset, mask)
+
+    def scramble(self, path: Path, offset: int, length: int) -> None:
+        """Rot at rest: a range of bytes becomes noise."""
+        for at, mask in enumerate(self._rng.randbytes(length), offset):
+            self._file(path).rot(at, mask)
+
+    def duration_ns(self, what: str, size_bytes: int) -> int:
+        """How long a call of this kind takes in simulated time; whoever simulates time may ask."""
+        sync_ns = _SYNC_NS if "sync" in what else 0
+        return _CALL_NS + sync_ns + size_bytes * _NS_PER_BYTE + self.faults.slow_ns
 
     def durable_bytes(self, path: Path) -> bytes:
         """What a power loss at this moment would leave at least. Raises FileNotFoundError where the name may go."""
-        node: _Folder | _File = self._root
+        node: Folder | File = self._root
         for part in path.parts[1:]:
-            if not isinstance(node, _Folder) or part not in node.durable:
+            if not isinstance(node, Folder) or part not in node.durable:
                 raise FileNotFoundError(errno.ENOENT, "not durable", str(path))
             node = node.durable[part]
-        if isinstance(node, _Folder):
+        if isinstance(node, Folder):
             raise IsADirectoryError(errno.EISDIR, "a directory", str(path))
         return bytes(node.durable)
 
@@ -155,7 +91,8 @@ class SimulatedPlatform:
         if at is None or self.op_count < at:
             return False
         self.faults.crash_at_op = None
-        if self._rng.random() < 0.5:
+        self._how = self.faults.crash_how or (BEFORE if self._rng.random() < 0.5 else "")
+        if self._how == BEFORE:
             raise SimulatedCrash(f"{self._name}: before {what} of {path}")
         return True
 
@@ -163,58 +100,69 @@ class SimulatedPlatform:
         if last:
             raise SimulatedCrash(f"{self._name}: after {what} of {path}")
 
+    def _written_before_the_end(self, length: int) -> int:
+        """How much of the last write is done when the process ends in it."""
+        if length > 1 and (self._how == MIDDLE or (self._how != AFTER and self._rng.random() < 0.5)):
+            return self._rng.randrange(1, length)
+        return length
+
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         file, path = self._opened(fd)
-        last = self._enter("pwrite", path, len(data))
         length = len(data)
-        if last and length > 1 and self._rng.random() < 0.5:
-            length = self._rng.randrange(1, length)  # in the middle of it
-        if self.faults.enospc:
-            length = self._room(file, offset, length)
-            if length == 0:
+        last = self._enter("pwrite", path, length)
+        if last:
+            length = self._written_before_the_end(length)
+        faults = self.faults
+        if faults.short_write_next:
+            faults.short_write_next = False
+            length = self._rng.randrange(1, length) if length > 1 else length
+        if faults.enospc or faults.free_bytes is not None:
+            length = self._allocate(file, offset, length)
+            if length == 0 and len(data):
                 raise OSError(errno.ENOSPC, "No space left on device", path)
-        if self.faults.misdirect_next and length:
-            self.faults.misdirect_next = False
-            sectors = max(1, len(file.cached) // SECTOR_BYTES)
-            self._write(file, data[:length], self._rng.randrange(sectors) * SECTOR_BYTES, grow=False)
+        file.modified_ns = self._clock()
+        if (faults.misdirect_next or faults.misdirect_to_other_file_next) and length:
+            self._misdirect(file, data[:length])
         else:
-            self._write(file, data[:length], offset)
+            file.put(data if length == len(data) else data[:length], offset)
         self._leave(last, "pwrite", path)
         return length
 
-    def _room(self, file: _File, offset: int, length: int) -> int:
-        """How many bytes from `offset` on go into sectors that the file has already."""
-        sector = offset // SECTOR_BYTES
-        while sector * SECTOR_BYTES < offset + length:
-            if sector not in file.used and sector * SECTOR_BYTES >= file.reserved_to:
+    def _misdirect(self, file: File, data: bytes | memoryview) -> None:
+        """It lands at the start of some sector that is there; what reaches beyond the file's end is lost."""
+        if self.faults.misdirect_to_other_file_next:
+            others = [other for other in self._root.files() if other is not file and other.cached]
+            file = others[self._rng.randrange(len(others))] if others else file
+        self.faults.misdirect_next = self.faults.misdirect_to_other_file_next = False
+        offset = self._rng.randrange(max(1, len(file.cached) // SECTOR_BYTES)) * SECTOR_BYTES
+        file.put(data[: max(0, len(file.cached) - offset)], offset)
+
+    def _allocate(self, file: File, offset: int, length: int) -> int:
+        """Takes space for a range, sector by sector; how many of its bytes have space then."""
+        faults = self.faults
+        for sector in sectors_of(offset, offset + length):
+            if sector in file.used or sector in file.allocated:
+                continue
+            if faults.enospc or (faults.free_bytes is not None and faults.free_bytes < SECTOR_BYTES):
                 return max(0, sector * SECTOR_BYTES - offset)
-            sector += 1
+            if faults.free_bytes is not None:
+                faults.free_bytes -= SECTOR_BYTES
+            file.allocated.add(sector)
         return length
 
-    def _write(self, file: _File, data: bytes | memoryview, offset: int, *, grow: bool = True) -> None:
-        end = offset + len(data)
-        if end > len(file.cached):
-            if not grow:
-                data, end = data[: len(file.cached) - offset], len(file.cached)
-            else:
-                file.cached.extend(bytes(end - len(file.cached)))
-                file.size_dirty = True
-        file.cached[offset:end] = data
-        sectors = range(offset // SECTOR_BYTES, (end + SECTOR_BYTES - 1) // SECTOR_BYTES)
-        file.dirty.update(sectors)
-        file.used.update(sectors)
-        file.modified_ns = self._clock()
+    def _release(self, file: File) -> None:
+        """A file without a name gives its space back."""
+        if self.faults.free_bytes is not None:
+            self.faults.free_bytes += len(file.used | file.allocated) * SECTOR_BYTES
 
     def fdatasync(self, fd: int) -> None:
         file, path = self._opened(fd)
         last = self._enter("fdatasync", path, len(file.dirty) * SECTOR_BYTES)
         if self.faults.fsync_error_next:
             self.faults.fsync_error_next = False
-            file.dirty.clear()  # clean from now on, and yet not on the disk
+            file.fail_to_sync()
             raise OSError(errno.EIO, "Input/output error", path)
-        _copy(file.cached, file.durable, file.dirty, len(file.cached))
-        file.dirty.clear()
-        file.size_dirty = False
+        file.sync()
         self._leave(last, "fdatasync", path)
 
     fsync = fdatasync
@@ -222,22 +170,22 @@ class SimulatedPlatform:
     def ftruncate(self, fd: int, length: int) -> None:
         file, path = self._opened(fd)
         last = self._enter("ftruncate", path, length)
-        if length < len(file.cached):
-            del file.cached[length:]
-            file.used = {sector for sector in file.used if sector * SECTOR_BYTES < length}
-        else:
-            file.cached.extend(bytes(length - len(file.cached)))
-        file.size_dirty = True
+        file.resize(length)
         self._leave(last, "ftruncate", path)
 
     def posix_fallocate(self, fd: int, offset: int, length: int) -> None:
+        """All of it or ENOSPC, as the real one does where its file system can."""
         file, path = self._opened(fd)
-        if self.faults.enospc and self._room(file, offset, length) < length:
-            raise OSError(errno.ENOSPC, "No space left on device", path)
-        file.reserved_to = max(file.reserved_to, offset + length)
+        faults = self.faults
+        if faults.enospc or faults.free_bytes is not None:
+            wanted = [n for n in sectors_of(offset, offset + length) if n not in file.used and n not in file.allocated]
+            if wanted and (faults.enospc or len(wanted) * SECTOR_BYTES > (faults.free_bytes or 0)):
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            self._allocate(file, offset, length)
+        else:
+            file.allocated.update(sectors_of(offset, offset + length))
         if offset + length > len(file.cached):
-            file.cached.extend(bytes(offset + length - len(file.cached)))
-            file.size_dirty = True
+            file.resize(offset + length)
 
     # --- reading -------------------------------------------------------------------------------------------------
     def pread(self, fd: int, length: int, offset: int) -> bytes:
@@ -251,12 +199,7 @@ class SimulatedPlatform:
         raise OSError(errno.ENXIO, "No such device or address")
 
     def drop_cache(self, fd: int, offset: int, length: int) -> None:
-        """Clean pages are read from the disk again: what a failed fsync did not write is seen no more."""
-        file = self._opened(fd)[0]
-        for sector in range(offset // SECTOR_BYTES, (min(offset + length, len(file.cached)) - 1) // SECTOR_BYTES + 1):
-            low, high = sector * SECTOR_BYTES, min((sector + 1) * SECTOR_BYTES, len(file.durable))
-            if sector not in file.dirty and low < high:
-                file.cached[low:high] = file.durable[low:high]
+        self._opened(fd)[0].reread(offset, offset + length)
 
     def file_key(self, fd: int) -> tuple[int, int]:
         return self._opened(fd)[0].key, 0
@@ -272,20 +215,19 @@ class SimulatedPlatform:
             if not flags & os.O_CREAT:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
             last = self._enter("create", str(path), 0)
-            if self.faults.enospc:
+            if self.faults.enospc or (self.faults.free_bytes is not None and self.faults.free_bytes < SECTOR_BYTES):
                 raise OSError(errno.ENOSPC, "No space left on device", str(path))
-            node = _File(self._next_key, modified_ns=self._clock())
+            node = File(self._next_key, modified_ns=self._clock())
             self._next_key += 1
             folder.change((name, node))
             self._leave(last, "create", str(path))
         elif flags & os.O_EXCL and flags & os.O_CREAT:
             raise FileExistsError(errno.EEXIST, "File exists", str(path))
-        if isinstance(node, _Folder):
+        if isinstance(node, Folder):
             raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
         if flags & os.O_TRUNC and node.cached:
-            node.cached.clear()
-            node.used.clear()
-            node.size_dirty = True
+            self._release(node)
+            node.resize(0)
         self._next_fd += 1
         self._files[self._next_fd] = node, str(path)
         return self._next_fd
@@ -303,7 +245,7 @@ class SimulatedPlatform:
 
     def names(self, directory: Path) -> list[str]:
         node = self._find(directory)
-        return sorted(node.entries) if isinstance(node, _Folder) else []
+        return sorted(node.entries) if isinstance(node, Folder) else []
 
     def exists(self, path: Path) -> bool:
         return self._find(path) is not None
@@ -326,10 +268,10 @@ class SimulatedPlatform:
             node = folder.entries.get(part)
             if node is None:
                 last = self._enter("mkdir", str(path), 0)
-                node = _Folder()
+                node = Folder()
                 folder.change((part, node))
                 self._leave(last, "mkdir", str(path))
-            if not isinstance(node, _Folder):
+            if not isinstance(node, Folder):
                 raise FileExistsError(errno.EEXIST, "File exists", str(path))
             folder = node
 
@@ -340,6 +282,9 @@ class SimulatedPlatform:
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(source))
         last = self._enter("rename", str(target), 0)
+        replaced = there.entries.get(new_name)
+        if isinstance(replaced, File):
+            self._release(replaced)
         if there is folder:
             folder.change((name, None), (new_name, node))
         else:
@@ -351,6 +296,9 @@ class SimulatedPlatform:
         folder, name = self._parent(path)
         if name in folder.entries:
             last = self._enter("unlink", str(path), 0)
+            node = folder.entries[name]
+            if isinstance(node, File):
+                self._release(node)
             folder.change((name, None))
             self._leave(last, "unlink", str(path))
 
@@ -360,18 +308,17 @@ class SimulatedPlatform:
         except FileNotFoundError:
             return
         node = folder.entries.get(name)
-        if isinstance(node, _Folder):
+        if isinstance(node, Folder):
             for child in sorted(node.entries):
                 self.remove_tree(path / child)
         self.unlink(path)
 
     def sync_directory(self, path: Path) -> None:
         node = self._find(path)
-        if not isinstance(node, _Folder):
+        if not isinstance(node, Folder):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
         last = self._enter("sync_directory", str(path), 0)
-        node.durable = dict(node.entries)
-        node.journal.clear()
+        node.sync()
         self._leave(last, "sync_directory", str(path))
 
     # --- the rest ------------------------------------------------------------------------------------------------
@@ -388,40 +335,28 @@ class SimulatedPlatform:
         return f"{self._rng.getrandbits(128):032x}"
 
     # --- looking up ----------------------------------------------------------------------------------------------
-    def _opened(self, fd: int) -> tuple[_File, str]:
+    def _opened(self, fd: int) -> tuple[File, str]:
         try:
             return self._files[fd]
         except KeyError:
             raise OSError(errno.EBADF, "Bad file descriptor") from None
 
-    def _find(self, path: Path) -> _Folder | _File | None:
-        node: _Folder | _File | None = self._root
+    def _find(self, path: Path) -> Folder | File | None:
+        node: Folder | File | None = self._root
         for part in path.parts[1:]:
-            if not isinstance(node, _Folder):
+            if not isinstance(node, Folder):
                 return None
             node = node.entries.get(part)
         return node
 
-    def _file(self, path: Path) -> _File:
+    def _file(self, path: Path) -> File:
         node = self._find(path)
-        if not isinstance(node, _File):
+        if not isinstance(node, File):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
         return node
 
-    def _parent(self, path: Path) -> tuple[_Folder, str]:
+    def _parent(self, path: Path) -> tuple[Folder, str]:
         node = self._find(path.parent)
-        if not isinstance(node, _Folder):
+        if not isinstance(node, Folder):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path.parent))
         return node, path.name
-
-
-def _copy(source: bytearray, target: bytearray, sectors: Iterable[int], size: int) -> None:
-    """Brings `target` to `size` bytes and takes those sectors over."""
-    if len(target) > size:
-        del target[size:]
-    else:
-        target.extend(bytes(size - len(target)))
-    for sector in sectors:
-        low, high = sector * SECTOR_BYTES, min((sector + 1) * SECTOR_BYTES, size)
-        if low < high:
-            target[low:high] = source[low:high]

@@ -232,3 +232,77 @@ def test_calls_are_counted_and_told() -> None:
         ("sync_directory", str(FOLDER), 0),
     ]
     assert disk.op_count == before + 4
+
+
+@pytest.mark.parametrize("how", ["before", "middle", "after"])
+def test_where_in_a_call_the_process_ends_can_be_chosen(how: str) -> None:
+    disk = machine()
+    fd = make(disk, b"o" * 100)
+    disk.faults.crash_at_op, disk.faults.crash_how = disk.op_count + 1, how
+    with pytest.raises(SimulatedCrash):
+        disk.pwrite(fd, b"n" * 100, 0)
+    written = disk.read_bytes(FILE).count(b"n")
+    assert {"before": written == 0, "middle": 0 < written < 100, "after": written == 100}[how]
+
+
+def test_free_space_is_counted_in_sectors_and_comes_back_with_the_last_name() -> None:
+    disk = machine()
+    disk.faults.free_bytes = 4 * SECTOR_BYTES
+    fd = make(disk, b"x" * 700)  # two sectors
+    assert disk.faults.free_bytes == 2 * SECTOR_BYTES
+    with pytest.raises(OSError, match="No space"):
+        disk.posix_fallocate(fd, 0, 5 * SECTOR_BYTES)
+    assert disk.faults.free_bytes == 2 * SECTOR_BYTES  # all of it or nothing
+    assert disk.pwrite(fd, b"y" * 5 * SECTOR_BYTES, 0) == 4 * SECTOR_BYTES
+    with pytest.raises(OSError, match="No space"):
+        disk.open(FOLDER / "more", os.O_RDWR | os.O_CREAT)
+    disk.unlink(FILE)
+    assert disk.faults.free_bytes == 4 * SECTOR_BYTES
+
+
+def test_a_short_write_says_how_much_it_took() -> None:
+    disk = machine()
+    fd = make(disk, b"o" * 100)
+    disk.faults.short_write_next = True
+    done = disk.pwrite(fd, b"n" * 100, 0)
+    assert 0 < done < 100
+    assert disk.read_bytes(FILE) == b"n" * done + b"o" * (100 - done)
+    assert disk.pwrite(fd, b"n" * 100, 0) == 100
+
+
+def test_a_write_may_land_in_another_file() -> None:
+    disk = machine()
+    fd = make(disk, b"o" * 100)
+    make(disk, bytes(2 * SECTOR_BYTES), path=FOLDER / "other")
+    disk.faults.misdirect_to_other_file_next = True
+    assert disk.pwrite(fd, b"z" * 10, 0) == 10
+    assert disk.read_bytes(FILE) == b"o" * 100
+    assert disk.read_bytes(FOLDER / "other").count(b"z") == 10
+    disk.pwrite(fd, b"z" * 10, 0)
+    assert disk.read_bytes(FILE) == b"z" * 10 + b"o" * 90
+
+
+def test_a_length_that_no_sync_covered_may_go() -> None:
+    lengths = set()
+    for seed in range(20):
+        disk = machine(seed)
+        fd = make(disk, b"", path=FILE)
+        disk.ftruncate(fd, 4096)
+        disk.sync_directory(FOLDER)
+        disk.lose_power()
+        lengths.add(disk.path_size(FILE))
+    assert lengths == {0, 4096}
+
+
+def test_noise_stays_and_a_slow_disk_says_so() -> None:
+    disk = machine()
+    make(disk, bytes(2000))
+    disk.scramble(FILE, 500, 300)
+    disk.lose_power()
+    data = disk.read_bytes(FILE)
+    assert data.count(0, 500, 800) < 30
+    assert data.count(0) >= 1700
+    quick = disk.duration_ns("pwrite", 100)
+    disk.faults.slow_ns = 5_000_000
+    assert disk.duration_ns("pwrite", 100) == quick + 5_000_000
+    assert disk.duration_ns("fdatasync", 0) > disk.duration_ns("pwrite", 0)

@@ -48,4 +48,17 @@ DRIVING = (
         (Edit(JOBS + "_synced", "if error is not None:", "if MUTANT.ignored(error is not None):"),),
         {"fsync_error": 3.0, "power_loss": 2.0},
     ),
+    Mutant(
+        "ordered_not_held",
+        "C4",
+        "an ordered append goes through although an earlier one of its connection was not appended",
+        (
+            Edit(
+                PROCESS + "_propose_all",
+                "elif ordered and origin.order_broken:",
+                "elif MUTANT.ignored(ordered and origin.order_broken):",
+            ),
+        ),
+        {**UNREST, "ordered": 1.0, "clients": 2, "appends": 200.0},
+    ),
 )

@@ -23,7 +23,38 @@ def head_rots(member: Any, push: Any) -> bool:
     return bool(met % 3 == 1)
 
 
+# Java's recovery, in two halves: the first bad record ends the log, and that it is too short for its checkpoint is not
+# seen.
+CUT_AT_FIRST_BAD = Edit(
+    "node.store.survey:Survey._after",
+    "place: tuple[Cursor, bool] | None = None",
+    "place: tuple[Cursor, bool] | None = None\n"
+    "    if not self._java and self._data.has_bytes(stop.cursor.pos):\n"
+    "        MUTANT.differed += stop.cursor.index <= self._trust.durable_index\n"
+    "        self.ending = Ending.TORN\n"
+    "        return None, None",
+)
+TOO_SHORT_UNSEEN = Edit(
+    "node.store.recovery:Recovery._compare_with_slot",
+    "if end_index < max(slot.durable_index, slot.committed_index):",
+    "if MUTANT.ignored(end_index < max(slot.durable_index, slot.committed_index)):",
+)
+
 FAULTY = (
+    Mutant(
+        "recovery_cuts_at_first_bad",
+        "S3",
+        "at open the log ends before its first bad record, however much was durable behind it",
+        (CUT_AT_FIRST_BAD, TOO_SHORT_UNSEEN),
+        {**ROT, "crash": 6.0},
+    ),
+    Mutant(
+        "checkpoint_believed_above_log",
+        "S2, E8",
+        "a log that ends below its own checkpoint goes on as if nothing had been lost",
+        (TOO_SHORT_UNSEEN,),
+        {**ROT, "rot": 2.0, "misdirected_write": 6.0, "crash": 6.0},
+    ),
     Mutant(
         "fork_mended_by_truncation",
         "R7",

@@ -73,6 +73,27 @@ READING = (
         {**LONELY, "lease_reads": True, "reads": 300.0, "appends": 300.0, "sync_ms": 0.3, "delay_ms": 0.2},
     ),
     Mutant(
+        "lease_ends_with_connection",
+        "E5",
+        "with lease reads on, a follower votes as soon as its leader's connection closed, not when the lease ended",
+        (
+            ignored(
+                "node.consensus.leader_elector:LeaderElector.leader_lost",
+                "member.config.lease_reads and member.leader_contact_at is not None",
+            ),
+        ),
+        {
+            **LONELY,
+            "lease_reads": True,
+            "reset": 8.0,
+            "asymmetric": 4.0,
+            "reads": 300.0,
+            "appends": 300.0,
+            "sync_ms": 0.3,
+            "delay_ms": 0.2,
+        },
+    ),
+    Mutant(
         "lease_read_after_transfer",
         "E7",
         "lease reads go on after take-leadership was sent",

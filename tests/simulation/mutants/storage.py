@@ -191,19 +191,6 @@ STORAGE = (
         {**OUTAGES, "enospc": 3.0},
     ),
     Mutant(
-        "checkpoint_believed_above_log",
-        "S2, E8",
-        "a log that ends below its own checkpoint goes on as if nothing had been lost",
-        (
-            Edit(
-                RECOVERY + "_compare_with_slot",
-                "if end_index < max(slot.durable_index, slot.committed_index):",
-                "if MUTANT.ignored(end_index < max(slot.durable_index, slot.committed_index)):",
-            ),
-        ),
-        {**OUTAGES, "rot": 2.0},
-    ),
-    Mutant(
         "rot_sent_on",
         "S6, Frames",
         "a slab that was read from the disk is sent with fresh CRCs, whatever it holds",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
+TURN_NS_MAX = 5_000_000  # longer no turn of a member's loop lets its answers wait
 DAMAGE = ("rot", "misdirected_write")
 SUSPICIOUS = ("does not agree", "missing or broken", "did not match", "is broken", "lost history")
 
@@ -42,9 +43,9 @@ class Disks(Observer):
         self._proved: dict[str, int] = {}  # how far the durable bytes were compared in this incarnation
         self._claimed: dict[str, tuple[str, int]] = {}  # (store, durable index) as said last, over incarnations
         self.damaged: dict[str, str] = {}  # member -> the store that a fault damaged
-        self._cutting: dict[str, list[tuple[int, int]]] = {}
-        # The first damaged entry, where it was known before this step: (member, incarnation) -> index.
-        self._faulty_from: dict[tuple[str, int], int] = {}
+        self._cutting: dict[str, tuple[int, list[tuple[int, int]]]] = {}  # member -> what is being cut, from where
+        # The first damaged entry and since when it is known: (member, incarnation) -> (index, ns).
+        self._faulty_from: dict[tuple[str, int], tuple[int, int]] = {}
         self._faulty_leaders: set[tuple[str, int]] = set()
 
     def started(self, world: World) -> None:
@@ -76,11 +77,19 @@ class Disks(Observer):
                 text = f"the core of {member.id} holds {replica.member.durable_index} for durable, the store {durable}"
                 raise Violation("watermark_durable", text)
             self._leads_with_faults(member)
-            self._faulty_from.pop((member.id, member.incarnation), None)
-            if store.faults:
-                self._faulty_from[member.id, member.incarnation] = store.faults[0].first_index
+            self._note_faults(member)
         if world.steps % 100 == 0:
             self.full(world)
+
+    def _note_faults(self, member: Member) -> None:
+        assert member.store is not None
+        key = member.id, member.incarnation
+        index = member.store.faults[0].first_index if member.store.faults else None
+        known, _ = self._faulty_from.get(key, (None, 0))
+        if index is None:
+            self._faulty_from.pop(key, None)
+        elif index != known or member.paused:
+            self._faulty_from[key] = index, member.world.now
 
     def _prove(self, member: Member, first: int, last: int) -> None:
         """The records of these entries, in the bytes that a power loss would leave."""
@@ -148,13 +157,18 @@ class Disks(Observer):
         if message.durable_index > durable:
             text = f"{member.id} says to {to} that {message.durable_index} is durable, {durable} is"
             raise Violation("watermark_durable", text)
-        faulty_from = self._faulty_from.get((member.id, member.incarnation))
+        self._faulty_watermark(member, to, message)
+
+    def _faulty_watermark(self, member: Member, to: str, message: PushResponse) -> None:
+        """S6; an answer may have been waiting for its turn while the damage was found."""
+        assert member.store is not None
+        first, since = self._faulty_from.get((member.id, member.incarnation), (-1, 0))
+        still = bool(member.store.faults) and member.store.faults[0].first_index == first
         mark = min(message.verified_index, message.durable_index)
         if message.faulty_from >= 0:
             mark = min(mark, message.faulty_from - 1)
-        still = bool(member.store.faults) and member.store.faults[0].first_index == faulty_from
-        if faulty_from is not None and still and mark >= faulty_from:
-            text = f"{member.id} says to {to} that it holds {mark}; entry {faulty_from} is damaged"
+        if still and mark >= first and member.world.now - since > TURN_NS_MAX:
+            text = f"{member.id} says to {to} that it holds {mark}; entry {first} is damaged"
             raise Violation("faulty_watermark", text)
 
     def _leads_with_faults(self, member: Member) -> None:
@@ -174,7 +188,10 @@ class Disks(Observer):
         self._check_slots(member)
 
     def crashed(self, member: Member, how: str) -> None:
-        self._cutting.pop(member.id, None)
+        cut, _ = self._cutting.pop(member.id, (None, []))
+        if cut is not None and member.id in self._claimed:  # it was done, or half done, and nobody heard of it
+            store_id, durable = self._claimed[member.id]
+            self._claimed[member.id] = store_id, min(durable, cut - 1)
         self._check_slots(member)
 
     def _check_slots(self, member: Member) -> None:
@@ -212,11 +229,11 @@ class Disks(Observer):
         if effects.truncate is not None:
             mirror = self._mirrors.of[member.id]
             mirror.update()
-            gone = mirror.entries[effects.truncate.cut_index :]
-            self._cutting[member.id] = [held.key for held in gone if held is not None]
+            cut = effects.truncate.cut_index
+            self._cutting[member.id] = cut, [held.key for held in mirror.entries[cut:] if held is not None]
 
     def cut(self, member: Member, record: TruncationRecord) -> None:
-        expected = self._cutting.pop(member.id, [])
+        _, expected = self._cutting.pop(member.id, (-1, []))
         archive = TruncationArchive(member.directory, platform=member.platform)
         found = [(entry.term, entry.chain_crc) for entry in archive.entries(archive.count)]
         kept = archive.record(archive.count)

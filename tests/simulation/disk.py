@@ -100,10 +100,11 @@ class SimulatedPlatform:
         if last:
             raise SimulatedCrash(f"{self._name}: after {what} of {path}")
 
-    def _written_before_the_end(self, length: int) -> int:
-        """How much of the last write is done when the process ends in it."""
-        if length > 1 and (self._how == MIDDLE or (self._how != AFTER and self._rng.random() < 0.5)):
-            return self._rng.randrange(1, length)
+    def _written_before_the_end(self, offset: int, length: int) -> int:
+        """How much of the last write is done when the process ends in it: a kernel copies whole pages at the least."""
+        borders = range(offset // SECTOR_BYTES + 1, (offset + length - 1) // SECTOR_BYTES + 1)
+        if borders and (self._how == MIDDLE or (self._how != AFTER and self._rng.random() < 0.5)):
+            return borders[self._rng.randrange(len(borders))] * SECTOR_BYTES - offset
         return length
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:
@@ -111,7 +112,7 @@ class SimulatedPlatform:
         length = len(data)
         last = self._enter("pwrite", path, length)
         if last:
-            length = self._written_before_the_end(length)
+            length = self._written_before_the_end(offset, length)
         faults = self.faults
         if faults.short_write_next:
             faults.short_write_next = False

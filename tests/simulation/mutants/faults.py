@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from node.protocol.entry import Slab, encode_slab, iter_bodies
 from node.protocol.messages import PushKind
+from node.store.mending import NoLinkError
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 from tests.simulation.mutants.replication import FORKS, HANDLER, NO_CONFLICT
 
@@ -21,6 +23,26 @@ def head_rots(member: Any, push: Any) -> bool:
     met = vars(member).get("heads_met", 0) + 1
     member.heads_met = met
     return bool(met % 3 == 1)
+
+
+def forged(repair: Any, order: Any, slab: Slab | None) -> Slab | None:
+    """Every other answer to a FETCH carries entries that fit on the left only: other bodies of the same lengths."""
+    fetches = vars(repair).get("fetches", 0) + 1
+    repair.fetches = fetches
+    plain = slab is not None and slab.first_term == slab.last_term and slab.last_index <= order.last_index
+    if slab is None or not plain or slab.prev_chain is None or fetches % 2 == 0:
+        return slab
+    bodies = [b"?" * len(body) for body in iter_bodies(slab)]
+    return encode_slab(bodies, slab.first_index, slab.first_term, slab.pos, slab.prev_chain)
+
+
+def unlinked(check: Any, *what: Any) -> int:
+    """Whether a check of the right link, whose outcome is ignored, failed."""
+    try:
+        check(*what)
+    except NoLinkError:
+        return 1
+    return 0
 
 
 # Java's recovery, in two halves: the first bad record ends the log, and that it is too short for its checkpoint is not
@@ -104,5 +126,31 @@ FAULTY = (
             ignored("node.consensus.entry_dispatcher:EntryDispatcher._faults_seen", "faulty_from >= 0"),
         ),
         ROT,
+    ),
+    Mutant(
+        "mended_without_right_link",
+        "S6",
+        "a fault counts as healed when a peer's entries fit on its left, whatever they lead to on its right",
+        (
+            Edit(
+                "node.store.mending:Mending._check_anchor",
+                "if (end.chain, end.term, end.end_pos) != (anchor.chain, anchor.term, anchor.end_pos):",
+                "if MUTANT.ignored((end.chain, end.term, end.end_pos) != (anchor.chain, anchor.term, anchor.end_pos)):",
+            ),
+            Edit(
+                "node.store.mending:Mending.right_pos",
+                "self._walk_on(Cursor(",
+                "MUTANT.differed += unlinked(self._walk_on, Cursor(",
+            ),
+        ),
+        ROT,
+        {"forged": forged, "unlinked": unlinked},
+        cause=(
+            Edit(
+                "node.consensus.log_repair:LogRepair.fetched",
+                "member = self._member",
+                "member = self._member\n    slab = forged(self, order, slab)",
+            ),
+        ),
     ),
 )

@@ -58,6 +58,7 @@ class Jobs:
         self._again = False
         self._background_due = False
         self._scrubbing = False
+        self.scrubs = 0  # whole passes that ended
         self._idle_due = False
         self._quiet_since = 0
 
@@ -182,6 +183,10 @@ class Jobs:
             self._scrubbing = True
             self._scrub_from(self._store.begin_index)
 
+    def count_scrubs_anew(self) -> None:
+        """Only passes that begin from now on count."""
+        self.scrubs = -1 if self._scrubbing else 0
+
     def _scrub_from(self, index: int) -> None:
         work = partial(self._store.scrub, index, SCRUB_BYTES)
         self._process.later(self._pace(self._sync_ns), self._work, work, self._scrubbed)
@@ -196,6 +201,7 @@ class Jobs:
             self._scrub_from(step.next_index)
         else:
             self._scrubbing = False
+            self.scrubs += 1
             self._process.scrubbed()
 
     # --- the two kinds of threads ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Here the rest: equal bytes, no damage left where an intact copy existed, and eve
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tests.simulation.invariants_log import Logs
@@ -51,11 +52,11 @@ class Liveness(Observer):
         last = self._mirrors.of[world.ids[0]].entries[-1]
         assert last is not None
         end_pos = last.pos + last.size
-        first, *others = world.members.values()
-        files = log_bytes(first, end_pos)
-        for other in others:
-            if log_bytes(other, end_pos) != files:
-                raise Violation("liveness", f"the data files of {first.id} and {other.id} differ")
+        # What no checksum covers (the position in a record's head, which nobody relies on) may differ for ever.
+        sound = [one for one in world.members.values() if not one.damage.rotten]
+        for one, other in pairwise(sound):
+            if log_bytes(one, end_pos) != log_bytes(other, end_pos):
+                raise Violation("liveness", f"the data files of {one.id} and {other.id} differ")
 
 
 def log_bytes(member: Member, end_pos: int) -> dict[str, bytes]:

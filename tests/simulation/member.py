@@ -18,6 +18,7 @@ from node.store.file_store import FileStore
 from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
 from node.store.recent_slabs import RecentSlabs
 from tests.simulation.clock import MemberClock
+from tests.simulation.damage import Damage
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
 from tests.simulation.observer import of_exception
 from tests.simulation.process import Process
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RESTART_NS_MIN = 20 * MS
-ROTTING_FILES = ("checkpoint", "currterm", "hardstate", "quorumscope.json")
 OPERATOR_ERRORS = (StoreRefused, StoreCorrupt)
 
 
@@ -57,7 +57,7 @@ class Member:
         self.is_refused = False
         self.last_voter_state: VoterState | None = None
         self.lost_memory = False  # history may be gone: no fault that takes another one's, before it is a voter again
-        self.damaged_entries = False
+        self.damage = Damage(self.platform, self.directory)
         self._crash_loops = 0
 
     def _boot_offset(self) -> int:
@@ -172,23 +172,10 @@ class Member:
     def wipe(self) -> None:
         """An operator replaces the disk and starts the member without --init: it joins through the leader (E8)."""
         assert not self.up
-        self.lost_memory, self.damaged_entries, self.is_refused = True, False, False
+        self.lost_memory, self.is_refused = True, False
+        self.damage = Damage(self.platform, self.directory)
         self.init = False
         self.platform.faults.crash_at_op = None  # that was for a process
         self.platform.remove_tree(self.directory)
         self.platform.sync_directory(self.directory.parent)  # another disk: nothing of the old one comes back
         self.boot()
-
-    def rot_spot(self, rng: random.Random) -> tuple[Path, int] | None:
-        """A byte of this member's files that is not zero: where a flipped bit may matter."""
-        platform, places = self.platform, []
-        for folder, weight in (("data", 5), ("index", 2), ("", 1)):
-            directory = self.directory / folder if folder else self.directory
-            names = [name for name in platform.names(directory) if folder or name in ROTTING_FILES]
-            places += [directory / name for name in names] * weight
-        if not places:
-            return None
-        path = places[rng.randrange(len(places))]
-        content = platform.read_bytes(path)
-        spots = [at for at in (rng.randrange(len(content)) for _ in range(40)) if content[at]] if content else []
-        return (path, spots[0]) if spots else None

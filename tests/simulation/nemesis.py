@@ -6,8 +6,11 @@ A fence keeps a run inside what SAFETY promises; each is written down with its r
   counts until it holds everything again (E8, S6). Two quorums meet in a member that remembers only while at most
   n - quorum members do not; so no fault takes another member's memory while as many are without it already.
   With flush async this is the promise's own limit: what was acknowledged lies in page caches.
-- Rot and misdirected writes count as a loss of memory on the whole member: what one damaged entry means is the store's
-  to say, and two damaged members could hold the only two copies of one entry.
+- Rot anywhere in a member's files, and misdirected writes, count as a loss of memory: a hard state that cannot be read
+  is a member that does not start, and a log's end that cannot be read is one that does not vote (E2, S6).
+- Rot inside entries, below the end, is allowed on every member at once, as long as somebody who remembers holds each of
+  them intact: only what is intact on one reachable replica can be recovered (S6). What is damaged so is a loss of
+  memory to the first fence, or a wiped disk could have been the last copy.
 - Lease reads and clocks: see `swarm.fenced`.
 
 Invariants: every fault that begins ends, by itself or in `heal`; after `heal` nothing more happens.
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 OPERATOR_NS = 300 * MS  # how long a person needs, about
+PATROL_NS = 200 * MS
 OPS_AHEAD = 40  # a crash at an I/O boundary comes within so many calls
 
 
@@ -46,7 +50,8 @@ class Nemesis:
         config = self._world.config
         for name in (
             "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader", "clock_jump", "pause",
-            "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write", "wipe",
+            "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
+            "scrub", "wipe",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:
@@ -96,7 +101,7 @@ class Nemesis:
 
     def remembers(self, member: Member) -> bool:
         """Whether this member certainly holds all that it ever acknowledged."""
-        if member.lost_memory or member.damaged_entries or member.is_refused:
+        if member.lost_memory or member.is_refused or member.damage.anywhere or member.damage.entries:
             return False
         return member.last_voter_state is VoterState.VOTER
 
@@ -252,26 +257,61 @@ class Nemesis:
         member.platform.faults.enospc = False
 
     def _rot(self) -> bool:
-        """Bits flip at rest, in a file of the log that holds something."""
+        """Bits flip at rest: in an entry, or anywhere in a file of the store."""
         member = self._any()
-        if not self.may_forget(member):
-            return False
-        spot = member.rot_spot(self._rng)
+        return self._rot_entry(member) if self._rng.random() < 0.6 else self._rot_anywhere(member)
+
+    def _rot_anywhere(self, member: Member) -> bool:
+        spot = member.damage.any_spot(self._rng) if self.may_forget(member) else None
         if spot is None:
             return False
-        path, offset = spot
-        member.damaged_entries = True
-        member.platform.flip(path, offset, 1 << self._rng.randrange(8))
-        return self._fault("rot", f"{member.id} {path} {offset}")
+        member.damage.flip(*spot, 1 << self._rng.randrange(8))
+        return self._fault("rot", f"{member.id} {spot[0]} {spot[1]}")
+
+    def _rot_entry(self, member: Member) -> bool:
+        """Some bytes in a few entries in a row, each of them intact on somebody else."""
+        store = member.store
+        if store is None or member.replica is None or member.lost_memory:
+            return False
+        last = min(member.replica.committed_index, store.durable_index, store.end_index - 2)
+        if last < store.begin_index:
+            return False
+        first = self._rng.randrange(store.begin_index, last + 1)
+        hit = []
+        for index in range(first, min(last, first + self._rng.choice((0, 0, 1, 5))) + 1):
+            spot = member.damage.spot_of(store, index, self._rng) if self._intact_elsewhere(member, index) else None
+            if spot is not None:
+                member.damage.flip(*spot, 1 << self._rng.randrange(8), index)
+                hit.append(index)
+        return bool(hit) and self._fault("rot", f"{member.id} entries {hit}")
+
+    def _intact_elsewhere(self, member: Member, index: int) -> bool:
+        others = (self._world.members[one] for one in self._world.ids if one != member.id)
+        return any(
+            one.store is not None
+            and one.store.durable_index >= index
+            and not (one.lost_memory or one.damage.anywhere)
+            and one.last_voter_state is VoterState.VOTER
+            and index not in one.damage.entries
+            for one in others
+        )
 
     def _misdirected_write(self) -> bool:
         """One write lands somewhere else in the same file."""
         member = self._any()
         if not self.may_forget(member):
             return False
-        member.damaged_entries = True
+        member.damage.misdirected = True
         member.platform.faults.misdirect_next = True
         return self._fault("misdirected_write", member.id)
+
+    def _scrub(self) -> bool:
+        """Not a fault, but what finds one."""
+        member = self._any()
+        if member.process is None or member.paused:
+            return False
+        member.process.jobs.scrub()
+        return True
 
     def _wipe(self) -> bool:
         """A disk is replaced."""
@@ -303,6 +343,15 @@ class Nemesis:
         member.wipe()
         return True
 
+    def _patrol(self) -> bool:
+        """When the faults have stopped, every log is scrubbed until each was read once."""
+        for member_id in self._world.ids:
+            process = self._world.members[member_id].process
+            if process is not None and process.jobs.scrubs <= 0:
+                process.jobs.scrub()
+        self._world.schedule(PATROL_NS, self._patrol)
+        return True
+
     # --- the end ----------------------------------------------------------------------------------------------------
     def heal(self) -> None:
         """No fault from now on; what stood still goes on."""
@@ -312,8 +361,11 @@ class Nemesis:
         for member_id in world.ids:
             member = world.members[member_id]
             member.platform.faults.clear()
-            if member.process is not None and member.paused:
-                member.process.resume()
+            if member.process is not None:
+                member.process.jobs.count_scrubs_anew()
+                if member.paused:
+                    member.process.resume()
             member.power_on()
             if not member.up and not member.is_refused:
                 member.boot()
+        self._patrol()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from node.protocol.messages import Hello, PushRequest
+from node.protocol.messages import FetchResponse, Hello, PushRequest
 from tests.simulation.observer import Observer
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ def describe(message: Message) -> str:
     if isinstance(message, Hello):
         what = "HELLO answer" if message.answer else "HELLO"
         return f"{what} #{message.seq} {message.store_id} {message.voter_state.value} end {message.end_index}"
+    if isinstance(message, FetchResponse):
+        slab = message.slab
+        what = "" if slab is None else f"[{slab.first_index}..{slab.last_index}] {slab.last_chain}"
+        return f"FETCH answer #{message.seq} {message.code.name} end {message.end_index} {what}"
     return repr(message)
 
 

@@ -167,17 +167,17 @@ class World:
         return max(leading, key=lambda one: one.replica.term if one.replica is not None else -1, default=None)
 
     def calm(self) -> bool:
-        """A leader, everyone connected, a voter, without faults and in APPEND; equal logs, all of it committed; nobody
-        waits for an answer.
+        """A leader; everyone connected, a voter, scrubbed since the faults stopped and in APPEND; equal
+        logs, all of them committed; nobody waits for an answer.
         """
         leader = self.leader()
         if leader is None or leader.replica is None or leader.replica.leadership is None or self.workload.open_count:
             return False
         end = (leader.replica.store.end_index, leader.replica.store.end_chain)
         for member in self.members.values():
-            if member.replica is None or member.store is None:
+            if member.process is None or member.process.jobs.scrubs < 1:
                 return False
-            replica, store = member.replica, member.store
+            replica, store = member.process.replica, member.process.store
             if replica.member.voter_state is not VoterState.VOTER or store.faults:
                 return False
             if (store.end_index, store.end_chain) != end or replica.committed_index != store.end_index:

@@ -1,0 +1,85 @@
+"""What was done to one member's disk that no crash explains: which bytes rotted, and whether that stands.
+
+Invariants: a flipped byte counts as damage until the file says what it said before, or is not there any more; a
+misdirected write until the disk is replaced, because nobody knows where it went.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from node.store.disk_log import find_record
+from node.store.log_store import StoreError
+
+if TYPE_CHECKING:
+    from node.store.file_store import FileStore
+    from tests.simulation.disk import SimulatedPlatform
+
+ROTTING_FILES = ("checkpoint", "currterm", "hardstate", "quorumscope.json")
+
+
+class Damage:
+    """One disk's. `entries`: indexes of entries that were hit on purpose, and may be mended since."""
+
+    def __init__(self, platform: SimulatedPlatform, directory: Path) -> None:
+        self._platform, self._directory = platform, directory
+        self._flipped: list[tuple[Path, int, int, int]] = []  # path, offset, the byte before, the entry or -1
+        self.misdirected = False
+
+    def _standing(self) -> list[tuple[Path, int, int, int]]:
+        self._flipped = [one for one in self._flipped if self._stands(one)]
+        return self._flipped
+
+    def _stands(self, flipped: tuple[Path, int, int, int]) -> bool:
+        path, offset, byte, _ = flipped
+        if not self._platform.exists(path):
+            return False
+        content = self._platform.read_bytes(path)
+        return offset >= len(content) or content[offset] != byte
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether something may be wrong that is not known to be one entry's bytes."""
+        return self.misdirected or any(entry < 0 for _, _, _, entry in self._standing())
+
+    @property
+    def rotten(self) -> bool:
+        """Whether a byte that was flipped is still so."""
+        return bool(self._standing())
+
+    @property
+    def entries(self) -> list[int]:
+        """Entries whose bytes are not what was written."""
+        return [entry for _, _, _, entry in self._standing() if entry >= 0]
+
+    def flip(self, path: Path, offset: int, mask: int, entry: int = -1) -> None:
+        """One byte rots."""
+        self._flipped.append((path, offset, self._platform.read_bytes(path)[offset], entry))
+        self._platform.flip(path, offset, mask)
+
+    def any_spot(self, rng: random.Random) -> tuple[Path, int] | None:
+        """A byte of this member's files that is not zero: where a flipped bit may matter."""
+        places: list[Path] = []
+        for folder, weight in (("data", 5), ("index", 2), ("", 1)):
+            directory = self._directory / folder if folder else self._directory
+            names = [name for name in self._platform.names(directory) if folder or name in ROTTING_FILES]
+            places += [directory / name for name in names] * weight
+        if not places:
+            return None
+        path = places[rng.randrange(len(places))]
+        content = self._platform.read_bytes(path)
+        spots = [at for at in (rng.randrange(len(content)) for _ in range(40)) if content[at]] if content else []
+        return (path, spots[0]) if spots else None
+
+    def spot_of(self, store: FileStore, index: int, rng: random.Random) -> tuple[Path, int] | None:
+        """A byte of this entry's record."""
+        try:
+            unit, _ = find_record(store._data, store._index, index)
+        except StoreError:
+            return None
+        segment = store._data.find(unit.pos)
+        if segment is None:
+            return None
+        return segment.path, unit.pos - segment.start + rng.randrange(unit.size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from node.protocol.entry import HEAD, HEAD_BYTES, Magic
 from tests.simulation.invariants_log import Logs
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer, Violation
@@ -16,6 +17,8 @@ from tests.simulation.observer import Observer, Violation
 if TYPE_CHECKING:
     from tests.simulation.member import Member
     from tests.simulation.world import World
+
+POSITION_AT = 24  # in a record's head, behind magic, size, index and term
 
 
 class Liveness(Observer):
@@ -63,7 +66,20 @@ def log_bytes(member: Member, end_pos: int) -> dict[str, bytes]:
     """The data files up to the log's end. What a misdirected write left behind it is the next start's to find."""
     folder = member.directory / "data"
     return {
-        name: member.platform.read_bytes(folder / name)[: end_pos - int(name)]
+        name: without_positions(member.platform.read_bytes(folder / name)[: end_pos - int(name)])
         for name in member.platform.names(folder)
         if int(name) < end_pos
     }
+
+
+def without_positions(data: bytes) -> bytes:
+    """A record names its own position, and no checksum of the format covers that field: rot in it stays unseen."""
+    masked = bytearray(data)
+    offset = 0
+    while offset + HEAD_BYTES <= len(masked):
+        magic, size, *_ = HEAD.unpack_from(masked, offset)
+        if magic not in tuple(Magic) or size < HEAD_BYTES:
+            break
+        masked[offset + POSITION_AT : offset + POSITION_AT + 8] = bytes(8)
+        offset += size
+    return bytes(masked)

@@ -364,6 +364,9 @@ class Recovery:
             from_index = min(slot.durable_index, slot.index_durable) + 1 if slot is not None and known else begin_index
             _rewrite(self._data, from_pos, end.pos)
             _rewrite(self._index, from_index * INDEX_UNIT_BYTES, end.index * INDEX_UNIT_BYTES)
+            # Zeros that an interrupted cut wrote may not be on the disk either: stale entries would come back.
+            self._data.zero_from(end.pos)
+            self._index.zero_from(end.index * INDEX_UNIT_BYTES)
         self._data.sync()
         self._index.sync()
 

@@ -57,6 +57,7 @@ class Segment:
             fd = platform.open(path, os.O_RDWR | os.O_CREAT)
             try:
                 platform.ftruncate(fd, size_bytes)
+                platform.fsync(fd)  # a file that a power cut leaves without its length would be taken for none
             finally:
                 platform.close(fd)
         except OSError as error:
@@ -91,12 +92,15 @@ class Segment:
                 raise wrap(error, f"allocating {end - offset} bytes for {self.path}") from error
         self._allocated_bytes = end
 
-    def zero(self, pos: int, length: int) -> None:
-        """Makes a range zeros, from the back to the front. What is zeros already is left: on a full disk holes stay."""
-        for first, last in reversed(self._data_runs(pos - self.start, length)):
+    def zero(self, pos: int, length: int, *, zeros_too: bool = False) -> None:
+        """Makes a range zeros, from the back to the front. What is zeros already is left: on a full disk holes stay.
+
+        `zeros_too`: but zeros that were written are written again, as a sync that failed may not have taken them along.
+        """
+        for first, last in reversed(self._data_runs(pos - self.start, length, zeros_too)):
             zero(self._fd, first, last - first, f"zeroing in {self.path}", self._platform)
 
-    def _data_runs(self, offset: int, length: int) -> list[tuple[int, int]]:
+    def _data_runs(self, offset: int, length: int, zeros_too: bool) -> list[tuple[int, int]]:
         """The parts of a range that hold bytes, as (from, to) in ascending order, in whole pages but for the ends."""
         runs: list[tuple[int, int]] = []
         end = offset + length
@@ -110,8 +114,8 @@ class Segment:
             if offset >= end:
                 break
             page_end = min(end, (offset // _PAGE_BYTES + 1) * _PAGE_BYTES)
-            held = self.read(self.start + offset, page_end - offset)
-            if held.count(0) == len(held):
+            held = b"" if zeros_too else self.read(self.start + offset, page_end - offset)
+            if not zeros_too and held.count(0) == len(held):
                 pass  # space that was allocated ahead and read since may count as data; it is zeros all the same
             elif runs and runs[-1][1] == offset:
                 runs[-1] = (runs[-1][0], page_end)

@@ -56,6 +56,8 @@ class SegmentList:
             if size != self.file_bytes:
                 raise StoreRefused(f"{path} has {size} bytes, configured are {self.file_bytes}: set the size it has")
             self._add(self._segment(path))
+        if self._writable:  # a name that a process created or removed just before it ended may not be durable yet
+            sync_directory(self.directory, self._platform)
 
     @property
     def is_gapless(self) -> bool:
@@ -188,13 +190,17 @@ class SegmentList:
         segment.write(pos, data)
         self.dirty.add(segment)
 
-    def zero(self, pos: int, end: int) -> None:
-        """Zeroes [pos, end) in the files that are there."""
+    def zero(self, pos: int, end: int, *, zeros_too: bool = False) -> None:
+        """Zeroes [pos, end) in the files that are there. `zeros_too`: see Segment.zero."""
         for segment in reversed(list(self)):
             low, high = max(pos, segment.start), min(end, segment.end)
             if low < high:
-                segment.zero(low, high - low)
+                segment.zero(low, high - low, zeros_too=zeros_too)
                 self.dirty.add(segment)
+
+    def zero_from(self, pos: int) -> None:
+        """Zeroes all from `pos` on, what reads as zeros but was written included."""
+        self.zero(pos, max((segment.end for segment in self), default=pos), zeros_too=True)
 
     def drop_from(self, pos: int) -> None:
         """Removes whole files that start at or after `pos`, the last one first."""

@@ -281,6 +281,7 @@ class StoreReader:
         index_durable = slot.index_durable if slot is not None else None
         run = Verification(self._data, self._index, survey, index_durable=index_durable, progress=progress)
         report = run.run()
+        report.problems[:0] = self._unread_files(report.begin_index)
         if report.end_index < durable:
             detail = f"the log ends at {report.end_index}, its checkpoint says durable up to {durable}"
             report.problems.append(Finding("missing", report.end_index + 1, "checkpoint", detail))
@@ -290,6 +291,22 @@ class StoreReader:
             except StoreError as error:
                 report.problems.append(Finding("hard_state_invalid", None, "hardstate", str(error)))
         return report
+
+    def _unread_files(self, begin_index: int) -> list[Finding]:
+        """Files that no walk sees because of their length, and a beginning that the checkpoint knew better."""
+        found: list[Finding] = []
+        for kind, size_bytes in (("data", self.data_file_size), ("index", self.index_file_size)):
+            names = [name for name in self._platform.names(self.directory / kind) if name.isascii() and name.isdigit()]
+            for name in names:
+                has = self._platform.path_size(self.directory / kind / name)
+                if has != size_bytes and (has or name != names[-1]):  # a new file gets its length a moment later
+                    detail = f"the file has {has} bytes, {size_bytes} are configured: nothing in it can be read"
+                    found.append(Finding("missing", None, f"{kind}/{name}", detail))
+        slot = self._slot
+        if slot is not None and self._saved_base() is None and slot.begin_index < begin_index:
+            detail = f"the log begins at {begin_index}, its checkpoint says {slot.begin_index}"
+            found.append(Finding("missing", slot.begin_index, "data", detail))
+        return found
 
     def inspect(self) -> dict[str, Any]:
         """What this store is and holds, for people."""

@@ -87,7 +87,7 @@ class HeldFiles(OsPlatform):
         return sorted({path.parts[depth] for path in inside})
 
     def exists(self, path: Path) -> bool:
-        return path in self.files or path in self.made or bool(self.names(path))
+        return path in self.files or path in self.made or path == path.parent or bool(self.names(path))
 
     def _content(self, path: Path) -> bytearray:
         if path not in self.files:

@@ -213,5 +213,5 @@ def seeds() -> Sequence[bytes]:
 
 
 TARGETS: tuple[Target, ...] = (
-    Target("core", core, seeds, repair=repair, bytes_fixed=8 * 1024 * KIB, bytes_per_byte=400),
+    Target("core", core, seeds, repair=repair, bytes_fixed=8 * 1024 * KIB, bytes_per_byte=400, heavy=True),
 )

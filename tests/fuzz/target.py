@@ -8,11 +8,13 @@ disagree).
 from __future__ import annotations
 
 import gc
+import signal
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 KIB = 1024
+HANG_AFTER_S = 20.0  # many times what the slowest input takes on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Target:
     repair: Callable[[bytes], bytes] | None = None
     bytes_fixed: int = 256 * KIB
     bytes_per_byte: int = 16
+    heavy: bool = False  # an input takes milliseconds, not microseconds: the tests run fewer
 
     def bound_bytes(self, size_bytes: int) -> int:
         return self.bytes_fixed + self.bytes_per_byte * size_bytes
@@ -38,6 +41,14 @@ class Broken(AssertionError):
     """A target broke a rule; the message holds the input."""
 
 
+class Hang(BaseException):
+    """Not an Exception: no handler of the code under test may take it for one of its own."""
+
+
+def _too_long(_signal: int, _frame: object) -> None:
+    raise Hang
+
+
 def shown(data: bytes) -> str:
     """How to run this input again."""
     return data.hex() if len(data) <= 4096 else f"{data[:64].hex()}… ({len(data)} bytes)"
@@ -45,13 +56,18 @@ def shown(data: bytes) -> str:
 
 def run_one(target: Target, data: bytes) -> bool:
     """Runs one input; whether it decoded. Raises Broken."""
+    was = signal.signal(signal.SIGALRM, _too_long)
+    signal.setitimer(signal.ITIMER_REAL, HANG_AFTER_S)
     try:
         target.run(data)
     except target.allowed:
         return False
-    except Exception as error:
+    except (Exception, Hang) as error:
         text = f"{target.name}: {type(error).__name__}: {error}\n  --target {target.name} --input {shown(data)}"
         raise Broken(text) from error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, was)
     return True
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.fuzz import members, records, small_files, wire
+from tests.fuzz import members, records, small_files, stores, wire
 from tests.fuzz.target import Target
 
-TARGETS: Mapping[str, Target] = {
-    target.name: target for target in (*wire.TARGETS, *records.TARGETS, *members.TARGETS, *small_files.TARGETS)
-}
+GROUPS = (wire, records, members, small_files, stores)
+TARGETS: Mapping[str, Target] = {target.name: target for group in GROUPS for target in group.TARGETS}

@@ -31,7 +31,7 @@ def test_valid_encodings_decode(name: str) -> None:
 def test_random_bytes(name: str) -> None:
     target = TARGETS[name]
 
-    @settings(max_examples=RANDOM_EXAMPLES, derandomize=True, database=None, deadline=None)
+    @settings(max_examples=10 if target.heavy else RANDOM_EXAMPLES, derandomize=True, database=None, deadline=None)
     @given(st.binary(max_size=400))
     def check(data: bytes) -> None:
         run_counted(target, data)
@@ -51,7 +51,7 @@ def test_mutated_encodings(name: str) -> None:
     @given(st.integers(0, 1 << 32))
     def check(seed: int) -> None:
         rng = random.Random(seed)
-        for _ in range(MUTATIONS):
+        for _ in range(10 if target.heavy else MUTATIONS):
             run_one(target, mutate(seeds, rng, target.repair))
         run_counted(target, mutate(seeds, rng, target.repair))
 

@@ -56,6 +56,7 @@ class Attempt:
     cannot: dict[str, str] = field(default_factory=dict)  # peer -> why it cannot help
     failed: set[str] = field(default_factory=set)  # did not answer, or was busy: later again
     givers: list[str] = field(default_factory=list)  # whose entries make up what is mended so far
+    wanted_through: int = -1  # entries behind the fault that the store needs to tell who lies
     vain_rounds: int = 0  # how often in a row every member of the group was asked, and none could
 
     @property
@@ -63,9 +64,14 @@ class Attempt:
         """Twice in a row: after the first time a leader may be just about to cut what nobody has."""
         return self.vain_rounds >= 2
 
+    @property
+    def last_index(self) -> int:
+        """The last entry to ask for."""
+        return max(self.fault.last_index, self.wanted_through)
+
     def restart(self) -> None:
         """From the fault's first entry on."""
-        self.next_index, self.givers = self.fault.first_index, []
+        self.next_index, self.givers, self.wanted_through = self.fault.first_index, [], -1
 
 
 class LogRepair:
@@ -159,7 +165,7 @@ class LogRepair:
         self._current, attempt.peer_id = attempt, peer_id
         self._asked_seq = member.next_seq()
         self._deadline = now + member.config.timing.push_timeout_ns
-        request = FetchRequest(self._asked_seq, attempt.next_index, attempt.fault.last_index, SLAB_BYTES_MAX)
+        request = FetchRequest(self._asked_seq, attempt.next_index, attempt.last_index, SLAB_BYTES_MAX)
         member.send(peer_id, request)
 
     def _nobody_left(self, attempt: Attempt, now: int) -> None:
@@ -202,7 +208,7 @@ class LogRepair:
 
     @staticmethod
     def _is_what_was_asked(attempt: Attempt, slab: Slab) -> bool:
-        return slab.first_index == attempt.next_index and slab.last_index <= attempt.fault.last_index
+        return slab.first_index == attempt.next_index and slab.last_index <= attempt.last_index
 
     def mended(self, log_epoch: int, result: Mended | None, error: str, now: int) -> None:
         """What became of `effects.mend`; None: it could not be written, and `error` says why."""
@@ -224,7 +230,7 @@ class LogRepair:
         for healed in result.healed:
             self._healed(healed, peer_id, attempt, now)
         if not result.healed and result.mended_through >= attempt.next_index:
-            attempt.next_index = result.mended_through + 1
+            attempt.next_index, attempt.wanted_through = result.mended_through + 1, result.wanted_through
             attempt.givers.append(peer_id)
         elif not result.healed:
             self._do_not_link(attempt, peer_id, result.detail or "its entries do not link")
@@ -301,7 +307,7 @@ class LogRepair:
         return RepairStatus(
             running=attempt is not None,
             first_index=None if attempt is None else attempt.fault.first_index,
-            last_index=None if attempt is None else attempt.fault.last_index,
+            last_index=None if attempt is None else attempt.last_index,
             next_index=None if attempt is None else attempt.next_index,
             peer_id=None if attempt is None else attempt.peer_id,
             repaired_faults=self.repaired_faults,
@@ -343,9 +349,8 @@ class LogRepair:
         code = ResponseCode.SUCCESS
         if slab is None:
             damaged = fault_at(member.store.faults, order.first_index) is not None
-            code = (
-                ResponseCode.DISK_ERROR if damaged else BUSY
-            )  # damage behind it: known by now, the next try stops there
+            # Damage behind it is known by now: the next try stops there.
+            code = ResponseCode.DISK_ERROR if damaged else BUSY
         elif slab.last_index > order.last_index:
             slab = cut_slab(slab, order.first_index, order.last_index - order.first_index + 1)
         member.send(order.peer_id, FetchResponse(order.seq, code, member.store.end_index, slab))

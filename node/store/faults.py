@@ -47,8 +47,14 @@ def cut(faults: Sequence[Fault], cut_index: int) -> tuple[Fault, ...]:
 
 
 def without(faults: Sequence[Fault], healed: Fault) -> tuple[Fault, ...]:
-    """The others."""
-    return tuple(fault for fault in faults if fault.first_index != healed.first_index)
+    """What of them lies outside the range that was healed."""
+    left: list[Fault] = []
+    for fault in faults:
+        if fault.first_index < healed.first_index:
+            left.append(replace(fault, last_index=min(fault.last_index, healed.first_index - 1)))
+        if fault.last_index > healed.last_index:
+            left.append(replace(fault, first_index=max(fault.first_index, healed.last_index + 1)))
+    return tuple(left)
 
 
 def _range(fault: Fault) -> str:

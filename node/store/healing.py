@@ -18,7 +18,7 @@ from node.store.disk_log import find_record, read_raw_slab
 from node.store.faults import fault_at, in_words, merged, next_fault, without
 from node.store.known_faults import save_known_faults
 from node.store.log_store import EntryMeta, Fault, LogStore, Mended, Scrubbed, StoreCorrupt, StoreFull, StoreIOError
-from node.store.mending import Mending, NoLinkError, Stage
+from node.store.mending import Mending, NoLinkError, RightLinkError, Stage
 from node.store.platform import Platform
 from node.store.recent_slabs import RecentSlabs
 from node.store.scrub import cursor_behind_fault, scrub_range
@@ -27,6 +27,8 @@ from node.store.sync_ticket import Mark
 from node.store.term_table import TermTable
 from node.store.truncation_archive import TruncationArchive
 from node.store.walk import Cursor
+
+_WIDEN_MOST = 8  # records behind a fault that may turn out to be damaged as well
 
 
 class HealingLog(LogStore):
@@ -171,20 +173,23 @@ class HealingLog(LogStore):
     # --- healing ---------------------------------------------------------------------------------------------------
 
     def mend(self, slab: Slab) -> Mended:
-        fault = fault_at(self.faults, slab.first_index)
-        if fault is None or slab.last_index > fault.last_index:
-            raise EntryError(f"slab {slab.first_index}..{slab.last_index} fits no fault")
         mending = Mending(self._data, self._index, self._archive, self._node_id, self.sealed_from)
         try:
-            stage = self._stage_for(fault, slab)
+            stage = self._stage_for(slab)
             stage.add(slab, self.data_file_size, self.sealed_from)
-            if slab.last_index < fault.last_index:
-                return Mended(slab.last_index, (), self.faults)
-            right_pos = mending.right_pos(stage, [self._end_at_open, self._durable])
+            if slab.last_index < stage.last_index:
+                return Mended(slab.last_index, (), self.faults, wanted_through=stage.last_index)
+            try:
+                right_pos = mending.right_pos(stage, [self._end_at_open, self._durable])
+            except RightLinkError:
+                if not self._widen(stage):
+                    raise
+                return Mended(slab.last_index, (), self.faults, wanted_through=stage.last_index)
             mending.write(stage, right_pos)
         except NoLinkError as error:
+            first_index = slab.first_index if self._stage is None else self._stage.fault.first_index
             self._drop_stage()
-            return Mended(fault.first_index - 1, (), self.faults, str(error))
+            return Mended(first_index - 1, (), self.faults, str(error))
         except StoreFull:
             self._drop_stage()
             raise
@@ -193,16 +198,23 @@ class HealingLog(LogStore):
             raise
         return self._healed(stage)
 
-    def _stage_for(self, fault: Fault, slab: Slab) -> Stage:
+    def _stage_for(self, slab: Slab) -> Stage:
+        """What was staged, where `slab` continues it; else a new one. Raises EntryError, NoLinkError."""
         stage = self._stage
-        if slab.first_index == fault.first_index:
-            self._drop_stage()
-            self._stage = stage = Stage(self.directory, fault, self._left_of(fault), self._platform)
-        elif stage is None or stage.fault.first_index != fault.first_index or stage.end.index + 1 != slab.first_index:
+        if stage is not None and slab.first_index == stage.end.index + 1 > stage.fault.first_index:
+            now = fault_at(self.faults, stage.fault.first_index)
+            if now is not None and now.first_index == stage.fault.first_index:
+                stage.grow(now)
+                if slab.last_index <= stage.last_index:
+                    return stage
+        fault = fault_at(self.faults, slab.first_index)
+        if fault is None or slab.last_index > fault.last_index:
+            raise EntryError(f"slab {slab.first_index}..{slab.last_index} fits no fault")
+        if slab.first_index != fault.first_index:
             raise EntryError(f"slab {slab.first_index} neither begins the fault nor continues what was mended")
-        elif stage.fault.last_index != fault.last_index:  # it grew meanwhile
-            stage.fault = fault
-        return stage
+        self._drop_stage()
+        self._stage = Stage(self.directory, fault, self._left_of(fault), self._platform)
+        return self._stage
 
     def _left_of(self, fault: Fault) -> Mark:
         """The intact entry before a fault. Raises NoLinkError where it is not intact after all."""
@@ -216,6 +228,19 @@ class HealingLog(LogStore):
             raise NoLinkError(f"the entry before the fault is damaged too: {error}") from error
         return Mark(meta.index, unit.pos + unit.size, meta.term, meta.chain)
 
+    def _widen(self, stage: Stage) -> bool:
+        """Asks for the first record behind what is staged, too, and for the fault behind that; False: no more.
+
+        If what follows fits the peer's chain, that record was the liar; if nothing does, the peer has another history.
+        """
+        following = fault_at(self.faults, stage.last_index + 1)
+        last_index = stage.last_index + 1 if following is None else following.last_index
+        if stage.widened == _WIDEN_MOST or last_index > self._durable.index:
+            return False
+        stage.widened += 1
+        stage.last_index = last_index
+        return True
+
     def _drop_stage(self) -> None:
         if self._stage is not None:
             self._stage.close()
@@ -224,14 +249,12 @@ class HealingLog(LogStore):
     def _healed(self, stage: Stage) -> Mended:
         runs = _runs(stage)
         self._drop_stage()
-        self._terms = self._terms.mended(runs, stage.fault.last_index)
+        self._terms = self._terms.mended(runs, stage.last_index)
+        healed = replace(stage.fault, last_index=stage.last_index)
         with self._faults_lock:
-            now = fault_at(self.faults, stage.fault.first_index)
-            left = without(self.faults, stage.fault)
-            if now is not None and now.last_index > stage.fault.last_index:  # it grew while this was written
-                left = merged([*left, replace(now, first_index=stage.fault.last_index + 1)], 0, now.last_index)
+            left = without(self.faults, healed)  # a fault may have grown while this was written
             self._set_faults(merged(left, self.begin_index, self.end_index))
-            return Mended(stage.fault.last_index, (stage.fault,), self.faults)
+            return Mended(stage.last_index, (healed,), self.faults)
 
 
 def _runs(stage: Stage) -> list[tuple[int, int]]:

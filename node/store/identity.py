@@ -11,7 +11,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from node.protocol.entry import INDEX_UNIT_BYTES, POSITION_MAX
+from node.protocol.entry import INDEX_UNIT_BYTES, POSITION_MAX, crc32
 from node.store.files import pack_sealed_json, read_sealed_json, replace_file, wrap
 from node.store.log_store import EntryMeta, StoreRefused
 from node.store.platform import OS, Platform
@@ -64,10 +64,13 @@ def read_identity(directory: Path, platform: Platform = OS) -> Identity | None:
     path = directory / IDENTITY
     try:
         value = json.loads(platform.read_bytes(path))
+        seal = value.pop("crc", None)  # directories of the first version have none
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
         raise StoreRefused(f"{path} cannot be read: {error}") from error
+    if seal is not None and seal != _seal(value):
+        raise StoreRefused(f"{path} does not match its CRC: `quorumscope store repair {directory}` says what to do")
     try:
         identity = Identity(**value)
         if identity.format_version != FORMAT_VERSION:
@@ -90,9 +93,15 @@ def _check_types(identity: Identity) -> None:
     check_sizes(identity.data_file_size, identity.index_file_size)
 
 
+def _seal(fields: dict[str, object]) -> str:
+    """A flipped bit in the store's id would look like another store, one in `sealed_from` would excuse broken seals."""
+    return f"{crc32(json.dumps(fields, sort_keys=True).encode()):08x}"
+
+
 def write_identity(directory: Path, identity: Identity, platform: Platform = OS) -> None:
     """Durable on return."""
-    text = json.dumps(asdict(identity), indent=1, sort_keys=True).encode() + b"\n"
+    fields = asdict(identity)
+    text = json.dumps(fields | {"crc": _seal(fields)}, indent=1, sort_keys=True).encode() + b"\n"
     replace_file(directory / IDENTITY, text, platform=platform)
 
 

@@ -102,12 +102,15 @@ class Mended:
 
     `mended_through`: the last index written so far, where the fault goes on behind it and the same peer may continue;
     below the fault's first index when these entries do not link the intact log and another peer must start anew.
+    `wanted_through`: how far the same peer's entries are needed to tell, where that is behind the fault: the first
+    record there may lie, too, and with the chain before it unknown only what follows it can show that.
     """
 
     mended_through: int
     healed: tuple[Fault, ...] = ()
     remaining: tuple[Fault, ...] = ()
     detail: str = ""
+    wanted_through: int = -1
 
 
 @dataclass(slots=True, frozen=True)

@@ -45,6 +45,13 @@ class NoLinkError(Exception):
     """These entries do not belong here, or not provably; the message says on which side."""
 
 
+class RightLinkError(NoLinkError):
+    """The entries continue the log on the left; the first record behind the fault does not continue them.
+
+    That record is no witness by itself: with the chain before it unknown, its head was vouched for by nothing.
+    """
+
+
 @dataclass(slots=True, frozen=True)
 class _Piece:
     """A staged slab; its bytes and index records lie in the stage file from `offset` on."""
@@ -60,6 +67,8 @@ class Stage:
 
     def __init__(self, directory: Path, fault: Fault, left: Mark, platform: Platform) -> None:
         self.fault = fault
+        self.last_index = fault.last_index  # what has to be staged; records behind the fault may turn out to lie
+        self.widened = 0  # how often that was found
         self.left = left  # the intact entry before the fault
         self.end = left  # the last entry staged
         self.pieces: list[_Piece] = []
@@ -70,6 +79,11 @@ class Stage:
             self._fd = platform.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         except OSError as error:
             raise wrap(error, f"creating {self._path}") from error
+
+    def grow(self, fault: Fault) -> None:
+        """The same fault, which may end later by now."""
+        self.fault = fault
+        self.last_index = max(self.last_index, fault.last_index)
 
     def add(self, slab: Slab, file_bytes: int, sealed_from: int) -> None:
         """The next entries. Raises NoLinkError where they do not continue what is here."""
@@ -129,7 +143,7 @@ class Mending:
 
     def right_pos(self, stage: Stage, anchors: list[Mark]) -> int:
         """Where the fault ends on the disk, once the chain links there. Raises NoLinkError."""
-        end, last_index = stage.end, stage.fault.last_index
+        end, last_index = stage.end, stage.last_index
         for anchor in anchors:
             if anchor.index == last_index:
                 self._check_anchor(end, anchor)
@@ -141,7 +155,7 @@ class Mending:
             if place(end.end_pos, head.size, self._data.file_bytes) == pos:
                 self._walk_on(Cursor(pos, last_index + 1, end.term, end.chain, self._sealed_from), anchors)
                 return pos
-        raise NoLinkError(f"entry {last_index + 1} does not lie where these entries end ({end.end_pos})")
+        raise RightLinkError(f"entry {last_index + 1} does not lie where these entries end ({end.end_pos})")
 
     @staticmethod
     def _check_anchor(end: Mark, anchor: Mark) -> None:
@@ -167,7 +181,7 @@ class Mending:
                 break
         known = [anchor.chain for anchor in anchors if anchor.index == walk.cursor.index - 1 >= following]
         if walk.cursor.chain is None or walk.cursor.chain not in known:
-            raise NoLinkError(f"the chain does not lead on to entry {following}: {walk.stop.detail}")
+            raise RightLinkError(f"the chain does not lead on to entry {following}: {walk.stop.detail}")
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -175,7 +189,7 @@ class Mending:
         """Archives, writes, syncs, reads back. Raises StoreFull, StoreIOError, NoLinkError (it does not read back)."""
         fault, left_pos = stage.fault, stage.left.end_pos
         record = TruncationRecord(
-            self._node_id, None, stage.end.term, fault.first_index, fault.last_index, f"repair: {fault.kind}", -1
+            self._node_id, None, stage.end.term, fault.first_index, stage.last_index, f"repair: {fault.kind}", -1
         )
         if any(any(chunk) for chunk in self._data.chunks(left_pos, right_pos, _COPY_BYTES)):
             self._archive.add(record, self._data.chunks(left_pos, right_pos, _COPY_BYTES))
@@ -211,7 +225,7 @@ class Mending:
             pos, data = pos + len(part), data[len(part) :]
 
     def _read_back(self, stage: Stage) -> None:
-        left, last = stage.left, stage.fault.last_index
+        left, last = stage.left, stage.last_index
         self._data.drop_cache(left.end_pos, stage.end.end_pos - left.end_pos)
         walk = Walk(
             self._data, Cursor(left.end_pos, left.index + 1, left.term, left.chain, self._sealed_from), last_index=last

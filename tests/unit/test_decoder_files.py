@@ -23,7 +23,7 @@ from node.store.hard_state import (
     load_hard_state,
     parse_currterm,
 )
-from node.store.identity import BASE, IDENTITY, read_base, read_identity
+from node.store.identity import BASE, IDENTITY, Identity, read_base, read_identity, write_identity
 from node.store.log_store import HardState, StoreRefused
 from node.store.truncation_archive import TruncationArchive
 
@@ -74,6 +74,22 @@ def test_a_damaged_identity_is_refused_by_name(tmp_path: Path, change: dict[str,
     (tmp_path / IDENTITY).write_text(json.dumps(IDENTITY_FIELDS | change))
     with pytest.raises(StoreRefused, match=r"quorumscope\.json is of another format|file sizes"):
         read_identity(tmp_path)
+
+
+def test_no_flipped_bit_makes_another_identity(tmp_path: Path) -> None:
+    """Another store id would look like a wiped disk to the peers; an earlier version wrote no CRC."""
+    identity = Identity(**IDENTITY_FIELDS)
+    write_identity(tmp_path, identity)
+    sound = (tmp_path / IDENTITY).read_bytes()
+    for at in range(len(sound)):
+        for bit in range(8):
+            (tmp_path / IDENTITY).write_bytes(sound[:at] + bytes([sound[at] ^ (1 << bit)]) + sound[at + 1 :])
+            try:
+                assert read_identity(tmp_path) == identity
+            except StoreRefused as refused:
+                assert IDENTITY in str(refused) or "file sizes" in str(refused)
+    (tmp_path / IDENTITY).write_text(json.dumps(IDENTITY_FIELDS))
+    assert read_identity(tmp_path) == identity
 
 
 BASE_FIELDS = {"index": 1, "term": 1, "chain": 0, "pos": 0}

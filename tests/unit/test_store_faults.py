@@ -100,15 +100,15 @@ def heal(store: FileStore, peer: FileStore, max_bytes: int = 300) -> list[Mended
     results: list[Mended] = []
     while store.faults:
         fault = store.faults[0]
-        index = fault.first_index
-        while index <= fault.last_index:
+        index, last_index = fault.first_index, fault.last_index
+        while index <= last_index:
             slab = peer.read_slab(index, max_bytes)
-            if slab.last_index > fault.last_index:
+            if slab.last_index > last_index:
                 slab = peer.read_slab(index, 1)
             result = store.mend(slab)
             results.append(result)
             assert result.mended_through >= slab.last_index, result.detail
-            index = result.mended_through + 1
+            index, last_index = result.mended_through + 1, max(last_index, result.wanted_through)
     return results
 
 
@@ -331,9 +331,15 @@ def test_a_peer_with_another_history_heals_nothing(sound: Path, tmp_path: Path) 
         store.mend(peer.read_slab(11, 1))
     first = store.mend(peer.read_slab(10, 1))
     assert (first.mended_through, first.healed) == (10, ())
-    second = store.mend(peer.read_slab(11, 1))
-    assert (second.mended_through, second.healed, second.remaining) == (9, (), store.faults)
-    assert second.detail
+    for index in range(11, 16):  # the first record behind the fault may lie; more of the peer's show that it does not
+        last = store.mend(peer.read_slab(index, 1))
+        assert (last.mended_through, last.healed, last.wanted_through) == (index, (), index + 1)
+    while last.mended_through > 9:
+        peer.append_as_leader([b"and more of it"], 3)
+        last = store.mend(peer.read_slab(last.wanted_through, 1))
+    assert last.wanted_through < 25, "it takes only so many"
+    assert (last.mended_through, last.healed, last.remaining) == (9, (), store.faults)
+    assert last.detail and ranges(store) == [(10, 11)]
     assert bytes_of(directory) == before, "nothing was overwritten"
     assert store._archive.count == 0
     left = store.mend(_with_other_body(peer.read_slab(10, 1)))
@@ -343,6 +349,26 @@ def test_a_peer_with_another_history_heals_nothing(sound: Path, tmp_path: Path) 
     assert entries_of(store) == entries_of(third)
     for one in (store, peer, third):
         one.close()
+
+
+@pytest.mark.parametrize("field", ["chain", "channel"])
+def test_the_record_behind_a_fault_may_be_damaged_where_only_the_chain_before_would_tell(
+    sound: Path, tmp_path: Path, field: str
+) -> None:
+    """With the chain before it unknown its body CRC alone speaks for it: the entries of a peer show that it lies."""
+    for last in (14, LAST - 1):
+        directory, peer = copy_of(sound, tmp_path / "store"), open_store(copy_of(sound, tmp_path / "peer"))
+        for index in range(last - 3, last + 1):
+            damage(directory, index, "noise")
+        path, offset, _ = place_of(directory, last + 1)
+        flip(path, offset + {"chain": 36, "channel": 35}[field], 1)
+        store = open_store(directory)
+        assert ranges(store)[0][0] == last - 3
+        heal(store, peer)
+        assert entries_of(store) == entries_of(peer)
+        store.close()
+        assert bytes_of(directory) == bytes_of(sound)
+        peer.close()
 
 
 def _with_other_body(slab: Slab) -> Slab:
@@ -437,6 +463,8 @@ def test_a_scrub_finds_what_rots_while_the_store_is_open(sound: Path, tmp_path: 
     damage(directory, 20, "body")
     damage(directory, 40, "term")
     damage(directory, 41, "noise")
+    moved, moved_at, _ = place_of(directory, 70)
+    flip(moved, moved_at + 31)
     unit, at = index_place(directory, 60)
     flip(unit, at + 10)
     index, found, steps = 0, [], 0
@@ -447,6 +475,7 @@ def test_a_scrub_finds_what_rots_while_the_store_is_open(sound: Path, tmp_path: 
         found.extend(step.faults)
     assert [(one.first_index, one.last_index, one.kind) for one in found] == [
         (20, 20, "crc_invalid"), (40, 41, "crc_invalid"), (60, 60, "index_record_mismatch"),
+        (70, 70, "record_invalid"),
     ]  # fmt: skip
     assert steps > 3 and store.faults == ()
     store.note_faults(found)
@@ -527,7 +556,9 @@ def test_a_heritage_without_seals_heals_by_the_chain_behind_it(tmp_path: Path) -
     refused = store.mend(
         Slab(20, 1, wrong.pos, bytes(data), wrong.index_records, 3, 3, wrong.prev_chain, wrong.last_chain)
     )
-    assert refused.mended_through == 19
+    while refused.mended_through > 19:
+        refused = store.mend(peer.read_slab(refused.wanted_through, 1))
+    assert refused.detail and ranges(store) == [(20, 20)]
     heal(store, peer)
     expected: list[Entry] = entries_of(peer)
     assert entries_of(store) == expected

@@ -1,0 +1,221 @@
+"""A story of store calls, ended at every one of its I/O calls in turn, by the process or by the power; then reopened.
+
+What must hold however it ends: what was durable is there, with its bytes and its chain; term and vote are the last ones
+saved or the ones being saved; what is not in the log any more is in the archive; nothing stale lies behind the end; and
+what was durable stays so through one more power loss (SAFETY S1 to S4, E2).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node.protocol.codes import VoterState
+from node.store.file_store import FileStore
+from node.store.log_store import HardState, StoreIOError, TruncationRecord
+from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
+
+ROOT = Path("/machine/dledger-n0")
+DATA_BYTES, INDEX_BYTES = 4096, 32 * 16
+
+
+class Story:
+    """A store on its own machine, and what it promised so far."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 1_000_000_000
+        self.disk = SimulatedPlatform(random.Random(seed), lambda: self.now, "m")
+        self.store: FileStore
+        self.opened = False
+        self.durable_index = -1  # what a finished group commit promised
+        self.written: dict[int, tuple[int, bytes]] = {}  # term and body of the newest append at each index
+        self.states: list[HardState] = []  # saved, or being saved
+        self.saved = -1  # the last of them that was saved
+        self.cut_from: int | None = None  # a cut that was ordered: from there on the log may be either way
+        self.cut_durable_index = -1  # what was durable when it was ordered
+
+    def open(self) -> FileStore:
+        self.store = FileStore.open(
+            ROOT, group="g", node_id="n0", data_file_size=DATA_BYTES, index_file_size=INDEX_BYTES, init=True,
+            platform=self.disk,
+        )  # fmt: skip
+        self.opened = True
+        return self.store
+
+    def append(self, count: int, term: int, size: int) -> None:
+        first = self.store.end_index + 1
+        bodies = [b"%d-%d-" % (term, first + number) + b"x" * size for number in range(count)]
+        self.written.update((first + number, (term, body)) for number, body in enumerate(bodies))
+        self.store.append_as_leader(bodies, term)
+
+    def commit(self, *, slot: bool = False) -> None:
+        self.now += 30_000_000
+        ticket = self.store.prepare_checkpoint() if slot else self.store.prepare_sync()
+        if ticket is not None:
+            ticket.run()
+            self.durable_index = self.store.finish_sync(ticket)
+
+    def save(self, term: int, vote: str | None) -> None:
+        self.states.append(HardState(term, vote, VoterState.VOTER))
+        self.store.save_hard_state(self.states[-1])
+        self.saved = len(self.states) - 1
+
+    def cut(self, index: int) -> None:
+        self.cut_from = index
+        self.cut_durable_index, self.durable_index = self.durable_index, min(self.durable_index, index - 1)
+        order = TruncationRecord("n0", "n1", 9, index, self.store.end_index, "conflict", index - 1)
+        self.store.truncate(index, order)
+        self.written = {at: entry for at, entry in self.written.items() if at < index}
+        self.cut_from = None
+
+    def trim(self, through_index: int) -> None:
+        self.store.note_progress(through_index, through_index)
+        self.store.remove_prefix(through_index)
+
+
+def appends(story: Story) -> None:
+    story.open()
+    story.save(1, "n0")
+    for size in (10, 300, 900, 40):
+        story.append(3, 1, size)
+        story.commit()
+    story.append(2, 1, 700)
+    story.commit(slot=True)
+    story.save(2, None)
+    story.append(4, 2, 600)
+    story.store.close()
+
+
+def cuts(story: Story) -> None:
+    story.open()
+    story.save(1, "n0")
+    story.append(12, 1, 500)
+    story.commit(slot=True)
+    story.append(3, 1, 200)
+    story.cut(5)
+    story.append(6, 3, 450)
+    story.commit()
+    story.cut(9)
+    story.append(1, 4, 30)
+    story.commit(slot=True)
+
+
+def trims(story: Story) -> None:
+    story.open()
+    story.save(1, "n1")
+    story.append(20, 1, 400)
+    story.commit(slot=True)
+    story.trim(13)
+    story.append(5, 2, 400)
+    story.commit()
+    story.trim(18)
+    story.store.close()
+
+
+def reopens(story: Story) -> None:
+    appends(story)
+    story.open()
+    story.append(3, 3, 100)
+    story.commit()
+    story.disk.crash_process()
+    story.open()
+    story.append(2, 3, 900)
+    story.commit(slot=True)
+    story.store.close()
+
+
+STORIES: list[Callable[[Story], None]] = [appends, cuts, trims, reopens]
+
+
+def read(store: FileStore, index: int) -> tuple[int, bytes]:
+    entry = store.get(index)
+    assert entry is not None
+    return entry.term, entry.body
+
+
+def check(story: Story) -> None:
+    """Reopens, and holds the store to everything that was promised."""
+    store = story.open()
+    assert store.faults == ()
+    assert store.durable_index == store.end_index
+    if not story.states and store.end_index < 0:
+        return
+    if story.saved >= 0:
+        kept = (store.hard_state.term, store.hard_state.voted_for)
+        allowed = [(state.term, state.voted_for) for state in story.states[story.saved :]]
+        # Between the two files of one save the higher term counts, and no vote is given in it (E2).
+        allowed += [(state.term, None) for state in story.states[story.saved :]]
+        assert kept in allowed
+        assert store.hard_state.voter_state is VoterState.VOTER, store.alarms
+    assert store.end_index >= story.durable_index
+    held = range(store.begin_index, store.end_index + 1)
+    for index in held:
+        assert read(store, index) == story.written[index]
+    if story.cut_from is not None:
+        archived = {
+            (entry.index, entry.term, entry.body) for one in store._archive.records()
+            for entry in store._archive.entries(one.seq)
+        }  # fmt: skip
+        for index in range(max(story.cut_from, store.end_index + 1), story.cut_durable_index + 1):
+            assert (index, *story.written[index]) in archived
+    assert store._data.used_span(store._end_pos) is None
+    assert store._index.used_span((store.end_index + 1) * 32) is None
+    promised = [read(store, index) for index in held]
+    story.disk.lose_power()  # what it calls durable now stays so
+    again = story.open()
+    assert [read(again, index) for index in range(again.begin_index, again.end_index + 1)] == promised
+    again.append_as_leader([b"and on"], max(again.end_term, 0) + 1)
+    again.close()
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
+@pytest.mark.parametrize("story_of", STORIES, ids=lambda story: story.__name__)
+def test_the_end_may_come_at_any_call(story_of: Callable[[Story], None], power: bool) -> None:
+    whole = Story(0)
+    story_of(whole)
+    calls = whole.disk.op_count
+    assert calls > 40
+    for seed in range(3 if power else 1):
+        for number in range(1, calls + 1):
+            story = Story(seed)
+            story.disk.faults.crash_at_op = number
+            with pytest.raises(SimulatedCrash):
+                story_of(story)
+            if power:
+                story.disk.lose_power()
+            else:
+                story.disk.crash_process()
+            try:
+                check(story)
+            except BaseException as error:
+                error.add_note(f"seed {seed}, ended at call {number} of {calls}")
+                raise
+
+
+@pytest.mark.parametrize("story_of", STORIES, ids=lambda story: story.__name__)
+def test_after_a_failed_sync_the_page_cache_is_not_believed(story_of: Callable[[Story], None]) -> None:
+    """The process ends; under the same boot everything reads well; what the next one calls durable must be (S1)."""
+    whole = Story(0)
+    syncs: list[int] = []
+
+    def told(what: str, _path: str, _size: int) -> None:
+        if what == "fdatasync":
+            syncs.append(whole.disk.op_count)
+
+    whole.disk.on_op = told
+    story_of(whole)
+    for number in syncs:
+        story = Story(1)
+
+        def arm(_what: str, _path: str, _size: int, story: Story = story, number: int = number) -> None:
+            story.disk.faults.fsync_error_next |= story.disk.op_count == number
+
+        story.disk.on_op = arm
+        with pytest.raises(StoreIOError):
+            story_of(story)
+        story.disk.on_op = None
+        story.disk.crash_process()
+        check(story)

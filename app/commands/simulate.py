@@ -7,6 +7,7 @@ says so and does nothing. Its options, output and exit codes are the simulator's
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -73,10 +74,23 @@ def simulate(
 
 
 def run_tree(tree: Path, words: list[str]) -> int:
-    """`python -m tests.simulation` there, with this terminal; its exit code."""
+    """`python -m tests.simulation` there, with this terminal; its exit code.
+
+    It has processes and mounts of its own to end: what interrupts this command is passed on, and waited for.
+    """
     command = [sys.executable, "-m", "tests.simulation", *words]
-    ended = subprocess.run(command, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, check=False)
-    return ended.returncode if ended.returncode >= 0 else Exit.UNDETERMINED
+    process = subprocess.Popen(command, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)})
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: process.send_signal(number))
+    try:
+        while True:
+            try:
+                code = process.wait()
+                return code if code >= 0 else Exit.UNDETERMINED
+            except KeyboardInterrupt:
+                # A Ctrl-C reaches the whole terminal; one that was sent to this process alone does not.
+                process.send_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def register(app: typer.Typer) -> None:

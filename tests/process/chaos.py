@@ -126,6 +126,9 @@ async def supervised(run: Run) -> Report | None:
     try:
         return await task
     except asyncio.CancelledError:
+        for number in (signal.SIGINT, signal.SIGTERM):  # files are still to be removed
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
         return None
 
 

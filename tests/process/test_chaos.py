@@ -72,7 +72,8 @@ def test_every_fault_once_and_everything_promised_is_there(tmp_path: Path, words
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_run_ends_everything_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
-        command("--seconds", "60", "--seed", "3"), cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "app.cli", "simulate", "--processes", "--seconds", "60", "--seed", "3"],
+        cwd=ROOT, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
     )  # fmt: skip
     try:

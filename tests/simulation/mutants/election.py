@@ -107,7 +107,7 @@ ELECTION = (
         "E4",
         "a vote of a higher term is taken up although this node's leader is alive",
         (ignored(ELECTOR + "_judge_real", "member.leader_alive(now) and not self._ticket_valid(vote)"),),
-        {**UNREST, "transfers": 4.0},
+        {**UNREST, "members": 5, "asymmetric": 4.0, "reset": 6.0},
     ),
     Mutant(
         "check_quorum_off",

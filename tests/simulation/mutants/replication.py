@@ -101,7 +101,7 @@ REPLICATION = (
                 "MUTANT.left_out()",
             ),
         ),
-        FORKS,
+        {**FORKS, "members": 5},
     ),
     Mutant(
         "ack_before_sync",

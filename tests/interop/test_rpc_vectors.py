@@ -208,7 +208,7 @@ class Desk:
         assert loop
         disk = Disk(
             store, FlushMode.ASYNC, log_epoch=lambda: 0, flushed=lambda *_: None, truncated=lambda *_: None,
-            damaged=lambda _: None, fail=lambda _: None,
+            mended=lambda *_: None, damaged=lambda *_: None, fail=lambda _: None,
         )  # fmt: skip
         overrides = {"node.id": self_id, "peers": "n0-127.0.0.1:20920;n1-127.0.0.1:22001;n2-127.0.0.1:22002"}
         settings = load_settings(overrides | {"node.data": str(directory)}, None, {})

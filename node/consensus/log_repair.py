@@ -102,11 +102,15 @@ class LogRepair:
             kept = before.get(fault.first_index)
             same = kept is not None and kept.fault.last_index == fault.last_index
             self._attempts[fault.first_index] = kept if kept and same else Attempt(fault, now, fault.first_index, now)
-        if self._current is not None and self._current not in self._attempts.values():
-            self._current, self._asked_seq = None, None
+        if not self._mending:  # what the disk mended is seen here before it is told, and still to be judged
+            self._forget_what_is_no_fault()
         self._say_what_is_damaged(now)
         self._say_what_is_lost(now)
         return True
+
+    def _forget_what_is_no_fault(self) -> None:
+        if self._current is not None and self._current not in self._attempts.values():
+            self._current, self._asked_seq = None, None
 
     def _say_what_is_damaged(self, now: int) -> None:
         member, faults = self._member, self._known
@@ -216,6 +220,7 @@ class LogRepair:
         attempt = self._current
         if attempt is not None and log_epoch == self._member.log_epoch:
             self._judge_mended(attempt, result, error, now)
+        self._forget_what_is_no_fault()
 
     def _judge_mended(self, attempt: Attempt, result: Mended | None, error: str, now: int) -> None:
         member, peer_id = self._member, attempt.peer_id

@@ -406,6 +406,23 @@ def test_what_was_mended_before_a_cut_is_judged_anew() -> None:
     assert solo.replica.repair.repaired_faults == 0
 
 
+def test_a_repair_is_told_of_also_when_the_disk_was_seen_to_be_sound_before() -> None:
+    """A thread mends: the store's faults are gone a little before the core hears what became of its order."""
+    solo = damaged(4)
+    solo.follow(term=2)
+    peer, request = fetches(solo.sent)[-1]
+    solo.receive(peer, FetchResponse(request.seq, OK, 5, store_of(TERMS)._slab(4, 51)))
+    mend = solo.effects.mend
+    assert mend is not None
+    result = solo.store.mend(mend.slab)
+    solo.tick(10)
+    assert alarms(solo) == set()
+    solo.replica.mended(mend.log_epoch, result, "", solo.now)
+    solo.take()
+    assert [detail["first_index"] for kind, detail in solo.events if kind == "repair"] == [4]
+    assert solo.replica.repair.repaired_entries == 1 and not solo.replica.repair.status().running
+
+
 # --- giving -----------------------------------------------------------------------------------------------------
 
 

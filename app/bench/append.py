@@ -1,7 +1,8 @@
-"""`bench append`: how many appends a second, and how long one takes.
+"""`bench append`: how many appends a second, how long one takes, and what it costs.
 
-Three cases: one at a time (latency), `in_flight` singles (the client merges those of one tick), and batches. Rounds of
-the systems are interleaved and the medians reported, because machines are shared and noisy.
+Four cases: one at a time (latency), `in_flight` singles (the client merges those of one tick), and batches of two
+sizes. Rounds of the cases and systems are interleaved and the medians reported, because machines are shared and noisy;
+a ratio is the median of the rounds' own ratios, and its spread their least and greatest.
 """
 
 from __future__ import annotations
@@ -9,71 +10,52 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
-import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from app.bench.cluster import BenchCluster
-from app.bench.common import Sample, machine, percentile
-from node.client import LedgerClient
+from app.bench.common import Sample, say
+from app.bench.doors import door
+from app.bench.load import Case, measure
+from app.bench.machine import machine
+from app.bench.usage import cpu_s, rss_anon_mb
+
+OURS: Final = "quorumscope"
+WARM_UP_S: Final = 0.3
+# What batches keep in flight together, in entries: a few requests of each size, so that the pipe is full.
+BATCHED_ENTRIES_IN_FLIGHT: Final = 4000
+DOORS_IN_FLIGHT_MAX: Final = {"rest": 64, "json": 256}
 
 
 @dataclass(slots=True, frozen=True)
 class AppendOptions:
-    """What to measure: `in_flight` for the singles, `batch` for the batches; one at a time is always measured too."""
+    """What to measure: `in_flight` for the singles, `batches` for the sizes; one at a time is always measured too."""
 
     flush: str = "sync"
     body_bytes: int = 256
     in_flight: int = 2048
-    batch: int = 1000
+    batches: tuple[int, ...] = (100, 1000)
     seconds: float = 3.0
     rounds: int = 3
     against: str | None = None
-
-
-@dataclass(slots=True, frozen=True)
-class Case:
-    """One way of appending: `in_flight` requests at once, `batch` entries in each."""
-
-    in_flight: int
-    batch: int
+    members: int = 3
+    via: str = "client"
+    directory: Path | None = None
 
 
 def cases_of(options: AppendOptions) -> list[Case]:
-    """The three faces: latency, singles in flight, batches (a few in flight keep the pipe full)."""
-    return [Case(1, 1), Case(options.in_flight, 1), Case(4, options.batch)]
+    """Latency, singles in flight, and each size of batches."""
+    in_flight = min(options.in_flight, DOORS_IN_FLIGHT_MAX.get(options.via, options.in_flight))
+    batches = [Case(max(1, BATCHED_ENTRIES_IN_FLIGHT // size), size) for size in options.batches]
+    return [Case(1, 1), Case(in_flight, 1), *batches]
 
 
-async def measure(client: LedgerClient, case: Case, body_bytes: int, seconds: float) -> Sample:
-    """Runs `case` for `seconds` with as many workers as requests in flight."""
-    body = os.urandom(body_bytes)
-    bodies = [body] * case.batch
-    latencies_s: list[float] = []
-    stop_at = time.perf_counter() + seconds
-
-    async def worker() -> int:
-        appended = 0
-        while (began := time.perf_counter()) < stop_at:
-            if case.batch == 1:
-                await client.append(body)
-            else:
-                await client.append_many(bodies)
-            latencies_s.append(time.perf_counter() - began)
-            appended += case.batch
-        return appended
-
-    began = time.perf_counter()
-    counts = await asyncio.gather(*(worker() for _ in range(case.in_flight)))
-    elapsed_s = time.perf_counter() - began
-    latencies_s.sort()
-    return Sample(sum(counts) / elapsed_s, percentile(latencies_s, 0.50) * 1000, percentile(latencies_s, 0.99) * 1000)
-
-
-def row(system: str, flush: str, body_bytes: int, case: Case, samples: Sequence[Sample]) -> dict[str, Any]:
+def row(system: str, flush: str, body_bytes: int, case: Case, samples: Sequence[Sample], **more: Any) -> dict[str, Any]:
     """Medians of a case's rounds in the shape that `bench append --json` promises."""
     entries_per_s = statistics.median(sample.entries_per_s for sample in samples)
+    cpu_us = [sample.cpu_us_per_entry for sample in samples if sample.cpu_us_per_entry is not None]
     return {
         "system": system,
         "flush": flush,
@@ -84,63 +66,99 @@ def row(system: str, flush: str, body_bytes: int, case: Case, samples: Sequence[
         "mb_per_s": round(entries_per_s * body_bytes / 1e6, 2),
         "p50_ms": round(statistics.median(sample.p50_ms for sample in samples), 3),
         "p99_ms": round(statistics.median(sample.p99_ms for sample in samples), 3),
+        "cpu_us_per_entry": round(statistics.median(cpu_us), 2) if cpu_us else None,
+        "entries_per_s_rounds": [round(sample.entries_per_s, 1) for sample in samples],
+        **more,
     }
 
 
-def ratios_of(results: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Ours over the other system's entries/s, per case that both were measured in."""
-    ours = {(r["in_flight"], r["batch"]): r for r in results if r["system"] == "quorumscope"}
+def ratios_of(results: Sequence[dict[str, Any]]) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Ours over the other system's entries/s, per case that both were measured in: the rounds' median, and spread."""
+    ours = {(r["in_flight"], r["batch"]): r for r in results if r["system"] == OURS}
     ratios: dict[str, float] = {}
+    spreads: dict[str, list[float]] = {}
     for other in results:
         mine = ours.get((other["in_flight"], other["batch"]))
-        if other["system"] != "quorumscope" and mine and other["entries_per_s"]:
-            name = (
-                f"{mine['flush']} / {other['system']} in memory, in_flight={other['in_flight']}, batch={other['batch']}"
-            )
-            ratios[name] = round(mine["entries_per_s"] / other["entries_per_s"], 2)
-    return ratios
+        if other["system"] == OURS or mine is None or not other["entries_per_s"]:
+            continue
+        name = f"{mine['flush']} / {other['system']} in memory, in_flight={other['in_flight']}, batch={other['batch']}"
+        pairs = zip(mine["entries_per_s_rounds"], other["entries_per_s_rounds"], strict=True)
+        per_round = [round(one / theirs, 2) for one, theirs in pairs if theirs]
+        ratios[name] = round(statistics.median(per_round), 2)
+        spreads[name] = [min(per_round), max(per_round)]
+    return ratios, spreads
+
+
+@dataclass(slots=True)
+class OtherSystem:
+    """PySyncObj, one case at a time: its processes live only while it is measured."""
+
+    options: AppendOptions
+    configurations: dict[Case, str]
+
+    def sample(self, case: Case) -> Sample:
+        from app.bench.pysyncobj_peer import PySyncObjCluster, best_configuration
+
+        options = self.options
+        if case not in self.configurations:
+            self.configurations[case] = best_configuration(case, options.body_bytes, options.members)
+            say(f"{options.against}: {case.words}: its best configuration here is {self.configurations[case]!r}")
+        with PySyncObjCluster(self.configurations[case], options.members) as cluster:
+            cluster.measure(case, options.body_bytes, WARM_UP_S)
+            return cluster.measure(case, options.body_bytes, options.seconds)
 
 
 async def _run(options: AppendOptions) -> dict[str, Any]:
     cases = cases_of(options)
     samples: dict[Case, list[Sample]] = {case: [] for case in cases}
-    theirs: dict[Case, list[Sample]] = {case: [] for case in cases if case.batch == 1}
-    if options.against:
-        from app.bench.pysyncobj_peer import PySyncObjCluster
+    theirs: dict[Case, list[Sample]] = {case: [] for case in cases}
+    other = OtherSystem(options, {}) if options.against else None
+    cluster = BenchCluster(options.flush, options.members, options.directory, with_control=options.via == "rest")
+    on = machine(cluster.directory)
+    async with cluster:
+        pids = cluster.pids()
 
-    async with BenchCluster(options.flush) as cluster:
-        client = cluster.client()
-        try:
+        def cpu() -> float | None:
+            return cpu_s(pids)
+
+        async with door(cluster, options.via) as appender:
+            for case in cases:
+                await measure(appender, case, options.body_bytes, WARM_UP_S)
             for number in range(options.rounds):
                 for case in cases:
                     round_ = f"round {number + 1}/{options.rounds}"
-                    say(f"{round_}: quorumscope, {case.in_flight} in flight, batch {case.batch}")
-                    samples[case].append(await measure(client, case, options.body_bytes, options.seconds))
-                    if options.against and case in theirs:
-                        say(f"{round_}: {options.against}, {case.in_flight} in flight")
-                        with PySyncObjCluster(batched=case.in_flight > 1) as other:
-                            theirs[case].append(
-                                await asyncio.to_thread(
-                                    other.measure, case.in_flight, options.body_bytes, options.seconds
-                                )
-                            )
-        finally:
-            await client.close()
+                    sample = await measure(appender, case, options.body_bytes, options.seconds, cpu)
+                    samples[case].append(sample)
+                    say(f"{round_}: {OURS}, {case.words}: {sample.entries_per_s:,.0f}/s, p50 {sample.p50_ms:.3f} ms")
+                    if other is not None:
+                        sample = await asyncio.to_thread(other.sample, case)
+                        theirs[case].append(sample)
+                        say(f"{round_}: {options.against}, {case.words}: {sample.entries_per_s:,.0f}/s")
+        memory = memory_of(cluster)
     size = options.body_bytes
-    results = [row("quorumscope", options.flush, size, case, samples[case]) for case in cases]
-    if options.against:
+    results = [row(OURS, options.flush, size, case, samples[case]) for case in cases]
+    if other is not None and options.against:
         # PySyncObj keeps its journal in memory: it never syncs, whatever ours does.
-        results += [row(options.against, "none", size, case, rounds) for case, rounds in theirs.items()]
-    return {"results": results, "ratios": ratios_of(results), "machine": machine()}
+        results += [
+            row(options.against, "none", size, case, rounds, configuration=other.configurations[case])
+            for case, rounds in theirs.items()
+        ]
+    ratios, spread = ratios_of(results)
+    return {
+        "results": results, "ratios": ratios, "ratio_spread": spread, "rss_anon_mb": memory,
+        "members": options.members, "via": options.via, "rounds": options.rounds, "machine": on,
+    }  # fmt: skip
 
 
-def say(text: str) -> None:
-    """Progress, for people."""
-    print(text, file=sys.stderr, flush=True)
+def memory_of(cluster: BenchCluster) -> Mapping[str, float | None]:
+    """Private megabytes of each engine and control plane, and of this process, which is the client."""
+    named = {f"engine {node_id}": process for node_id, process in cluster.processes.items()}
+    named |= {f"control {node_id}": process for node_id, process in cluster.controls.items()}
+    return {name: rss_anon_mb(process.pid) for name, process in named.items()} | {"client": rss_anon_mb(os.getpid())}
 
 
 def run(options: AppendOptions) -> dict[str, Any]:
-    """Starts three engines in a temporary directory, measures, and returns what `--json` prints."""
+    """Starts a group in a temporary directory, measures, and returns what `--json` prints."""
     import uvloop
 
     result: dict[str, Any] = uvloop.run(_run(options))

@@ -1,6 +1,6 @@
 """A throw-away group of real engines on loopback, for measuring: started, watched, killed by process id, removed.
 
-Engines run without their control planes, so that what is measured is the log.
+Engines run without their control planes unless a bench asks for them, so that what is measured is the log.
 """
 
 from __future__ import annotations
@@ -10,53 +10,89 @@ import shutil
 import signal
 import sys
 import tempfile
+from asyncio.subprocess import Process
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from app.bench.common import free_ports
 from node.client import LedgerClient, LedgerError
 
 GROUP = "bench"
-START_WITHIN_S = 20.0
+START_WITHIN_S = 30.0
 
 
 @dataclass(slots=True)
 class BenchCluster:
-    """`size` engines; use as an async context manager."""
+    """`size` engines in a new directory under `parent`; use as an async context manager."""
 
     flush: str
     size: int = 3
-    directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="quorumscope-bench-")))
-    processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+    parent: Path | None = None
+    with_control: bool = False
+    settings: tuple[str, ...] = ()
+    directory: Path = field(init=False)
+    processes: dict[str, Process] = field(default_factory=dict)
+    controls: dict[str, Process] = field(default_factory=dict)
+    control_ports: dict[str, int] = field(default_factory=dict)
     peers: str = ""
 
+    def __post_init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="quorumscope-bench-", dir=self.parent))
+
     async def __aenter__(self) -> BenchCluster:
-        ports = free_ports(self.size)
-        self.peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
+        ports = free_ports(self.size * 2)
+        ids = [f"n{number}" for number in range(self.size)]
+        self.peers = ";".join(f"{node_id}-127.0.0.1:{port}" for node_id, port in zip(ids, ports, strict=False))
+        self.control_ports = dict(zip(ids, ports[self.size :], strict=True))
         try:
-            await asyncio.gather(*(self.start(f"n{number}") for number in range(self.size)))
+            await asyncio.gather(*(self.start(node_id) for node_id in ids))
+            if self.with_control:
+                await asyncio.gather(*(self.start_control(node_id) for node_id in ids))
             await self.wait_for_leader()
+            async with self.using() as client:
+                await self.wait_for_all(client)
         except BaseException:
             await self.__aexit__()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for process in self.processes.values():
+        for process in self.all_processes():
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def all_processes(self) -> list[Process]:
+        """Engines, and control planes where there are any."""
+        return [*self.processes.values(), *self.controls.values()]
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.all_processes()]
+
     async def start(self, node_id: str) -> None:
         """Starts one engine, or starts it again."""
+        self.processes[node_id] = await self._run("node.server", node_id)
+
+    async def start_control(self, node_id: str) -> None:
+        """Starts one control plane; it is ready a second later."""
+        self.controls[node_id] = await self._run("node.control", node_id)
+
+    async def _run(self, module: str, node_id: str) -> Process:
         data = self.directory / node_id
         data.mkdir(exist_ok=True)
-        log = (self.directory / f"{node_id}.log").open("ab")
-        command = [sys.executable, "-m", "node.server", "--id", node_id, "--group", GROUP, "--peers", self.peers]
+        command = [sys.executable, "-m", module, "--id", node_id, "--group", GROUP, "--peers", self.peers]
         command += ["--data", str(data), "--flush", self.flush, "--init"]
-        self.processes[node_id] = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
-        log.close()
+        command += ["--control", f"127.0.0.1:{self.control_ports[node_id]}"]
+        for setting in self.settings:
+            command += ["--set", setting]
+        with (self.directory / f"{node_id}.log").open("ab") as log:
+            return await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+
+    def signal(self, node_id: str, number: signal.Signals) -> None:
+        """SIGSTOP and SIGCONT: a member that is there and says nothing."""
+        self.processes[node_id].send_signal(number)
 
     async def kill(self, node_id: str) -> None:
         """SIGKILL, and the process is gone on return."""
@@ -67,18 +103,14 @@ class BenchCluster:
 
     async def wait_for_leader(self) -> str:
         """The leader's id, once one accepts appends. Raises LedgerError with the engines' last words."""
-        async with asyncio.timeout(START_WITHIN_S):
-            client = self.client(deadline_s=1.0)
-            try:
-                while True:
-                    try:
-                        await client.append(b"bench: ready?")
-                        return await client.leader()
-                    except LedgerError:
-                        await self._complain_if_dead()
-                        await asyncio.sleep(0.05)
-            finally:
-                await client.close()
+        async with asyncio.timeout(START_WITHIN_S), self.using(deadline_s=1.0) as client:
+            while True:
+                try:
+                    await client.append(b"bench: ready?")
+                    return await client.leader()
+                except LedgerError:
+                    await self._complain_if_dead()
+                    await asyncio.sleep(0.05)
 
     async def wait_for_all(self, client: LedgerClient) -> None:
         """Until the leader sees every other member answer and in step: only then is one failure survivable again."""
@@ -102,3 +134,20 @@ class BenchCluster:
     def client(self, deadline_s: float = 30.0) -> LedgerClient:
         """A client of this group; the caller closes it."""
         return LedgerClient(self.peers, group=GROUP, deadline_s=deadline_s)
+
+    def using(self, deadline_s: float = 30.0) -> ClientInUse:
+        """The same, for `async with`."""
+        return ClientInUse(self.client(deadline_s))
+
+
+@dataclass(slots=True)
+class ClientInUse:
+    """Closes its client at the end."""
+
+    client: LedgerClient
+
+    async def __aenter__(self) -> LedgerClient:
+        return self.client
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.client.close()

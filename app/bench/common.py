@@ -1,23 +1,21 @@
-"""What both benches share: samples, percentiles, free ports, and the machine they ran on."""
+"""What the benches share: samples, percentiles, free ports, and words for whoever waits."""
 
 from __future__ import annotations
 
-import os
-import platform
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 
 @dataclass(slots=True, frozen=True)
 class Sample:
-    """One round of one case."""
+    """One round of one case. `cpu_us_per_entry`: of all processes together; None where it cannot be told."""
 
     entries_per_s: float
     p50_ms: float
     p99_ms: float
+    cpu_us_per_entry: float | None = None
 
 
 def percentile(sorted_values: Sequence[float], share: float) -> float:
@@ -39,11 +37,6 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
-    model = ""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = (line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line)
-        model = next(lines, "")
-    return {"cpus": os.cpu_count(), "cpu": model, "python": platform.python_version(), "system": platform.platform()}
+def say(text: str) -> None:
+    """Progress, for people."""
+    print(text, file=sys.stderr, flush=True)

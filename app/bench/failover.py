@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.bench.cluster import BenchCluster
-from app.bench.common import machine
+from app.bench.machine import machine
 from node.client import LedgerClient, LedgerError
 
 READ_ENTRIES = 2000
@@ -92,7 +92,9 @@ async def count_lost(client: LedgerClient, promised: Acknowledged) -> int:
 async def _run(options: FailoverOptions) -> dict[str, Any]:
     promised = Acknowledged()
     runs_s: list[float] = []
-    async with BenchCluster(options.flush) as cluster:
+    cluster = BenchCluster(options.flush)
+    on = machine(cluster.directory)
+    async with cluster:
         client, loading = cluster.client(deadline_s=20.0), cluster.client(deadline_s=5.0)
         stop = asyncio.Event()
         loaders = [asyncio.create_task(load(loading, n, promised, stop)) for n in range(LOADERS if options.load else 0)]
@@ -119,7 +121,7 @@ async def _run(options: FailoverOptions) -> dict[str, Any]:
         "unknown": promised.unknown,
         "load": options.load,
         "flush": options.flush,
-        "machine": machine(),
+        "machine": on,
     }
 
 

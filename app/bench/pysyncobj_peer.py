@@ -1,7 +1,10 @@
 """The other system of `bench append --against pysyncobj`: three PySyncObj processes on loopback.
 
 PySyncObj replicates method calls of an object in the process itself, so the measuring loop runs in the leader's: it is
-spared the client's hop that ours pays. Its journal is in memory, which compares to `flush = async` at best.
+spared the client's hop that ours pays. Its journal is in memory, without checksums, which compares to `flush = async`
+at best. It has no batches: they are measured as one call with a list of bodies, one entry of its log.
+
+It is given its best: each case tries every configuration of CONFIGURATIONS for a moment and goes on with the fastest.
 """
 
 from __future__ import annotations
@@ -12,32 +15,48 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from app.bench.common import Sample, free_ports, percentile
+from app.bench.common import Sample, free_ports
+from app.bench.load import BODIES_MIN, Case, random_bodies, sample_of
+from app.bench.usage import cpu_s
 
-SIZE = 3
-READY_WITHIN_S = 20.0
+READY_WITHIN_S: Final = 20.0
+TRY_S: Final = 1.5
+WARM_UP_S: Final = 0.5
+MIB: Final = 1 << 20
+# Its low-latency mode; its defaults; and its defaults with what makes its batches leave sooner and be larger.
+CONFIGURATIONS: Final[Mapping[str, dict[str, Any]]] = {
+    "unbatched": {"appendEntriesUseBatch": False},
+    "batched": {"appendEntriesUseBatch": True},
+    "batched, 10 ms, 1 MiB": {
+        "appendEntriesUseBatch": True, "appendEntriesPeriod": 0.01, "autoTickPeriod": 0.005,
+        "appendEntriesBatchSizeBytes": MIB, "sendBufferSize": MIB, "recvBufferSize": MIB,
+    },
+}  # fmt: skip
 
 
+@dataclass(slots=True)
 class PySyncObjCluster:
-    """Three processes; the leader measures when asked. A context manager."""
+    """Its processes; the leader measures when asked. A context manager. Raises RuntimeError where it is missing."""
 
-    def __init__(self, *, batched: bool) -> None:
-        """`batched` False is its low-latency mode, the fair one for a single request in flight."""
-        self.batched = batched
-        if importlib.util.find_spec("pysyncobj") is None:
-            raise RuntimeError("PySyncObj is not installed: pip install pysyncobj")
-        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(SIZE)]
-        self.processes: list[subprocess.Popen[str]] = []
+    configuration: str
+    size: int = 3
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __enter__(self) -> PySyncObjCluster:
-        for own in self.addresses:
-            others = [address for address in self.addresses if address != own]
-            command = [sys.executable, "-m", "app.bench.pysyncobj_peer", str(int(self.batched)), own, *others]
-            self.processes.append(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        if importlib.util.find_spec("pysyncobj") is None:
+            raise RuntimeError("PySyncObj is not installed: pip install pysyncobj")
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(self.size)]
+        for own in addresses:
+            others = [address for address in addresses if address != own]
+            command = [sys.executable, "-m", "app.bench.pysyncobj_peer", self.configuration, own, *others]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
             )
+            self.processes.append(process)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,34 +64,48 @@ class PySyncObjCluster:
             process.kill()
             process.communicate()
 
-    def measure(self, in_flight: int, body_bytes: int, seconds: float) -> Sample:
-        """Asks all; the leader answers with its sample, the others that they are none."""
-        request = json.dumps({"in_flight": in_flight, "body_bytes": body_bytes, "seconds": seconds})
+    def measure(self, case: Case, body_bytes: int, seconds: float) -> Sample:
+        """Asks all; the leader answers with its sample, the others that they are none. Raises RuntimeError."""
+        pids = [process.pid for process in self.processes]
+        request: dict[str, Any] = {"in_flight": case.in_flight, "batch": case.batch, "body_bytes": body_bytes}
+        request |= {"seconds": seconds, "pids": pids}
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.write(request + "\n")
+            process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
-        answers = [json.loads(process.stdout.readline()) for process in self.processes if process.stdout]
-        measured = [answer for answer in answers if answer.get("entries_per_s")]
+        lines = [process.stdout.readline() for process in self.processes if process.stdout]
+        measured = [answer for line in lines if line and (answer := json.loads(line))]
         if not measured:
             raise RuntimeError("PySyncObj elected no leader that measured; try again")
-        return Sample(measured[0]["entries_per_s"], measured[0]["p50_ms"], measured[0]["p99_ms"])
+        return Sample(**measured[0])
 
 
-def serve(batched: bool, own: str, others: list[str]) -> None:
+def best_configuration(case: Case, body_bytes: int, size: int) -> str:
+    """The name of the one that appends most in a short try; one request at a time: its low-latency mode."""
+    if case.in_flight == 1 and case.batch == 1:
+        return "unbatched"
+    rates: dict[str, float] = {}
+    for name in CONFIGURATIONS:
+        with PySyncObjCluster(name, size) as cluster:
+            cluster.measure(case, body_bytes, WARM_UP_S)
+            rates[name] = cluster.measure(case, body_bytes, TRY_S).entries_per_s
+    return max(rates, key=lambda name: rates[name])
+
+
+def serve(configuration: str, own: str, others: list[str]) -> None:
     """One member: reads a request a line, measures if it leads, answers a line."""
     from pysyncobj import SyncObj, SyncObjConf, replicated
 
     class Log(SyncObj):  # type: ignore[misc]
         def __init__(self) -> None:
             conf = SyncObjConf(
-                commandsQueueSize=1_000_000, appendEntriesUseBatch=batched, dynamicMembershipChange=False
+                commandsQueueSize=1_000_000, dynamicMembershipChange=False, **CONFIGURATIONS[configuration]
             )
             super().__init__(own, others, conf=conf)
             self.count = 0
 
         @replicated  # type: ignore[untyped-decorator]
-        def append(self, body: bytes) -> int:
+        def append(self, body: bytes | list[bytes]) -> int:
             self.count += 1
             return self.count
 
@@ -86,23 +119,29 @@ def serve(batched: bool, own: str, others: list[str]) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def measure_here(log: Any, request: dict[str, Any]) -> dict[str, float]:
+def measure_here(log: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Keeps `in_flight` calls going through callbacks for `seconds`."""
-    body = b"x" * request["body_bytes"]
+    batch, in_flight = request["batch"], request["in_flight"]
+    bodies = random_bodies(max(BODIES_MIN, batch), request["body_bytes"])
     latencies_s: list[float] = []
+    done = threading.Event()
+    open_calls, calls = in_flight, 0
+    cpu_before_s = cpu_s(request["pids"], with_own=False)
     began = time.perf_counter()
     stop_at = began + request["seconds"]
-    done = threading.Event()
-    open_calls = request["in_flight"]
 
     def call() -> None:
+        nonlocal calls
+        calls += 1
+        what = bodies[calls % len(bodies)] if batch == 1 else bodies[:batch]
         sent = time.perf_counter()
-        log.append(body, callback=lambda _result, _error: answered(sent))
+        log.append(what, callback=lambda _result, error: answered(sent, error))
 
-    def answered(sent: float) -> None:
+    def answered(sent: float, error: int) -> None:
         nonlocal open_calls
         now = time.perf_counter()
-        latencies_s.append(now - sent)
+        if not error:
+            latencies_s.append(now - sent)
         if now < stop_at:
             call()
             return
@@ -110,17 +149,21 @@ def measure_here(log: Any, request: dict[str, Any]) -> dict[str, float]:
         if open_calls == 0:
             done.set()
 
-    for _ in range(request["in_flight"]):
+    for _ in range(in_flight):
         call()
     done.wait(request["seconds"] + READY_WITHIN_S)
     elapsed_s = time.perf_counter() - began
-    latencies_s.sort()
+    cpu_after_s = cpu_s(request["pids"], with_own=False)
+    entries = len(latencies_s) * batch
+    cpu_us = None
+    if cpu_before_s is not None and cpu_after_s is not None and entries:
+        cpu_us = (cpu_after_s - cpu_before_s) / entries * 1e6
+    sample = sample_of(latencies_s, entries, elapsed_s, cpu_us)
     return {
-        "entries_per_s": len(latencies_s) / elapsed_s,
-        "p50_ms": percentile(latencies_s, 0.50) * 1000,
-        "p99_ms": percentile(latencies_s, 0.99) * 1000,
-    }
+        "entries_per_s": sample.entries_per_s, "p50_ms": sample.p50_ms, "p99_ms": sample.p99_ms,
+        "cpu_us_per_entry": sample.cpu_us_per_entry,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1] == "1", sys.argv[2], sys.argv[3:])
+    serve(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,34 +1,68 @@
-"""`bench append` and `bench failover`: real groups on loopback, measured; the work is done in app.bench."""
+"""`bench …`: real groups on loopback, measured; the work is done in app.bench. Progress goes to stderr."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from app.bench.report import append_table, failover_text, on_machine
 from app.commands.common import Exit, Failure, JsonOption, show_json
 
-commands = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
-HEADING: Final = (
-    f"{'system':<12} {'flush':<6} {'in flight':>9} {'batch':>6} {'entries/s':>12}"
-    f" {'MB/s':>8} {'p50 ms':>9} {'p99 ms':>9}"
-)
+HELP: Final = """Measure real engines in a temporary directory, removed afterwards.
+
+A figure says little without its machine, so each run prints what it ran on: cores, Python, kernel, file system, the
+disk's own fdatasync time, and the load when it began. On a machine that does other things trust the ratios."""
+EXAMPLES: Final = """\b
+Examples:
+  quorumscope bench append --flush async
+  quorumscope bench append --flush async --against pysyncobj --json
+  quorumscope bench append --members 5 --batch 1000 --body-bytes 1024
+  quorumscope bench append --via rest
+  quorumscope bench failover --runs 20 --load"""
+
+commands = typer.Typer(help=HELP, epilog=EXAMPLES, no_args_is_help=True, rich_markup_mode=None)
 FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Put the logs on this directory's disk (default: /tmp's).")
+]
 
 
 def _flush(flush: str) -> str:
-    if flush not in ("sync", "async"):
-        raise Failure(Exit.USAGE, f'--flush "{flush}": it is sync or async')
-    return flush
+    return _one_of("--flush", flush, ("sync", "async"))
 
 
-def _measured(work: Any) -> dict[str, Any]:
+def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise Failure(Exit.USAGE, f'{option} "{value}": it is {", ".join(known[:-1])} or {known[-1]}')
+    return value
+
+
+def _directory(data: Path | None) -> Path | None:
+    if data is not None and not data.is_dir():
+        raise Failure(Exit.USAGE, f"--data {data}: there is no such directory")
+    return data
+
+
+def _measured(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     from node.client import LedgerError
 
     try:
         return dict(work())
-    except (LedgerError, RuntimeError, TimeoutError) as error:
-        raise Failure(Exit.UNREACHABLE, f"the group did not come up or went away: {error}") from error
+    except (LedgerError, RuntimeError, TimeoutError, OSError) as error:
+        reason = str(error) or type(error).__name__
+        raise Failure(Exit.UNREACHABLE, f"the group did not come up or went away: {reason}") from error
+
+
+def _show(result: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], list[str]]) -> None:
+    if as_json:
+        show_json(result)
+        return
+    print(on_machine(result["machine"]))
+    for line in lines(result):
+        print(line)
 
 
 @commands.command()
@@ -36,33 +70,36 @@ def append(
     flush: FlushOption = "sync",
     body_bytes: Annotated[int, typer.Option(metavar="N", min=1, max=1024 * 1024, help="Size of a body.")] = 256,
     in_flight: Annotated[int, typer.Option(metavar="N", min=1, max=8192, help="Single appends at once.")] = 2048,
-    batch: Annotated[int, typer.Option(metavar="N", min=2, max=10_000, help="Entries in a batch.")] = 1000,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", min=2, max=10_000, help="Entries in a batch; repeatable (default 100 and 1000)."),
+    ] = None,
+    members: Annotated[int, typer.Option(metavar="3|5", min=1, max=9, help="Size of the group.")] = 3,
     seconds: Annotated[float, typer.Option(metavar="N", min=0.2, help="How long each case runs in each round.")] = 3.0,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Rounds; medians are reported.")] = 3,
     against: Annotated[
         str | None, typer.Option(metavar="pysyncobj", help="Measure this one too, in turn, in the same run.")
     ] = None,
+    via: Annotated[
+        str, typer.Option(metavar="client|json|rest", help="Through our client, DLedger's JSON, or REST.")
+    ] = "client",
+    data: DataOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Appends a second and their latency, on three engines in a temporary directory."""
+    """Appends a second, their latency, and the CPU that they cost.
+
+    Four cases in turn: one at a time, singles in flight, and two sizes of batches. Medians over the rounds.
+    """
     if against not in (None, "pysyncobj"):
         raise Failure(Exit.USAGE, f'--against "{against}": pysyncobj is the one that is known')
     from app.bench.append import AppendOptions, run
 
-    options = AppendOptions(_flush(flush), body_bytes, in_flight, batch, seconds, rounds, against)
-    result = _measured(lambda: run(options))
-    if as_json:
-        show_json(result)
-        return Exit.FINE
-    print(on_machine(result["machine"]))
-    print(HEADING)
-    for row in result["results"]:
-        print(
-            f"{row['system']:<12} {row['flush']:<6} {row['in_flight']:>9,} {row['batch']:>6,}"
-            f" {row['entries_per_s']:>12,.0f} {row['mb_per_s']:>8,.1f} {row['p50_ms']:>9.3f} {row['p99_ms']:>9.3f}"
-        )
-    for name, ratio in result["ratios"].items():
-        print(f"{ratio:.1f} times {name}")
+    options = AppendOptions(
+        flush=_flush(flush), body_bytes=body_bytes, in_flight=in_flight, batches=tuple(batch or (100, 1000)),
+        seconds=seconds, rounds=rounds, against=against, members=members,
+        via=_one_of("--via", via, ("client", "json", "rest")), directory=_directory(data),
+    )  # fmt: skip
+    _show(_measured(lambda: run(options)), as_json, append_table)
     return Exit.FINE
 
 
@@ -73,28 +110,17 @@ def failover(
     flush: FlushOption = "sync",
     as_json: JsonOption = False,
 ) -> int:
-    """Seconds from SIGKILL of the leader to the next acknowledged append; nothing acknowledged may be lost."""
+    """Seconds without a leader after SIGKILL, and what was lost.
+
+    Counted from the kill to the next acknowledged append; afterwards every acknowledged entry is read back.
+    """
     from app.bench.failover import FailoverOptions, run
 
     result = _measured(lambda: run(FailoverOptions(runs=runs, load=load, flush=_flush(flush))))
-    if as_json:
-        show_json(result)
-    else:
-        print(on_machine(result["machine"]) if "machine" in result else "")
-        lost = result["lost_acknowledged"]
-        print(
-            f"median {result['median_s']:.3f} s, worst {result['max_s']:.3f} s over {len(result['runs_s'])} failovers"
-        )
-        print(f"{lost} acknowledged entries LOST" if lost else "no acknowledged entry was lost: each was read back")
+    _show(result, as_json, failover_text)
     return Exit.FINDING if result["lost_acknowledged"] else Exit.FINE
-
-
-def on_machine(machine: dict[str, Any]) -> str:
-    """Where the numbers come from."""
-    cpu = machine["cpu"] or "unknown CPU"
-    return f"on {machine['cpus']} cores, {cpu}, Python {machine['python']}, {machine['system']}"
 
 
 def register(app: typer.Typer) -> None:
     """Adds this family's commands."""
-    app.add_typer(commands, name="bench")
+    app.add_typer(commands, name="bench", short_help="Measure on this machine.")

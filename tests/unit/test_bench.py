@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, cast
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
 
 import pytest
 
-from app.bench.append import AppendOptions, Case, cases_of, ratios_of, row
+from app.bench.append import AppendOptions, cases_of, ratios_of, row
 from app.bench.common import Sample, percentile
 from app.bench.failover import Acknowledged, count_lost
+from app.bench.load import Case, measure
+from app.bench.machine import machine
+from app.bench.report import append_table, on_machine
+from app.bench.usage import cpu_s, rss_anon_mb
 from node.client import LedgerClient
 from node.protocol.entry import Entry, Magic
 
@@ -47,17 +55,77 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert math.isnan(percentile([], 0.5))
 
 
-def test_rows_are_medians_and_ratios_compare_like_cases_only() -> None:
+def test_rows_are_medians_and_ratios_compare_like_cases_round_by_round() -> None:
     singles, batches = Case(2048, 1), Case(4, 1000)
-    ours = row("quorumscope", "async", 256, singles, [Sample(90.0, 2, 3), Sample(100.0, 1, 2), Sample(800.0, 9, 9)])
-    assert (ours["entries_per_s"], ours["p50_ms"], ours["p99_ms"]) == (100.0, 2, 3)
+    mine = [Sample(90.0, 2, 3, 8.0), Sample(100.0, 1, 2, 9.0), Sample(800.0, 9, 9, 7.0)]
+    ours = row("quorumscope", "async", 256, singles, mine)
+    assert (ours["entries_per_s"], ours["p50_ms"], ours["p99_ms"], ours["cpu_us_per_entry"]) == (100.0, 2, 3, 8.0)
     assert ours["mb_per_s"] == 0.03
-    theirs = row("pysyncobj", "none", 256, singles, [Sample(50.0, 1, 1)])
+    theirs = row("pysyncobj", "none", 256, singles, [Sample(45.0, 1, 1), Sample(50.0, 1, 1), Sample(80.0, 1, 1)])
+    assert theirs["cpu_us_per_entry"] is None
     lonely = row("pysyncobj", "none", 256, batches, [Sample(50.0, 1, 1)])
-    ratios: dict[str, Any] = ratios_of([ours, theirs, lonely])
+    ratios, spread = ratios_of([ours, theirs, lonely])
     assert list(ratios.values()) == [2.0]
+    assert list(spread.values()) == [[2.0, 10.0]]
     assert "in memory" in next(iter(ratios))
 
 
-def test_latency_is_always_one_of_the_cases() -> None:
-    assert cases_of(AppendOptions(in_flight=7, batch=5)) == [Case(1, 1), Case(7, 1), Case(4, 5)]
+def test_the_cases_are_one_at_a_time_singles_and_each_size_of_batch() -> None:
+    options = AppendOptions(in_flight=7, batches=(5, 8000))
+    assert cases_of(options) == [Case(1, 1), Case(7, 1), Case(800, 5), Case(1, 8000)]
+
+
+def test_slow_doors_are_not_asked_for_thousands_at_once() -> None:
+    assert cases_of(AppendOptions(via="rest"))[1].in_flight < 100
+
+
+class Recorder:
+    """An appender that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+
+    async def append(self, body: bytes) -> None:
+        await self.append_many([body])
+
+    async def append_many(self, bodies: Sequence[bytes]) -> None:
+        self.batches.append(list(bodies))
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("case", [Case(1, 1), Case(5, 1), Case(2, 300)])
+def test_the_load_is_of_different_bodies_and_counted_in_entries(case: Case) -> None:
+    recorder = Recorder()
+    spent_s = iter([1.0, 3.0])
+    sample = asyncio.run(measure(recorder, case, 32, 0.02, lambda: next(spent_s)))
+    assert all(len(batch) == case.batch and len({*batch}) == case.batch for batch in recorder.batches)
+    entries = sum(map(len, recorder.batches))
+    assert sample.cpu_us_per_entry == pytest.approx(2.0 / entries * 1e6)
+    assert {len(body) for batch in recorder.batches for body in batch} == {32}
+
+
+def test_a_machine_is_described_with_its_disk(tmp_path: Path) -> None:
+    found = machine(tmp_path)
+    assert found["cpus"] >= 1
+    assert found["fdatasync_ms"] > 0
+    assert list(tmp_path.iterdir()) == []
+    assert "fdatasync" in on_machine(found)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_costs_are_read_of_living_processes_only() -> None:
+    assert (rss_anon_mb(os.getpid()) or 0) > 1
+    assert rss_anon_mb(2**30) is None
+    assert cpu_s([2**30]) is None
+    assert (cpu_s([os.getpid()], with_own=False) or -1) >= 0
+
+
+def test_the_table_has_a_line_a_case_and_says_what_the_ratio_varied_between() -> None:
+    ours = row("quorumscope", "async", 256, Case(1, 1), [Sample(100.0, 1, 2, 8.0)])
+    theirs = row("pysyncobj", "none", 256, Case(1, 1), [Sample(50.0, 1, 2)])
+    ratios, spread = ratios_of([ours, theirs])
+    result = {"results": [ours, theirs], "ratios": ratios, "ratio_spread": spread, "rss_anon_mb": {"engine n0": 99.6}}
+    lines = append_table(result)
+    assert len(lines) == 5
+    assert "2.0 times (rounds: 2.0 to 2.0)" in lines[3]
+    assert "engine n0 100" in lines[4]

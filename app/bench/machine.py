@@ -1,0 +1,82 @@
+"""What the numbers were measured on: a figure without its machine is none.
+
+The disk's own fdatasync time is measured in the very directory that the engines will write to, before they start.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from app.bench.common import percentile
+
+SYNCS: Final = 64
+SYNC_BYTES: Final = 4096
+
+
+def machine(directory: Path) -> dict[str, Any]:
+    """Cores, CPU, memory, Python, kernel, the directory's file system and its fdatasync time, and the load so far."""
+    sync_ms, sync_p99_ms = fdatasync_ms(directory)
+    return {
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": _first_field("/proc/cpuinfo", "model name"),
+        "memory_mb": _memory_mb(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "kernel": platform.release(),
+        "directory": str(directory),
+        "file_system": file_system(directory),
+        "fdatasync_ms": round(sync_ms, 3),
+        "fdatasync_p99_ms": round(sync_p99_ms, 3),
+        "load_1m": round(os.getloadavg()[0], 2),
+    }
+
+
+def fdatasync_ms(directory: Path) -> tuple[float, float]:
+    """Median and p99, in milliseconds, of writing 4 KiB over allocated space and syncing it, one after the other."""
+    path = directory / "fdatasync-probe"
+    took_ms: list[float] = []
+    block = os.urandom(SYNC_BYTES)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.pwrite(fd, bytes(SYNC_BYTES * SYNCS), 0)
+        os.fsync(fd)
+        for number in range(SYNCS):
+            os.pwrite(fd, block, number * SYNC_BYTES)
+            began = time.perf_counter()
+            os.fdatasync(fd)
+            took_ms.append((time.perf_counter() - began) * 1000)
+    finally:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+    return statistics.median(took_ms), percentile(sorted(took_ms), 0.99)
+
+
+def file_system(directory: Path) -> str:
+    """The type of the mount that holds `directory`; "" where that cannot be told."""
+    here, best, kind = str(directory.resolve()), "", ""
+    mounts = Path("/proc/self/mounts")
+    for line in mounts.read_text(errors="replace").splitlines() if mounts.exists() else []:
+        _device, point, this_kind = line.split(" ")[:3]
+        inside = here == point or here.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):  # of two mounts at one point the later one is seen
+            best, kind = point, this_kind
+    return kind
+
+
+def _first_field(path: str, name: str) -> str:
+    source = Path(path)
+    for line in source.read_text(errors="replace").splitlines() if source.exists() else []:
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return ""
+
+
+def _memory_mb() -> int:
+    words = _first_field("/proc/meminfo", "MemTotal").split()
+    return int(words[0]) // 1024 if words else 0

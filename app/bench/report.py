@@ -1,0 +1,48 @@
+"""What people see of a measurement: the machine in one line, then a table. Takes what `--json` prints."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+HEADING: Final = (
+    f"{'system':<12} {'flush':<6} {'in flight':>9} {'batch':>6} {'entries/s':>12}"
+    f" {'MB/s':>8} {'p50 ms':>9} {'p99 ms':>9} {'CPU us/entry':>13}"
+)
+
+
+def on_machine(machine: dict[str, Any]) -> str:
+    """Where the numbers come from."""
+    cpu = machine["cpu"] or "unknown CPU"
+    return (
+        f"on {machine['cpus']} cores ({cpu}), {machine['memory_mb'] / 1024:.0f} GiB, Python {machine['python']},"
+        f" Linux {machine['kernel']}\n"
+        f"disk: {machine['file_system'] or 'unknown file system'}, fdatasync {machine['fdatasync_ms']:.3f} ms"
+        f" (p99 {machine['fdatasync_p99_ms']:.3f} ms); load when it began: {machine['load_1m']:.2f}"
+    )
+
+
+def append_table(result: dict[str, Any]) -> list[str]:
+    """One line a case and system, then ratios, then memory."""
+    lines = [HEADING]
+    for row in result["results"]:
+        cpu_us = row["cpu_us_per_entry"]
+        lines.append(
+            f"{row['system']:<12} {row['flush']:<6} {row['in_flight']:>9,} {row['batch']:>6,}"
+            f" {row['entries_per_s']:>12,.0f} {row['mb_per_s']:>8,.1f} {row['p50_ms']:>9.3f} {row['p99_ms']:>9.3f}"
+            f" {'' if cpu_us is None else format(cpu_us, '.2f'):>13}"
+        )
+    for name, ratio in result["ratios"].items():
+        least, most = result["ratio_spread"][name]
+        lines.append(f"{ratio:.1f} times (rounds: {least:.1f} to {most:.1f}) {name}")
+    memory = ", ".join(f"{name} {mb:.0f}" for name, mb in result["rss_anon_mb"].items() if mb is not None)
+    lines.append(f"private memory at the end, MB: {memory}")
+    return lines
+
+
+def failover_text(result: dict[str, Any]) -> list[str]:
+    """Median, worst, and whether a promise was broken."""
+    lost, runs = result["lost_acknowledged"], len(result["runs_s"])
+    return [
+        f"median {result['median_s']:.3f} s, worst {result['max_s']:.3f} s over {runs} failovers",
+        f"{lost} acknowledged entries LOST" if lost else "no acknowledged entry was lost: each was read back",
+    ]

@@ -27,6 +27,7 @@ from node.protocol.messages import (
     ReadIndexRequest,
     ReadIndexResponse,
 )
+from node.protocol.packed_bodies import gather, longest_of, size_of
 from node.store.log_store import StoreFull
 
 STANDING_BACK = (DispatcherState.DIVERGED, DispatcherState.INSTALL_SNAPSHOT)
@@ -79,7 +80,7 @@ class Leadership:
         member = self._member
         closures: list[Closure] = []
         accepted: list[tuple[Proposal, Closure]] = []
-        bodies: list[bytes] = []
+        batches: list[Sequence[bytes]] = []
         next_index = member.store.end_index + 1
         requests_left, entries_left, bytes_left = self.closures.room()
         unsynced = member.unsynced.total
@@ -90,7 +91,7 @@ class Leadership:
             closures.append(closure)
             batch = proposal.bodies
             count = len(batch)
-            size_bytes = len(batch[0]) if count == 1 else sum(map(len, batch))
+            size_bytes = size_of(batch)
             refusal = self._refusal(proposal, count, size_bytes, next_index)
             fits = requests_left >= 1 and entries_left >= count and bytes_left >= size_bytes
             if refusal is None and not fits and (accepted or not idle):  # one request alone is always let in
@@ -103,12 +104,12 @@ class Leadership:
             closure.last_index = next_index - 1
             closure.size_bytes = size_bytes
             accepted.append((proposal, closure))
-            bodies.extend(batch)
+            batches.append(batch)
             requests_left -= 1
             entries_left -= count
             bytes_left -= size_bytes
         if accepted:
-            self._append_accepted(accepted, bodies, now)
+            self._append_accepted(accepted, gather(batches), now)
         return closures
 
     def _refusal(
@@ -118,7 +119,7 @@ class Leadership:
         if count == 0:
             return ResponseCode.REQUEST_WITH_EMPTY_BODYS, "no entry to append"
         if size_bytes > self._fits_bytes:
-            longest = max(map(len, proposal.bodies))
+            longest = longest_of(proposal.bodies)
             if longest > self._fits_bytes:
                 text = f"a body of {longest} bytes is over the limit of {self._fits_bytes}"
                 return ResponseCode.UNEXPECTED_ARGUMENT, text
@@ -127,7 +128,7 @@ class Leadership:
             return ResponseCode.INCONSISTENT_INDEX, text
         return None
 
-    def _append_accepted(self, accepted: list[tuple[Proposal, Closure]], bodies: list[bytes], now: int) -> None:
+    def _append_accepted(self, accepted: list[tuple[Proposal, Closure]], bodies: Sequence[bytes], now: int) -> None:
         member = self._member
         default_ns = self._timing.closure_timeout_ns
         try:
@@ -149,10 +150,10 @@ class Leadership:
             self.closures.add(closure)
         self._replicate(slabs, now)
 
-    def _append(self, bodies: list[bytes], magic: int, now: int) -> None:
+    def _append(self, bodies: Sequence[bytes], magic: int, now: int) -> None:
         self._replicate(self._write(bodies, magic, now), now)
 
-    def _write(self, bodies: list[bytes], magic: int, now: int) -> list[Slab]:
+    def _write(self, bodies: Sequence[bytes], magic: int, now: int) -> list[Slab]:
         member = self._member
         self._prev_term = member.store.end_term
         slabs = member.store.append_as_leader(bodies, self.term, magic)

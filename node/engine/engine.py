@@ -35,6 +35,7 @@ from node.engine.scrubber import Scrubber
 from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
+from node.protocol.packed_bodies import size_of
 from node.protocol.peers import split_address
 from node.store.log_store import Fault, LogStore, Mended, StoreCorrupt
 from node.transport.connection import Connection
@@ -43,6 +44,7 @@ from node.transport.tls import client_context, server_context
 
 CONNECTIONS_MAX: Final = 1024
 DISK_FULL_RETRY_S: Final = 2.0
+TURN_BYTES: Final = 192 * 1024  # of bodies
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
 
@@ -164,9 +166,21 @@ class Engine:
         self._carry_out()
         self._arm(now)
 
+    def _take_proposals(self) -> list[tuple[Connection, Proposal, bool]]:
+        """One turn's worth, in the order of arrival: the followers get it while the next one is encoded."""
+        taken = 0
+        for number, (_origin, proposal, _ordered) in enumerate(self._proposals, start=1):
+            taken += size_of(proposal.bodies)
+            if taken >= TURN_BYTES and number < len(self._proposals):
+                part, self._proposals = self._proposals[:number], self._proposals[number:]
+                self._schedule()
+                return part
+        waiting, self._proposals = self._proposals, []
+        return waiting
+
     def _propose_all(self, now: int) -> None:
         """All at once; only what follows an ordered append of its connection waits to see how that one went (C4)."""
-        waiting, self._proposals = self._proposals, []
+        waiting = self._take_proposals()
         while waiting:
             batch: list[Proposal] = []
             later: list[tuple[Connection, Proposal, bool]] = []

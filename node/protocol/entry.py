@@ -11,6 +11,7 @@ Invariants: a slab is never empty; its indexes are consecutive, its terms never 
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -222,41 +223,53 @@ def _encode_columns(
     bodies: Sequence[bytes], first_index: int, term: int, pos: int, prev_chain: int, magic: int
 ) -> tuple[bytes, bytes, int]:
     count = len(bodies)
-    body_lens = np.array([len(body) for body in bodies], dtype=np.int64)
-    sizes = body_lens + HEAD_BYTES
-    positions = np.empty(count, dtype=np.int64)
-    positions[0] = pos
-    np.cumsum(sizes[:-1], out=positions[1:])
-    positions[1:] += pos
+    lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=count)
+    crcs = np.fromiter(map(crc32, bodies), dtype=np.uint32, count=count)
+    heads, records, chain = seal_columns(lengths, crcs, first_index, term, pos, prev_chain, magic)
+    return interleave(heads, bodies), records, chain
 
+
+def seal_columns(
+    lengths: npt.NDArray[np.int64],
+    body_crcs: npt.NDArray[np.uint32],
+    first_index: int,
+    term: int,
+    pos: int,
+    prev_chain: int,
+    magic: int,
+) -> tuple[npt.NDArray[Any], bytes, int]:
+    """Heads (HEAD_DTYPE) and index records of consecutive entries with these bodies, and the chain after the last."""
+    count = len(lengths)
+    sizes = lengths + HEAD_BYTES
     heads = np.zeros(count, dtype=HEAD_DTYPE)
     heads["magic"] = magic
     heads["size"] = sizes
-    heads["index"] = np.arange(first_index, first_index + count, dtype=np.int64)
+    heads["index"] = np.arange(first_index, first_index + count)
     heads["term"] = term
-    heads["pos"] = positions
-    heads["body_crc"] = np.fromiter(map(crc32, bodies), dtype=np.uint32, count=count)
-    heads["body_len"] = body_lens
+    heads["pos"] = np.cumsum(sizes) + pos - sizes
+    heads["body_crc"] = body_crcs
+    heads["body_len"] = lengths
 
     chain_heads = np.empty(count, dtype=_CHAIN_DTYPE)
     for name in ("magic", "size", "index", "term", "channel", "body_crc"):
         chain_heads[name] = heads[name]
     chain = prev_chain
-    chains: list[int] = []
-    append = chains.append  # this loop is the one part that cannot be a column: each chain needs the one before
-    for (raw,) in _CHAIN_HEADS(chain_heads.tobytes()):
-        chain = crc32(raw, chain)
-        append(chain)
-    heads["chain_crc"] = chains
+    # This loop is the one part that cannot be a column: each chain needs the one before.
+    chains = array("I", [chain := crc32(raw, chain) for (raw,) in _CHAIN_HEADS(chain_heads.tobytes())])
+    heads["chain_crc"] = np.frombuffer(chains, dtype=np.uint32)
 
     records = np.empty(count, dtype=INDEX_DTYPE)
     for name in ("magic", "size", "index", "term", "pos"):
         records[name] = heads[name]
+    return heads, records.tobytes(), chain
 
-    parts: list[bytes] = [b""] * (2 * count)  # one join, one allocation of the slab's size
+
+def interleave(heads: npt.NDArray[Any], bodies: Sequence[bytes]) -> bytes:
+    """Each head before its body: one join, one allocation of the slab's size."""
+    parts: list[bytes] = [b""] * (2 * len(bodies))
     parts[0::2] = [raw for (raw,) in _HEADS(heads.tobytes())]
     parts[1::2] = bodies
-    return b"".join(parts), records.tobytes(), chain
+    return b"".join(parts)
 
 
 def slab_heads(slab: Slab) -> npt.NDArray[Any]:

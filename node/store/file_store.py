@@ -24,18 +24,18 @@ from node.protocol.entry import (
     Magic,
     Slab,
     crc32,
-    encode_slab,
     pack_blank,
     unpack_record,
     verify_slab,
 )
+from node.protocol.packed_bodies import PackedBodies, encode_bodies
 from node.store.checkpoint import Slot
 from node.store.disk_log import find_record, read_raw_slab
 from node.store.faults import cut, next_fault
 from node.store.hard_state import save_hard_state
 from node.store.healing import HealingLog
 from node.store.identity import UNKNOWN_TERM, Base, write_base
-from node.store.layout import check_fits, plan_runs
+from node.store.layout import Sizes, check_fits, plan_runs
 from node.store.log_store import (
     EntryMeta,
     Fault,
@@ -134,14 +134,17 @@ class FileStore(HealingLog):
     def append_as_leader(self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL) -> list[Slab]:
         if not bodies or term < self.end_term:
             raise EntryError(f"{len(bodies)} bodies of term {term} after term {self.end_term}")
-        lengths = list(map(len, bodies))
-        check_fits(lengths, self.data_file_size)
-        sizes = [HEAD_BYTES + length for length in lengths]
+        sizes: Sizes
+        if isinstance(bodies, PackedBodies):
+            sizes = bodies.lengths + HEAD_BYTES
+        else:
+            sizes = [HEAD_BYTES + len(body) for body in bodies]
+        check_fits(sizes, self.data_file_size)
         slabs: list[Slab] = []
         index, chain = self.end_index + 1, self.end_chain
         for run in plan_runs(sizes, self._end_pos, self.data_file_size):
             part = bodies if run.stop - run.first == len(bodies) else bodies[run.first : run.stop]
-            slab = encode_slab(part, index, term, run.pos, chain or 0, magic)
+            slab = encode_bodies(part, index, term, run.pos, chain or 0, magic)
             if chain is None:
                 slab = strip_seals(slab)
             slabs.append(slab)

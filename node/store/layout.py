@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, SLAB_BYTES_MAX, EntryError
+
+Sizes = Sequence[int] | npt.NDArray[np.int64]  # one per entry
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,26 +38,31 @@ def body_bytes_limit(file_bytes: int) -> int:
     return min(BODY_BYTES_MAX, file_bytes - HEAD_BYTES - BLANK_BYTES)
 
 
-def check_fits(body_lengths: Sequence[int], file_bytes: int) -> None:
-    """Refuses, before anything is written, a body that no file can hold. Raises EntryError with the limit in it."""
+def check_fits(sizes_bytes: Sizes, file_bytes: int) -> None:
+    """Refuses, before anything is written, a record that no file can hold. Raises EntryError with the limit in it."""
     limit = body_bytes_limit(file_bytes)
-    longest = max(body_lengths)
+    longest = _longest(sizes_bytes) - HEAD_BYTES
     if longest > limit:
         raise EntryError(f"a body of {longest} bytes does not fit: the limit is {limit} bytes")
 
 
-def plan_runs(sizes_bytes: Sequence[int], pos: int, file_bytes: int) -> list[Run]:
+def _longest(sizes_bytes: Sizes) -> int:
+    return int(sizes_bytes.max()) if isinstance(sizes_bytes, np.ndarray) else max(sizes_bytes)
+
+
+def plan_runs(sizes_bytes: Sizes, pos: int, file_bytes: int) -> list[Run]:
     """Splits a batch into slabs: a new one where a file ends and before 1 MiB is exceeded."""
-    total = sum(sizes_bytes)
+    total = int(sizes_bytes.sum()) if isinstance(sizes_bytes, np.ndarray) else sum(sizes_bytes)
     if total <= SLAB_BYTES_MAX and total + BLANK_BYTES <= file_bytes - pos % file_bytes:
         return [Run(0, len(sizes_bytes), pos)]
     runs: list[Run] = []
-    first, start, at = 0, place(pos, sizes_bytes[0], file_bytes), place(pos, sizes_bytes[0], file_bytes)
-    for number, size in enumerate(sizes_bytes):
-        target = place(at, size, file_bytes)
-        if target != at or (at + size - start > SLAB_BYTES_MAX and number > first):
-            runs.append(Run(first, number, start))
-            first, start, at = number, target, target
-        at += size
-    runs.append(Run(first, len(sizes_bytes), start))
+    ends = np.cumsum(np.asarray(sizes_bytes, dtype=np.int64))
+    first, before, at = 0, 0, pos  # `before`: the bytes of all entries ahead of `first`
+    while first < len(ends):
+        start = place(at, int(ends[first]) - before, file_bytes)
+        room = min(SLAB_BYTES_MAX, file_bytes - start % file_bytes - BLANK_BYTES)
+        stop = max(int(np.searchsorted(ends, before + room, side="right")), first + 1)
+        runs.append(Run(first, stop, start))
+        at = start + int(ends[stop - 1]) - before
+        first, before = stop, int(ends[stop - 1])
     return runs

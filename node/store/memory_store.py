@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import (
+    HEAD_BYTES,
     SLAB_BYTES_MAX,
     Entry,
     EntryError,
@@ -111,12 +112,11 @@ class MemoryStore(LogStore):
             raise EntryError(f"term {term} after term {self.end_term}")
         if self.end_chain is None:
             raise EntryError("the chain at the end of this log is unknown")
-        lengths = [len(body) for body in bodies]
-        check_fits(lengths, self.data_file_size)
+        sizes = [HEAD_BYTES + len(body) for body in bodies]
+        check_fits(sizes, self.data_file_size)
         if self.full:
             raise StoreFull("no space for the append (a test said so)")
         slabs: list[Slab] = []
-        sizes = [length + 48 for length in lengths]
         for run in plan_runs(sizes, self._end_pos, self.data_file_size):
             chain = self.end_chain
             slab = encode_slab(bodies[run.first : run.stop], self.end_index + 1, term, run.pos, chain, magic)

@@ -1,7 +1,7 @@
 """The newest slabs, in memory and bounded: what followers are fed from without touching a disk (SAFETY S9).
 
-Invariants: the slabs are consecutive and end at the log's end; their bytes are at most `bytes_max`, except that the
-newest slab always stays; `piece_of` never re-encodes, it only cuts and joins.
+Invariants: the slabs are consecutive and end at the log's end; what they take in memory is at most `bytes_max`, except
+that the newest slab always stays; `piece_of` never re-encodes, it only cuts and joins.
 """
 
 from __future__ import annotations
@@ -12,8 +12,13 @@ from node.protocol.entry import SLAB_BYTES_MAX, Slab
 from node.store.log_store import EntryMeta
 from node.store.slab_pieces import cut_slab, cut_to_bytes, join_slabs, slab_meta
 
-RING_BYTES = 64 * 1024 * 1024
-_DROP_AT_ONCE = 256  # removing from a list's front costs its length: do it rarely
+RING_BYTES = 48 * 1024 * 1024
+SLAB_OVERHEAD_BYTES = 512  # the objects around a slab's bytes: what counts where every slab is a single entry
+_DROP_SHARE = 16  # removing from a list's front costs its length: do it only for one part in this many
+
+
+def _memory_of(slab: Slab) -> int:
+    return len(slab.data) + len(slab.index_records) + SLAB_OVERHEAD_BYTES
 
 
 class RecentSlabs:
@@ -23,20 +28,28 @@ class RecentSlabs:
         self._bytes_max = bytes_max
         self._slabs: list[Slab] = []
         self._firsts: list[int] = []
-        self._from = 0  # slabs before this place in the lists are gone already
-        self._bytes = 0
+        self._from = 0  # slabs before this place in the lists count as gone already
+        self._bytes = 0  # of those that count
+        self._gone_bytes = 0  # of those before them
+
+    @property
+    def size_bytes(self) -> int:
+        """All the memory that is held on to."""
+        return self._bytes + self._gone_bytes
 
     def add(self, slab: Slab) -> None:
         """The next slab of the log."""
         self._slabs.append(slab)
         self._firsts.append(slab.first_index)
-        self._bytes += len(slab.data)
+        self._bytes += _memory_of(slab)
         while self._bytes > self._bytes_max and self._from < len(self._slabs) - 1:
-            self._bytes -= len(self._slabs[self._from].data)
+            gone = _memory_of(self._slabs[self._from])
+            self._bytes -= gone
+            self._gone_bytes += gone
             self._from += 1
-        if self._from >= _DROP_AT_ONCE:
+        if self._gone_bytes > self._bytes_max // _DROP_SHARE:
             del self._slabs[: self._from], self._firsts[: self._from]
-            self._from = 0
+            self._from = self._gone_bytes = 0
 
     def cut(self, cut_index: int) -> RecentSlabs:
         """Another ring without the entries from `cut_index` on: cuts happen in a thread, and this one is being read."""

@@ -14,6 +14,8 @@ from enum import IntEnum, IntFlag
 from itertools import accumulate, pairwise
 from typing import Final
 
+import numpy as np
+
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import (
     BODY_BYTES_MAX,
@@ -22,10 +24,12 @@ from node.protocol.entry import (
     INDEX_UNIT_BYTES,
     POSITION_MAX,
     TERM_MAX,
+    EntryError,
     Slab,
     crc32,
 )
 from node.protocol.messages import PushKind, PushRequest, PushResponse
+from node.protocol.packed_bodies import PACKED_FROM, PackedBodies
 
 VERSION: Final = 1
 FLAG_CHAIN_KNOWN: Final = 1
@@ -229,11 +233,18 @@ def decode_append(body: bytes) -> AppendRequest:
     start = APPEND_HEAD.size + 4 * count
     if start > len(body):
         raise BodyError(f"{count} lengths do not fit an append of {len(body)} bytes")
+    ordered = bool(flags & AppendFlag.ORDERED)
+    if count >= PACKED_FROM:
+        packed_lengths = np.frombuffer(body, ">u4", count, APPEND_HEAD.size).astype(np.int64)
+        try:
+            return AppendRequest(PackedBodies(body, start, packed_lengths), expected_index, ordered)
+        except EntryError as error:
+            raise BodyError(f"an append that does not add up: {error}") from None
     lengths = struct.unpack_from(f">{count}I", body, APPEND_HEAD.size)
     if start + sum(lengths) != len(body):
         raise BodyError(f"an append of {len(body)} bytes says {start + sum(lengths)}")
     bodies = [body[begin:end] for begin, end in pairwise(accumulate(lengths, initial=start))]
-    return AppendRequest(bodies, expected_index, bool(flags & AppendFlag.ORDERED))
+    return AppendRequest(bodies, expected_index, ordered)
 
 
 def encode_append_answer(answer: AppendAnswer) -> bytes:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from node.client_errors import Denied, LedgerError, NotAppended, OutcomeUnknown, Unreachable
+from node.client_leader import DENIED, find_leader
 from node.client_link import Lost, MemberLink, RemotingError
 from node.client_retry import Retry
 from node.protocol.codes import RequestCode, ResponseCode
@@ -40,7 +41,6 @@ T = TypeVar("T")
 MERGE_ENTRIES_MAX: Final = 4096
 MERGE_BYTES_MAX: Final = 1024 * 1024
 READ_BYTES: Final = 1024 * 1024
-PROBE_WITHIN_S: Final = 1.0
 # Worth another try by itself: the group is between leaders, or full for a moment.
 RETRIED: Final = frozenset(
     {
@@ -48,7 +48,6 @@ RETRIED: Final = frozenset(
         ResponseCode.LEADER_PENDING_FULL,
     }
 )  # fmt: skip
-DENIED: Final = frozenset({ResponseCode.UNKNOWN_GROUP, ResponseCode.UNEXPECTED_MEMBER})
 
 
 @dataclass(slots=True, frozen=True)
@@ -87,6 +86,7 @@ class LedgerClient:
         self._room: deque[asyncio.Future[None]] = deque()
         self._follow = follow_redirects
         self._leader_id: str | None = None
+        self._looking_elsewhere = False
         self._tick: list[tuple[bytes, asyncio.Future[AppendResult]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -233,29 +233,31 @@ class LedgerClient:
             if self._leader_id is None:
                 retry.reason = retry.reason or "no member knows a leader"
                 await retry.pause()
-        return self._links[self._leader_id]
+        link = self._links[self._leader_id]
+        link.on_silence = self._leader_silent
+        return link
 
     async def _probe(self) -> None:
-        """Asks every member who leads; believes who says so itself, the one with the most voices first."""
+        self._leader_id = await find_leader(self._links.values())
 
-        async def ask(link: MemberLink) -> tuple[str, str | None]:
-            try:
-                fields = await link.ask(RequestCode.METADATA, {}, PROBE_WITHIN_S)
-                if fields.code() in DENIED:
-                    return "denied", f"{link.member_id} answers {fields.code().name}"
-                return link.member_id, fields.optional_text("leaderId")
-            except (OSError, TimeoutError, LookupError, BodyError):
-                return link.member_id, None
+    def _leader_silent(self, link: MemberLink) -> None:
+        """Requests wait at a member that says nothing: is there another leader by now?"""
+        if not self._looking_elsewhere:
+            self._looking_elsewhere = True
+            self._spawn(self._look_elsewhere(link))
 
-        answers = await _first_useful([ask(link) for link in self._links.values()])
-        denied = [said for name, said in answers if name == "denied"]
-        if denied:
-            raise Denied(str(denied[0]))
-        voices = Counter(said for _, said in answers if said in self._links)
-        for leader_id, _ in voices.most_common():
-            if (leader_id, leader_id) in answers:
+    async def _look_elsewhere(self, silent: MemberLink) -> None:
+        """What waits at a silent member, while another leads, ends as unknown at once and not at its deadline."""
+        try:
+            others = [link for link in self._links.values() if link is not silent]
+            leader_id = await find_leader(others)
+            if leader_id is not None:
                 self._leader_id = leader_id
-                return
+                silent.give_up(f"it fell silent, and {leader_id} leads now")
+        except LedgerError:
+            return  # the requests themselves will meet it
+        finally:
+            self._looking_elsewhere = False
 
     async def leader(self) -> str:
         """The leader's id, as the members say now. Raises Unreachable."""
@@ -355,22 +357,6 @@ class LedgerClient:
         for link in self._links.values():
             link.close()
         await asyncio.sleep(0)
-
-
-async def _first_useful(asking: Sequence[Coroutine[Any, Any, tuple[str, str | None]]]) -> list[tuple[str, str | None]]:
-    """The answers so far, as soon as one member says that it leads itself; else all of them."""
-    tasks = [asyncio.ensure_future(one) for one in asking]
-    answers: list[tuple[str, str | None]] = []
-    try:
-        for done in asyncio.as_completed(tasks):
-            answer = await done
-            answers.append(answer)
-            if answer[0] == answer[1]:
-                break
-    finally:
-        for task in tasks:
-            task.cancel()
-    return answers
 
 
 def _entries_of(records: bytes, count: int, from_index: int) -> list[Entry]:

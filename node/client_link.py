@@ -1,5 +1,8 @@
 """One client's connection to one member: requests by opaque, answers as futures.
 
+A member that is stopped or cut off leaves its connections open: nothing closes, and nothing comes. While requests wait,
+a link listens, and says when nothing was heard for SILENT_AFTER_LOOKS looks; what to do about it is its owner's affair.
+
 Invariants: a request's future is done exactly once; `Lost.sent` says whether bytes of it may have left, which is what
 separates "not appended" from "unknown".
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
@@ -19,6 +22,8 @@ from node.transport.remoting import Frame
 
 DIAL_WITHIN_S: Final = 2.0
 OPAQUE_MAX: Final = 0x7FFFFFFF
+LOOK_EVERY_S: Final = 0.1
+SILENT_AFTER_LOOKS: Final = 3
 
 
 class Lost(ConnectionError):
@@ -43,6 +48,10 @@ class MemberLink:
         self._pending: dict[int, asyncio.Future[Frame]] = {}
         self._opaque = 0
         self._dialing: asyncio.Lock = asyncio.Lock()
+        # Called again and again while requests wait and nothing comes; None: nobody wants to know.
+        self.on_silence: Callable[[MemberLink], None] | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._heard, self._heard_then, self._silent_looks = 0, 0, 0
 
     @property
     def open(self) -> bool:
@@ -72,6 +81,8 @@ class MemberLink:
             return answer
         self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
         self._pending[opaque] = answer
+        if self._look_timer is None and self.on_silence is not None:
+            self._look_later()
         connection.send_body(code, 0, opaque, pieces)
         return answer
 
@@ -90,7 +101,23 @@ class MemberLink:
         base = {"code": int(ResponseCode.SUCCESS), "group": self._group, "remoteId": self.member_id, "term": -1}
         return load(await self.request(code, [dump(base | fields)], timeout_s))
 
+    def _look_later(self) -> None:
+        self._look_timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        """Ten times a second, while anything waits: did anything come since?"""
+        self._look_timer = None
+        if not self._pending:
+            self._silent_looks = 0
+            return
+        self._silent_looks = 0 if self._heard != self._heard_then else self._silent_looks + 1
+        self._heard_then = self._heard
+        if self._silent_looks >= SILENT_AFTER_LOOKS and self.on_silence is not None:
+            self.on_silence(self)
+        self._look_later()
+
     def _on_frame(self, _connection: Connection, frame: Frame) -> None:
+        self._heard += 1
         if frame.opaque == -1 and frame.is_response and frame.remark:  # the member could not read us at all
             self._fail(frame.remark)
             return
@@ -108,7 +135,18 @@ class MemberLink:
             if not waiting.done():
                 waiting.set_exception(Lost(f"{self.member_id} at {self.address}: {why}", sent=True))
 
+    def give_up(self, why: str) -> None:
+        """Whatever waits here ends as lost; the next request dials again."""
+        connection, self._connection = self._connection, None
+        self._fail(why)
+        if connection is not None:
+            connection.abort()
+
     def close(self) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
+        self.on_silence = None
         if self._connection is not None:
             self._connection.abort()
 

@@ -1,4 +1,7 @@
-"""`bench failover`: SIGKILL the leader, and count the seconds to the next acknowledged append.
+"""`bench failover`: take the leader away, and count the seconds to the next acknowledged append.
+
+Three ways: `kill` (SIGKILL: its connections close, everybody is told), `partition` (SIGSTOP: its connections stay open
+and nobody is told anything), `transfer` (planned: the longest gap between two acknowledgements of one writer).
 
 Nothing acknowledged may be lost or changed: at the end every acknowledged body is read back at its index and compared.
 """
@@ -7,28 +10,37 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import statistics
-import sys
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from app.bench.cluster import BenchCluster
+from app.bench.common import say
 from app.bench.machine import machine
 from node.client import LedgerClient, LedgerError
 
-READ_ENTRIES = 2000
-LOADERS = 32
+READ_ENTRIES: Final = 2000
+LOADERS: Final = 32
+WAYS: Final = ("kill", "partition", "transfer")
+# How long the writer of a planned transfer goes on before and afterwards: what it meets late belongs to the pause.
+AROUND_TRANSFER_S: Final = 0.3
 
 
 @dataclass(slots=True, frozen=True)
 class FailoverOptions:
-    """`load`: appends go on from LOADERS workers while the leader dies."""
+    """`load`: appends go on from LOADERS workers while the leader goes away."""
 
     runs: int = 10
     load: bool = False
     flush: str = "sync"
+    how: str = "kill"
+    members: int = 3
     settle_s: float = 0.5
+    directory: Path | None = None
 
 
 @dataclass(slots=True)
@@ -38,38 +50,86 @@ class Acknowledged:
     bodies: dict[int, bytes] = field(default_factory=dict)
     unknown: int = 0
 
+    async def append(self, client: LedgerClient, body: bytes) -> bool:
+        """Appends once; an error counts as unknown and never as lost."""
+        try:
+            result = await client.append(body)
+        except LedgerError:
+            self.unknown += 1
+            return False
+        self.bodies[result.first_index] = body
+        return True
+
 
 async def load(client: LedgerClient, worker: int, promised: Acknowledged, stop: asyncio.Event) -> None:
-    """Appends distinct bodies until told to stop; a failure is counted as unknown and never assumed lost."""
+    """Appends distinct bodies until told to stop."""
     for number in itertools.count():
         if stop.is_set():
             return
-        body = f"load {worker} {number}".encode()
-        try:
-            result = await client.append(body)
-            promised.bodies[result.first_index] = body
-        except LedgerError:
-            promised.unknown += 1
+        if not await promised.append(client, f"load {worker} {number}".encode()):
             await asyncio.sleep(0.01)
 
 
-async def one_failover(cluster: BenchCluster, client: LedgerClient, promised: Acknowledged, number: int) -> float:
-    """Kills the leader; returns the seconds until an append that began afterwards is acknowledged."""
-    leader = await client.leader()
-    killed_at = time.perf_counter()
-    await cluster.kill(leader)
+async def seconds_to_next(client: LedgerClient, promised: Acknowledged, number: int, since: float) -> float:
+    """Appends until one is acknowledged; returns the seconds since `since` (perf_counter)."""
     for attempt in itertools.count():
-        body = f"after failover {number} {attempt}".encode()
-        try:
-            result = await client.append(body)
-        except LedgerError:
-            promised.unknown += 1
-            continue
-        promised.bodies[result.first_index] = body
-        break
-    seconds = time.perf_counter() - killed_at
+        if await promised.append(client, f"after failover {number} {attempt}".encode()):
+            break
+    return time.perf_counter() - since
+
+
+async def by_kill(cluster: BenchCluster, client: LedgerClient, promised: Acknowledged, number: int) -> float:
+    """SIGKILL; the member is started again afterwards."""
+    leader = await client.leader()
+    began = time.perf_counter()
+    await cluster.kill(leader)
+    seconds = await seconds_to_next(client, promised, number, began)
     await cluster.start(leader)
     return seconds
+
+
+async def by_partition(cluster: BenchCluster, client: LedgerClient, promised: Acknowledged, number: int) -> float:
+    """SIGSTOP: silence, on connections that stay open; the member goes on afterwards."""
+    leader = await client.leader()
+    began = time.perf_counter()
+    cluster.signal(leader, signal.SIGSTOP)
+    try:
+        return await seconds_to_next(client, promised, number, began)
+    finally:
+        cluster.signal(leader, signal.SIGCONT)
+
+
+async def by_transfer(cluster: BenchCluster, client: LedgerClient, promised: Acknowledged, number: int) -> float:
+    """A planned transfer to the best member: the longest gap between acknowledgements of one writer."""
+    stop = asyncio.Event()
+    gaps_s: list[float] = []
+
+    async def write() -> None:
+        last = time.perf_counter()
+        for attempt in itertools.count():
+            if stop.is_set():
+                return
+            if await promised.append(client, f"during transfer {number} {attempt}".encode()):
+                now = time.perf_counter()
+                gaps_s.append(now - last)
+                last = now
+
+    writer = asyncio.create_task(write())
+    try:
+        await asyncio.sleep(AROUND_TRANSFER_S)
+        async with cluster.using() as steering:
+            answer = await steering.transfer()
+        await asyncio.sleep(AROUND_TRANSFER_S)
+    finally:
+        stop.set()
+        await writer
+    if answer.get("code") != 200:
+        raise RuntimeError(f"the transfer was answered {answer.get('code')}: {answer.get('detail')}")
+    return max(gaps_s)
+
+
+Way = Callable[[BenchCluster, LedgerClient, Acknowledged, int], Awaitable[float]]
+DONE_BY: Final[Mapping[str, Way]] = {"kill": by_kill, "partition": by_partition, "transfer": by_transfer}
 
 
 async def count_lost(client: LedgerClient, promised: Acknowledged) -> int:
@@ -92,18 +152,18 @@ async def count_lost(client: LedgerClient, promised: Acknowledged) -> int:
 async def _run(options: FailoverOptions) -> dict[str, Any]:
     promised = Acknowledged()
     runs_s: list[float] = []
-    cluster = BenchCluster(options.flush)
+    cluster = BenchCluster(options.flush, options.members, options.directory)
     on = machine(cluster.directory)
     async with cluster:
-        client, loading = cluster.client(deadline_s=20.0), cluster.client(deadline_s=5.0)
+        client, loading = cluster.client(deadline_s=20.0), cluster.client(deadline_s=20.0)
         stop = asyncio.Event()
         loaders = [asyncio.create_task(load(loading, n, promised, stop)) for n in range(LOADERS if options.load else 0)]
         try:
             for number in range(options.runs):
-                await cluster.wait_for_all(client)  # the member killed before is back and in step
+                await cluster.wait_for_all(client)  # the member that was away is back and in step
                 await asyncio.sleep(options.settle_s)
-                runs_s.append(await one_failover(cluster, client, promised, number))
-                print(f"run {number + 1}/{options.runs}: {runs_s[-1]:.3f} s", file=sys.stderr, flush=True)
+                runs_s.append(await DONE_BY[options.how](cluster, client, promised, number))
+                say(f"run {number + 1}/{options.runs}: {runs_s[-1]:.3f} s")
             stop.set()
             await asyncio.gather(*loaders)
             lost = await count_lost(client, promised)
@@ -119,14 +179,16 @@ async def _run(options: FailoverOptions) -> dict[str, Any]:
         "lost_acknowledged": lost,
         "acknowledged": len(promised.bodies),
         "unknown": promised.unknown,
+        "how": options.how,
         "load": options.load,
         "flush": options.flush,
+        "members": options.members,
         "machine": on,
     }
 
 
 def run(options: FailoverOptions) -> dict[str, Any]:
-    """Starts three engines in a temporary directory, kills leaders, and returns what `--json` prints."""
+    """Starts a group in a temporary directory, takes its leaders away, and returns what `--json` prints."""
     import uvloop
 
     result: dict[str, Any] = uvloop.run(_run(options))

@@ -21,7 +21,8 @@ Examples:
   quorumscope bench append --flush async --against pysyncobj --json
   quorumscope bench append --members 5 --batch 1000 --body-bytes 1024
   quorumscope bench append --via rest
-  quorumscope bench failover --runs 20 --load"""
+  quorumscope bench failover --runs 20 --load
+  quorumscope bench failover --how partition"""
 
 commands = typer.Typer(help=HELP, epilog=EXAMPLES, no_args_is_help=True, rich_markup_mode=None)
 FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
@@ -105,18 +106,31 @@ def append(
 
 @commands.command()
 def failover(
-    runs: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How often the leader is killed.")] = 10,
+    runs: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How often the leader is taken away.")] = 10,
+    how: Annotated[
+        str,
+        typer.Option(
+            metavar="kill|partition|transfer",
+            help="SIGKILL; SIGSTOP, so that nobody is told; or a planned transfer, and the pause of its writer.",
+        ),
+    ] = "kill",
     load: Annotated[bool, typer.Option("--load", help="Appends go on meanwhile.")] = False,
     flush: FlushOption = "sync",
+    members: Annotated[int, typer.Option(metavar="3|5", min=3, max=9, help="Size of the group.")] = 3,
+    data: DataOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Seconds without a leader after SIGKILL, and what was lost.
+    """Seconds without a leader when it is gone, and what was lost.
 
-    Counted from the kill to the next acknowledged append; afterwards every acknowledged entry is read back.
+    Counted to the next acknowledged append; at the end every acknowledged entry is read back and compared.
     """
     from app.bench.failover import FailoverOptions, run
 
-    result = _measured(lambda: run(FailoverOptions(runs=runs, load=load, flush=_flush(flush))))
+    options = FailoverOptions(
+        runs=runs, load=load, flush=_flush(flush), members=members,
+        how=_one_of("--how", how, ("kill", "partition", "transfer")), directory=_directory(data),
+    )  # fmt: skip
+    result = _measured(lambda: run(options))
     _show(result, as_json, failover_text)
     return Exit.FINDING if result["lost_acknowledged"] else Exit.FINE
 

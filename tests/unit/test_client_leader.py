@@ -1,0 +1,144 @@
+"""How a client finds the leader, and leaves one that has fallen silent. Members here are sockets with a script."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+import pytest
+
+from node.client import Denied, LedgerClient, OutcomeUnknown
+from node.client_leader import find_leader
+from node.client_link import MemberLink
+from node.protocol.codes import RequestCode, ResponseCode
+from node.transport.bodies import dump
+from node.transport.connection import Connection
+from node.transport.remoting import Frame
+from node.transport.slab_frames import AppendAnswer, AppendedByte, encode_append_answer
+
+
+@dataclass
+class ScriptedMember:
+    """Names a leader when asked, and appends; `silent` says nothing at all, as a stopped process does."""
+
+    says: str | None
+    silent: bool = False
+    code: int = 200
+    appended: int = 0
+    address: str = ""
+    connections: list[Connection] = field(default_factory=list)
+
+    async def listen(self) -> ScriptedMember:
+        loop = asyncio.get_running_loop()
+        self.server = await loop.create_server(
+            lambda: Connection(self.answer, lambda _: None, self.connections.append), "127.0.0.1", 0
+        )
+        self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        return self
+
+    def answer(self, connection: Connection, frame: Frame) -> None:
+        if self.silent:
+            return
+        if frame.code == RequestCode.METADATA:
+            connection.answer(frame, dump({"code": self.code, "group": "g", "leaderId": self.says, "term": -1}))
+        elif frame.code == RequestCode.FAST_APPEND:
+            self.appended += 1
+            index = self.appended
+            connection.answer(
+                frame, encode_append_answer(AppendAnswer(ResponseCode.SUCCESS, index, index, 1, AppendedByte.YES))
+            )
+
+    async def close(self) -> None:
+        self.server.close()
+        for connection in self.connections:
+            connection.abort()
+        await asyncio.sleep(0)
+
+
+async def ask(members: dict[str, ScriptedMember]) -> str | None:
+    async with AsyncExitStack() as stack:
+        links = []
+        for name, member in members.items():
+            await member.listen()
+            stack.push_async_callback(member.close)
+            links.append(MemberLink(name, member.address, "g"))
+            stack.callback(links[-1].close)
+        return await find_leader(links)
+
+
+def test_a_member_is_believed_about_itself_only() -> None:
+    assert asyncio.run(ask({"a": ScriptedMember("b"), "b": ScriptedMember("b"), "c": ScriptedMember("a")})) == "b"
+    assert asyncio.run(ask({"a": ScriptedMember("b"), "b": ScriptedMember(None), "c": ScriptedMember("b")})) is None
+    assert asyncio.run(ask({"a": ScriptedMember("z"), "b": ScriptedMember(None)})) is None
+
+
+def test_a_silent_member_does_not_hold_up_the_question() -> None:
+    stopped = ScriptedMember("a", silent=True)
+    assert asyncio.run(ask({"a": stopped, "b": ScriptedMember("a"), "c": ScriptedMember(None)})) is None
+    assert asyncio.run(ask({"a": stopped, "b": ScriptedMember("c"), "c": ScriptedMember("c")})) == "c"
+
+
+def test_a_client_of_another_group_is_told_so() -> None:
+    foreign = int(ResponseCode.UNKNOWN_GROUP)
+    with pytest.raises(Denied):
+        asyncio.run(ask({"a": ScriptedMember("a", code=foreign), "b": ScriptedMember("b", code=foreign)}))
+
+
+async def leave_the_silent_one() -> None:
+    old, new = await ScriptedMember("old").listen(), await ScriptedMember("old").listen()
+    client = LedgerClient({"old": old.address, "new": new.address}, group="g", deadline_s=3600.0)
+    try:
+        await client.append(b"before")
+        old.silent = True
+        waiting = asyncio.create_task(client.append(b"sent to the silent one"))
+        await asyncio.sleep(0)
+        new.says = "new"
+        with pytest.raises(OutcomeUnknown, match="fell silent"):
+            await waiting
+        await client.append(b"after")
+        assert (old.appended, new.appended) == (1, 1)
+    finally:
+        await client.close()
+        await old.close()
+        await new.close()
+
+
+def test_what_waits_at_a_silent_leader_is_unknown_once_another_leads_and_not_at_its_deadline() -> None:
+    asyncio.run(asyncio.wait_for(leave_the_silent_one(), 60))
+
+
+async def stay_with_the_slow_one() -> bool:
+    """No other leader: a slow answer is waited for, however long the silence."""
+    slow, other = await ScriptedMember("slow").listen(), await ScriptedMember("slow").listen()
+    client = LedgerClient({"slow": slow.address, "other": other.address}, group="g", deadline_s=3600.0)
+    looks = asyncio.Event()
+    held: list[tuple[Connection, Frame]] = []
+    answer, asked_other = slow.answer, other.answer
+
+    def hold(connection: Connection, frame: Frame) -> None:
+        if frame.code == RequestCode.FAST_APPEND:
+            held.append((connection, frame))
+        else:
+            answer(connection, frame)
+
+    def note(connection: Connection, frame: Frame) -> None:
+        asked_other(connection, frame)
+        if held:
+            looks.set()
+
+    slow.answer, other.answer = hold, note  # type: ignore[method-assign]
+    try:
+        waiting = asyncio.create_task(client.append(b"slow"))
+        await looks.wait()  # the client has asked elsewhere, and was told of nobody else
+        answer(*held[0])
+        await waiting
+        return other.appended == 0
+    finally:
+        await client.close()
+        await slow.close()
+        await other.close()
+
+
+def test_a_slow_leader_is_not_left_while_nobody_else_leads() -> None:
+    assert asyncio.run(asyncio.wait_for(stay_with_the_slow_one(), 60))

@@ -160,13 +160,16 @@ class DryRun:
         opened = self._opened[fd]
         if isinstance(opened.file, _Fresh):
             return OS.seek_data(opened.file.held.fileno(), offset)
-        found = [
-            max(offset, number * _PAGE_BYTES) for number in opened.file.pages if (number + 1) * _PAGE_BYTES > offset
-        ]
+        if offset < opened.file.length and offset // _PAGE_BYTES in opened.file.pages:
+            return offset
+        found: list[int] = []
         with suppress(OSError):
             at = self._below.seek_data(opened.below_fd, offset)
+            if at == offset < opened.file.below:
+                return at
             if at < opened.file.below:
                 found.append(at)
+        found += [number * _PAGE_BYTES for number in opened.file.pages if number * _PAGE_BYTES > offset]
         if not found:
             raise OSError(errno.ENXIO, "No such device or address")
         return min(found)

@@ -21,7 +21,7 @@ from node.store.log_store import EntryMeta, Fault, LogStore, Mended, Scrubbed, S
 from node.store.mending import Mending, NoLinkError, RightLinkError, Stage
 from node.store.platform import Platform
 from node.store.recent_slabs import RecentSlabs
-from node.store.scrub import cursor_behind_fault, scrub_range
+from node.store.scrub import cursor_behind_fault, position_faults, scrub_range
 from node.store.segment_list import SegmentList
 from node.store.sync_ticket import Mark
 from node.store.term_table import TermTable
@@ -94,6 +94,9 @@ class HealingLog(LogStore):
             slab = read_raw_slab(self._data, self._index, first_index, last_index, max_bytes)
             prev_chain = self._chain_before(first_index)
             last_chain = verify_slab(slab, prev_chain, bodies=True)
+            if self.sealed_from == 0:  # no CRC covers it: rot there would go on to the peers
+                for fault in position_faults(slab):
+                    raise StoreCorrupt(fault.detail, [fault])
         except (EntryError, StoreCorrupt) as error:
             sound = self._sound_part(first_index, last_index, max_bytes, cuts, error)
             if sound is None:

@@ -40,7 +40,7 @@ def scrub_range(
             read_bytes += len(item.data)
             found.extend(index_faults(index, item))
             if start.sealed_from == 0:  # with a Java heritage positions in heads may differ (S5)
-                found.extend(_position_faults(item))
+                found.extend(position_faults(item))
             if read_bytes >= max_bytes:
                 is_done = False
                 break
@@ -65,7 +65,7 @@ def index_faults(index: SegmentList, slab: Slab) -> Iterator[Fault]:
             yield Fault(number, number, "index_record_mismatch", detail)
 
 
-def _position_faults(slab: Slab) -> Iterator[Fault]:
+def position_faults(slab: Slab) -> Iterator[Fault]:
     """The one field of a head that no CRC covers: where every entry was laid out here, it says where the record is."""
     said, lies = slab_heads(slab)["pos"], np.frombuffer(slab.index_records, dtype=INDEX_DTYPE)["pos"]
     for number in np.flatnonzero(said != lies):

@@ -73,6 +73,23 @@ class Damage:
         spots = [at for at in (rng.randrange(len(content)) for _ in range(40)) if content[at]] if content else []
         return (path, spots[0]) if spots else None
 
+    def lose_tail(self, store: FileStore, rng: random.Random) -> int:
+        """Some of the last entries read as if they had never been written; the first index lost, 0 for none."""
+        slot = store._checkpoint.last
+        last = -1 if slot is None else min(slot.durable_index, store.end_index)
+        if last <= store.begin_index:
+            return 0
+        first = rng.randrange(max(store.begin_index, last - 8) + 1, last + 1)
+        try:
+            unit, _ = find_record(store._data, store._index, first)
+        except StoreError:
+            return 0
+        self.misdirected = True
+        for segment in store._data:
+            offset = max(0, unit.pos - segment.start)
+            self._platform.forget(segment.path, offset, max(0, segment.end - segment.start - offset))
+        return first
+
     def spot_of(self, store: FileStore, index: int, rng: random.Random) -> tuple[Path, int] | None:
         """A byte of this entry's record."""
         try:

@@ -65,6 +65,13 @@ class SimulatedPlatform:
         for at, mask in enumerate(self._rng.randbytes(length), offset):
             self._file(path).rot(at, mask)
 
+    def forget(self, path: Path, offset: int, length: int) -> None:
+        """Rot at rest: a range of bytes reads as if it had never been written."""
+        file = self._file(path)
+        for held in (file.cached, file.durable):
+            stop = min(len(held), offset + length)
+            held[offset:stop] = bytes(max(0, stop - offset))
+
     def duration_ns(self, what: str, size_bytes: int) -> int:
         """How long a call of this kind takes in simulated time; whoever simulates time may ask."""
         sync_ns = _SYNC_NS if "sync" in what else 0
@@ -163,7 +170,11 @@ class SimulatedPlatform:
             self.faults.fsync_error_next = False
             file.fail_to_sync()
             raise OSError(errno.EIO, "Input/output error", path)
-        file.sync()
+        if self.faults.lose_writes_of and self.faults.lose_writes_of in path and file.dirty:
+            self.faults.lose_writes_of = ""
+            file.fail_to_sync()
+        else:
+            file.sync()
         self._leave(last, "fdatasync", path)
 
     fsync = fdatasync

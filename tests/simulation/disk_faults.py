@@ -21,6 +21,7 @@ class DiskFaults:
     crash_at_op: int | None = None  # the call with this number (see `op_count`) is the process's last
     crash_how: str | None = None  # where in that call: BEFORE, MIDDLE (of a write) or AFTER its effect; None: by chance
     fsync_error_next: bool = False  # one fdatasync or fsync of a file fails
+    lose_writes_of: str = ""  # the next sync of a file with this in its path calls durable what never gets to the disk
     enospc: bool = False  # nothing new can be allocated; what is allocated can be written
     free_bytes: int | None = None  # so many can be allocated still, in whole sectors; None: no bound
     short_write_next: bool = False  # one write takes only a part of its bytes

@@ -60,7 +60,9 @@ class Logs(Observer):
         self._world = world
         self._sync = world.config.flush_sync
         self._quorum = len(world.ids) // 2 + 1
-        self._rots = bool(world.config.rot or world.config.misdirected_write)
+        self._rots = any(
+            getattr(world.config, kind) for kind in ("rot", "misdirected_write", "lost_write", "lost_tail")
+        )
 
     # --- after every step ------------------------------------------------------------------
     def stepped(self, world: World) -> None:

@@ -6,10 +6,11 @@ Here the rest: equal bytes, no damage left where an intact copy existed, and eve
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from node.protocol.entry import HEAD, HEAD_BYTES, Magic
+from node.protocol.entry import BLANK_BYTES, HEAD_BYTES, Magic
 from tests.simulation.invariants_log import Logs
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer, Violation
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
-POSITION_AT = 24  # in a record's head, behind magic, size, index and term
+FIRST = struct.Struct(">ii")  # magic and size, of a record or a blank
 
 
 class Liveness(Observer):
@@ -55,7 +56,6 @@ class Liveness(Observer):
         last = self._mirrors.of[world.ids[0]].entries[-1]
         assert last is not None
         end_pos = last.pos + last.size
-        # What no checksum covers (the position in a record's head, which nobody relies on) may differ for ever.
         sound = [one for one in world.members.values() if not one.damage.rotten]
         for one, other in pairwise(sound):
             if log_bytes(one, end_pos) != log_bytes(other, end_pos):
@@ -66,20 +66,21 @@ def log_bytes(member: Member, end_pos: int) -> dict[str, bytes]:
     """The data files up to the log's end. What a misdirected write left behind it is the next start's to find."""
     folder = member.directory / "data"
     return {
-        name: without_positions(member.platform.read_bytes(folder / name)[: end_pos - int(name)])
+        name: without_what_nobody_reads(member.platform.read_bytes(folder / name)[: end_pos - int(name)])
         for name in member.platform.names(folder)
         if int(name) < end_pos
     }
 
 
-def without_positions(data: bytes) -> bytes:
-    """A record names its own position, and no checksum of the format covers that field: rot in it stays unseen."""
+def without_what_nobody_reads(data: bytes) -> bytes:
+    """Without what no checksum of the format covers and nobody relies on: what lies behind a blank, to a file's end."""
     masked = bytearray(data)
     offset = 0
-    while offset + HEAD_BYTES <= len(masked):
-        magic, size, *_ = HEAD.unpack_from(masked, offset)
-        if magic not in tuple(Magic) or size < HEAD_BYTES:
+    while offset + BLANK_BYTES <= len(masked):
+        magic, size = FIRST.unpack_from(masked, offset)
+        if magic == Magic.BLANK:
+            del masked[offset + BLANK_BYTES :]
+        elif magic not in tuple(Magic) or size < HEAD_BYTES:
             break
-        masked[offset + POSITION_AT : offset + POSITION_AT + 8] = bytes(8)
         offset += size
     return bytes(masked)

@@ -6,8 +6,10 @@ A fence keeps a run inside what SAFETY promises; each is written down with its r
   counts until it holds everything again (E8, S6). Two quorums meet in a member that remembers only while at most
   n - quorum members do not; so no fault takes another member's memory while as many are without it already.
   With flush async this is the promise's own limit: what was acknowledged lies in page caches.
-- Rot anywhere in a member's files, and misdirected writes, count as a loss of memory: a hard state that cannot be read
-  is a member that does not start, and a log's end that cannot be read is one that does not vote (E2, S6).
+- Rot anywhere in a member's files, misdirected and lost writes, and a lost tail count as a loss of memory: a hard state
+  that cannot be read is a member that does not start, and a log whose end is not what its checkpoint says is one that
+  does not vote (E2, S6, E8). Writes are lost in index and checkpoint only, a tail only up to what the checkpoint says:
+  nothing on a disk could tell more lost writes from a log that was never longer.
 - Rot inside entries, below the end, is allowed on every member at once, as long as somebody who remembers holds each of
   them intact: only what is intact on one reachable replica can be recovered (S6). What is damaged so is a loss of
   memory to the first fence, or a wiped disk could have been the last copy.
@@ -51,7 +53,7 @@ class Nemesis:
         for name in (
             "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader", "clock_jump", "pause",
             "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
-            "scrub", "wipe",
+            "lost_write", "lost_tail", "scrub", "wipe",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:
@@ -304,6 +306,27 @@ class Nemesis:
         member.damage.misdirected = True
         member.platform.faults.misdirect_next = True
         return self._fault("misdirected_write", member.id)
+
+    def _lost_write(self) -> bool:
+        """A disk says that it wrote, and did not; it shows when the power has been off."""
+        member = self._any()
+        if not self.may_forget(member):
+            return False
+        member.damage.misdirected = True
+        member.platform.faults.lose_writes_of = self._rng.choice(("/index/", "/checkpoint"))
+        return self._fault("lost_write", member.id)
+
+    def _lost_tail(self) -> bool:
+        """A member crashes, and its disk has lost the last entries that its checkpoint calls durable."""
+        member = self._any()
+        if member.store is None or not self.may_forget(member):
+            return False
+        lost = member.damage.lose_tail(member.store, self._rng)
+        if not lost:
+            return False
+        self._fault("lost_tail", f"{member.id} from entry {lost} on")
+        member.crash()
+        return True
 
     def _scrub(self) -> bool:
         """Not a fault, but what finds one."""

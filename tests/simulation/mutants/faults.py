@@ -75,7 +75,7 @@ FAULTY = (
         "S2, E8",
         "a log that ends below its own checkpoint goes on as if nothing had been lost",
         (TOO_SHORT_UNSEEN,),
-        {**ROT, "rot": 2.0, "misdirected_write": 6.0, "crash": 6.0},
+        {**ROT, "rot": 0.0, "lost_tail": 6.0},
     ),
     Mutant(
         "fork_mended_by_truncation",

@@ -457,6 +457,19 @@ def test_faults_are_remembered_over_a_restart(sound: Path, tmp_path: Path, monke
     peer.close()
 
 
+def test_a_wrong_position_in_a_head_is_not_given_to_a_peer(sound: Path, tmp_path: Path) -> None:
+    """No CRC covers that field, so a peer could not tell."""
+    store = open_store(copy_of(sound, tmp_path / "store"))
+    path, offset, _ = place_of(store.directory, 20)
+    flip(path, offset + 31)
+    assert store.read_slab(15, 1_000_000).last_index == 19
+    with pytest.raises(StoreCorrupt, match="position") as caught:
+        store.read_slab(20, 1000)
+    assert [(one.first_index, one.last_index) for one in caught.value.faults] == [(20, 20)]
+    assert store.read_slab(21, 1).first_index == 21
+    store.close()
+
+
 def test_a_scrub_finds_what_rots_while_the_store_is_open(sound: Path, tmp_path: Path) -> None:
     directory = copy_of(sound, tmp_path / "store")
     store = open_store(directory)

@@ -302,7 +302,7 @@ class LogRepair:
     def next_deadline(self) -> int | None:
         if self._asked_seq is not None:
             return self._deadline
-        if self._mending:
+        if self._mending or self._member.truncating_from is not None:  # what ends either one goes on by itself
             return None
         return min((attempt.retry_at for attempt in self._attempts.values()), default=None)
 

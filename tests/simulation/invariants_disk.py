@@ -246,7 +246,8 @@ class Disks(Observer):
             raise Violation("cut_archived", text)
         self._mirrors.of[member.id].update()
         self._check_slots(member)
-        self._behind_end(member)
+        if not self.is_damaged(member):  # what a misdirected write left there is the next start's to find
+            self._behind_end(member)
 
     def _behind_end(self, member: Member) -> None:
         """Zeros only, in the file of the last record and in those after it."""

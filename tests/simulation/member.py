@@ -177,5 +177,6 @@ class Member:
         self.init = False
         self.platform.faults.crash_at_op = None  # that was for a process
         self.platform.remove_tree(self.directory)
-        self.platform.sync_directory(self.directory.parent)  # another disk: nothing of the old one comes back
+        if self.platform.exists(self.directory.parent):  # another disk: nothing of the old one comes back
+            self.platform.sync_directory(self.directory.parent)
         self.boot()

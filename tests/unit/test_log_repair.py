@@ -406,6 +406,23 @@ def test_what_was_mended_before_a_cut_is_judged_anew() -> None:
     assert solo.replica.repair.repaired_faults == 0
 
 
+def test_a_repair_that_waits_for_a_cut_arms_no_timer_in_the_past() -> None:
+    solo = damaged(1)
+    solo.follow(term=5)
+    solo.compare(2, term=5)
+    solo.push(PushKind.TRUNCATE, term=5, first_index=3, prev_term=5)
+    cut = solo.effects.truncate
+    assert cut is not None
+    for peer in ("n1", "n2"):
+        solo.replica.peer_lost(peer, solo.now)
+    solo.take()
+    solo.tick(1)
+    assert solo.replica.next_deadline() > solo.now
+    solo.store.truncate(3, cut.record)
+    solo.replica.truncated(cut.log_epoch, 3, solo.now)
+    assert solo.replica.next_deadline() > 0
+
+
 def test_a_repair_is_told_of_also_when_the_disk_was_seen_to_be_sound_before() -> None:
     """A thread mends: the store's faults are gone a little before the core hears what became of its order."""
     solo = damaged(4)

@@ -2,7 +2,7 @@
 
 Invariants: `inspect` and `verify` write nothing, also not a lock, and a directory of the Java original is as welcome as
 ours; `verify` ends with 1 when it found a problem. The other two run in a process of their own that takes the store's
-lock, and end with 1 when it refused.
+lock; they end with 1 when something is (still) wrong, or when it refused.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ PROGRESS_EVERY_S: Final = 2.0
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="DATA/dledger-<id>, or DATA itself if it holds one.")]
 SizeOption = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Only where it cannot be told from the files.")
+]
+
+DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Say what it would do, what it would keep and what may be lost; change nothing."),
 ]
 
 commands = typer.Typer(help="Look at a store's files.", no_args_is_help=True, rich_markup_mode=None)
@@ -104,28 +109,75 @@ def verify(
 @commands.command()
 def repair(
     directory: Directory,
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="OTHER_DIR", help="Heal damaged entries from another member's directory."),
+    ] = None,
     set_term: Annotated[
-        int, typer.Option("--set-term", metavar="N", min=0, help="The group's highest term; no vote up to it.")
-    ],
+        int | None, typer.Option("--set-term", metavar="N", min=0, help="The group's highest term; no vote up to it.")
+    ] = None,
+    discard_from: Annotated[
+        int | None, typer.Option("--discard-from", metavar="N", min=0, help="Drop entry N and all behind it; rejoin.")
+    ] = None,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Vote again with what is here; only if no majority of voters is left.")
+    ] = False,
+    term: Annotated[
+        int | None, typer.Option("--term", metavar="N", min=0, help="With --accept-loss: the group's highest term.")
+    ] = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> int:
-    """Give a stopped member whose term file was lost a term."""
-    return _decided(directory, "--set-term", str(set_term))
+    """Say what is wrong with a stopped member's store, or settle it."""
+    chosen = [name for name, is_chosen in (
+        ("--from", bool(sources)), ("--set-term", set_term is not None), ("--discard-from", discard_from is not None),
+        ("--accept-loss", accept_loss),
+    ) if is_chosen]  # fmt: skip
+    if len(chosen) > 1:
+        raise Failure(Exit.USAGE, f"{' and '.join(chosen)}: one at a time")
+    if term is not None and not accept_loss:
+        raise Failure(Exit.USAGE, "--term goes with --accept-loss only")
+    if dry_run and not chosen:
+        raise Failure(Exit.USAGE, "--dry-run of what? Without an option nothing is changed anyway")
+    arguments = [word for source in sources or [] for word in ("--from", str(store_directory(source)))]
+    for name, value in (("--set-term", set_term), ("--discard-from", discard_from), ("--term", term)):
+        arguments += [name, str(value)] if value is not None else []
+    arguments += ["--accept-loss"] if accept_loss else []
+    return _decided(directory, arguments, dry_run=dry_run, as_json=as_json)
 
 
 @commands.command()
-def adopt(directory: Directory) -> int:
-    """Take back a stopped store of ours that a Java node wrote to."""
-    return _decided(directory, "--adopt")
+def adopt(
+    directory: Directory,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="NAME", help="Where quorumscope.json is lost: the group's name.")
+    ] = None,
+    node_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Where quorumscope.json is lost: this member's id.")
+    ] = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Take back a stopped store of ours that a Java node wrote to, or whose quorumscope.json is lost."""
+    arguments = ["--adopt"]
+    for name, value in (("--group", group), ("--id", node_id)):
+        arguments += [name, value] if value is not None else []
+    return _decided(directory, arguments, dry_run=dry_run, as_json=as_json)
 
 
-def _decided(directory: Path, *arguments: str) -> int:
+def _decided(directory: Path, arguments: list[str], *, dry_run: bool, as_json: bool) -> int:
+    """Runs the process that takes the store's lock; its result is printed as it is, a refusal is this command's."""
     command = [sys.executable, "-m", "node.store.repair", str(store_directory(directory)), *arguments]
+    command += ["--dry-run"] * dry_run + ["--json"] * as_json
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        print(done.stdout.strip())
-        return Exit.FINE
-    lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-    raise Failure(Exit.FINDING, lines[-1].removeprefix("repair: "))
+    if not done.stdout:
+        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise Failure(Exit.FINDING, lines[-1].removeprefix("repair: "))
+    if as_json:
+        show_json(json.loads(done.stdout))
+    else:
+        print(done.stdout.rstrip("\n"))
+    return Exit.FINDING if done.returncode else Exit.FINE
 
 
 class Progress:

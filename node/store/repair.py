@@ -1,90 +1,93 @@
-"""What only a person may decide about a store: `python -m node.store.repair DIR --set-term N | --adopt`.
+"""`python -m node.store.repair DIR [one action]`: what only a person may decide about a stopped member's store.
 
-Invariants: the engine must not run (the lock is taken); a term is never set below the log's own; after either repair
-the node grants no vote in the term that it starts with; nothing in the log is changed here.
+Without an action it says what is wrong and which command settles it. Every action runs on a dry run first; with
+`--dry-run` that is all. So one that refuses has changed nothing, and both say the same.
+
+Invariants: the engine must not run (the lock is taken); nothing is asked, so scripts can run it; the result goes to
+stdout as text or JSON, a refusal to stderr in one line.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from node.protocol.codes import VoterState
-from node.store.file_store import FileStore
-from node.store.hard_state import load_hard_state, read_currterm, save_hard_state
-from node.store.identity import IDENTITY, DirectoryLock, Identity, read_identity, write_identity
-from node.store.log_store import HardState, StoreError, StoreRefused
-from node.store.reader import StoreReader
+from node.store.dry_run import DryRun
+from node.store.log_store import StoreError
+from node.store.platform import OS, Platform
+from node.store.repair_actions import accept_loss, discard_from, set_term
+from node.store.repair_adopt import adopt
+from node.store.repair_healing import heal_from
+from node.store.repair_problems import look
+from node.store.repair_report import Report
+
+FINE, FINDING = 0, 1
+Action = Callable[[Path, Platform], Report]
 
 
-def set_term(directory: Path, term: int) -> HardState:
-    """Gives a store whose term file was lost a term, and no vote up to it (SAFETY E2)."""
-    _ours(directory)
-    lock = DirectoryLock(directory)
-    try:
-        reader = StoreReader(directory)
-        java = read_currterm(directory)
-        lowest = max(reader.end_term, java[0] if java is not None else 0)
-        if term < lowest:
-            raise StoreRefused(f"term {term} is below {lowest}, which this store has seen: give the group's highest")
-        state = HardState(term, None, VoterState.VOTER, vote_floor=term)
-        save_hard_state(directory, state)
-        return state
-    finally:
-        lock.release()
+def perform(action: Action, directory: Path, *, dry_run: bool, platform: Platform = OS) -> Report:
+    """Tries it where nothing can happen, then does it. Raises StoreError: a trial that fails changes nothing."""
+    report = action(directory, DryRun(platform))
+    if not dry_run:
+        report = action(directory, platform)
+    report.dry_run = dry_run
+    return report
 
 
-def adopt(directory: Path) -> Identity:
-    """Takes back a directory of ours that a Java node wrote to since: what it wrote counts as its heritage."""
-    known = _ours(directory)
-    hard = load_hard_state(directory, has_entries=False) or HardState()
-    DirectoryLock(directory).release()
-    for name in (IDENTITY, "checkpoint"):
-        (directory / name).unlink(missing_ok=True)
-    store = FileStore.open(
-        directory,
-        group=known.group,
-        node_id=known.node_id,
-        data_file_size=known.data_file_size,
-        index_file_size=known.index_file_size,
-    )
-    term = max(store.hard_state.term, hard.term)
-    store.save_hard_state(
-        replace(store.hard_state, term=term, vote_floor=term, voter_state=hard.voter_state, store_ids=hard.store_ids)
-    )
-    store.close()
-    identity = replace(known, sealed_from=store.sealed_from)
-    write_identity(directory, identity)
-    return identity
+def _action(options: argparse.Namespace) -> Action | None:
+    """The one that was asked for; None: only a look."""
+    if options.sources:
+        return lambda directory, platform: heal_from(directory, options.sources, platform)
+    if options.set_term is not None:
+        return lambda directory, platform: set_term(directory, options.set_term, platform)
+    if options.discard_from is not None:
+        return lambda directory, platform: discard_from(directory, options.discard_from, platform)
+    if options.accept_loss:
+        return lambda directory, platform: accept_loss(directory, options.term, platform)
+    if options.adopt:
+        return lambda directory, platform: adopt(directory, platform, options.group, options.id)
+    return None
 
 
-def _ours(directory: Path) -> Identity:
-    identity = read_identity(directory)
-    if identity is None:
-        raise StoreRefused(f"{directory} has no {IDENTITY}: it is opened as it is, there is nothing to repair")
-    return identity
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m node.store.repair", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--from", dest="sources", type=Path, action="append", default=[], metavar="OTHER_DIR")
+    what.add_argument("--set-term", type=int, metavar="N")
+    what.add_argument("--discard-from", type=int, metavar="N")
+    what.add_argument("--accept-loss", action="store_true")
+    what.add_argument("--adopt", action="store_true")
+    parser.add_argument("--term", type=int, metavar="N", help="with --accept-loss: the group's highest term")
+    parser.add_argument("--group", help="with --adopt, where quorumscope.json is lost")
+    parser.add_argument("--id", help="with --adopt, where quorumscope.json is lost")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0: done; 1: refused, with the reason on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m node.store.repair", description=__doc__)
-    parser.add_argument("directory", type=Path)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--set-term", type=int, metavar="N")
-    what.add_argument("--adopt", action="store_true")
+    """Exit code 0: done, or nothing is wrong; 1: something is (still) wrong, or refused with the reason on stderr."""
+    parser = _parser()
     options = parser.parse_args(arguments)
+    if options.term is not None and not options.accept_loss:
+        parser.error("--term goes with --accept-loss only")
+    if (options.group or options.id) and not options.adopt:
+        parser.error("--group and --id go with --adopt only")
+    action = _action(options)
     try:
-        if options.adopt:
-            print(f"adopted: sealed from entry {adopt(options.directory).sealed_from} on")
+        if action is None:
+            report = look(options.directory, OS)
         else:
-            print(f"term {set_term(options.directory, options.set_term).term}, no vote up to it")
+            report = perform(action, options.directory, dry_run=options.dry_run)
     except StoreError as error:
         print(f"repair: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return FINDING
+    print(json.dumps(report.as_json(), ensure_ascii=False) if options.as_json else report.as_text())
+    return FINDING if report.has_findings else FINE
 
 
 if __name__ == "__main__":

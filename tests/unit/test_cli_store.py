@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -81,4 +82,53 @@ def test_repair_sets_a_term_but_none_that_the_store_has_passed(data: Path, capsy
     assert "term 0 is below" in capsys.readouterr().err
     assert run(["store", "repair", str(data), "--set-term", "7"]) == 0
     assert "term 7" in capsys.readouterr().out
-    assert run(["store", "repair", str(data)]) == 64
+    assert run(["store", "repair", str(data)]) == 0
+    assert "Nothing is wrong" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set-term", "1", "--accept-loss"], "one at a time"),
+        (["--from", ".", "--discard-from", "3"], "one at a time"),
+        (["--from", "."], "is no store"),
+        (["--term", "3"], "--accept-loss only"),
+        (["--dry-run"], "--dry-run of what"),
+        (["--discard-from", "-1"], "greater than or equal to 0"),
+    ],
+)
+def test_a_repair_that_is_not_one_action_is_refused(
+    data: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert run(["store", "repair", str(data), *arguments]) == 64
+    assert said in capsys.readouterr().err
+
+
+def test_a_damaged_store_is_healed_from_another_directory(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = data.parent / "copy"
+    shutil.copytree(data / "dledger-n0", copy)
+    index, _, _ = flip_one_bit(data / "dledger-n0")
+    assert run(["store", "repair", str(data)]) == 1
+    looked = capsys.readouterr().out
+    assert f"! entry {index}: damaged (crc_invalid)" in looked
+    assert f"--discard-from {index} (drops entries {index}..49)" in looked
+    assert run(["store", "repair", str(data), "--from", str(copy), "--dry-run", "--json"]) == 0
+    tried = json.loads(capsys.readouterr().out)
+    assert (tried["dry_run"], tried["problems"], len(tried["archived"])) == (True, [], 1)
+    assert run(["store", "verify", str(data)]) == 1, "a dry run changes nothing"
+    assert run(["store", "repair", str(data), "--from", str(copy)]) == 0
+    assert f"entry {index} (crc_invalid): healed from {copy}" in capsys.readouterr().out
+    assert run(["store", "verify", str(data)]) == 0
+
+
+def test_discarding_and_accepting_the_loss(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["store", "repair", str(data), "--discard-from", "60"]) == 1
+    assert "holds 0..49" in capsys.readouterr().err
+    assert run(["store", "repair", str(data), "--discard-from", "40", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["state"]["end_index"], done["state"]["voter_state"]) == (39, "REJOINING")
+    assert "entries 40..49: COMMITTED" in done["may_be_lost"][0]
+    assert run(["store", "repair", str(data), "--accept-loss", "--term", "5"]) == 0
+    assert "VOTER, term 5, no vote in terms up to 5" in capsys.readouterr().out
+    assert run(["store", "repair", str(data), "--accept-loss"]) == 1
+    assert "VOTER already" in capsys.readouterr().err

@@ -26,7 +26,7 @@ def test_a_lost_term_is_set_by_a_person_and_never_below_the_logs(
     assert "below 7" in capsys.readouterr().err
     assert main([str(tmp_path), "--set-term", "9"]) == 0
     again = open_store(tmp_path)
-    assert again.hard_state == HardState(9, None, VoterState.VOTER, 9)
+    assert again.hard_state == HardState(9, None, VoterState.REJOINING, 9), "whether it may vote was lost as well"
     assert main([str(tmp_path), "--set-term", "10"]) == 1  # it runs
     again.close()
 

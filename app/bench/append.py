@@ -19,7 +19,7 @@ from app.bench.cluster import BenchCluster
 from app.bench.common import Sample, say
 from app.bench.doors import door
 from app.bench.load import Case, measure
-from app.bench.machine import machine
+from app.bench.machine import machine, touch_memory
 from app.bench.usage import cpu_s, rss_anon_mb
 
 OURS: Final = "quorumscope"
@@ -125,6 +125,7 @@ async def _run(options: AppendOptions) -> dict[str, Any]:
             for case in cases:
                 await measure(appender, case, options.body_bytes, WARM_UP_S)
             for number in range(options.rounds):
+                await asyncio.to_thread(touch_memory)
                 for case in cases:
                     round_ = f"round {number + 1}/{options.rounds}"
                     sample = await measure(appender, case, options.body_bytes, options.seconds, cpu)

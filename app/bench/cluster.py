@@ -36,6 +36,8 @@ class BenchCluster:
     controls: dict[str, Process] = field(default_factory=dict)
     control_ports: dict[str, int] = field(default_factory=dict)
     peers: str = ""
+    # How a member reaches the others, where that is not the straight way: its whole `peers` text, by its id.
+    routes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="quorumscope-bench-", dir=self.parent))
@@ -46,6 +48,7 @@ class BenchCluster:
         self.peers = ";".join(f"{node_id}-127.0.0.1:{port}" for node_id, port in zip(ids, ports, strict=False))
         self.control_ports = dict(zip(ids, ports[self.size :], strict=True))
         try:
+            await self.before_start()
             await asyncio.gather(*(self.start(node_id) for node_id in ids))
             if self.with_control:
                 await asyncio.gather(*(self.start_control(node_id) for node_id in ids))
@@ -56,6 +59,9 @@ class BenchCluster:
             await self.__aexit__()
             raise
         return self
+
+    async def before_start(self) -> None:
+        """Addresses are known, nobody runs: a subclass lays its links."""
 
     async def __aexit__(self, *_: object) -> None:
         for process in self.all_processes():
@@ -82,7 +88,8 @@ class BenchCluster:
     async def _run(self, module: str, node_id: str) -> Process:
         data = self.directory / node_id
         data.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", module, "--id", node_id, "--group", GROUP, "--peers", self.peers]
+        command = [sys.executable, "-m", module, "--id", node_id, "--group", GROUP]
+        command += ["--peers", self.routes.get(node_id, self.peers)]
         command += ["--data", str(data), "--flush", self.flush, "--init"]
         command += ["--control", f"127.0.0.1:{self.control_ports[node_id]}"]
         for setting in self.settings:

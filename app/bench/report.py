@@ -46,3 +46,35 @@ def failover_text(result: dict[str, Any]) -> list[str]:
         f"median {result['median_s']:.3f} s, worst {result['max_s']:.3f} s over {runs} failovers",
         f"{lost} acknowledged entries LOST" if lost else "no acknowledged entry was lost: each was read back",
     ]
+
+
+def undisturbed_table(result: dict[str, Any]) -> list[str]:
+    """One line for each company that the load had."""
+    lines = [f"{result['rate_per_s']:,.0f} single appends/s of {result['body_bytes']} bytes, flush {result['flush']}"]
+    lines.append(f"{'with':<10} {'p50 ms':>9} {'p99 ms':>9} {'p99 to nobody':>14}")
+    for row in result["results"]:
+        least, most = row["p99_ratio_spread"]
+        lines.append(
+            f"{row['with']:<10} {row['p50_ms']:>9.3f} {row['p99_ms']:>9.3f} {row['p99_ratio']:>13.2f}x"
+            f"  (rounds: {least:.2f} to {most:.2f})"
+        )
+    lines.append(
+        f"console: polls every member every {result['console_poll_ms']} ms;"
+        f" segments: {result['segment_mb_per_s']:.0f} MB/s were read from the leader"
+    )
+    return lines
+
+
+def slow_follower_table(result: dict[str, Any]) -> list[str]:
+    """Well, slow, and on the way back."""
+    lines = [f"{result['rate_per_s']:,.0f} single appends/s of {result['body_bytes']} bytes, flush {result['flush']}"]
+    lines.append(f"{'one follower':<14} {'p50 ms':>9} {'p99 ms':>9} {'p99 to well':>12}")
+    for row in result["results"]:
+        lines.append(f"{row['phase']:<14} {row['p50_ms']:>9.3f} {row['p99_ms']:>9.3f} {row['p99_ratio']:>11.2f}x")
+    lines.append(
+        f"caught up {result['catch_up_mb']:,.0f} MB at {result['catch_up_mb_per_s']:,.0f} MB/s under that load,"
+        f" at {result['catch_up_alone_mb_per_s']:,.0f} MB/s without one"
+    )
+    if result["elections"]:
+        lines.append(f"{result['elections']} elections happened meanwhile: the machine was too busy to tell much")
+    return lines

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.bench.report import append_table, failover_text, on_machine
+from app.bench.report import append_table, failover_text, on_machine, slow_follower_table, undisturbed_table
 from app.commands.common import Exit, Failure, JsonOption, show_json
 
 HELP: Final = """Measure real engines in a temporary directory, removed afterwards.
@@ -22,13 +22,22 @@ Examples:
   quorumscope bench append --members 5 --batch 1000 --body-bytes 1024
   quorumscope bench append --via rest
   quorumscope bench failover --runs 20 --load
-  quorumscope bench failover --how partition"""
+  quorumscope bench failover --how partition
+  quorumscope bench slow-follower --how throttled
+  quorumscope bench undisturbed"""
 
 commands = typer.Typer(help=HELP, epilog=EXAMPLES, no_args_is_help=True, rich_markup_mode=None)
 FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
 DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Put the logs on this directory's disk (default: /tmp's).")
 ]
+
+BodyOption = Annotated[int, typer.Option(metavar="N", min=1, max=1024 * 1024, help="Size of a body.")]
+RoundsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Rounds; medians are reported.")]
+SecondsOption = Annotated[
+    float, typer.Option(metavar="N", min=0.2, max=86_400, help="How long each case runs in each round.")
+]
+RateOption = Annotated[float, typer.Option(metavar="N", min=1, max=50_000, help="Single appends a second.")]
 
 
 def _flush(flush: str) -> str:
@@ -69,15 +78,15 @@ def _show(result: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]
 @commands.command()
 def append(
     flush: FlushOption = "sync",
-    body_bytes: Annotated[int, typer.Option(metavar="N", min=1, max=1024 * 1024, help="Size of a body.")] = 256,
+    body_bytes: BodyOption = 256,
     in_flight: Annotated[int, typer.Option(metavar="N", min=1, max=8192, help="Single appends at once.")] = 2048,
     batch: Annotated[
         list[int] | None,
         typer.Option(metavar="N", min=2, max=10_000, help="Entries in a batch; repeatable (default 100 and 1000)."),
     ] = None,
     members: Annotated[int, typer.Option(metavar="3|5", min=1, max=9, help="Size of the group.")] = 3,
-    seconds: Annotated[float, typer.Option(metavar="N", min=0.2, help="How long each case runs in each round.")] = 3.0,
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Rounds; medians are reported.")] = 3,
+    seconds: SecondsOption = 3.0,
+    rounds: RoundsOption = 3,
     against: Annotated[
         str | None, typer.Option(metavar="pysyncobj", help="Measure this one too, in turn, in the same run.")
     ] = None,
@@ -133,6 +142,56 @@ def failover(
     result = _measured(lambda: run(options))
     _show(result, as_json, failover_text)
     return Exit.FINDING if result["lost_acknowledged"] else Exit.FINE
+
+
+@commands.command("slow-follower")
+def slow_follower(
+    how: Annotated[str, typer.Option(metavar="stopped|throttled", help="SIGSTOP, or links of 10 MB/s.")] = "stopped",
+    flush: FlushOption = "async",
+    rate: RateOption = 1000.0,
+    body_bytes: BodyOption = 256,
+    backlog_mb: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="What it misses.")] = 256,
+    seconds: SecondsOption = 5.0,
+    rounds: RoundsOption = 3,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """What one bad member costs the others, and its way back.
+
+    An even load of single appends: with all well, with one follower stopped or throttled, and while it catches up.
+    """
+    from app.bench.slow_follower import HOWS, SlowFollowerOptions, run
+
+    options = SlowFollowerOptions(
+        how=_one_of("--how", how, HOWS), flush=_flush(flush), rate=rate, body_bytes=body_bytes, seconds=seconds,
+        rounds=rounds, backlog_mb=backlog_mb, directory=_directory(data),
+    )  # fmt: skip
+    _show(_measured(lambda: run(options)), as_json, slow_follower_table)
+    return Exit.FINE
+
+
+@commands.command()
+def undisturbed(
+    flush: FlushOption = "async",
+    rate: RateOption = 1000.0,
+    body_bytes: BodyOption = 256,
+    seconds: SecondsOption = 5.0,
+    rounds: RoundsOption = 3,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """What a polling console and a reader of data files cost.
+
+    An even load of single appends, with nobody looking, a console, a reader at 50 MB/s, and both; rounds interleave.
+    """
+    from app.bench.undisturbed import UndisturbedOptions, run
+
+    options = UndisturbedOptions(
+        flush=_flush(flush), rate=rate, body_bytes=body_bytes, seconds=seconds, rounds=rounds,
+        directory=_directory(data),
+    )  # fmt: skip
+    _show(_measured(lambda: run(options)), as_json, undisturbed_table)
+    return Exit.FINE
 
 
 def register(app: typer.Typer) -> None:

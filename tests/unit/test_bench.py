@@ -17,8 +17,12 @@ from app.bench.common import Sample, percentile
 from app.bench.failover import Acknowledged, count_lost
 from app.bench.load import Case, measure
 from app.bench.machine import machine
-from app.bench.report import append_table, on_machine
+from app.bench.paced import paced
+from app.bench.report import append_table, on_machine, slow_follower_table, undisturbed_table
+from app.bench.slow_follower import CatchUp, phase
+from app.bench.undisturbed import phase_row
 from app.bench.usage import cpu_s, rss_anon_mb
+from app.cli import run
 from node.client import LedgerClient
 from node.protocol.entry import Entry, Magic
 
@@ -129,3 +133,64 @@ def test_the_table_has_a_line_a_case_and_says_what_the_ratio_varied_between() ->
     assert len(lines) == 5
     assert "2.0 times (rounds: 2.0 to 2.0)" in lines[3]
     assert "engine n0 100" in lines[4]
+
+
+class Stalling(Recorder):
+    """Answers nothing until all that are expected have been sent."""
+
+    def __init__(self, expected: int) -> None:
+        super().__init__()
+        self.expected = expected
+        self.all_sent = asyncio.Event()
+
+    async def append(self, body: bytes) -> None:
+        self.batches.append([body])
+        if len(self.batches) == self.expected:
+            self.all_sent.set()
+        await self.all_sent.wait()
+
+
+def test_an_even_load_does_not_wait_for_a_log_that_stalls() -> None:
+    sample = asyncio.run(asyncio.wait_for(paced(Stalling(30), 1000.0, 16, 0.03), 60))
+    assert sample.entries_per_s > 0
+    assert sample.p99_ms >= sample.p50_ms > 0
+
+
+def test_a_visitor_is_compared_with_the_quiet_of_its_own_round() -> None:
+    quiet = [Sample(1, 1.0, 2.0), Sample(1, 1.0, 20.0)]
+    row_ = phase_row("console", [Sample(1, 1.0, 4.0), Sample(1, 1.0, 20.0)], quiet)
+    assert (row_["p99_ms"], row_["p99_ratio"], row_["p99_ratio_spread"]) == (12.0, 1.5, [1.0, 2.0])
+    result = {
+        "results": [row_], "rate_per_s": 10.0, "body_bytes": 1, "flush": "sync", "console_poll_ms": 200,
+        "segment_mb_per_s": 50.0,
+    }  # fmt: skip
+    assert any("1.50x" in line for line in undisturbed_table(result))
+
+
+def test_a_slow_follower_costs_what_the_p99_grew_by() -> None:
+    well = [Sample(1, 1.0, 2.0)]
+    assert phase("stopped", [Sample(1, 1.0, 3.0)], well)["p99_ratio"] == 1.5
+    assert CatchUp(100.0, 0.5).mb_per_s == 200.0
+    result = {
+        "results": [phase("all well", well, well)], "rate_per_s": 10.0, "body_bytes": 1, "flush": "sync",
+        "catch_up_mb": 256.0, "catch_up_mb_per_s": 200.0, "catch_up_alone_mb_per_s": 300.0, "elections": 1,
+    }  # fmt: skip
+    assert "elections" in slow_follower_table(result)[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["failover", "--how", "magic"], "kill, partition or transfer"),
+        (["slow-follower", "--how", "lazy"], "stopped or throttled"),
+        (["append", "--via", "pigeon"], "client, json or rest"),
+        (["append", "--data", "/no/such/directory"], "no such directory"),
+    ],
+)
+def test_a_wrong_word_is_one_line_that_names_the_right_ones(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", *words]) == 64
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

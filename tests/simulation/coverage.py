@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 FAULTS: Final = (
     "drop", "duplicate", "reorder", "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader",
     "clock_jump", "pause", "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot",
-    "misdirected_write", "lost_write", "lost_tail", "wipe",
+    "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "wipe",
 )  # fmt: skip
 
 # What a store says at open -> the recovery path that it took.
@@ -79,8 +79,8 @@ OTHERS: Final = (
 
 # What needs more runs than the 60 of `make test` to be certain; `make prove` has them.
 RARE: Final = frozenset({
-    "cut.repeated", "fault.ring", "fault.misdirected_write", "fault.lost_write", "fault.lost_tail", "transfer.300",
-    "transfer.418", "open.index_rebuilt",
+    "cut.repeated", "fault.ring", "fault.misdirected_write", "fault.lost_write", "fault.lost_tail",
+    "fault.lost_checkpoint", "transfer.300", "transfer.418", "open.index_rebuilt",
     "open.checkpoint_missing", "open.checkpoint_disagrees", "append.fail.415", "push.415", "alarm.disk_full",
     "alarm.peer_disk_full", "dispatcher.TRUNCATE.reconnected", "push.413", "read.lease", "open.torn_tail",
 })  # fmt: skip

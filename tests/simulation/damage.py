@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from node.store.file_store import FileStore
     from tests.simulation.disk import SimulatedPlatform
 
+# Faults after which a disk does not hold what was written to it.
+DAMAGE = ("rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint")
 ROTTING_FILES = ("checkpoint", "currterm", "hardstate", "quorumscope.json")
 
 
@@ -27,6 +29,9 @@ class Damage:
         self._platform, self._directory = platform, directory
         self._flipped: list[tuple[Path, int, int, int]] = []  # path, offset, the byte before, the entry or -1
         self.misdirected = False
+        self.has_no_checkpoint = False
+        self._checkpoint = directory / "checkpoint"
+        self._checkpoints: list[bytes] = []
 
     def _standing(self) -> list[tuple[Path, int, int, int]]:
         self._flipped = [one for one in self._flipped if self._stands(one)]
@@ -72,6 +77,22 @@ class Damage:
         content = self._platform.read_bytes(path)
         spots = [at for at in (rng.randrange(len(content)) for _ in range(40)) if content[at]] if content else []
         return (path, spots[0]) if spots else None
+
+    def started(self) -> None:
+        """A process opened this disk, and made sure of its checkpoint."""
+        self.has_no_checkpoint = False
+
+    def cutting(self) -> None:
+        """The log is cut next: what its checkpoint says now may come back later."""
+        if self._platform.exists(self._checkpoint):
+            self._checkpoints.append(self._platform.read_bytes(self._checkpoint))
+
+    def lose_checkpoint(self, rng: random.Random) -> str:
+        """Both slots are gone, or what they said before a cut is back; says which."""
+        self.has_no_checkpoint = True
+        earlier = rng.choice(self._checkpoints) if self._checkpoints and rng.random() < 0.7 else b""
+        self._platform.rewrite(self._checkpoint, earlier)
+        return "earlier" if earlier else "gone"
 
     def lose_tail(self, store: FileStore, rng: random.Random) -> int:
         """Some of the last entries read as if they had never been written; the first index lost, 0 for none."""

@@ -72,6 +72,13 @@ class SimulatedPlatform:
             stop = min(len(held), offset + length)
             held[offset:stop] = bytes(max(0, stop - offset))
 
+    def rewrite(self, path: Path, content: bytes) -> None:
+        """A file is what it was at another time; zeros behind `content`, and no file is made."""
+        if self.exists(path):
+            file = self._file(path)
+            for held in (file.cached, file.durable):
+                held[:] = content.ljust(len(held), b"\0")[: len(held)]
+
     def duration_ns(self, what: str, size_bytes: int) -> int:
         """How long a call of this kind takes in simulated time; whoever simulates time may ask."""
         sync_ns = _SYNC_NS if "sync" in what else 0

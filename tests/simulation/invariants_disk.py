@@ -19,6 +19,7 @@ from node.protocol.messages import PushResponse
 from node.store.checkpoint import SLOT_SPACING_BYTES, unpack_slot
 from node.store.hard_state import HARDSTATE, hard_state_to_json
 from node.store.truncation_archive import TruncationArchive
+from tests.simulation.damage import DAMAGE
 from tests.simulation.mirror import Held, Mirrors
 from tests.simulation.observer import Observer, Violation
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 TURN_NS_MAX = 5_000_000  # longer no turn of a member's loop lets its answers wait
-DAMAGE = ("rot", "misdirected_write", "lost_write", "lost_tail")
 SUSPICIOUS = ("does not agree", "missing or broken", "did not match", "is broken", "lost history")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.messages import HeartBeatRequest, Message, PushRequest, PushResponse
 from node.store.log_store import StoreError
+from tests.simulation.damage import DAMAGE
 from tests.simulation.mirror import Held, Mirror, Mirrors
 from tests.simulation.observer import Observer, Violation
 
@@ -60,9 +61,7 @@ class Logs(Observer):
         self._world = world
         self._sync = world.config.flush_sync
         self._quorum = len(world.ids) // 2 + 1
-        self._rots = any(
-            getattr(world.config, kind) for kind in ("rot", "misdirected_write", "lost_write", "lost_tail")
-        )
+        self._rots = any(getattr(world.config, kind) for kind in DAMAGE)
 
     # --- after every step ------------------------------------------------------------------
     def stepped(self, world: World) -> None:

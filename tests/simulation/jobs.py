@@ -121,6 +121,7 @@ class Jobs:
     # --- truncation -----------------------------------------------------------------------------------------------
     def truncate(self, order: TruncateLog) -> None:
         """Archives and cuts; the core appends nothing meanwhile."""
+        self._process.member.damage.cutting()
         self._write(partial(self._store.truncate, order.cut_index, order.record), partial(self._cut, order))
 
     def _cut(self, order: TruncateLog, _: None, error: Exception | None) -> None:

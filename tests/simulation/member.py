@@ -101,6 +101,7 @@ class Member:
         else:
             self.process, self.store, self.replica = process, store, process.replica
             self._crash_loops = 0
+            self.damage.started()
             self.note_voter_state(store.hard_state)
             self.world.tell.booted(self)
             process.start()

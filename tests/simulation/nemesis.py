@@ -53,7 +53,8 @@ class Nemesis:
         for name in (
             "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader", "clock_jump", "pause",
             "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
-            "lost_write", "lost_tail", "scrub", "wipe",
+            "lost_write", "lost_tail", "lost_checkpoint",
+            "scrub", "wipe",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:
@@ -264,6 +265,8 @@ class Nemesis:
         return self._rot_entry(member) if self._rng.random() < 0.6 else self._rot_anywhere(member)
 
     def _rot_anywhere(self, member: Member) -> bool:
+        if not member.up and member.damage.has_no_checkpoint:  # nothing would tell rot from a torn tail
+            return False
         spot = member.damage.any_spot(self._rng) if self.may_forget(member) else None
         if spot is None:
             return False
@@ -315,6 +318,16 @@ class Nemesis:
         member.damage.misdirected = True
         member.platform.faults.lose_writes_of = self._rng.choice(("/index/", "/checkpoint"))
         return self._fault("lost_write", member.id)
+
+    def _lost_checkpoint(self) -> bool:
+        """A member crashes, and its checkpoint is gone, or the one of before a cut is back."""
+        member = self._any()
+        if not member.up or member.damage.anywhere or not self.may_forget(member):
+            return False
+        what = member.damage.lose_checkpoint(self._rng)
+        self._fault("lost_checkpoint", f"{member.id} {what}")
+        member.crash()
+        return True
 
     def _lost_tail(self) -> bool:
         """A member crashes, and its disk has lost the last entries that its checkpoint calls durable."""

@@ -69,6 +69,7 @@ class Swarm:
     misdirected_write: float = 0.0
     lost_write: float = 0.0
     lost_tail: float = 0.0
+    lost_checkpoint: float = 0.0
     scrub: float = 0.0  # passes over a whole log
     wipe: float = 0.0
     # Clients.
@@ -187,8 +188,9 @@ FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     ("enospc", 0.15, _between(0.3, 2.0)),
     ("rot", 0.2, _between(0.3, 2.0)),
     ("misdirected_write", 0.1, _between(0.3, 1.0)),
-    ("lost_write", 0.1, _between(0.3, 2.0)),
+    ("lost_write", 0.15, _between(0.5, 4.0)),
     ("lost_tail", 0.1, _between(0.3, 1.0)),
+    ("lost_checkpoint", 0.15, _between(0.5, 4.0)),
     ("scrub", 0.5, _between(0.5, 8.0)),
     ("wipe", 0.2, _between(0.3, 1.5)),
     ("transfers", 0.4, _between(0.5, 6.0)),

@@ -88,7 +88,7 @@ def test_every_seed_becomes_calm_again(first: int) -> None:
         ("crash_at_io", 5.0, "crash_at_io"), ("power_loss", 5.0, "power_loss"), ("fsync_error", 5.0, "fsync_error"),
         ("enospc", 5.0, "enospc"), ("rot", 5.0, "rot"), ("misdirected_write", 5.0, "misdirected_write"),
         ("lost_write", 5.0, "lost_write"),
-        ("lost_tail", 5.0, "lost_tail"), ("wipe", 5.0, "wipe"),
+        ("lost_tail", 5.0, "lost_tail"), ("lost_checkpoint", 5.0, "lost_checkpoint"), ("wipe", 5.0, "wipe"),
     ],
 )  # fmt: skip
 def test_each_fault_happens_and_the_group_gets_over_it(name: str, value: float, kind: str) -> None:

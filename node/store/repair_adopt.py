@@ -15,7 +15,7 @@ from pathlib import Path
 from node.protocol.codes import FlushMode, VoterState
 from node.store.checkpoint import read_checkpoint
 from node.store.file_store import FileStore
-from node.store.files import sync_directory
+from node.store.files import make_directory, sync_directory
 from node.store.hard_state import HARDSTATE, load_hard_state, read_currterm, save_hard_state
 from node.store.identity import IDENTITY, DirectoryLock, Identity, read_identity, write_identity
 from node.store.log_store import HardState, StoreRefused
@@ -24,6 +24,8 @@ from node.store.reader import StoreReader
 from node.store.repair_report import Report
 from node.store.repair_tools import archives_told, file_chunks, record_of
 from node.store.truncation_archive import TruncationArchive
+
+ADOPTING = "adopting"  # where the identity waits meanwhile
 
 
 def adopt(directory: Path, platform: Platform, group: str | None = None, node_id: str | None = None) -> Report:
@@ -46,7 +48,10 @@ def _known(directory: Path, platform: Platform, group: str | None, node_id: str 
         identity = read_identity(directory, platform)
     except StoreRefused:
         identity = None
-    if identity is not None:
+    interrupted = read_identity(directory / ADOPTING, platform)
+    if identity is not None or interrupted is not None:
+        identity = identity or interrupted
+        assert identity is not None
         for name, said, has in (("group", group, identity.group), ("id", node_id, identity.node_id)):
             if said not in (None, has):
                 raise StoreRefused(f"this store has {name} {has!r}, not {said!r}")
@@ -105,6 +110,8 @@ def _take_over(directory: Path, known: Identity, hard: HardState, platform: Plat
         order = record_of(known.node_id, reader.end_index, reader.end_term, "adopt by hand, a Java node wrote here")
         TruncationArchive(directory, platform=platform).add(order, old)
         save_hard_state(directory, state, platform)
+        make_directory(directory / ADOPTING, platform)
+        write_identity(directory / ADOPTING, known, platform)
         for name in ("checkpoint", IDENTITY):
             platform.unlink(directory / name)
         sync_directory(directory, platform)
@@ -120,6 +127,7 @@ def _take_over(directory: Path, known: Identity, hard: HardState, platform: Plat
         store.save_hard_state(state)
         identity = replace(known, sealed_from=store.sealed_from)
         write_identity(directory, identity, platform)
+        platform.remove_tree(directory / ADOPTING)
         report.done.append(f"The directory is taken back as it is: seals begin at entry {store.sealed_from}.")
         report.done.append(f"The whole log was read. It gives no vote in terms up to {term}.")
         report.may_be_lost.append("Nothing of the log. What the Java node wrote has no checksums: audit the group.")

@@ -17,6 +17,7 @@ from node.store.identity import IDENTITY, LOCK, DirectoryLock, read_identity
 from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
 from node.store.platform import Platform
 from node.store.reader import StoreReader
+from node.store.repair_adopt import ADOPTING
 from node.store.repair_report import Problem, Report, range_in_words
 from node.store.repair_tools import RepairStore
 from node.store.truncation_archive import TruncationArchive
@@ -90,7 +91,9 @@ def _identity_is_fine(report: Report, directory: Path, dry: DryRun) -> bool:
     if identity is not None:
         report.group, report.node_id = identity.group, identity.node_id
         return True
-    if dry.exists(directory / HARDSTATE):
+    if dry.exists(directory / ADOPTING / IDENTITY):
+        report.problems.append(Problem("`store adopt` was interrupted here", "It may be given again.", (adopt,)))
+    elif dry.exists(directory / HARDSTATE):
         way = f"{adopt} --group GROUP --id ID (as they are in the configuration)"
         why = f"{HARDSTATE} says that the store is ours, so the file was lost"
         report.problems.append(Problem(f"{IDENTITY} is missing", why, (way,)))

@@ -1,0 +1,360 @@
+"""`store repair`: what it says is wrong, what each action does, and that a dry run or a refusal changes nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from node.protocol.codes import FlushMode, VoterState
+from node.store.log_store import HardState, StoreError, StoreRefused
+from node.store.platform import OS
+from node.store.reader import StoreReader
+from node.store.repair import Action, main, perform
+from node.store.repair_actions import accept_loss, discard_from, set_term
+from node.store.repair_adopt import adopt
+from node.store.repair_healing import heal_from
+from node.store.repair_problems import look
+from node.store.repair_report import Report
+from tests.unit.store_fixtures import entries_of, fill, kill, open_store, sync
+from tests.unit.store_layout import DATA_BYTES, blank_out, flip
+from tests.unit.test_store_repair_dry_run import everything
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A stopped VOTER of term 5 with the entries 0..59 of terms 1 to 3, entry 49 committed."""
+    path = tmp_path / "dledger-n0"
+    store = open_store(path)
+    fill(store, 3, 20)
+    store.save_hard_state(HardState(5, "n1", VoterState.VOTER, 1, {"n1": "s1"}))
+    store.note_progress(49, 49)
+    store.close()
+    return path
+
+
+def damage(directory: Path, *indexes: int) -> None:
+    """One bit of each entry's body, or of its chain where it has no body."""
+    reader = StoreReader(directory)
+    for index in indexes:
+        entry = reader.entry(index)
+        assert entry is not None
+        path = directory / "data" / f"{entry.pos // DATA_BYTES * DATA_BYTES:020d}"
+        flip(path, entry.pos % DATA_BYTES + (48 if entry.body else 36))
+
+
+def bodies(directory: Path) -> list[bytes]:
+    store = open_store(directory)
+    found = [entry.body for entry in entries_of(store)]
+    store.close()
+    return found
+
+
+def ways(report: Report) -> str:
+    return "\n".join(way for one in report.problems for way in one.ways)
+
+
+# --- a look ------------------------------------------------------------------------------------------------------
+
+
+def test_a_sound_store_has_nothing_to_repair(directory: Path) -> None:
+    before = everything(directory)
+    report = look(directory, OS)
+    assert (report.problems, report.state["end_index"], report.state["term"]) == ([], 59, 5)
+    assert "Nothing is wrong" in report.as_text()
+    assert everything(directory) == before
+
+
+def test_all_that_is_wrong_is_named_with_its_command_and_nothing_is_changed(directory: Path) -> None:
+    damage(directory, 3, 30, 31)
+    (directory / "hardstate").unlink()
+    before = everything(directory)
+    report = look(directory, OS)
+    assert [one.what for one in report.problems] == [
+        "the term file is lost",
+        "entry 3: damaged (crc_invalid)",
+        "entries 30..31: damaged (crc_invalid)",
+    ]
+    assert f"repair {directory} --set-term N" in ways(report) and "at least 5" in ways(report)
+    assert f"repair {directory} --from OTHER_DIR" in ways(report)
+    assert f"repair {directory} --discard-from 30 (drops entries 30..59)" in ways(report)
+    assert everything(directory) == before
+
+
+def test_a_tail_that_would_cost_the_vote_is_told_before_it_does(directory: Path) -> None:
+    """The last data files are gone: the next start finds less than its checkpoint knew, and rejoins."""
+    for path in sorted((directory / "data").iterdir())[1:]:
+        path.unlink()
+    report = look(directory, OS)
+    assert report.problems[-1].what == "this member is REJOINING"
+    assert any("rejoins" in note for note in report.notes)
+    assert f"repair {directory} --accept-loss" in ways(report)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"group": "g", "crc": "00000000"}'])
+def test_a_damaged_identity_is_told_and_written_again(directory: Path, content: bytes) -> None:
+    held = bodies(directory)
+    (directory / "quorumscope.json").write_bytes(content)
+    before = everything(directory)
+    report = look(directory, OS)
+    assert [one.what for one in report.problems] == ["quorumscope.json is damaged"]
+    assert f"store adopt {directory} --group GROUP --id ID" in ways(report)
+    with pytest.raises(StoreRefused, match="--group GROUP --id ID"):
+        adopt(directory, OS)
+    assert everything(directory) == before
+    report = perform(lambda one, platform: adopt(one, platform, "g", "n0"), directory, dry_run=False)
+    assert report.archived[0]["size_bytes"] == len(content) + len(b"quorumscope.json\n\n")
+    assert bodies(directory) == held
+    store = open_store(directory)
+    assert (store.hard_state.voter_state, store.hard_state.store_ids) == (VoterState.VOTER, {"n1": "s1"})
+    store.close()
+    assert look(directory, OS).problems == []
+
+
+def test_a_lost_identity_and_a_lost_checkpoint_make_a_heritage(directory: Path) -> None:
+    held = bodies(directory)
+    (directory / "quorumscope.json").unlink()
+    (directory / "checkpoint").unlink()
+    assert [one.what for one in look(directory, OS).problems] == ["quorumscope.json is missing"]
+    report = perform(lambda one, platform: adopt(one, platform, "g", "n0"), directory, dry_run=False)
+    assert report.state["vote_floor"] == 5
+    assert bodies(directory) == held
+
+
+def test_beside_a_running_engine_it_verifies_and_takes_no_lock(directory: Path) -> None:
+    damage(directory, 4, 5, 20)
+    store = open_store(directory)
+    report = look(directory, OS)
+    assert [one.what for one in report.problems] == ["entries 4..5: damaged", "entry 20: damaged"]
+    assert any("An engine has this store open" in note for note in report.notes)
+    store.close()
+
+
+def test_no_store_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--set-term", "3"], ["--discard-from", "0"], ["--accept-loss"], ["--adopt"]):
+        assert main([str(tmp_path), *arguments]) == 1
+        assert "no store" in (said := capsys.readouterr().err) or "nothing to repair" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- all actions -------------------------------------------------------------------------------------------------
+
+ACTIONS: dict[str, Action] = {
+    "set-term": lambda directory, platform: set_term(directory, 9, platform),
+    "discard-from": lambda directory, platform: discard_from(directory, 30, platform),
+    "accept-loss": lambda directory, platform: accept_loss(directory, None, platform),
+    "adopt": adopt,
+    "from": lambda directory, platform: heal_from(directory, [directory.parent / "copy"], platform),
+}
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_dry_run_says_the_same_and_changes_nothing(directory: Path, name: str) -> None:
+    shutil.copytree(directory, directory.parent / "copy")
+    if name == "accept-loss":
+        store = open_store(directory)
+        store.save_hard_state(HardState(5, None, VoterState.REJOINING))
+        store.close()
+    if name != "adopt":  # a heritage has to be whole: nothing says what belongs there
+        damage(directory, 40)
+    before = everything(directory.parent)
+    tried = perform(ACTIONS[name], directory, dry_run=True)
+    assert everything(directory.parent) == before
+    assert "Nothing was changed" in tried.as_text()
+    done = perform(ACTIONS[name], directory, dry_run=False)
+    assert everything(directory.parent) != before
+    tried.dry_run = False
+    assert tried.as_json() == done.as_json()
+    records = StoreReader(directory).truncations()
+    assert len(records) == 1 and records[0].reason.startswith("repair: ") and records[0].by == "n0"
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_running_engine_keeps_its_store(directory: Path, name: str) -> None:
+    shutil.copytree(directory, directory.parent / "copy")
+    store = open_store(directory)
+    before = everything(directory)
+    with pytest.raises(StoreRefused, match="open in another process"):
+        perform(ACTIONS[name], directory, dry_run=False)
+    assert everything(directory) == before
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (lambda one, platform: set_term(one, 4, platform), "term 4 is below 5"),
+        (lambda one, platform: set_term(one, 1 << 63, platform), "is above"),
+        (lambda one, platform: discard_from(one, 61, platform), "not in this log, which holds 0..59"),
+        (lambda one, platform: discard_from(one, 60, platform), "nothing from entry 60 on"),
+        (lambda one, platform: discard_from(one, 42, platform), "discard from entry 40 on"),
+        (lambda one, platform: accept_loss(one, None, platform), "a VOTER already"),
+        (lambda one, platform: adopt(one, platform, group="h"), "group 'g', not 'h'"),
+        (lambda one, platform: heal_from(one, [one], platform), "is to be repaired"),
+    ],
+)
+def test_what_is_refused_has_changed_nothing(directory: Path, action: Action, said: str) -> None:
+    damage(directory, 40, 41)
+    before = everything(directory)
+    with pytest.raises(StoreError, match=said):
+        perform(action, directory, dry_run=False)
+    assert everything(directory) == before
+
+
+# --- healing -----------------------------------------------------------------------------------------------------
+
+
+def copies(directory: Path, count: int) -> list[Path]:
+    made = [directory.parent / f"copy{number}" for number in range(count)]
+    for copy in made:
+        shutil.copytree(directory, copy)
+    return made
+
+
+def test_several_damaged_directories_make_one_whole_store(directory: Path) -> None:
+    held = bodies(directory)
+    first, second = copies(directory, 2)
+    damage(directory, 0, 20, 21, 22, 23, 59)
+    damage(first, 21, 30)
+    damage(second, 23, 0)
+    names = f"{first}, {second}"
+    report = perform(lambda one, platform: heal_from(one, [first, second], platform), directory, dry_run=False)
+    assert report.problems == []
+    assert report.done == [
+        f"entry 0 (crc_invalid): healed from {first}.",
+        f"entries 20..23 (crc_invalid): healed from {names}.",
+        f"entry 59 (crc_invalid): healed from {first}.",
+    ]
+    assert [(one["from_index"], one["to_index"]) for one in report.archived] == [(0, 0), (20, 23), (59, 59)]
+    assert bodies(directory) == held
+    assert StoreReader(directory).verify().problems == []
+
+
+def test_what_no_directory_has_whole_is_left_and_said(directory: Path) -> None:
+    (copy,) = copies(directory, 1)
+    damage(directory, 10, 30)
+    damage(copy, 30)
+    report = perform(lambda one, platform: heal_from(one, [copy], platform), directory, dry_run=False)
+    assert report.done[1] == "entry 30: not healed. No directory has entry 30 whole."
+    assert [one.what for one in report.problems] == ["entry 30: damaged (crc_invalid)"]
+    assert len(report.archived) == 1
+
+
+def test_another_history_heals_nothing(directory: Path) -> None:
+    other = open_store(directory.parent / "other", node_id="n1")
+    fill(other, 3, 20, seed=2)
+    other.close()
+    damage(directory, 30)
+    report = perform(
+        lambda one, platform: heal_from(one, [directory.parent / "other"], platform), directory, dry_run=False
+    )
+    assert "not healed" in report.done[0] and len(report.problems) == 1
+    assert report.archived == []
+    foreign = open_store(directory.parent / "foreign", group="h")
+    foreign.close()
+    with pytest.raises(StoreRefused, match="belongs to group 'h'"):
+        heal_from(directory, [directory.parent / "foreign"], OS)
+
+
+# --- giving up entries, and a vote again ---------------------------------------------------------------------------
+
+
+def test_discarding_costs_the_vote_and_keeps_the_bytes(directory: Path) -> None:
+    held = bodies(directory)
+    damage(directory, 12, 30, 45)
+    report = perform(lambda one, platform: discard_from(one, 30, platform), directory, dry_run=False)
+    assert [one.what for one in report.problems] == ["entry 12: damaged (crc_invalid)"]
+    assert report.may_be_lost[0].startswith("entries 30..49: COMMITTED")
+    assert report.may_be_lost[1].startswith("entries 50..59: may have been")
+    (kept,) = report.archived
+    assert (kept["from_index"], kept["to_index"], kept["reason"]) == (30, 59, "repair: discard-from 30 by hand")
+    store = open_store(directory)
+    assert store.end_index == 29
+    assert store.hard_state == HardState(5, None, VoterState.REJOINING, 5, {"n1": "s1"})
+    store.close()
+    archived = (directory / "truncated" / "0000000001" / "data").read_bytes()
+    assert all(body in archived for body in held[46:60])
+    record = StoreReader(directory).truncations()[0]
+    assert (record.by, record.committed_index, record.leader_id) == ("n0", 49, None)
+
+
+def test_discarding_everything_leaves_an_empty_store_that_knows_it(directory: Path) -> None:
+    damage(directory, 0)
+    perform(lambda one, platform: discard_from(one, 0, platform), directory, dry_run=False)
+    store = open_store(directory)
+    assert (store.end_index, store.hard_state.voter_state, store.hard_state.vote_floor) == (-1, VoterState.REJOINING, 5)
+    store.close()
+    with pytest.raises(StoreRefused, match="say the highest term"):
+        perform(lambda one, platform: accept_loss(one, None, platform), directory, dry_run=False)
+    perform(lambda one, platform: accept_loss(one, 8, platform), directory, dry_run=False)
+    store = open_store(directory)
+    assert (store.hard_state.voter_state, store.hard_state.term, store.hard_state.vote_floor) == (
+        VoterState.VOTER,
+        8,
+        8,
+    )
+    store.close()
+
+
+def test_a_loss_that_was_accepted_stays_accepted(directory: Path) -> None:
+    """The log ends below its checkpoint: every start would make it REJOINING again."""
+    for path in sorted((directory / "data").iterdir())[1:]:
+        path.unlink()
+    report = perform(lambda one, platform: accept_loss(one, None, platform), directory, dry_run=False)
+    end = report.state["end_index"]
+    assert 0 < end < 49 and f"This member ends at entry {end} of term 2." in report.done[0]
+    for _ in range(2):
+        store = open_store(directory)
+        assert (store.end_index, store.hard_state.voter_state) == (end, VoterState.VOTER)
+        store.close()
+
+
+def stopped_by_a_power_cut(directory: Path) -> None:
+    store = open_store(directory, flush=FlushMode.ASYNC, boot_id="the boot before")
+    fill(store, 1, 3)
+    sync(store)
+    kill(store)
+
+
+def test_healing_does_not_hide_a_power_cut_from_a_member_with_async_flush(directory: Path) -> None:
+    """Only the configuration knows the flush mode: what it is judged by is still there after the repair."""
+    stopped_by_a_power_cut(directory)
+    (copy,) = copies(directory, 1)
+    damage(directory, 7)
+    perform(lambda one, platform: heal_from(one, [copy], platform), directory, dry_run=False)
+    store = open_store(directory, flush=FlushMode.ASYNC, boot_id=None)
+    assert store.hard_state.voter_state is VoterState.REJOINING
+    store.close()
+    report = perform(lambda one, platform: accept_loss(one, None, platform), directory, dry_run=False)
+    assert report.problems == []
+    store = open_store(directory, flush=FlushMode.ASYNC, boot_id=None)
+    assert store.hard_state.voter_state is VoterState.VOTER
+    store.close()
+
+
+def test_a_forming_store_may_accept_that_its_group_lost_all(tmp_path: Path) -> None:
+    open_store(tmp_path).close()
+    perform(lambda one, platform: accept_loss(one, 0, platform), tmp_path, dry_run=False)
+    store = open_store(tmp_path)
+    assert store.hard_state.voter_state is VoterState.VOTER
+    store.close()
+
+
+def test_a_java_node_on_a_rejoining_members_directory_does_not_make_it_a_voter(directory: Path) -> None:
+    store = open_store(directory)
+    store.save_hard_state(HardState(5, None, VoterState.REJOINING))
+    store.close()
+    with pytest.raises(StoreRefused, match="was REJOINING"):
+        adopt(directory, OS)
+
+
+def test_a_missing_data_file_is_healed_too(directory: Path) -> None:
+    held = bodies(directory)
+    (copy,) = copies(directory, 1)
+    second = sorted((directory / "data").iterdir())[1]
+    second.unlink()
+    blank_out(directory / "index" / f"{0:020d}", 32 * 5, 32 * 7)
+    report = perform(lambda one, platform: heal_from(one, [copy], platform), directory, dry_run=False)
+    assert report.problems == []
+    assert bodies(directory) == held

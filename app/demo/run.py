@@ -39,6 +39,7 @@ WATCH_EVERY_S: Final = 1.0
 STORE_SETTINGS: Final = (
     "store.mapped_file_size_for_entry_data_bytes=67108864",
     "store.mapped_file_size_for_entry_index_bytes=8388608",
+    "store.scrub_bytes_per_s=0",  # a flipped bit waits for whoever looks for it
 )
 
 

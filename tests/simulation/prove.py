@@ -27,6 +27,10 @@ from tests.simulation.observer import Violation
 
 SEEDS_PER_MUTANT = 200
 STEPS = 2_000
+# Longer than the runs in the tests; five members, and the ways without privileges.
+PROCESS_RUNS = (
+    "--seconds 120 --seed 1", "--seconds 60 --seed 2 --members 5", "--seconds 60 --seed 3 --mode proxy --disk quota",
+)  # fmt: skip
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -170,6 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sound &= _run("-m", "tests.simulation", "--seeds", seeds, "--steps", steps, "--jobs", jobs)
     if not options.only and not options.no_processes:
         sound &= _run("-m", "pytest", "-q", "-n0", "tests/process")
+        for words in PROCESS_RUNS:
+            sound &= _run("-m", "tests.process.chaos", *words.split())
     took_s = time.monotonic() - began
     print(f"{'proved' if sound else 'NOT proved'} in {took_s:.0f} s")
     if options.json:

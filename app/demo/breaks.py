@@ -97,9 +97,9 @@ class Breaker:
         return Broken(
             "flip", node,
             f"one bit of entry {index} is flipped in {node}'s data file (byte {at} of {file})",
-            "nothing notices yet: the group goes on, the disk lies (a demo's members do not scrub by themselves). Run an"
-            f" audit, in the console or with `quorumscope audit {others}`: it names {node} and index {index}. Then"
-            f" `curl -X POST {member.control_url}/api/v1/scrub` lets {node} read its log and fetch the entry from a peer",
+            "nothing notices yet: the group goes on, the disk lies (a demo's members do not scrub by themselves)."
+            f" Run an audit, in the console or with `quorumscope audit {others}`: it names {node} and index {index}."
+            f" Then `curl -X POST {member.control_url}/api/v1/scrub`: {node} reads its log and fetches it from a peer",
             index=index, file=str(file),
         )  # fmt: skip
 

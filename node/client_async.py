@@ -38,7 +38,8 @@ from node.transport.slab_frames import (
 __all__ = ["AppendResult", "LedgerClient", "ReadMode"]
 
 T = TypeVar("T")
-MERGE_ENTRIES_MAX: Final = 4096
+# A frame leaves as soon as it is this full: the leader works on it while the rest of the turn still gathers.
+MERGE_ENTRIES_MAX: Final = 1024
 MERGE_BYTES_MAX: Final = 1024 * 1024
 READ_BYTES: Final = 1024 * 1024
 # Worth another try by itself: the group is between leaders, or full for a moment.
@@ -99,10 +100,12 @@ class LedgerClient:
             await self._wait_for_room()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[AppendResult] = loop.create_future()
-        if not self._tick:
-            loop.call_soon(self._flush)
         self._tick.append((bytes(body), answer))
         self._in_flight += 1
+        if len(self._tick) == 1:
+            loop.call_soon(self._flush)
+        elif len(self._tick) >= MERGE_ENTRIES_MAX:
+            self._flush()
         return await answer
 
     async def append_many(self, bodies: Sequence[bytes], *, expected_index: int | None = None) -> AppendResult:

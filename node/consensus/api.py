@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from node.protocol.codes import FlushMode, ResponseCode
 
@@ -106,8 +106,7 @@ class Appended(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(slots=True, frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a proposal ended. Indexes and term are -1 where nothing was appended."""
 
     code: ResponseCode

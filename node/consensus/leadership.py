@@ -168,7 +168,8 @@ class Leadership:
         for dispatcher in self.dispatchers.values():
             dispatcher.push_new(slabs, self._prev_term, now)
         self._member.effects.sync_wanted = True
-        self.advance_commit(now)
+        if not self.dispatchers:  # with peers, what is new here is nobody else's yet: no quorum can hold it
+            self.advance_commit(now)
 
     # --- commit -------------------------------------------------------------------------------------------------
     def watermarks(self) -> dict[str, int]:
@@ -213,8 +214,9 @@ class Leadership:
         if answer.code in (ResponseCode.UNKNOWN_MEMBER, ResponseCode.UNEXPECTED_MEMBER):
             member.alarm("peer_refuses", f"{sender} answers {answer.code.name}", now, peer_id=sender)
             return
-        if self.dispatchers[sender].answered(answer, now):
-            self.advance_commit(now)
+        dispatcher = self.dispatchers[sender]
+        if dispatcher.answered(answer, now) and dispatcher.watermark_index > member.committed_index:
+            self.advance_commit(now)  # one who only catches up with what is committed moves nothing
         self._heard(sender, answer.seq, now)
 
     def handle_beat_answer(self, sender: str, answer: HeartBeatResponse, now: int) -> None:

@@ -34,7 +34,7 @@ from node.engine.quota import Quota
 from node.engine.scrubber import Scrubber
 from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import Slab
-from node.protocol.messages import Message
+from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
 from node.protocol.packed_bodies import size_of
 from node.protocol.peers import split_address
 from node.store.log_store import Fault, LogStore, Mended, StoreCorrupt
@@ -44,6 +44,7 @@ from node.transport.tls import client_context, server_context
 
 CONNECTIONS_MAX: Final = 1024
 DISK_FULL_RETRY_S: Final = 2.0
+LOOK_AGAIN_NS: Final = 5_000_000
 TURN_BYTES: Final = 192 * 1024  # of bodies
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
@@ -83,6 +84,9 @@ class Engine:
         self._proposals: list[tuple[Connection, Proposal, bool]] = []
         self._done: list[Callable[[], None]] = []
         self._turn_scheduled = False
+        self._turn_wanted = False
+        self._deadline_moved = True
+        self._look_again_at = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._seq = 0
@@ -95,7 +99,10 @@ class Engine:
         """Serves until `stop` or an error. Raises OSError when the port cannot be had."""
         host, port = split_address(self.settings.self_address)
         server = await self._loop.create_server(
-            lambda: Connection(self._on_frame, self._on_closed, self._on_open), host, port, ssl=self._server_tls
+            lambda: Connection(self._on_frame, self._on_closed, self._on_open, self.read_done),
+            host,
+            port,
+            ssl=self._server_tls,
         )
         on_ready(server.sockets[0].getsockname()[1])
         self.links.start()
@@ -141,6 +148,11 @@ class Engine:
 
     # --- one turn -----------------------------------------------------------------------------------------------
     def _schedule(self) -> None:
+        """A turn soon, and a look at the core's deadlines in it."""
+        self._deadline_moved = True
+        self._schedule_plain()
+
+    def _schedule_plain(self) -> None:
         if not self._turn_scheduled:
             self._turn_scheduled = True
             self._loop.call_soon(self._turn)
@@ -159,12 +171,19 @@ class Engine:
         self._turn_scheduled = False
         self._guarded(self._one_turn)
 
+    def read_done(self) -> None:
+        """All frames of one read were taken in. Only appends wait for the loop: they are merged with other clients'."""
+        if self._turn_wanted and not self._proposals:
+            self._guarded(self._one_turn)
+
     def _one_turn(self) -> None:
         now = now_ns()
+        self._turn_wanted = False
         if self._proposals:
             self._propose_all(now)
         self._carry_out()
-        self._arm(now)
+        if self._deadline_moved or now >= self._look_again_at:
+            self._arm(now)
 
     def _take_proposals(self) -> list[tuple[Connection, Proposal, bool]]:
         """One turn's worth, in the order of arrival: the followers get it while the next one is encoded."""
@@ -173,7 +192,7 @@ class Engine:
             taken += size_of(proposal.bodies)
             if taken >= TURN_BYTES and number < len(self._proposals):
                 part, self._proposals = self._proposals[:number], self._proposals[number:]
-                self._schedule()
+                self._schedule_plain()
                 return part
         waiting, self._proposals = self._proposals, []
         return waiting
@@ -229,7 +248,13 @@ class Engine:
             self._space_timer = self._loop.call_later(DISK_FULL_RETRY_S, self._try_space)
 
     def _arm(self, now: int) -> None:
-        """One timer; an earlier one than needed is left alone, a tick too many does no harm."""
+        """One timer; an earlier one than needed is left alone, a tick too many does no harm.
+
+        Appends and their answers set nothing off that is due before the next heartbeat, which looks again: so they
+        look only now and then (a look costs as much as a tenth of an append).
+        """
+        self._deadline_moved = False
+        self._look_again_at = now + LOOK_AGAIN_NS
         at = self.replica.next_deadline()
         if self._timer is not None:
             if self._timer_at <= at:
@@ -240,13 +265,19 @@ class Engine:
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._deadline_moved = True
         self._guarded(lambda: self.replica.tick(now_ns()))
         self._guarded(self._one_turn)
 
     # --- from the core's point of view: what arrives --------------------------------------------------------------
     def receive(self, sender: str, message: Message) -> None:
         self._guarded(lambda: self.replica.receive(sender, message, now_ns()))
-        self._schedule()
+        if (isinstance(message, PushResponse) and message.code is ResponseCode.SUCCESS) or (
+            isinstance(message, PushRequest) and message.kind in (PushKind.APPEND, PushKind.COMMIT)
+        ):
+            self._turn_wanted = True  # `read_done` follows
+        else:
+            self._schedule()
 
     def peer_connected(self, peer_id: str) -> None:
         self._guarded(lambda: self.replica.peer_connected(peer_id, now_ns()))
@@ -311,7 +342,7 @@ class Engine:
 
         proposal.on_done = queue
         self._proposals.append((origin, proposal, ordered))
-        self._schedule()
+        self._schedule_plain()
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
         self._guarded(lambda: self.replica.read_index(self._later(done), now_ns()))

@@ -47,6 +47,7 @@ class Driver(Protocol):
     replica: Replica
 
     def receive(self, sender: str, message: Message) -> None: ...
+    def read_done(self) -> None: ...
     def peer_connected(self, peer_id: str) -> None: ...
     def peer_lost(self, peer_id: str) -> None: ...
     def next_seq(self) -> int: ...
@@ -103,7 +104,10 @@ class PeerLinks:
         """One connection from its dial to its end; whether it was ever accepted."""
         loop = asyncio.get_running_loop()
         link.hello, link.closed, link.pending = loop.create_future(), asyncio.Event(), {}
-        connection = Connection(lambda _, frame: self._answered(link, frame), lambda one: self._lost(link, one))
+        connection = Connection(
+            lambda _, frame: self._answered(link, frame), lambda one: self._lost(link, one),
+            after_read=self._driver.read_done,
+        )  # fmt: skip
         host, port = split_address(self._peers[link.peer_id])
         accepted = False
         try:

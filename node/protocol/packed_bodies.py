@@ -56,6 +56,12 @@ class PackedBodies(Sequence[bytes]):
         first = int(self.lengths[0])
         return first > 0 and bool((self.lengths == first).all())
 
+    def __eq__(self, other: object) -> bool:
+        """Equal to any sequence of the same bodies."""
+        return isinstance(other, Sequence) and self.to_list() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __len__(self) -> int:
         return len(self.lengths)
 

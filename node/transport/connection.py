@@ -23,6 +23,7 @@ from node.transport.remoting import (
     response_to,
 )
 
+JOINED_BYTES_MAX: Final = 16 * 1024
 WRITE_BUFFER_HIGH_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -34,8 +35,11 @@ class Connection(asyncio.BufferedProtocol):
         on_frame: Callable[[Connection, Frame], None],
         on_closed: Callable[[Connection], None],
         on_open: Callable[[Connection], None] | None = None,
+        after_read: Callable[[], None] | None = None,
     ) -> None:
+        """`after_read` runs once all frames of one read were handed to `on_frame`."""
         self._on_frame, self._on_closed, self._on_open = on_frame, on_closed, on_open
+        self._after_read = after_read
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._stops: set[str] = set()  # why reading is stopped; empty: it is not
@@ -65,9 +69,11 @@ class Connection(asyncio.BufferedProtocol):
         told = self._decoder.broken is not None
         for frame in self._decoder.filled(nbytes):
             if self.closed:
-                return
+                break
             self._on_frame(self, frame)
-        if self._decoder.broken is not None and not told:
+        if self._after_read is not None:
+            self._after_read()
+        if self._decoder.broken is not None and not told and not self.closed:
             self.send_frame(Frame(RemotingCode.SYSTEM_ERROR, -1, b"", FLAG_RESPONSE, str(self._decoder.broken)))
             self.close()
 
@@ -106,8 +112,13 @@ class Connection(asyncio.BufferedProtocol):
         self.send([encode_frame(frame)])
 
     def send_body(self, code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> None:
-        """A frame without remark: the hot path."""
-        self.send([encode_plain_head(code, flag, opaque, sum(map(len, pieces))), *pieces])
+        """A frame without remark: the hot path. A short one leaves as one buffer, a long one is not copied."""
+        size_bytes = sum(map(len, pieces))
+        head = encode_plain_head(code, flag, opaque, size_bytes)
+        if size_bytes > JOINED_BYTES_MAX:
+            self.send([head, *pieces])
+        elif self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join([head, *pieces]))
 
     def answer(self, request: Frame, body: bytes) -> None:
         """Sends the answer to a request, unless it wants none."""

@@ -128,3 +128,27 @@ def test_random_binary_headers_end_in_a_frame_or_an_error(header: bytes) -> None
     raw = struct.pack(">iI", 4 + len(header), 1 << 24 | len(header)) + header
     with contextlib.suppress(FrameError):
         assert decode_frame(raw).body == b""
+
+
+HEADER = '{"code":52003,"flag":1,"language":"PYTHON","opaque":77,"serializeTypeCurrentRPC":"JSON","version":0}'
+
+
+def framed(header: str) -> bytes:
+    raw = header.encode()
+    return (4 + len(raw) + 4).to_bytes(4, "big") + len(raw).to_bytes(4, "big") + raw + b"body"
+
+
+@pytest.mark.parametrize("code", ["0", "7", "52003", "2147483647"])
+@pytest.mark.parametrize("opaque", ["-1", "0", "12", "2147483647"])
+def test_a_plain_header_means_what_json_says(code: str, opaque: str) -> None:
+    header = HEADER.replace("52003", code).replace("77", opaque)
+    frame = decode_frame(framed(header))
+    assert frame == decode_frame(framed(header.replace(",", ", ")))
+    assert (frame.code, frame.opaque, frame.flag, frame.body) == (int(code), int(opaque), 1, b"body")
+
+
+@pytest.mark.parametrize("number", ["007", "2147483648", "9999999999", "-2147483649", "1.5", "", "x"])
+def test_a_header_with_a_number_that_is_none_is_refused_either_way(number: str) -> None:
+    for header in (HEADER, HEADER.replace(",", ", ")):
+        with pytest.raises(FrameError):
+            decode_frame(framed(header.replace("77", number)))

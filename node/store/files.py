@@ -54,6 +54,14 @@ def zero(fd: int, offset: int, length: int, attempt: str, platform: Platform = O
         raise StoreIOError(f"{attempt}: zeroing {length} bytes failed: {error.strerror or error}") from error
 
 
+def is_zeros(data: bytes) -> bool:
+    """Whether there is no other byte in it: compared in whole blocks, many times faster than counting."""
+    step = len(_ZEROS)
+    if len(data) <= step:
+        return data == _ZEROS[: len(data)] if len(data) < step else data == _ZEROS
+    return all(is_zeros(data[at : at + step]) for at in range(0, len(data), step))
+
+
 def sync_fd(fd: int, attempt: str, platform: Platform = OS) -> None:
     """fdatasync. An error is final: it is never retried (SAFETY S1)."""
     try:

@@ -25,12 +25,14 @@ from node.protocol.entry import (
     chain_next,
 )
 from node.store.damage import read_unit
+from node.store.files import is_zeros
 from node.store.segment import Segment
 from node.store.segment_list import SegmentList
 from node.store.walk import Cursor, Stop
 
 _UNITS_AT_ONCE = 4096
 _SEARCH_BYTES = 1024 * 1024
+_HEAD_ZEROS = 3  # the magic is big-endian and small
 _HEAD_START = re.compile(rb"\x00\x00\x00[\x01-\x03]")
 
 
@@ -138,7 +140,7 @@ class Resync:
         number = at.index + 1
         while True:
             raw = self._index.read_across(number * INDEX_UNIT_BYTES, _UNITS_AT_ONCE * INDEX_UNIT_BYTES)
-            if raw.count(0) == len(raw):
+            if is_zeros(raw):
                 if not self._index.has_bytes(number * INDEX_UNIT_BYTES):
                     return None
                 number += _UNITS_AT_ONCE
@@ -186,13 +188,17 @@ class Resync:
 
     @staticmethod
     def _heads(segment: Segment, pos: int) -> Iterator[Head]:
-        """Everything in a file that looks like a head."""
-        while pos < segment.end:
+        """Everything in a file that looks like a head. Holes are not read: a log's last file is mostly one."""
+        at = segment.next_data(pos)
+        while at is not None:
+            # A head opens with three zero bytes, which may be the last ones of a hole before the data.
+            pos = max(pos, at - _HEAD_ZEROS)
             raw = segment.read(pos, _SEARCH_BYTES + HEAD_BYTES)
-            for match in _HEAD_START.finditer(raw):
+            for match in _HEAD_START.finditer(raw) if not is_zeros(raw) else ():
                 if match.start() >= _SEARCH_BYTES:
                     break
                 head = _head_in(memoryview(raw)[match.start() :], pos + match.start(), segment)
                 if head is not None:
                     yield head
             pos += _SEARCH_BYTES
+            at = segment.next_data(pos)

@@ -10,9 +10,7 @@ import errno
 import os
 from pathlib import Path
 
-import numpy as np
-
-from node.store.files import sync_fd, wrap, write_all, zero
+from node.store.files import SECTOR_BYTES, is_zeros, sync_fd, wrap, write_all, zero
 from node.store.log_store import StoreIOError
 from node.store.platform import OS, Platform
 
@@ -93,12 +91,22 @@ class Segment:
         self._allocated_bytes = end
 
     def zero(self, pos: int, length: int, *, zeros_too: bool = False) -> None:
-        """Makes a range zeros, from the back to the front. What is zeros already is left: on a full disk holes stay.
+        """Makes a range zeros. What is zeros already is left: on a full disk holes stay.
+
+        From the back to the front, a sector at a time: a process that ends in the middle leaves a log with a torn tail,
+        never sound records behind zeros, which would look like damage (SAFETY S3).
 
         `zeros_too`: but zeros that were written are written again, as a sync that failed may not have taken them along.
         """
+        attempt = f"zeroing in {self.path}"
         for first, last in reversed(self._data_runs(pos - self.start, length, zeros_too)):
-            zero(self._fd, first, last - first, f"zeroing in {self.path}", self._platform)
+            if zeros_too:
+                zero(self._fd, first, last - first, attempt, self._platform)
+                continue
+            while last > first:
+                low = max(first, (last - 1) // SECTOR_BYTES * SECTOR_BYTES)
+                zero(self._fd, low, last - low, attempt, self._platform)
+                last = low
 
     def _data_runs(self, offset: int, length: int, zeros_too: bool) -> list[tuple[int, int]]:
         """The parts of a range that hold bytes, as (from, to) in ascending order, in whole pages but for the ends."""
@@ -115,7 +123,7 @@ class Segment:
                 break
             page_end = min(end, (offset // _PAGE_BYTES + 1) * _PAGE_BYTES)
             held = b"" if zeros_too else self.read(self.start + offset, page_end - offset)
-            if not zeros_too and held.count(0) == len(held):
+            if not zeros_too and is_zeros(held):
                 pass  # space that was allocated ahead and read since may count as data; it is zeros all the same
             elif runs and runs[-1][1] == offset:
                 runs[-1] = (runs[-1][0], page_end)
@@ -137,20 +145,25 @@ class Segment:
         if low < high:
             self._platform.drop_cache(self._fd, low - self.start, high - low)
 
+    def next_data(self, pos: int) -> int | None:
+        """The first position from `pos` on that is no hole (it may still read as zeros); None: only holes follow."""
+        if pos >= self.end:
+            return None
+        try:
+            return self.start + self._platform.seek_data(self._fd, pos - self.start)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise StoreIOError(f"looking for data in {self.path}: {error.strerror}") from error
+
     def has_bytes(self, pos: int) -> bool:
         """Whether any byte from `pos` on is not zero; ends at the first one, holes are skipped."""
-        offset = pos - self.start
-        while offset < self.size_bytes:
-            try:
-                offset = self._platform.seek_data(self._fd, offset)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return False
-                raise StoreIOError(f"looking for data in {self.path}: {error.strerror}") from error
-            chunk = self.read(self.start + offset, _SCAN_BYTES)
-            if not chunk or chunk.count(0) != len(chunk):
-                return bool(chunk)
-            offset += len(chunk)
+        at = self.next_data(pos)
+        while at is not None:
+            chunk = self.read(at, _SCAN_BYTES)
+            if not is_zeros(chunk):
+                return True
+            at = self.next_data(at + len(chunk)) if chunk else None
         return False
 
     def sync(self) -> None:
@@ -159,23 +172,14 @@ class Segment:
 
     def used_span(self, pos: int) -> tuple[int, int] | None:
         """First and last position with a byte that is not zero, from `pos` on; holes are skipped, not read."""
-        first, last, offset = -1, -1, pos - self.start
-        while offset < self.size_bytes:
-            try:
-                offset = self._platform.seek_data(self._fd, offset)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    break
-                raise StoreIOError(f"looking for data in {self.path}: {error.strerror}") from error
-            chunk = self.read(self.start + offset, _SCAN_BYTES)
-            if not chunk:
-                break
-            if chunk.count(0) != len(chunk):
-                used = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8))
+        first, last, at = -1, -1, self.next_data(pos)
+        while at is not None:
+            chunk = self.read(at, _SCAN_BYTES)
+            if not is_zeros(chunk):
+                last = at + len(chunk.rstrip(b"\0")) - 1
                 if first < 0:
-                    first = self.start + offset + int(used[0])
-                last = self.start + offset + int(used[-1])
-            offset += len(chunk)
+                    first = at + len(chunk) - len(chunk.lstrip(b"\0"))
+            at = self.next_data(at + len(chunk)) if chunk else None
         return (first, last) if first >= 0 else None
 
     def is_at(self, path: Path | None) -> bool:

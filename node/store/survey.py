@@ -93,7 +93,7 @@ class Survey:
                 return None, None  # nothing at all is left: history was lost (SAFETY E8), no record is damaged
             place = self._resync.after(stop)
         else:
-            if not self._trust.torn_first and not stop.is_alien:
+            if not self._trust.torn_first and not stop.is_alien and self._data.has_bytes(stop.cursor.pos):
                 place = self._resync.after(stop)
                 if place is not None and not self._data.has_bytes(place[0].pos):
                     place = None  # the last record: a process that was killed while it wrote leaves that, too

@@ -20,11 +20,11 @@ from node.protocol.entry import TERM_MAX
 from node.store.faults import fault_at, in_words
 from node.store.hard_state import CURRTERM, HARDSTATE, load_hard_state, read_currterm, save_hard_state
 from node.store.identity import DirectoryLock
-from node.store.log_store import HardState, StoreRefused
+from node.store.log_store import HardState, StoreFull, StoreRefused
 from node.store.platform import Platform
 from node.store.reader import StoreReader
 from node.store.repair_problems import faults_left
-from node.store.repair_report import Report, range_in_words
+from node.store.repair_report import Report, range_in_words, sentence
 from node.store.repair_tools import RepairStore, archives_told, file_chunks, our_identity, record_of
 from node.store.truncation_archive import TruncationArchive
 
@@ -83,31 +83,35 @@ def discard_from(directory: Path, index: int, platform: Platform) -> Report:
                 f"entry {index - 1} right before it is damaged too ({in_words([before])}): heal that first, "
                 f"or discard from entry {before.first_index} on"
             )
-        floor = max(store.hard_state.vote_floor, store.hard_state.term, store.end_term)
-        state = replace(
-            store.hard_state, term=max(store.hard_state.term, store.end_term), voted_for=None, vote_floor=floor,
-            voter_state=VoterState.REJOINING,
-        )  # fmt: skip
+        known = store.hard_state
+        floor = max(known.vote_floor, known.term, store.end_term)
+        term = max(known.term, store.end_term)
+        state = replace(known, term=term, voted_for=None, vote_floor=floor, voter_state=VoterState.REJOINING)
         store.save_hard_state(state)
         store.settle()
         report.done.append(f"This member gives up its vote: REJOINING, and no vote in terms up to {floor}.")
-        report.done.append(f"{range_in_words(index, end)} of {begin}..{end}: copied to the archive, then cut.")
+        report.done.append(
+            f"{sentence(range_in_words(index, end))} of {begin}..{end}: copied to the archive, then cut."
+        )
         committed = store.recovered_commit_index
-        store.truncate(index, store.record(f"discard-from {index} by hand", index))
+        try:
+            store.truncate(index, store.record(f"discard-from {index} by hand", index))
+        except StoreFull:  # no room for the archive: nothing was cut, and nobody was told anything meanwhile
+            store.save_hard_state(known)
+            raise
         if committed >= index:
-            report.may_be_lost.append(
-                f"{range_in_words(index, min(committed, end))}: COMMITTED as far as this member knows, so acknowledged."
-            )
-        report.may_be_lost += [
-            f"{range_in_words(max(index, committed + 1), end)}: may have been acknowledged." if committed < end else "",
-            "What of that no other member holds is gone for the group; only the archive here still has it.",
-        ]
-        report.may_be_lost = [line for line in report.may_be_lost if line]
+            words = sentence(range_in_words(index, min(committed, end)))
+            report.may_be_lost.append(f"{words}: COMMITTED as far as this member knows, so acknowledged.")
+        if committed < end:
+            words = sentence(range_in_words(max(index, committed + 1), end))
+            report.may_be_lost.append(f"{words}: may have been acknowledged.")
+        report.may_be_lost.append(
+            "What of that no other member holds is gone for the group; only the archive here still has it."
+        )
         report.problems += faults_left(directory, store)
         report.next += [
             "Start the member. It takes everything that the leader has and then votes again.",
-            "If no leader comes about because a majority had to discard: stop all, then on each of them, after a look",
-            f"  at all of their ends: {COMMAND} {directory} --accept-loss",
+            f"If a majority had to discard, nobody can lead: stop all, then {COMMAND} {directory} --accept-loss",
         ]
         return report
 
@@ -140,6 +144,7 @@ def accept_loss(directory: Path, term: int | None, platform: Platform) -> Report
         report.may_be_lost += [
             "Every acknowledged entry that only lost stores had. The group goes on from the newest log of its voters.",
             "If another member holds more and stays REJOINING, what it has more is cut there when it comes back.",
+            "So this is only for a group in which no majority of voters is left. Otherwise just start the member.",
         ]
         old = file_chunks(directory, (HARDSTATE, CURRTERM), platform)
         order = record_of(report.node_id or "", store.end_index, store.end_term, "accept-loss by hand")
@@ -148,10 +153,10 @@ def accept_loss(directory: Path, term: int | None, platform: Platform) -> Report
         store.save_hard_state(state)
         report.problems += faults_left(directory, store)
         report.next += [
-            "Compare first: on every member, `quorumscope store repair DIR` shows its end. The highest term is newest,",
-            "  with equal terms the highest entry. The newest one must be among those that accept the loss.",
-            "Accept it on as many members as make a majority; the others rejoin by themselves. Then start them all.",
-            f"If a member shows a term above {new_term}, say so here: --accept-loss --term N",
+            f"Before any start, look at every other member: {COMMAND} DIR shows its end and its term.",
+            "The newest log has the highest end term, with equal terms the highest entry. It has to accept it, too.",
+            f"If any member shows a term above {new_term}: {COMMAND} {directory} --set-term N",
+            "Accept it on as many members as make a majority, then start them all. The others rejoin by themselves.",
         ]
         return report
 

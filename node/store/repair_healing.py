@@ -15,7 +15,7 @@ from node.store.log_store import Fault, Mended, StoreError, StoreRefused
 from node.store.platform import Platform
 from node.store.reader import StoreReader
 from node.store.repair_problems import faults_left
-from node.store.repair_report import Report, range_in_words
+from node.store.repair_report import Report, range_in_words, sentence
 from node.store.repair_tools import RepairStore, archives_told, our_identity
 
 _ATTEMPTS_PER_SOURCE = 8
@@ -53,7 +53,7 @@ def heal_from(directory: Path, others: Sequence[Path], platform: Platform) -> Re
 
 def _heal(store: RepairStore, fault: Fault, sources: list[StoreReader], report: Report) -> None:
     """One fault, from its left end to its right; a source whose entry did not fit is not asked for it again."""
-    words = range_in_words(fault.first_index, fault.last_index)
+    words = sentence(range_in_words(fault.first_index, fault.last_index))
     unfit: set[tuple[Path, int]] = set()
     why = ""
     for _ in range(_ATTEMPTS_PER_SOURCE * len(sources)):
@@ -74,7 +74,7 @@ def _heal(store: RepairStore, fault: Fault, sources: list[StoreReader], report: 
             index = mended.mended_through + 1
             last_index = max(last_index, mended.wanted_through)
         if mended.healed:
-            whole = ", ".join(range_in_words(one.first_index, one.last_index) for one in mended.healed)
+            whole = sentence(", ".join(range_in_words(one.first_index, one.last_index) for one in mended.healed))
             report.done.append(f"{whole} ({fault.kind}): healed from {', '.join(map(str, given))}.")
             return
     report.done.append(f"{words}: not healed{why}.")

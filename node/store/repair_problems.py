@@ -18,7 +18,7 @@ from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefus
 from node.store.platform import Platform
 from node.store.reader import StoreReader
 from node.store.repair_adopt import ADOPTING
-from node.store.repair_report import Problem, Report, range_in_words
+from node.store.repair_report import Problem, Report, range_in_words, sentence
 from node.store.repair_tools import RepairStore
 from node.store.truncation_archive import TruncationArchive
 
@@ -32,7 +32,7 @@ def faults_left(directory: Path, store: FileStore) -> list[Problem]:
         words = range_in_words(fault.first_index, fault.last_index)
         found.append(
             Problem(
-                f"{words}: damaged ({fault.kind})",
+                f"{sentence(words)}: damaged ({fault.kind})",
                 fault.detail,
                 (
                     _START,
@@ -123,7 +123,7 @@ def _look_at_hard_state(report: Report, directory: Path, dry: DryRun) -> bool:
         seen = max(java[0] if java is not None else 0, StoreReader(directory, platform=dry).end_term)
         report.problems.append(
             Problem(
-                "the term file is lost",
+                "The term file is lost",
                 f"{str(error).split('; ')[0]}. A start is refused, because a wrong term could give a vote twice.",
                 (
                     f"{_command(directory)} --set-term N, N = the highest term that `quorumscope status` shows for any "
@@ -140,19 +140,19 @@ def _refused(directory: Path, error: StoreError) -> Problem:
     text = str(error)
     if "a Java node wrote here" in text:
         return Problem(
-            "a Java node wrote to this store since",
+            "A Java node wrote to this store since",
             text.split(". Restore")[0],
             (f"quorumscope store adopt {directory}",),
         )
     way = "Empty the directory and start the member without --init: it rejoins and takes everything from the leader."
     if isinstance(error, StoreCorrupt):
-        return Problem("the log cannot be opened", text, (way,))
-    return Problem("a start is refused", text, (way,))
+        return Problem("The log cannot be opened", text, (way,))
+    return Problem("A start is refused", text, (way,))
 
 
 def _rejoining(directory: Path) -> Problem:
     return Problem(
-        "this member is REJOINING",
+        "This member is REJOINING",
         "Its store lost history once, so it does not vote and does not count until it has caught up with a leader.",
         (
             "Start it. It becomes a VOTER by itself as soon as a majority of voters has a leader.",
@@ -175,7 +175,7 @@ def _beside_an_engine(report: Report, directory: Path, platform: Platform) -> No
             report.problems.append(Problem("", one.detail, (_START,)))
     spans = iter(runs)
     report.problems = [
-        one if one.what else Problem(f"{range_in_words(*next(spans))}: damaged", one.why, one.ways)
+        one if one.what else Problem(f"{sentence(range_in_words(*next(spans)))}: damaged", one.why, one.ways)
         for one in report.problems
     ]
 

@@ -85,12 +85,13 @@ class Report:
         """For a person."""
         name = f"{self.node_id} of group {self.group}" if self.node_id else "a store of unknown owner"
         lines = [f"{name}, {self.directory}"]
-        if self.state:
-            lines.append(_state_line(self.state))
-        if self.done:
-            lines += ["", "Dry run. Nothing was changed. It would do this:" if self.dry_run else "Done:"]
-            lines += [f"  {one}" for one in self.done]
-        lines += _listed("Kept for you:" if not self.dry_run else "It would keep for you:", map(_kept, self.archived))
+        state = [_state_line(self.state)] if self.state else []
+        if self.action == "look":
+            lines += state
+        lines += _listed("Dry run. Nothing was changed. It would do this:" if self.dry_run else "Done:", self.done)
+        if self.action != "look":
+            lines += _listed("Then:" if self.dry_run else "Now:", state)
+        lines += _listed("It would keep for you:" if self.dry_run else "Kept for you:", map(_kept, self.archived))
         lines += _listed("What may be lost:", self.may_be_lost)
         for problem in self.problems:
             lines += ["", f"! {problem.what}", f"  {problem.why}", *(f"  -> {way}" for way in problem.ways)]
@@ -104,6 +105,11 @@ class Report:
 def range_in_words(first_index: int, last_index: int) -> str:
     """ "entry 5" or "entries 5..7"."""
     return in_words([Fault(first_index, last_index, "")]).removesuffix(" ()")
+
+
+def sentence(text: str) -> str:
+    """With a capital."""
+    return text[:1].upper() + text[1:]
 
 
 def _of(state: HardState) -> dict[str, Any]:

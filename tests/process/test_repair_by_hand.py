@@ -128,7 +128,7 @@ def test_a_group_whose_members_all_lost_history_comes_back_when_a_person_accepts
     group.start_all()
     asyncio.run(stays_down())
     looks = {node_id: hand.repair(node_id, code=1) for node_id in IDS}
-    assert all(look["problems"][0]["what"] == "this member is REJOINING" for look in looks.values())
+    assert all(look["problems"][0]["what"] == "This member is REJOINING" for look in looks.values())
     assert [looks[node_id]["state"]["end_index"] for node_id in IDS] == [lost_from - 1, -1, -1]
     highest = str(max(look["state"]["term"] for look in looks.values()))
     assert "only lost stores had" in hand.repair("n0", "--accept-loss", "--dry-run")["may_be_lost"][0]

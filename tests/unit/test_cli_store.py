@@ -110,14 +110,14 @@ def test_a_damaged_store_is_healed_from_another_directory(data: Path, capsys: py
     index, _, _ = flip_one_bit(data / "dledger-n0")
     assert run(["store", "repair", str(data)]) == 1
     looked = capsys.readouterr().out
-    assert f"! entry {index}: damaged (crc_invalid)" in looked
+    assert f"! Entry {index}: damaged (crc_invalid)" in looked
     assert f"--discard-from {index} (drops entries {index}..49)" in looked
     assert run(["store", "repair", str(data), "--from", str(copy), "--dry-run", "--json"]) == 0
     tried = json.loads(capsys.readouterr().out)
     assert (tried["dry_run"], tried["problems"], len(tried["archived"])) == (True, [], 1)
     assert run(["store", "verify", str(data)]) == 1, "a dry run changes nothing"
     assert run(["store", "repair", str(data), "--from", str(copy)]) == 0
-    assert f"entry {index} (crc_invalid): healed from {copy}" in capsys.readouterr().out
+    assert f"Entry {index} (crc_invalid): healed from {copy}" in capsys.readouterr().out
     assert run(["store", "verify", str(data)]) == 0
 
 
@@ -127,7 +127,7 @@ def test_discarding_and_accepting_the_loss(data: Path, capsys: pytest.CaptureFix
     assert run(["store", "repair", str(data), "--discard-from", "40", "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["state"]["end_index"], done["state"]["voter_state"]) == (39, "REJOINING")
-    assert "entries 40..49: COMMITTED" in done["may_be_lost"][0]
+    assert "Entries 40..49: COMMITTED" in done["may_be_lost"][0]
     assert run(["store", "repair", str(data), "--accept-loss", "--term", "5"]) == 0
     assert "VOTER, term 5, no vote in terms up to 5" in capsys.readouterr().out
     assert run(["store", "repair", str(data), "--accept-loss"]) == 1

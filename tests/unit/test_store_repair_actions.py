@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 
 from node.protocol.codes import FlushMode, VoterState
-from node.store.log_store import HardState, StoreError, StoreRefused
+from node.store.log_store import HardState, StoreError, StoreFull, StoreRefused
 from node.store.platform import OS
 from node.store.reader import StoreReader
 from node.store.repair import Action, main, perform
@@ -17,6 +18,7 @@ from node.store.repair_adopt import adopt
 from node.store.repair_healing import heal_from
 from node.store.repair_problems import look
 from node.store.repair_report import Report
+from tests.simulation.disk import SimulatedPlatform
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, sync
 from tests.unit.store_layout import DATA_BYTES, blank_out, flip
 from tests.unit.test_store_repair_dry_run import everything
@@ -72,9 +74,9 @@ def test_all_that_is_wrong_is_named_with_its_command_and_nothing_is_changed(dire
     before = everything(directory)
     report = look(directory, OS)
     assert [one.what for one in report.problems] == [
-        "the term file is lost",
-        "entry 3: damaged (crc_invalid)",
-        "entries 30..31: damaged (crc_invalid)",
+        "The term file is lost",
+        "Entry 3: damaged (crc_invalid)",
+        "Entries 30..31: damaged (crc_invalid)",
     ]
     assert f"repair {directory} --set-term N" in ways(report) and "at least 5" in ways(report)
     assert f"repair {directory} --from OTHER_DIR" in ways(report)
@@ -87,7 +89,7 @@ def test_a_tail_that_would_cost_the_vote_is_told_before_it_does(directory: Path)
     for path in sorted((directory / "data").iterdir())[1:]:
         path.unlink()
     report = look(directory, OS)
-    assert report.problems[-1].what == "this member is REJOINING"
+    assert report.problems[-1].what == "This member is REJOINING"
     assert any("rejoins" in note for note in report.notes)
     assert f"repair {directory} --accept-loss" in ways(report)
 
@@ -126,7 +128,7 @@ def test_beside_a_running_engine_it_verifies_and_takes_no_lock(directory: Path) 
     damage(directory, 4, 5, 20)
     store = open_store(directory)
     report = look(directory, OS)
-    assert [one.what for one in report.problems] == ["entries 4..5: damaged", "entry 20: damaged"]
+    assert [one.what for one in report.problems] == ["Entries 4..5: damaged", "Entry 20: damaged"]
     assert any("An engine has this store open" in note for note in report.notes)
     store.close()
 
@@ -222,9 +224,9 @@ def test_several_damaged_directories_make_one_whole_store(directory: Path) -> No
     report = perform(lambda one, platform: heal_from(one, [first, second], platform), directory, dry_run=False)
     assert report.problems == []
     assert report.done == [
-        f"entry 0 (crc_invalid): healed from {first}.",
-        f"entries 20..23 (crc_invalid): healed from {names}.",
-        f"entry 59 (crc_invalid): healed from {first}.",
+        f"Entry 0 (crc_invalid): healed from {first}.",
+        f"Entries 20..23 (crc_invalid): healed from {names}.",
+        f"Entry 59 (crc_invalid): healed from {first}.",
     ]
     assert [(one["from_index"], one["to_index"]) for one in report.archived] == [(0, 0), (20, 23), (59, 59)]
     assert bodies(directory) == held
@@ -236,8 +238,8 @@ def test_what_no_directory_has_whole_is_left_and_said(directory: Path) -> None:
     damage(directory, 10, 30)
     damage(copy, 30)
     report = perform(lambda one, platform: heal_from(one, [copy], platform), directory, dry_run=False)
-    assert report.done[1] == "entry 30: not healed. No directory has entry 30 whole."
-    assert [one.what for one in report.problems] == ["entry 30: damaged (crc_invalid)"]
+    assert report.done[1] == "Entry 30: not healed. No directory has entry 30 whole."
+    assert [one.what for one in report.problems] == ["Entry 30: damaged (crc_invalid)"]
     assert len(report.archived) == 1
 
 
@@ -264,9 +266,9 @@ def test_discarding_costs_the_vote_and_keeps_the_bytes(directory: Path) -> None:
     held = bodies(directory)
     damage(directory, 12, 30, 45)
     report = perform(lambda one, platform: discard_from(one, 30, platform), directory, dry_run=False)
-    assert [one.what for one in report.problems] == ["entry 12: damaged (crc_invalid)"]
-    assert report.may_be_lost[0].startswith("entries 30..49: COMMITTED")
-    assert report.may_be_lost[1].startswith("entries 50..59: may have been")
+    assert [one.what for one in report.problems] == ["Entry 12: damaged (crc_invalid)"]
+    assert report.may_be_lost[0].startswith("Entries 30..49: COMMITTED")
+    assert report.may_be_lost[1].startswith("Entries 50..59: may have been")
     (kept,) = report.archived
     assert (kept["from_index"], kept["to_index"], kept["reason"]) == (30, 59, "repair: discard-from 30 by hand")
     store = open_store(directory)
@@ -277,6 +279,32 @@ def test_discarding_costs_the_vote_and_keeps_the_bytes(directory: Path) -> None:
     assert all(body in archived for body in held[46:60])
     record = StoreReader(directory).truncations()[0]
     assert (record.by, record.committed_index, record.leader_id) == ("n0", 49, None)
+
+
+def test_without_room_for_the_archive_nothing_is_discarded() -> None:
+    disk = SimulatedPlatform(random.Random(1), lambda: 1_000_000_000, "m")
+    root = Path("/machine/dledger-n0")
+    store = open_store(root, platform=disk, boot_id=None)
+    fill(store, 3, 20)
+    store.save_hard_state(HardState(5, "n1", VoterState.VOTER, 1))
+    store.close()
+    held = {
+        str(path): disk.read_bytes(path)
+        for path in sorted((root / "data" / name) for name in disk.names(root / "data"))
+    }
+
+    def full(what: str, path: str, _size: int) -> None:
+        disk.faults.enospc = "truncated" in path
+
+    disk.on_op = full
+    with pytest.raises(StoreFull):
+        perform(lambda one, platform: discard_from(one, 30, platform), root, dry_run=False, platform=disk)
+    disk.on_op = None
+    disk.faults.enospc = False
+    assert {path: disk.read_bytes(Path(path)) for path in held} == held
+    again = open_store(root, platform=disk, boot_id=None)
+    assert (again.hard_state, again.end_index) == (HardState(5, "n1", VoterState.VOTER, 1), 59)
+    again.close()
 
 
 def test_discarding_everything_leaves_an_empty_store_that_knows_it(directory: Path) -> None:

@@ -98,7 +98,7 @@ def check_between(name: str, case: Case) -> None:
     if not state:
         assert name in ("identity", "set-term", "adopt") and report.problems, report.as_text()
         return
-    if any(one.what == "the term file is lost" for one in report.problems):
+    if any(one.what == "The term file is lost" for one in report.problems):
         assert name == "set-term"
         return
     assert VoterState(state["voter_state"]) in STATES[name][0]

@@ -40,7 +40,7 @@ class Parts:
     stopping: asyncio.Event
 
 
-def parts_of(request: Request) -> Parts:
+async def parts_of(request: Request) -> Parts:  # async: FastAPI sends a plain function through a thread, each time
     parts: Parts = request.app.state.parts
     return parts
 

@@ -77,8 +77,9 @@ class Elections(Observer):
         if before is not None and hard_state.term < before.term:
             raise Violation("term_monotonic", f"{member.id} goes from term {before.term} to {hard_state.term}")
         joined = before is not None and before.voter_state is VoterState.REJOINING
-        if joined and hard_state.voter_state is VoterState.VOTER and hard_state.vote_floor < hard_state.term:
-            text = f"{member.id} rejoined under term {hard_state.term}, its floor is {hard_state.vote_floor}"
+        # A later term may have come in the same turn: the floor is the leader's, under which the joining ended.
+        if joined and hard_state.voter_state is VoterState.VOTER and hard_state.vote_floor < before.term:
+            text = f"{member.id} rejoined under term {before.term}, its floor is {hard_state.vote_floor}"
             raise Violation("rejoined_vote_floor", text)
         self.hard[member.id] = hard_state
         if hard_state.voted_for is not None:

@@ -15,6 +15,8 @@ import pytest
 from app.cli import run as quorumscope
 from node.client import LedgerClient
 from node.protocol.entry import HEAD_BYTES
+from node.store.file_store import FileStore
+from node.store.log_store import TruncationRecord
 from node.store.reader import StoreReader
 from tests.process.group import append_surely
 from tests.process.test_repair import IDS, Repairing, level, until
@@ -184,3 +186,51 @@ def test_an_entry_that_nobody_holds_whole_is_discarded_by_a_person(
     group.start_all()
     asyncio.run(goes_on(group))
     kept(group, made, lost)
+
+
+def fork(group: Settled, node_id: str, from_index: int) -> None:
+    """From an entry on this member holds, sound and committed, what the others never had."""
+    group_name, sizes = group.group, StoreReader(group.store(node_id))
+    store = FileStore.open(
+        group.store(node_id), group=group_name, node_id=node_id, data_file_size=sizes.data_file_size,
+        index_file_size=sizes.index_file_size,
+    )  # fmt: skip
+    end, term = store.end_index, store.end_term
+    store.truncate(from_index, TruncationRecord(node_id, None, term, from_index, end, "a test", -1))
+    store.append_as_leader([b"another history"] * (end - from_index + 1), term)
+    store.note_progress(end, end)
+    store.close()
+
+
+def test_a_fork_ends_when_a_person_discards_its_wrong_side(group: Settled, capsys: pytest.CaptureFixture[str]) -> None:
+    hand = Hand(group, capsys)
+
+    async def forks(made: dict[int, bytes]) -> None:
+        client = group.client(deadline_s=5.0)
+        index = await append_surely(client, b"only here")
+        made[index] = b"only here"
+        group.start("n2")
+
+        async def loud() -> bool:
+            states = [await client.state(node_id) for node_id in IDS]
+            return any(alarm["code"] in ("fork", "diverged") for one in states for alarm in one["alarms"])
+
+        await until("a fork is said", loud)
+        assert (await client.state("n2"))["log"]["end_index"] < index, "nothing was cut, nothing was added"
+        await client.close()
+        group.stop()
+
+    group.start_all()
+    made = asyncio.run(written(group, 50))
+    wrong_from = sorted(made)[40]
+    fork(group, "n2", wrong_from)
+    group.start("n0", "n1")
+    asyncio.run(forks(made))
+    told = hand.repair("n2", "--discard-from", str(wrong_from))
+    assert "COMMITTED" in told["may_be_lost"][0] and told["state"]["voter_state"] == "REJOINING"
+    group.start_all()
+    asyncio.run(goes_on(group))
+    kept(group, made, max(made) + 1)
+    assert b"another history" in b"".join(
+        entry.body for entry in StoreReader(group.store("n2")).truncation_entries(told["archived"][0]["seq"])
+    )

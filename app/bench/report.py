@@ -78,3 +78,14 @@ def slow_follower_table(result: dict[str, Any]) -> list[str]:
     if result["elections"]:
         lines.append(f"{result['elections']} elections happened meanwhile: the machine was too busy to tell much")
     return lines
+
+
+def memory_table(result: dict[str, Any]) -> list[str]:
+    """One line a process."""
+    lines = [f"{result['entries']:,} entries of {result['body_bytes']} bytes in {result['minutes']:g} minutes"]
+    lines.append(f"{'process':<12} {'most MB':>9} {'last MB':>9} {'growth MB/h':>12}")
+    for row in result["results"]:
+        lines.append(
+            f"{row['process']:<12} {row['max_mb']:>9.1f} {row['last_mb']:>9.1f} {row['growth_mb_per_h']:>12.1f}"
+        )
+    return lines

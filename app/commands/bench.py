@@ -8,7 +8,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.bench.report import append_table, failover_text, on_machine, slow_follower_table, undisturbed_table
+from app.bench.report import (
+    append_table,
+    failover_text,
+    memory_table,
+    on_machine,
+    slow_follower_table,
+    undisturbed_table,
+)
 from app.commands.common import Exit, Failure, JsonOption, show_json
 
 HELP: Final = """Measure real engines in a temporary directory, removed afterwards.
@@ -24,7 +31,8 @@ Examples:
   quorumscope bench failover --runs 20 --load
   quorumscope bench failover --how partition
   quorumscope bench slow-follower --how throttled
-  quorumscope bench undisturbed"""
+  quorumscope bench undisturbed
+  quorumscope bench memory --minutes 60"""
 
 commands = typer.Typer(help=HELP, epilog=EXAMPLES, no_args_is_help=True, rich_markup_mode=None)
 FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
@@ -191,6 +199,28 @@ def undisturbed(
         directory=_directory(data),
     )  # fmt: skip
     _show(_measured(lambda: run(options)), as_json, undisturbed_table)
+    return Exit.FINE
+
+
+@commands.command()
+def memory(
+    minutes: Annotated[float, typer.Option(metavar="N", min=0.1, max=10_000, help="How long.")] = 60.0,
+    rate: Annotated[float, typer.Option(metavar="N", min=1, max=1_000_000, help="Entries a second.")] = 5000.0,
+    body_bytes: BodyOption = 256,
+    flush: FlushOption = "async",
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Private memory of every process under an even load.
+
+    Engines, control planes and a polling console; the growth is that of the second half of the time.
+    """
+    from app.bench.memory import MemoryOptions, run
+
+    options = MemoryOptions(
+        minutes=minutes, flush=_flush(flush), rate=rate, body_bytes=body_bytes, directory=_directory(data)
+    )
+    _show(_measured(lambda: run(options)), as_json, memory_table)
     return Exit.FINE
 
 

@@ -17,6 +17,7 @@ from app.bench.common import Sample, percentile
 from app.bench.failover import Acknowledged, count_lost
 from app.bench.load import Case, measure
 from app.bench.machine import machine
+from app.bench.memory import growth_mb_per_hour
 from app.bench.paced import paced
 from app.bench.report import append_table, on_machine, slow_follower_table, undisturbed_table
 from app.bench.slow_follower import CatchUp, phase
@@ -194,3 +195,11 @@ def test_a_wrong_word_is_one_line_that_names_the_right_ones(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_growth_is_that_of_the_second_half() -> None:
+    filling = [(float(at), min(100.0, at * 10.0)) for at in range(0, 100, 5)]
+    assert growth_mb_per_hour(filling) == pytest.approx(0.0)
+    leaking = [(float(at), 50.0 + at) for at in range(0, 100, 5)]
+    assert growth_mb_per_hour(leaking) == pytest.approx(3600.0)
+    assert growth_mb_per_hour([(1.0, 5.0)]) == 0.0

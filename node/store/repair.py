@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0: done, or nothing is wrong; 1: something is (still) wrong, or refused with the reason on stderr."""
+    """Exit code 0: done, or nothing is wrong; 1: something is (still) wrong, or refused (the reason on stderr)."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.term is not None and not options.accept_loss:
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report = look(options.directory, OS)
         else:
             report = perform(action, options.directory, dry_run=options.dry_run)
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         print(f"repair: {error}", file=sys.stderr)
         return FINDING
     print(json.dumps(report.as_json(), ensure_ascii=False) if options.as_json else report.as_text())

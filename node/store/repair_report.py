@@ -97,7 +97,7 @@ class Report:
             lines += ["", f"! {problem.what}", f"  {problem.why}", *(f"  -> {way}" for way in problem.ways)]
         lines += _listed("Also:", self.notes)
         lines += _listed("Next:", self.next)
-        if self.action == "look" and not self.problems:
+        if self.action == "look" and self.state and not self.problems:
             lines += ["", "Nothing is wrong: every record was read. There is nothing to repair."]
         return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""`store repair`: what it says is wrong, what each action does, and that a dry run or a refusal changes nothing."""
+"""The actions of `store repair`: what each does, and that a dry run or a refusal changes nothing."""
 
 from __future__ import annotations
 
@@ -12,132 +12,19 @@ from node.protocol.codes import FlushMode, VoterState
 from node.store.log_store import HardState, StoreError, StoreFull, StoreRefused
 from node.store.platform import OS
 from node.store.reader import StoreReader
-from node.store.repair import Action, main, perform
+from node.store.repair import Action, perform
 from node.store.repair_actions import accept_loss, discard_from, set_term
 from node.store.repair_adopt import adopt
 from node.store.repair_healing import heal_from
-from node.store.repair_problems import look
-from node.store.repair_report import Report
 from tests.simulation.disk import SimulatedPlatform
-from tests.unit.store_fixtures import entries_of, fill, kill, open_store, sync
-from tests.unit.store_layout import DATA_BYTES, blank_out, flip
-from tests.unit.test_store_repair_dry_run import everything
+from tests.unit.store_fixtures import fill, kill, open_store, sync
+from tests.unit.store_layout import blank_out
+from tests.unit.store_repair_fixtures import bodies, damage, everything, stopped_member
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A stopped VOTER of term 5 with the entries 0..59 of terms 1 to 3, entry 49 committed."""
-    path = tmp_path / "dledger-n0"
-    store = open_store(path)
-    fill(store, 3, 20)
-    store.save_hard_state(HardState(5, "n1", VoterState.VOTER, 1, {"n1": "s1"}))
-    store.note_progress(49, 49)
-    store.close()
-    return path
-
-
-def damage(directory: Path, *indexes: int) -> None:
-    """One bit of each entry's body, or of its chain where it has no body."""
-    reader = StoreReader(directory)
-    for index in indexes:
-        entry = reader.entry(index)
-        assert entry is not None
-        path = directory / "data" / f"{entry.pos // DATA_BYTES * DATA_BYTES:020d}"
-        flip(path, entry.pos % DATA_BYTES + (48 if entry.body else 36))
-
-
-def bodies(directory: Path) -> list[bytes]:
-    store = open_store(directory)
-    found = [entry.body for entry in entries_of(store)]
-    store.close()
-    return found
-
-
-def ways(report: Report) -> str:
-    return "\n".join(way for one in report.problems for way in one.ways)
-
-
-# --- a look ------------------------------------------------------------------------------------------------------
-
-
-def test_a_sound_store_has_nothing_to_repair(directory: Path) -> None:
-    before = everything(directory)
-    report = look(directory, OS)
-    assert (report.problems, report.state["end_index"], report.state["term"]) == ([], 59, 5)
-    assert "Nothing is wrong" in report.as_text()
-    assert everything(directory) == before
-
-
-def test_all_that_is_wrong_is_named_with_its_command_and_nothing_is_changed(directory: Path) -> None:
-    damage(directory, 3, 30, 31)
-    (directory / "hardstate").unlink()
-    before = everything(directory)
-    report = look(directory, OS)
-    assert [one.what for one in report.problems] == [
-        "The term file is lost",
-        "Entry 3: damaged (crc_invalid)",
-        "Entries 30..31: damaged (crc_invalid)",
-    ]
-    assert f"repair {directory} --set-term N" in ways(report) and "at least 5" in ways(report)
-    assert f"repair {directory} --from OTHER_DIR" in ways(report)
-    assert f"repair {directory} --discard-from 30 (drops entries 30..59)" in ways(report)
-    assert everything(directory) == before
-
-
-def test_a_tail_that_would_cost_the_vote_is_told_before_it_does(directory: Path) -> None:
-    """The last data files are gone: the next start finds less than its checkpoint knew, and rejoins."""
-    for path in sorted((directory / "data").iterdir())[1:]:
-        path.unlink()
-    report = look(directory, OS)
-    assert report.problems[-1].what == "This member is REJOINING"
-    assert any("rejoins" in note for note in report.notes)
-    assert f"repair {directory} --accept-loss" in ways(report)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b'{"group": "g", "crc": "00000000"}'])
-def test_a_damaged_identity_is_told_and_written_again(directory: Path, content: bytes) -> None:
-    held = bodies(directory)
-    (directory / "quorumscope.json").write_bytes(content)
-    before = everything(directory)
-    report = look(directory, OS)
-    assert [one.what for one in report.problems] == ["quorumscope.json is damaged"]
-    assert f"store adopt {directory} --group GROUP --id ID" in ways(report)
-    with pytest.raises(StoreRefused, match="--group GROUP --id ID"):
-        adopt(directory, OS)
-    assert everything(directory) == before
-    report = perform(lambda one, platform: adopt(one, platform, "g", "n0"), directory, dry_run=False)
-    assert report.archived[0]["size_bytes"] == len(content) + len(b"quorumscope.json\n\n")
-    assert bodies(directory) == held
-    store = open_store(directory)
-    assert (store.hard_state.voter_state, store.hard_state.store_ids) == (VoterState.VOTER, {"n1": "s1"})
-    store.close()
-    assert look(directory, OS).problems == []
-
-
-def test_a_lost_identity_and_a_lost_checkpoint_make_a_heritage(directory: Path) -> None:
-    held = bodies(directory)
-    (directory / "quorumscope.json").unlink()
-    (directory / "checkpoint").unlink()
-    assert [one.what for one in look(directory, OS).problems] == ["quorumscope.json is missing"]
-    report = perform(lambda one, platform: adopt(one, platform, "g", "n0"), directory, dry_run=False)
-    assert report.state["vote_floor"] == 5
-    assert bodies(directory) == held
-
-
-def test_beside_a_running_engine_it_verifies_and_takes_no_lock(directory: Path) -> None:
-    damage(directory, 4, 5, 20)
-    store = open_store(directory)
-    report = look(directory, OS)
-    assert [one.what for one in report.problems] == ["Entries 4..5: damaged", "Entry 20: damaged"]
-    assert any("An engine has this store open" in note for note in report.notes)
-    store.close()
-
-
-def test_no_store_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["--set-term", "3"], ["--discard-from", "0"], ["--accept-loss"], ["--adopt"]):
-        assert main([str(tmp_path), *arguments]) == 1
-        assert "no store" in (said := capsys.readouterr().err) or "nothing to repair" in said
-    assert list(tmp_path.iterdir()) == []
+    return stopped_member(tmp_path)
 
 
 # --- all actions -------------------------------------------------------------------------------------------------

@@ -13,14 +13,7 @@ from node.store.log_store import HardState, StoreRefused
 from node.store.platform import OS, Platform
 from tests.simulation.disk import SimulatedPlatform
 from tests.unit.store_fixtures import entries_of, fill, open_store, record
-
-
-def everything(directory: Path) -> dict[str, tuple[bytes | None, int]]:
-    """Every name with its bytes and the moment it was written last."""
-    return {
-        str(path.relative_to(directory)): (path.read_bytes() if path.is_file() else None, path.stat().st_mtime_ns)
-        for path in sorted(directory.rglob("*"))
-    }
+from tests.unit.store_repair_fixtures import everything
 
 
 def test_a_store_that_lived_on_a_dry_run_left_nothing(tmp_path: Path) -> None:

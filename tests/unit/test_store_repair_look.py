@@ -1,0 +1,157 @@
+"""`store repair DIR` without an option: what it says is wrong, and that it changes nothing."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from node.protocol.codes import VoterState
+from node.protocol.entry import Entry
+from node.store.identity import read_identity
+from node.store.log_store import StoreRefused
+from node.store.platform import OS
+from node.store.reader import StoreReader
+from node.store.repair import main, perform
+from node.store.repair_adopt import adopt
+from node.store.repair_problems import look
+from tests.unit.store_fixtures import open_store
+from tests.unit.store_layout import DATA_BYTES, build
+from tests.unit.store_repair_fixtures import bodies, damage, everything, stopped_member, ways
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return stopped_member(tmp_path)
+
+
+def test_a_sound_store_has_nothing_to_repair(directory: Path) -> None:
+    before = everything(directory)
+    report = look(directory, OS)
+    assert (report.problems, report.state["end_index"], report.state["term"]) == ([], 59, 5)
+    assert "Nothing is wrong" in report.as_text()
+    assert everything(directory) == before
+
+
+def test_all_that_is_wrong_is_named_with_its_command_and_nothing_is_changed(directory: Path) -> None:
+    damage(directory, 3, 30, 31)
+    (directory / "hardstate").unlink()
+    before = everything(directory)
+    report = look(directory, OS)
+    assert [one.what for one in report.problems] == [
+        "The term file is lost",
+        "Entry 3: damaged (crc_invalid)",
+        "Entries 30..31: damaged (crc_invalid)",
+    ]
+    assert f"repair {directory} --set-term N" in ways(report) and "at least 5" in ways(report)
+    assert f"repair {directory} --from OTHER_DIR" in ways(report)
+    assert f"repair {directory} --discard-from 30 (drops entries 30..59)" in ways(report)
+    assert everything(directory) == before
+
+
+def test_a_tail_that_would_cost_the_vote_is_told_before_it_does(directory: Path) -> None:
+    """The last data files are gone: the next start finds less than its checkpoint knew, and rejoins."""
+    for path in sorted((directory / "data").iterdir())[1:]:
+        path.unlink()
+    report = look(directory, OS)
+    assert report.problems[-1].what == "This member is REJOINING"
+    assert any("rejoins" in note for note in report.notes)
+    assert f"repair {directory} --accept-loss" in ways(report)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"group": "g", "crc": "00000000"}'])
+def test_a_damaged_identity_is_told_and_written_again(directory: Path, content: bytes) -> None:
+    held = bodies(directory)
+    (directory / "quorumscope.json").write_bytes(content)
+    before = everything(directory)
+    report = look(directory, OS)
+    assert [one.what for one in report.problems] == ["quorumscope.json is damaged"]
+    assert f"store adopt {directory} --group GROUP --id ID" in ways(report)
+    with pytest.raises(StoreRefused, match="--group GROUP --id ID"):
+        adopt(directory, OS)
+    assert everything(directory) == before
+    report = perform(lambda one, platform: adopt(one, platform, "g", "n0"), directory, dry_run=False)
+    assert report.archived[0]["size_bytes"] == len(content) + len(b"quorumscope.json\n\n")
+    assert bodies(directory) == held
+    store = open_store(directory)
+    assert (store.hard_state.voter_state, store.hard_state.store_ids) == (VoterState.VOTER, {"n1": "s1"})
+    store.close()
+    assert look(directory, OS).problems == []
+
+
+def test_a_lost_identity_and_a_lost_checkpoint_make_a_heritage(directory: Path) -> None:
+    held = bodies(directory)
+    (directory / "quorumscope.json").unlink()
+    (directory / "checkpoint").unlink()
+    assert [one.what for one in look(directory, OS).problems] == ["quorumscope.json is missing"]
+    report = perform(lambda one, platform: adopt(one, platform, "g", "n0"), directory, dry_run=False)
+    assert report.state["vote_floor"] == 5
+    assert bodies(directory) == held
+
+
+def test_beside_a_running_engine_it_verifies_and_takes_no_lock(directory: Path) -> None:
+    damage(directory, 4, 5, 20)
+    store = open_store(directory)
+    report = look(directory, OS)
+    assert [one.what for one in report.problems] == ["Entries 4..5: damaged", "Entry 20: damaged"]
+    assert any("An engine has this store open" in note for note in report.notes)
+    store.close()
+
+
+def test_beside_a_running_engine_a_sound_store_is_called_sound(directory: Path) -> None:
+    store = open_store(directory)
+    report = look(directory, OS)
+    assert report.problems == [] and "60 entries were read" in report.as_text()
+    store.close()
+
+
+def test_a_directory_of_the_java_node_has_nothing_to_settle_and_is_not_called_read(tmp_path: Path) -> None:
+    build([(1, 1, b"x")], seal=False).save(tmp_path)
+    report = look(tmp_path, OS)
+    assert report.problems == []
+    assert "An engine takes the directory over as it is" in report.as_text()
+    assert "every record was read" not in report.as_text()
+
+
+def test_what_a_java_node_wrote_to_a_store_of_ours_is_told(directory: Path) -> None:
+    identity = read_identity(directory)
+    assert identity is not None
+    ours = StoreReader(directory)
+    entry = ours.entry(59)
+    assert entry is not None
+    at = entry.pos % DATA_BYTES
+    path = directory / "data" / f"{entry.pos - at:020d}"
+    content = bytearray(path.read_bytes())
+    raw = pack_head(entry, entry.pos + entry.size)
+    content[at + entry.size : at + entry.size + len(raw)] = raw
+    path.write_bytes(bytes(content))
+    report = look(directory, OS)
+    assert [one.what for one in report.problems] == ["A Java node wrote to this store since"]
+    assert ways(report) == f"quorumscope store adopt {directory}"
+    perform(adopt, directory, dry_run=False)
+    assert look(directory, OS).problems == []
+    assert bodies(directory)[-1] == b"java"
+
+
+def pack_head(before: Entry, pos: int) -> bytes:
+    """The record of a Java node behind an entry: no checksums."""
+    return struct.pack(">iiqqqiIIi", 1, 52, before.index + 1, before.term, pos, 0, 0, 0, 4) + b"java"
+
+
+def test_a_directory_that_may_not_be_read_is_one_line(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(directory))
+
+    monkeypatch.setattr("node.store.repair.look", denied)
+    assert main([str(directory)]) == 1
+    assert capsys.readouterr().err == f"repair: [Errno 13] Permission denied: '{directory}'\n"
+
+
+def test_no_store_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--set-term", "3"], ["--discard-from", "0"], ["--accept-loss"], ["--adopt"]):
+        assert main([str(tmp_path), *arguments]) == 1
+        assert "no store" in (said := capsys.readouterr().err) or "nothing to repair" in said
+    assert list(tmp_path.iterdir()) == []

@@ -45,7 +45,7 @@ class MemberLink:
         self.member_id, self.address = member_id, address
         self._group, self._tls = group, tls
         self._connection: Connection | None = None
-        self._pending: dict[int, asyncio.Future[Frame]] = {}
+        self._pending: dict[int, Callable[[Frame | Exception], None]] = {}
         self._opaque = 0
         self._dialing: asyncio.Lock = asyncio.Lock()
         # Called again and again while requests wait and nothing comes; None: nobody wants to know.
@@ -72,29 +72,39 @@ class MemberLink:
                 raise Lost(text, sent=False) from error
             self._connection = connection
 
-    def send(self, code: RequestCode, pieces: Sequence[bytes]) -> asyncio.Future[Frame]:
-        """Sends a request over the open connection; its answer comes through the future."""
-        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+    def call(self, code: RequestCode, pieces: Sequence[bytes], done: Callable[[Frame | Exception], None]) -> int:
+        """Sends a request over the open connection; `done` gets the answer, or why there is none, exactly once.
+
+        Returns the request's number. Raises FrameError where it is too long; then `done` is never called.
+        """
         connection = self._connection
-        if connection is None or connection.closed:
-            answer.set_exception(Lost(f"{self.member_id} is not connected", sent=False))
-            return answer
         self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
-        self._pending[opaque] = answer
+        if connection is None or connection.closed:
+            done(Lost(f"{self.member_id} is not connected", sent=False))
+            return opaque
+        connection.send_body(code, 0, opaque, pieces)
+        self._pending[opaque] = done
         if self._look_timer is None and self.on_silence is not None:
             self._look_later()
-        connection.send_body(code, 0, opaque, pieces)
-        return answer
+        return opaque
+
+    def fail_one(self, opaque: int, error: Exception) -> None:
+        """Gives one request up; its answer, should it still come, is for nobody."""
+        waiting = self._pending.pop(opaque, None)
+        if waiting is not None:
+            waiting(error)
 
     async def request(self, code: RequestCode, pieces: Sequence[bytes], timeout_s: float) -> bytes:
         """The answer's body. Raises Lost, TimeoutError, RemotingError."""
         await self.connect()
-        answer = self.send(code, pieces)
-        async with asyncio.timeout(timeout_s):
-            frame = await answer
-        if frame.code != RemotingCode.SUCCESS:
-            raise RemotingError(f"{self.member_id} answers {frame.code}: {frame.remark}")
-        return frame.body
+        answer: asyncio.Future[Frame | Exception] = asyncio.get_running_loop().create_future()
+        opaque = self.call(code, pieces, lambda outcome: None if answer.done() else answer.set_result(outcome))
+        try:
+            async with asyncio.timeout(timeout_s):
+                outcome = await answer
+        finally:
+            self._pending.pop(opaque, None)
+        return body_of(self, outcome)
 
     async def ask(self, code: RequestCode, fields: dict[str, Any], timeout_s: float) -> Fields:
         """A JSON request and its JSON answer. Raises as `request`, and BodyError."""
@@ -122,8 +132,8 @@ class MemberLink:
             self._fail(frame.remark)
             return
         waiting = self._pending.pop(frame.opaque, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(frame)
+        if waiting is not None:
+            waiting(frame)
 
     def _on_closed(self, connection: Connection) -> None:
         if self._connection is connection:
@@ -132,8 +142,7 @@ class MemberLink:
     def _fail(self, why: str) -> None:
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
-            if not waiting.done():
-                waiting.set_exception(Lost(f"{self.member_id} at {self.address}: {why}", sent=True))
+            waiting(Lost(f"{self.member_id} at {self.address}: {why}", sent=True))
 
     def give_up(self, why: str) -> None:
         """Whatever waits here ends as lost; the next request dials again."""
@@ -151,4 +160,13 @@ class MemberLink:
             self._connection.abort()
 
 
-__all__ = ["BodyError", "Lost", "MemberLink", "RemotingError"]
+def body_of(link: MemberLink, outcome: Frame | Exception) -> bytes:
+    """The body of a request's answer. Raises RemotingError, or whatever there is in place of an answer."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    if outcome.code != RemotingCode.SUCCESS:
+        raise RemotingError(f"{link.member_id} answers {outcome.code}: {outcome.remark}")
+    return outcome.body
+
+
+__all__ = ["BodyError", "Lost", "MemberLink", "RemotingError", "body_of"]

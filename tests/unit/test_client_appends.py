@@ -1,0 +1,184 @@
+"""The client's appends against a member that a test plays: every outcome, once, and nothing sent twice in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from node.client import AppendResult, LedgerClient, NotAppended, OutcomeUnknown
+from node.client_appends import MERGE_ENTRIES_MAX
+from node.protocol.codes import RequestCode, ResponseCode
+from node.transport.bodies import dump
+from node.transport.connection import Connection
+from node.transport.remoting import Frame
+from node.transport.slab_frames import AppendAnswer, AppendedByte, AppendRequest, decode_append, encode_append_answer
+
+Script = Callable[[AppendRequest], AppendAnswer | None]
+
+
+class Member:
+    """Says that it leads, and answers appends as the script says; None: it closes the connection."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.appends: list[list[bytes]] = []
+        self.silent = False
+
+    async def start(self) -> str:
+        loop = asyncio.get_running_loop()
+        self.server = await loop.create_server(lambda: Connection(self._frame, lambda _one: None), "127.0.0.1", 0)
+        return f"n0-127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    def _frame(self, connection: Connection, frame: Frame) -> None:
+        if frame.code == RequestCode.METADATA:
+            connection.answer(frame, dump({"code": 200, "leaderId": "n0"}))
+            return
+        request = decode_append(frame.body)
+        self.appends.append(list(request.bodies))
+        if self.silent:
+            return
+        answer = self.script(request)
+        if answer is None:
+            connection.abort()
+        else:
+            connection.answer(frame, encode_append_answer(answer))
+
+
+def against(script: Script, work: Callable[[LedgerClient, Member], Awaitable[Any]], **options: Any) -> Member:
+    async def main() -> Member:
+        member = Member(script)
+        client = LedgerClient(await member.start(), group="g", **options)
+        try:
+            async with asyncio.timeout(20):
+                await work(client, member)
+        finally:
+            await client.close()
+            member.server.close()
+        return member
+
+    return asyncio.run(main())
+
+
+def counting() -> Script:
+    """A log that begins at 0."""
+    ends = [0]
+
+    def script(request: AppendRequest) -> AppendAnswer:
+        first, ends[0] = ends[0], ends[0] + len(request.bodies)
+        return AppendAnswer(200, first, ends[0] - 1, 3, AppendedByte.YES)
+
+    return script
+
+
+def test_the_appends_of_one_turn_leave_in_few_frames_and_each_gets_its_index() -> None:
+    count = 2 * MERGE_ENTRIES_MAX + 10
+
+    async def work(client: LedgerClient, _member: Member) -> None:
+        assert await client.append(b"first") == AppendResult(0, 0, 3)
+        results = await asyncio.gather(*(client.append(b"%d" % number) for number in range(count)))
+        assert results == [AppendResult(1 + number, 1 + number, 3) for number in range(count)]
+        assert await client.append_many([b"a", b"b", b"c"]) == AppendResult(count + 1, count + 3, 3)
+        assert await client.append(b"last", expected_index=count + 4) == AppendResult(count + 4, count + 4, 3)
+
+    member = against(counting(), work)
+    assert [len(bodies) for bodies in member.appends] == [1, MERGE_ENTRIES_MAX, MERGE_ENTRIES_MAX, 10, 3, 1]
+    assert [body for bodies in member.appends[1:4] for body in bodies] == [b"%d" % number for number in range(count)]
+
+
+def test_a_refusal_that_may_pass_is_tried_again() -> None:
+    good, refusals = counting(), [ResponseCode.LEADER_PENDING_FULL, ResponseCode.LEADER_NOT_READY]
+
+    def script(request: AppendRequest) -> AppendAnswer | None:
+        if refusals:
+            return AppendAnswer(refusals.pop(), -1, -1, -1, AppendedByte.NOT_APPENDED)
+        return good(request)
+
+    async def work(client: LedgerClient, _member: Member) -> None:
+        assert (await client.append(b"x")).first_index == 0
+        refusals.append(ResponseCode.LEADER_PENDING_FULL)
+        assert (await client.append(b"y")).first_index == 1
+
+    assert len(against(script, work).appends) == 5
+
+
+def test_one_bad_body_does_not_spoil_the_others_of_its_frame() -> None:
+    good = counting()
+
+    def script(request: AppendRequest) -> AppendAnswer | None:
+        if b"bad" in list(request.bodies):
+            return AppendAnswer(ResponseCode.UNEXPECTED_ARGUMENT, -1, -1, -1, AppendedByte.NOT_APPENDED)
+        return good(request)
+
+    async def work(client: LedgerClient, _member: Member) -> None:
+        await client.append(b"warm")
+        bodies = [b"a", b"bad", b"c"]
+        results = await asyncio.gather(*map(client.append, bodies), return_exceptions=True)
+        assert [type(result) for result in results] == [AppendResult, NotAppended, AppendResult]
+
+    against(script, work)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_what_was_sent_and_not_answered_is_unknown_and_not_sent_again(batch: bool) -> None:
+    async def work(client: LedgerClient, member: Member) -> None:
+        def append() -> Awaitable[AppendResult]:
+            return client.append_many([b"x", b"y"]) if batch else client.append(b"x")
+
+        await append()
+        member.script = lambda _request: None  # the connection closes
+        with pytest.raises(OutcomeUnknown, match="got lost"):
+            await append()
+        member.script = counting()
+        await append()  # dials again
+        member.silent = True
+        with pytest.raises(OutcomeUnknown, match="did not answer within"):
+            await append()
+        member.silent = False
+        unknown = AppendAnswer(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 7, 8, 3, AppendedByte.UNKNOWN)
+        member.script = lambda _request: unknown
+        with pytest.raises(OutcomeUnknown) as told:
+            await append()
+        assert (told.value.first_index, told.value.last_index, told.value.term) == (7, 8, 3)
+
+    assert len(against(counting(), work, deadline_s=0.5).appends) == 5
+
+
+def test_closing_ends_what_waits_as_unknown() -> None:
+    async def work(client: LedgerClient, member: Member) -> None:
+        await client.append(b"warm")
+        member.silent = True
+        waiting = [asyncio.ensure_future(client.append(b"x")), asyncio.ensure_future(client.append_many([b"y", b"z"]))]
+        await asyncio.sleep(0.05)
+        waiting.append(asyncio.ensure_future(client.append(b"not even sent")))
+        await asyncio.sleep(0)
+        await client.close()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(result) for result in results] == [OutcomeUnknown] * 3
+
+    against(counting(), work)
+
+
+def test_what_waits_is_bounded() -> None:
+    async def work(client: LedgerClient, member: Member) -> None:
+        await client.append(b"warm")
+        results = await asyncio.gather(*(client.append(b"%d" % number) for number in range(100)))
+        assert sorted(result.first_index for result in results) == list(range(1, 101))
+
+    member = against(counting(), work, in_flight_max=7)
+    assert max(map(len, member.appends)) <= 7
+
+
+def test_a_cancelled_append_leaves_the_others_alone() -> None:
+    async def work(client: LedgerClient, _member: Member) -> None:
+        await client.append(b"warm")
+        gone = asyncio.ensure_future(client.append(b"gone"))
+        stays = asyncio.ensure_future(client.append(b"stays"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert (await stays).first_index == 2
+        assert (await client.append(b"after")).first_index == 3
+
+    against(counting(), work)

@@ -59,3 +59,24 @@ def test_a_search_behind_damage_reads_no_holes(tmp_path: Path) -> None:
     assert again.begin_index == 0
     assert machine.read_bytes_count < READ_BYTES_MAX
     again.close()
+
+
+@pytest.mark.parametrize("runs", [[1], [1] * 40, [40, 1, 1, 40, 7, 1], [3, 100, 1], list(range(1, 20))])
+def test_terms_are_collected_whatever_their_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: list[int]
+) -> None:
+    store = open_store(tmp_path)
+    for term, count in enumerate(runs, start=1):
+        store.append_as_leader([b"x" * 20] * count, term * 3)
+    store.append_as_leader([b"y" * 400] * 10, 1000)
+    terms = [store.meta(index).term for index in range(store.end_index + 1)]  # type: ignore[union-attr]
+    store.close()
+    monkeypatch.setattr("node.store.recovery.RECHECK_BYTES", 500)
+    again = open_store(tmp_path)
+    assert again.alarms == ()
+    assert [again.meta(index).term for index in range(again.end_index + 1)] == terms  # type: ignore[union-attr]
+    starts = [index for index in range(len(terms)) if index == 0 or terms[index - 1] != terms[index]]
+    assert [again.term_start(index) for index in range(len(terms))] == [
+        max(start for start in starts if start <= index) for index in range(len(terms))
+    ]
+    again.close()

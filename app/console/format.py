@@ -20,7 +20,9 @@ def index(value: int | None) -> str:
 
 
 def span(first: int | None, last: int | None) -> str:
-    """1,001–1,118; one entry is one number."""
+    """1,001–1,118; one entry is one number, a range that ends before it begins none (a repair that cut nothing)."""
+    if first is not None and last is not None and last < first:
+        return "no entry"
     return count(first) if first == last else f"{count(first)}–{count(last)}"
 
 

@@ -22,7 +22,7 @@ _TERM_DIGITS = 19
 HARDSTATE = "hardstate"
 RESERVE = "reserve"
 _RESERVE = b"space for term and vote on a full disk\n".ljust(16 * 1024, b".")
-_TOLD_HOW = "this store has entries, so its term is not guessed: run `python -m node.store.repair DIR --set-term N`"
+_TOLD_HOW = "this store has entries, so its term is not guessed: `quorumscope store repair DIR --set-term N`"
 
 
 def format_currterm(term: int, voted_for: str | None) -> bytes:

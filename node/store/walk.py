@@ -150,7 +150,7 @@ class Walk:
                 break
             elif at >= cursor.sealed_from:
                 problem, is_alien = "crc_invalid", True
-                detail = "it is unsealed: a Java node wrote here (`node.store.repair --adopt`)"
+                detail = "it is unsealed: a Java node wrote here (`quorumscope store adopt DIR`)"
                 break
             chunk.units.append(INDEX_UNIT.pack(magic, pos, size, at, at_term))
             if chunk.first_term < 0:

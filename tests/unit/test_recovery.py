@@ -283,7 +283,7 @@ def test_a_java_node_that_wrote_behind_our_back_is_noticed(tmp_path: Path) -> No
     at = built.positions[1] + built.sizes[1]
     path = tmp_path / "data" / f"{0:020d}"
     path.write_bytes(path.read_bytes()[:at] + bytes(alien.data[0][at:]))
-    with pytest.raises(StoreCorrupt, match="--adopt"):
+    with pytest.raises(StoreCorrupt, match="store adopt"):
         open_store(tmp_path)
 
 

@@ -44,7 +44,7 @@ def test_a_directory_that_a_java_node_wrote_to_is_taken_back(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:at] + bytes(mixed.data[0][at:]))
     (tmp_path / "index" / f"{0:020d}").write_bytes(bytes(mixed.index[0]))
     currterm(tmp_path, 4, "n2")
-    with pytest.raises(StoreCorrupt, match="--adopt"):
+    with pytest.raises(StoreCorrupt, match="store adopt"):
         open_store(tmp_path)
     assert main([str(tmp_path), "--adopt"]) == 0
     again = open_store(tmp_path)

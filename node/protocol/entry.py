@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from itertools import starmap
 from typing import Any, Final
 
 import numpy as np
@@ -382,7 +383,7 @@ def _verify_columns(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int 
     unsealed = (heads["body_crc"] == 0) & (heads["chain_crc"] == 0) & (heads["body_len"] > 0)
     body_crcs = heads["body_crc"].astype(np.uint32)
     if bodies or bool(unsealed.any()):
-        computed = np.fromiter((crc32(body) for body in iter_bodies(slab)), dtype=np.uint32, count=slab.count)
+        computed = _crcs_of_bodies(slab.data, units["size"].astype(np.int64))
         if bool(((computed != body_crcs) & ~unsealed).any()):
             bad = slab.first_index + int(np.argmax((computed != body_crcs) & ~unsealed))
             raise EntryError(f"{where}: the body of entry {bad} does not match its CRC")
@@ -399,6 +400,16 @@ def _verify_columns(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int 
     if stored != chain and not last_unsealed:
         raise EntryError(f"{where}: the chain ends in {stored:08x}, computed {chain:08x}")
     return chain
+
+
+def _crcs_of_bodies(data: bytes, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+    """Of records that tile `data`. No bytecode per entry: half the time, and a reading thread lets the loop go first."""
+    if bool((sizes == sizes[0]).all()):
+        each = struct.iter_unpack(f"{HEAD_BYTES}x{int(sizes[0]) - HEAD_BYTES}s", data)
+        return np.fromiter(starmap(crc32, each), np.uint32, len(sizes))
+    ends = np.cumsum(sizes)
+    parts = map(slice, (ends - sizes + HEAD_BYTES).tolist(), ends.tolist())
+    return np.fromiter(map(crc32, map(data.__getitem__, parts)), np.uint32, len(sizes))
 
 
 def iter_bodies(slab: Slab) -> Iterator[memoryview]:

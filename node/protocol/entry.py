@@ -403,7 +403,7 @@ def _verify_columns(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int 
 
 
 def _crcs_of_bodies(data: bytes, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Of records that tile `data`. No bytecode per entry: half the time, and a reading thread lets the loop go first."""
+    """Of records that tile `data`. No bytecode per entry: half the time, and a reading thread hinders the loop less."""
     if bool((sizes == sizes[0]).all()):
         each = struct.iter_unpack(f"{HEAD_BYTES}x{int(sizes[0]) - HEAD_BYTES}s", data)
         return np.fromiter(starmap(crc32, each), np.uint32, len(sizes))

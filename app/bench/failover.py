@@ -40,6 +40,7 @@ class FailoverOptions:
     how: str = "kill"
     members: int = 3
     settle_s: float = 0.5
+    against: str | None = None
     directory: Path | None = None
 
 
@@ -152,6 +153,7 @@ async def count_lost(client: LedgerClient, promised: Acknowledged) -> int:
 async def _run(options: FailoverOptions) -> dict[str, Any]:
     promised = Acknowledged()
     runs_s: list[float] = []
+    theirs_s: list[float] = []
     cluster = BenchCluster(options.flush, options.members, options.directory)
     on = machine(cluster.directory)
     async with cluster:
@@ -164,6 +166,9 @@ async def _run(options: FailoverOptions) -> dict[str, Any]:
                 await asyncio.sleep(options.settle_s)
                 runs_s.append(await DONE_BY[options.how](cluster, client, promised, number))
                 say(f"run {number + 1}/{options.runs}: {runs_s[-1]:.3f} s")
+                if options.against:
+                    theirs_s.append(await asyncio.to_thread(other_failover_s, options.members))
+                    say(f"run {number + 1}/{options.runs}: {options.against} {theirs_s[-1]:.3f} s")
             stop.set()
             await asyncio.gather(*loaders)
             lost = await count_lost(client, promised)
@@ -183,8 +188,29 @@ async def _run(options: FailoverOptions) -> dict[str, Any]:
         "load": options.load,
         "flush": options.flush,
         "members": options.members,
+        "against": timings(options.against, theirs_s),
         "machine": on,
     }
+
+
+def timings(system: str | None, runs_s: list[float]) -> dict[str, Any] | None:
+    """The other system's figures; None where it was not asked for."""
+    if system is None:
+        return None
+    return {
+        "system": system,
+        "runs_s": [round(seconds, 4) for seconds in runs_s],
+        "median_s": round(statistics.median(runs_s), 4),
+        "max_s": round(max(runs_s), 4),
+    }
+
+
+def other_failover_s(members: int) -> float:
+    """One failover of a new group of PySyncObj, in its low-latency mode."""
+    from app.bench.pysyncobj_peer import PySyncObjCluster
+
+    with PySyncObjCluster("unbatched", members) as cluster:
+        return cluster.failover_s()
 
 
 def run(options: FailoverOptions) -> dict[str, Any]:

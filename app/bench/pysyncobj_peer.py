@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import select
 import subprocess
 import sys
 import threading
@@ -26,6 +27,8 @@ from app.bench.usage import cpu_s
 READY_WITHIN_S: Final = 20.0
 TRY_S: Final = 1.5
 WARM_UP_S: Final = 0.5
+SETTLE_S: Final = 0.5
+TRY_AGAIN_S: Final = 0.05
 MIB: Final = 1 << 20
 # Its low-latency mode; its defaults; and its defaults with what makes its batches leave sooner and be larger.
 CONFIGURATIONS: Final[Mapping[str, dict[str, Any]]] = {
@@ -64,20 +67,49 @@ class PySyncObjCluster:
             process.kill()
             process.communicate()
 
+    def ask(self, process: subprocess.Popen[str], request: dict[str, Any]) -> None:
+        """One line to one member; it answers with one."""
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+
+    def failover_s(self) -> float:
+        """Kills the leader; seconds until one of the others has appended something. Raises RuntimeError."""
+        for process in self.processes:
+            self.ask(process, {"leads": True})
+        leads = [answered(process)["leads"] for process in self.processes]
+        if leads.count(True) != 1:
+            raise RuntimeError("PySyncObj elected no leader; try again")
+        survivors = [process for process, leader in zip(self.processes, leads, strict=True) if not leader]
+        pipes = [process.stdout for process in survivors if process.stdout is not None]
+        time.sleep(SETTLE_S)
+        began = time.perf_counter()
+        self.processes[leads.index(True)].kill()
+        for process in survivors:
+            self.ask(process, {"append_once": True})
+        ready, _, _ = select.select(pipes, [], [], READY_WITHIN_S)
+        if not ready:
+            raise RuntimeError(f"PySyncObj appended nothing within {READY_WITHIN_S:g} s of its leader's death")
+        return time.perf_counter() - began
+
     def measure(self, case: Case, body_bytes: int, seconds: float) -> Sample:
         """Asks all; the leader answers with its sample, the others that they are none. Raises RuntimeError."""
         pids = [process.pid for process in self.processes]
         request: dict[str, Any] = {"in_flight": case.in_flight, "batch": case.batch, "body_bytes": body_bytes}
         request |= {"seconds": seconds, "pids": pids}
         for process in self.processes:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-        lines = [process.stdout.readline() for process in self.processes if process.stdout]
-        measured = [answer for line in lines if line and (answer := json.loads(line))]
+            self.ask(process, request)
+        measured = [answer for process in self.processes if (answer := answered(process))]
         if not measured:
             raise RuntimeError("PySyncObj elected no leader that measured; try again")
         return Sample(**measured[0])
+
+
+def answered(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The member's next line; nothing of a member that is gone."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    return dict(json.loads(line)) if line else {}
 
 
 def best_configuration(case: Case, body_bytes: int, size: int) -> str:
@@ -110,13 +142,36 @@ def serve(configuration: str, own: str, others: list[str]) -> None:
             return self.count
 
     log = Log()
+    answer: dict[str, Any]
     for line in sys.stdin:
         request = json.loads(line)
         deadline = time.monotonic() + READY_WITHIN_S
-        while not log.isReady() and time.monotonic() < deadline:
+        while "append_once" not in request and not log.isReady() and time.monotonic() < deadline:
             time.sleep(0.02)
-        answer = measure_here(log, request) if log._isLeader() else {}
+        if "leads" in request:
+            answer = {"leads": bool(log._isLeader())}
+        elif "append_once" in request:
+            answer = append_once(log)
+        else:
+            answer = measure_here(log, request) if log._isLeader() else {}
         print(json.dumps(answer), flush=True)
+
+
+def append_once(log: Any) -> dict[str, Any]:
+    """Appends until it succeeds; a call that finds no leader waits for one by itself."""
+    done = threading.Event()
+    outcome: list[int] = []
+
+    def called_back(_result: Any, error: int) -> None:
+        outcome.append(error)
+        done.set()
+
+    while True:
+        done.clear()
+        log.append(b"after failover", callback=called_back)
+        done.wait(TRY_AGAIN_S)
+        if outcome and not outcome[-1]:
+            return {"appended": True}
 
 
 def measure_here(log: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -135,9 +190,9 @@ def measure_here(log: Any, request: dict[str, Any]) -> dict[str, Any]:
         calls += 1
         what = bodies[calls % len(bodies)] if batch == 1 else bodies[:batch]
         sent = time.perf_counter()
-        log.append(what, callback=lambda _result, error: answered(sent, error))
+        log.append(what, callback=lambda _result, error: came_back(sent, error))
 
-    def answered(sent: float, error: int) -> None:
+    def came_back(sent: float, error: int) -> None:
         nonlocal open_calls
         now = time.perf_counter()
         if not error:

@@ -41,11 +41,12 @@ def append_table(result: dict[str, Any]) -> list[str]:
 
 def failover_text(result: dict[str, Any]) -> list[str]:
     """Median, worst, and whether a promise was broken."""
-    lost, runs = result["lost_acknowledged"], len(result["runs_s"])
-    return [
-        f"median {result['median_s']:.3f} s, worst {result['max_s']:.3f} s over {runs} failovers",
-        f"{lost} acknowledged entries LOST" if lost else "no acknowledged entry was lost: each was read back",
-    ]
+    lost, runs, other = result["lost_acknowledged"], len(result["runs_s"]), result["against"]
+    lines = [f"median {result['median_s']:.3f} s, worst {result['max_s']:.3f} s over {runs} failovers"]
+    if other is not None:
+        lines.append(f"{other['system']}: median {other['median_s']:.3f} s, worst {other['max_s']:.3f} s")
+    lines.append(f"{lost} acknowledged entries LOST" if lost else "no acknowledged entry was lost: each was read back")
+    return lines
 
 
 def undisturbed_table(result: dict[str, Any]) -> list[str]:

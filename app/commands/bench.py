@@ -40,6 +40,9 @@ DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Put the logs on this directory's disk (default: /tmp's).")
 ]
 
+AgainstOption = Annotated[
+    str | None, typer.Option(metavar="pysyncobj", help="Measure this one too, in turn, in the same run.")
+]
 BodyOption = Annotated[int, typer.Option(metavar="N", min=1, max=1024 * 1024, help="Size of a body.")]
 RoundsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Rounds; medians are reported.")]
 SecondsOption = Annotated[
@@ -56,6 +59,12 @@ def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
         raise Failure(Exit.USAGE, f'{option} "{value}": it is {", ".join(known[:-1])} or {known[-1]}')
     return value
+
+
+def _against(against: str | None) -> str | None:
+    if against not in (None, "pysyncobj"):
+        raise Failure(Exit.USAGE, f'--against "{against}": pysyncobj is the one that is known')
+    return against
 
 
 def _directory(data: Path | None) -> Path | None:
@@ -95,9 +104,7 @@ def append(
     members: Annotated[int, typer.Option(metavar="3|5", min=1, max=9, help="Size of the group.")] = 3,
     seconds: SecondsOption = 3.0,
     rounds: RoundsOption = 3,
-    against: Annotated[
-        str | None, typer.Option(metavar="pysyncobj", help="Measure this one too, in turn, in the same run.")
-    ] = None,
+    against: AgainstOption = None,
     via: Annotated[
         str, typer.Option(metavar="client|json|rest", help="Through our client, DLedger's JSON, or REST.")
     ] = "client",
@@ -108,13 +115,11 @@ def append(
 
     Four cases in turn: one at a time, singles in flight, and two sizes of batches. Medians over the rounds.
     """
-    if against not in (None, "pysyncobj"):
-        raise Failure(Exit.USAGE, f'--against "{against}": pysyncobj is the one that is known')
     from app.bench.append import AppendOptions, run
 
     options = AppendOptions(
         flush=_flush(flush), body_bytes=body_bytes, in_flight=in_flight, batches=tuple(batch or (100, 1000)),
-        seconds=seconds, rounds=rounds, against=against, members=members,
+        seconds=seconds, rounds=rounds, against=_against(against), members=members,
         via=_one_of("--via", via, ("client", "json", "rest")), directory=_directory(data),
     )  # fmt: skip
     _show(_measured(lambda: run(options)), as_json, append_table)
@@ -134,6 +139,7 @@ def failover(
     load: Annotated[bool, typer.Option("--load", help="Appends go on meanwhile.")] = False,
     flush: FlushOption = "sync",
     members: Annotated[int, typer.Option(metavar="3|5", min=3, max=9, help="Size of the group.")] = 3,
+    against: AgainstOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -143,8 +149,10 @@ def failover(
     """
     from app.bench.failover import FailoverOptions, run
 
+    if against is not None and how != "kill":
+        raise Failure(Exit.USAGE, f"--against {against}: only --how kill is measured of both")
     options = FailoverOptions(
-        runs=runs, load=load, flush=_flush(flush), members=members,
+        against=_against(against), runs=runs, load=load, flush=_flush(flush), members=members,
         how=_one_of("--how", how, ("kill", "partition", "transfer")), directory=_directory(data),
     )  # fmt: skip
     result = _measured(lambda: run(options))

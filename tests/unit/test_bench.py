@@ -183,6 +183,8 @@ def test_a_slow_follower_costs_what_the_p99_grew_by() -> None:
     ("words", "said"),
     [
         (["failover", "--how", "magic"], "kill, partition or transfer"),
+        (["failover", "--how", "transfer", "--against", "pysyncobj"], "only --how kill"),
+        (["failover", "--against", "raft"], "pysyncobj"),
         (["slow-follower", "--how", "lazy"], "stopped or throttled"),
         (["append", "--via", "pigeon"], "client, json or rest"),
         (["append", "--data", "/no/such/directory"], "no such directory"),

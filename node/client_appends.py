@@ -159,7 +159,7 @@ class Appends:
             self._answered(group, link, outcome, began)
 
         try:
-            opaque = link.call(RequestCode.FAST_APPEND, _pieces(group), answered)
+            opaque = link.call(RequestCode.FAST_APPEND, _pieces(group), answered, at_once=group.merged)
         except FrameError as error:
             self._failed(group, error)
             return

@@ -21,7 +21,7 @@ from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
 from node.store.log_store import StoreCorrupt
 from node.transport.bodies import BodyError, Fields, dump, entry_fields, load
 from node.transport.connection import Connection
-from node.transport.remoting import Frame
+from node.transport.remoting import FLAG_RESPONSE, Frame
 from node.transport.slab_frames import (
     AppendAnswer,
     AppendedByte,
@@ -64,6 +64,7 @@ class ClientDesk:
                  status: Callable[[], Any], token: str | None) -> None:  # fmt: skip
         self._driver, self._reads, self._introspection, self._quota = driver, reads, introspection, quota
         self._status, self._token = status, token
+        self._holding: list[Connection] = []  # what has answers that leave at the turn's end
         self._group, self._self_id = driver.replica.config.group, driver.replica.config.self_id
         self._handlers: Mapping[int, Callable[[Connection, Frame], None]] = {
             RequestCode.FAST_APPEND: self._fast_append,
@@ -101,10 +102,19 @@ class ClientDesk:
 
         def done(outcome: Outcome) -> None:
             self._quota.give(connection, len(request.bodies), size)
-            connection.answer(frame, encode_append_answer(self._append_answer(outcome)))
+            if not frame.is_one_way:
+                body = encode_append_answer(self._append_answer(outcome))
+                if connection.hold_body(RemotingCode.SUCCESS, FLAG_RESPONSE, frame.opaque, [body]):
+                    self._holding.append(connection)
 
         expected = None if request.expected_index < 0 else request.expected_index
         self._driver.propose(connection, Proposal(request.bodies, done, expected), request.ordered)
+
+    def release(self) -> None:
+        """The end of a turn: its answers leave, those of one connection together."""
+        holding, self._holding = self._holding, []
+        for connection in holding:
+            connection.release()
 
     def _append_answer(self, outcome: Outcome) -> AppendAnswer:
         appended = APPENDED_BYTE[outcome.appended]

@@ -45,7 +45,7 @@ from node.transport.tls import client_context, server_context
 CONNECTIONS_MAX: Final = 1024
 DISK_FULL_RETRY_S: Final = 2.0
 LOOK_AGAIN_NS: Final = 5_000_000
-TURN_BYTES: Final = 192 * 1024  # of bodies
+TURN_BYTES: Final = 512 * 1024  # of bodies
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
 
@@ -230,6 +230,7 @@ class Engine:
             self.links.send(send.to, send.message)
         for complete in done:
             complete()
+        self.desk.release()
         if effects.truncate is not None:
             self.disk.truncate(effects.truncate)
         for read in effects.reads:

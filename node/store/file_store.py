@@ -164,8 +164,9 @@ class FileStore(HealingLog):
             self.sealed_from = max(self.sealed_from, slab.last_index + 1)
         elif chain is None:  # no anchor here: the sender's seals are one
             chain = slab.last_chain
-        checked = replace(slab, prev_chain=self.end_chain, last_chain=chain)
-        self._write(settle(checked, self._end_pos, self.data_file_size))
+        if slab.prev_chain != self.end_chain or slab.last_chain != chain:
+            slab = replace(slab, prev_chain=self.end_chain, last_chain=chain)
+        self._write(settle(slab, self._end_pos, self.data_file_size))
 
     def _write(self, slabs: list[Slab]) -> None:
         """All or nothing: what was written before the disk was full is zeroed again (SAFETY S8)."""

@@ -28,9 +28,13 @@ def wrap(error: OSError, attempt: str) -> StoreError:
     return StoreIOError(f"{attempt}: {error.strerror or error}")
 
 
-def write_all(fd: int, data: bytes | memoryview, offset: int, attempt: str, platform: Platform = OS) -> None:
-    """pwrite of everything. What was written short before an error is zeroed again (SAFETY S8)."""
-    done = 0
+def write_all(
+    fd: int, data: bytes | memoryview, offset: int, attempt: str, platform: Platform = OS, done: int = 0
+) -> None:
+    """pwrite of everything; `done` bytes are written already.
+
+    What was written short before an error is zeroed again (SAFETY S8).
+    """
     try:
         while done < len(data):
             done += platform.pwrite(fd, data[done:] if done else data, offset + done)

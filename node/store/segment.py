@@ -20,9 +20,9 @@ _PAGE_BYTES = 4096  # what a file system takes for one byte written
 
 
 class Segment:
-    """`start` is the absolute position of the file's first byte."""
+    """`start` is the absolute position of the file's first byte, `end` the one right after the file."""
 
-    __slots__ = ("_ahead_bytes", "_allocated_bytes", "_fd", "_platform", "path", "size_bytes", "start")
+    __slots__ = ("_ahead_bytes", "_allocated_bytes", "_fd", "_platform", "end", "path", "size_bytes", "start")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Segment:
         self.path = path
         self.start = start
         self.size_bytes = size_bytes
+        self.end = start + size_bytes
         self._ahead_bytes = ahead_bytes
         self._platform = platform
         self._allocated_bytes = 0
@@ -62,18 +63,20 @@ class Segment:
             raise wrap(error, f"creating {path}") from error
         return cls(path, start, size_bytes, ahead_bytes=ahead_bytes, platform=platform)
 
-    @property
-    def end(self) -> int:
-        """The absolute position right after the file."""
-        return self.start + self.size_bytes
-
     def write(self, pos: int, data: bytes | memoryview) -> None:
         """Raises StoreFull (nothing of it stays) or StoreIOError."""
         offset = pos - self.start
         if offset + len(data) > self._allocated_bytes:
             self._allocate(offset, len(data))
-        attempt = f"writing {len(data)} bytes at {offset} of {self.path}"
-        write_all(self._fd, data, offset, attempt, self._platform)
+        try:
+            done = self._platform.pwrite(self._fd, data, offset)
+        except OSError as error:
+            raise wrap(error, self._attempt(data, offset)) from error
+        if done != len(data):
+            write_all(self._fd, data, offset, self._attempt(data, offset), self._platform, done)
+
+    def _attempt(self, data: bytes | memoryview, offset: int) -> str:
+        return f"writing {len(data)} bytes at {offset} of {self.path}"
 
     def _allocate(self, offset: int, length: int) -> None:
         """Takes space up to one step beyond the write; a file system that cannot is left to its own ways."""

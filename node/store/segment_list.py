@@ -181,8 +181,9 @@ class SegmentList:
 
     def write(self, pos: int, data: bytes | memoryview) -> None:
         """Writes over file borders, creating files as needed; usually one pwrite."""
-        segment = self.ensure(pos)
-        room = segment.start + segment.size_bytes - pos
+        last = self._last
+        segment = last if last is not None and last.start <= pos < last.end else self.ensure(pos)
+        room = segment.end - pos
         if len(data) > room:
             self.write(pos, data[:room])
             self.write(pos + room, data[room:])

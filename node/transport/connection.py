@@ -43,6 +43,7 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._stops: set[str] = set()  # why reading is stopped; empty: it is not
+        self._held: list[bytes] = []  # frames that leave together at `release`
         self.peer_id: str | None = None
         self.peer_host = ""
         self.order_broken = False  # an append that was to keep its order failed (SAFETY C4)
@@ -119,6 +120,26 @@ class Connection(asyncio.BufferedProtocol):
             self.send([head, *pieces])
         elif self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join([head, *pieces]))
+
+    def hold_body(self, code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> bool:
+        """`send_body`, but it leaves at `release`, with whatever else is held until then; True: nothing else was yet.
+
+        A system call costs more than a short frame. What is held overtakes nothing and is overtaken by what is sent.
+        """
+        first = not self._held
+        self._held.append(encode_plain_head(code, flag, opaque, sum(map(len, pieces))))
+        self._held += pieces
+        return first
+
+    def release(self) -> None:
+        """Sends what was held."""
+        held, self._held = self._held, []
+        if not held or self._transport is None or self._transport.is_closing():
+            return
+        if sum(map(len, held)) > JOINED_BYTES_MAX:
+            self._transport.writelines(held)
+        else:
+            self._transport.write(b"".join(held))
 
     def answer(self, request: Frame, body: bytes) -> None:
         """Sends the answer to a request, unless it wants none."""

@@ -42,6 +42,10 @@ NO_TEXTS: Final = bytes(6)  # three lengths of 0
 READ_HEAD: Final = struct.Struct(">qiB")
 READ_ANSWER: Final = struct.Struct(">iqqqI")
 
+_RESPONSE_CODES: Final = {code.value: code for code in ResponseCode}  # quicker than asking the enumeration
+_PUSH_KINDS: Final = tuple(PushKind)  # by number
+_ORDERED: Final = 1  # AppendFlag.ORDERED
+
 
 class BodyError(ValueError):
     """A body breaks its format; nothing of it was used."""
@@ -165,7 +169,7 @@ def decode_push(body: bytes, leader_id: str, seq: int) -> PushRequest:
         raise BodyError(f"{PushKind(kind).name} carries {count} entries")
     chain = prev_chain if known else None
     numbers = (dispatch_epoch, commit_index, prev_index, prev_term)
-    return PushRequest(seq, PushKind(kind), leader_id, term, *numbers, chain, first_index, slab)
+    return PushRequest(seq, _PUSH_KINDS[kind], leader_id, term, *numbers, chain, first_index, slab)
 
 
 def slab_from_parts(
@@ -209,10 +213,7 @@ def decode_push_answer(body: bytes, seq: int) -> PushResponse:
 
 def response_code(number: int) -> ResponseCode:
     """The code of that number; UNKNOWN for one that is not listed."""
-    try:
-        return ResponseCode(number)
-    except ValueError:
-        return ResponseCode.UNKNOWN
+    return _RESPONSE_CODES.get(number, ResponseCode.UNKNOWN)
 
 
 def encode_append(request: AppendRequest) -> list[bytes]:
@@ -232,7 +233,7 @@ def decode_append(body: bytes) -> AppendRequest:
     start = APPEND_HEAD.size + 4 * count
     if start > len(body):
         raise BodyError(f"{count} lengths do not fit an append of {len(body)} bytes")
-    ordered = bool(flags & AppendFlag.ORDERED)
+    ordered = bool(flags & _ORDERED)
     if count >= PACKED_FROM:
         packed_lengths = np.frombuffer(body, ">u4", count, APPEND_HEAD.size).astype(np.int64)
         try:

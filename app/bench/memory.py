@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from app.bench.cluster import BenchCluster
 from app.bench.common import say
-from app.bench.load import random_bodies
+from app.bench.load import different_bodies
 from app.bench.machine import machine
 from app.bench.undisturbed import Visitors
 from app.bench.usage import rss_anon_mb
@@ -53,7 +53,7 @@ def growth_mb_per_hour(samples: Sequence[tuple[float, float]]) -> float:
 
 async def even_batches(client: LedgerClient, options: MemoryOptions, stop: asyncio.Event) -> int:
     """Appends at the set rate, one batch at a time; returns the entries appended."""
-    bodies = random_bodies(BATCH, options.body_bytes)
+    bodies = different_bodies(BATCH, options.body_bytes)
     began, batches, appended = time.perf_counter(), 0, 0
     while not stop.is_set():
         batches += 1

@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from app.bench.common import Sample
-from app.bench.load import BODIES_MIN, Appender, random_bodies, sample_of
+from app.bench.load import BODIES_MIN, Appender, different_bodies, sample_of
 from node.client import LedgerError
 
 TURN_S: Final = 0.001
@@ -20,7 +20,7 @@ OPEN_MAX: Final = 20_000
 
 async def paced(appender: Appender, rate_per_s: float, body_bytes: int, seconds: float) -> Sample:
     """Single appends, evenly spaced, for `seconds`; waits for all answers. Raises RuntimeError when far behind."""
-    bodies = random_bodies(BODIES_MIN, body_bytes)
+    bodies = different_bodies(BODIES_MIN, body_bytes)
     latencies_s: list[float] = []
     tasks: set[asyncio.Task[None]] = set()
     failed: list[LedgerError] = []

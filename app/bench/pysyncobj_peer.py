@@ -16,12 +16,13 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from app.bench.common import Sample, free_ports
-from app.bench.load import BODIES_MIN, Case, random_bodies, sample_of
+from app.bench.load import BODIES_MIN, Case, different_bodies, sample_of, spare_the_collector
 from app.bench.usage import cpu_s
 
 READY_WITHIN_S: Final = 20.0
@@ -142,6 +143,7 @@ def serve(configuration: str, own: str, others: list[str]) -> None:
             return self.count
 
     log = Log()
+    spare_the_collector()  # what ours gets, too
     answer: dict[str, Any]
     for line in sys.stdin:
         request = json.loads(line)
@@ -177,8 +179,8 @@ def append_once(log: Any) -> dict[str, Any]:
 def measure_here(log: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Keeps `in_flight` calls going through callbacks for `seconds`."""
     batch, in_flight = request["batch"], request["in_flight"]
-    bodies = random_bodies(max(BODIES_MIN, batch), request["body_bytes"])
-    latencies_s: list[float] = []
+    bodies = different_bodies(max(BODIES_MIN, batch), request["body_bytes"])
+    latencies_s = array("d")
     done = threading.Event()
     open_calls, calls = in_flight, 0
     cpu_before_s = cpu_s(request["pids"], with_own=False)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from app.bench.cluster import BenchCluster
 from app.bench.common import Sample, say
-from app.bench.load import random_bodies
+from app.bench.load import different_bodies, spare_the_collector
 from app.bench.machine import machine, touch_memory
 from app.bench.paced import paced
 from app.demo.relay import Links
@@ -116,7 +116,7 @@ async def match_and_end(client: LedgerClient, node_id: str) -> tuple[int, int]:
 
 async def write_backlog(client: LedgerClient, options: SlowFollowerOptions) -> None:
     """`backlog_mb` of log, as fast as the two others take it."""
-    bodies = random_bodies(BACKLOG_BATCH, options.body_bytes)
+    bodies = different_bodies(BACKLOG_BATCH, options.body_bytes)
     batches = int(options.backlog_mb * 1e6 / (BACKLOG_BATCH * (options.body_bytes + HEAD_BYTES)))
 
     async def write(count: int) -> None:
@@ -224,5 +224,6 @@ def run(options: SlowFollowerOptions) -> dict[str, Any]:
     """Starts three engines, makes a follower slow, measures, and returns what `--json` prints."""
     import uvloop
 
+    spare_the_collector()
     result: dict[str, Any] = uvloop.run(_run(options))
     return result

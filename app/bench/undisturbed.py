@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from app.bench.cluster import BenchCluster
 from app.bench.common import Sample, free_ports, say
-from app.bench.load import Case, measure
+from app.bench.load import Case, measure, spare_the_collector
 from app.bench.machine import machine
 from app.bench.paced import paced
 
@@ -151,5 +151,6 @@ def run(options: UndisturbedOptions) -> dict[str, Any]:
     """Starts three engines with control planes and a console, measures, and returns what `--json` prints."""
     import uvloop
 
+    spare_the_collector()
     result: dict[str, Any] = uvloop.run(_run(options))
     return result

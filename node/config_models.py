@@ -75,7 +75,8 @@ class NodeTable(Table):
     max_pending_bytes: Bytes = 256 * MIB
     """The same limit in bytes."""
     peer_push_quota_bytes_per_s: Annotated[int, Field(ge=0)] = 20 * MIB
-    """What is read from disk each second for one peer that lags far behind; 0 means no limit."""
+    """What a member far behind gets each second at least, while clients append; it gets more where the machine leaves
+    time, and everything while nobody appends. 0 means no limit, ever."""
     max_leadership_transfer_wait_index: Annotated[int, Field(ge=0)] = 1000
     """A transfer to a member that lags by more entries is refused."""
     token_file: Path | None = None

@@ -76,7 +76,7 @@ class ReplicaConfig:
     unsynced_bytes_max: int = 64 * 1024 * 1024
     push_window_slabs: int = 32
     push_window_bytes: int = 8 * 1024 * 1024
-    # Bytes a second read from disk for one lagging peer; 0: no quota. What is still in memory is never throttled.
+    # What a peer far behind gets at least while others append; no limit while nobody does. 0: no limit, ever.
     catch_up_bytes_per_s: int = 64 * 1024 * 1024
     max_transfer_wait_index: int = 1000
 

@@ -33,13 +33,14 @@ class TruncateLog:
 
 @dataclass(slots=True, frozen=True)
 class ReadSlab:
-    """Read for a lagging peer off the loop, then `replica.slab_read(request, slab_or_None, now)`."""
+    """Read for a lagging peer off the loop, in `pause_ns`, then `replica.slab_read(request, slab_or_None, now)`."""
 
     peer_id: str
     dispatch_epoch: int
     log_epoch: int
     first_index: int
     max_bytes: int
+    pause_ns: int = 0
 
 
 @dataclass(slots=True, frozen=True)

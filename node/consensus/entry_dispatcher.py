@@ -17,7 +17,7 @@ from node.consensus.api import SECOND
 from node.consensus.effects import ReadSlab
 from node.consensus.fast_back_up import further_back, is_fork
 from node.consensus.member_state import MemberState
-from node.consensus.push_window import CatchUpQuota, InFlight, PushWindow
+from node.consensus.push_window import LOADED_SLAB_BYTES, CatchUpQuota, InFlight, PushWindow
 from node.consensus.quorum_ack_checker import watermark
 from node.consensus.status import TransitionStatus
 from node.protocol.codes import DispatcherState, ResponseCode
@@ -51,7 +51,8 @@ class EntryDispatcher:
         self.last_error: str | None = None
         self.transitions: deque[TransitionStatus] = deque(maxlen=TRANSITIONS_KEPT)
         self.window = PushWindow(member.config)
-        self.quota = CatchUpQuota(member.config.catch_up_bytes_per_s, now)
+        self.quota = CatchUpQuota(member.config.catch_up_bytes_per_s)
+        self._far_behind = False  # it needed what is not in memory any more, and has not reached the end since
         self._compare_index = member.store.end_index
         self._asked_seq: int | None = None  # the COMPARE or TRUNCATE that is out
         self._asked_at = now
@@ -191,9 +192,11 @@ class EntryDispatcher:
     def push_new(self, slabs: list[Slab], prev_term: int, now: int) -> None:
         """The hot path: slabs just appended go out as they are, before the leader's own sync."""
         if self.state is not DispatcherState.APPEND or not self.connected or self._retry_at is not None:
+            self.quota.appended(now)
             return
         for slab in slabs:
             if self.write_index != slab.first_index or not self.window.is_open():
+                self.quota.appended(now)
                 return  # `pump` takes them up again when answers come
             self._push_slab(slab, prev_term, now)
             prev_term = slab.last_term
@@ -207,10 +210,14 @@ class EntryDispatcher:
     def _pump_appends(self, now: int) -> None:
         store = self._member.store
         while self.write_index <= store.end_index and self.window.is_open() and not self._reading:
-            slab = store.recent_slab(self.write_index, SLAB_BYTES_MAX)
-            if slab is None:
+            limited = self._far_behind and self.quota.holds(now)
+            slab = store.recent_slab(self.write_index, LOADED_SLAB_BYTES if limited else SLAB_BYTES_MAX)
+            self._far_behind = slab is None or (self._far_behind and slab.last_index < store.end_index)
+            if slab is None or (limited and self._far_behind):
                 self._want_read(now)
                 return
+            if limited:
+                self.quota.bytes_per_s = 0  # in step again
             self._push_read(slab, now)
 
     def _push_read(self, slab: Slab, now: int) -> None:
@@ -230,12 +237,14 @@ class EntryDispatcher:
         if self.write_index < member.store.begin_index:
             self._below_begin(now)
             return
-        if self.quota.exhausted(now):
-            self._retry_at = now + self._timing.busy_retry_ns
-            return
+        size, pause_ns = SLAB_BYTES_MAX, 0
+        if self.quota.holds(now):
+            if len(self.window) > 0:
+                return  # its answer comes first
+            size, pause_ns = LOADED_SLAB_BYTES, self.quota.ask(now)
         self._reading = True
         member.effects.reads.append(
-            ReadSlab(self.peer_id, self.dispatch_epoch, member.log_epoch, self.write_index, SLAB_BYTES_MAX)
+            ReadSlab(self.peer_id, self.dispatch_epoch, member.log_epoch, self.write_index, size, pause_ns)
         )
 
     def slab_read(self, request: ReadSlab, slab: Slab | None, now: int) -> None:
@@ -251,7 +260,6 @@ class EntryDispatcher:
             self._member.alarm("read_failed", self.last_error, now, peer_id=self.peer_id)
             return
         self._member.clear_alarm("read_failed", now, peer_id=self.peer_id)
-        self.quota.spend(len(slab.data))
         if slab.first_index == self.write_index:
             self._push_read(slab, now)
         self.pump(now)
@@ -314,6 +322,8 @@ class EntryDispatcher:
 
     def _append_answered(self, answer: PushResponse, now: int) -> None:
         sent = self.window.answered(answer.seq, answer.verified_index)
+        if self._far_behind and sent is not None and answer.code == ResponseCode.SUCCESS:
+            self.quota.taken(sent.size_bytes, now)
         self.write_index = max(self.write_index, self.match_index + 1)
         if answer.code == ResponseCode.SUCCESS:
             if sent is not None and self.window.probing:

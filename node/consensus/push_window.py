@@ -1,15 +1,21 @@
 """What limits the pushes to one peer: the window of unanswered slabs, and the quota of a peer far behind.
 
 Invariants: slabs in the window lie in the order of sending, so that an absolute `verified` acknowledges a run from the
-front; the quota never holds more than one second's worth.
+front; the quota lets a peer have at least its floor, and never more than a share of the measured capacity while others
+append.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from node.consensus.api import SECOND, ReplicaConfig
+from node.consensus.api import MS, SECOND, ReplicaConfig
 from node.protocol.entry import Slab
+
+SHARE: Final = 0.5  # of the measured capacity, for a peer far behind while others append
+LOADED_NS: Final = 200 * MS  # so long after an append the leader counts as busy
+LOADED_SLAB_BYTES: Final = 256 * 1024  # what an append may have to wait behind
 
 
 @dataclass(slots=True)
@@ -64,20 +70,47 @@ class PushWindow:
 
 
 class CatchUpQuota:
-    """A token bucket for slabs that are read from disk for a peer far behind; 0 bytes a second: no quota."""
+    """How fast a peer far behind is brought back, so that those who append do not feel it.
 
-    def __init__(self, bytes_per_s: int, now: int) -> None:
-        self.bytes_per_s = bytes_per_s
-        self.left_bytes = bytes_per_s
-        self._at = now
+    While nobody appends there is no limit. Otherwise slabs are small, go one at a time, and take SHARE of what the way
+    to the peer was measured to carry, from the read of a slab to its acknowledgement, but at least the floor. What is
+    measured falls where the machine has more to do, and the rate with it. A floor of 0: no limit, ever.
+    """
 
-    def exhausted(self, now: int) -> bool:
-        if self.bytes_per_s == 0:
+    def __init__(self, floor_bytes_per_s: int) -> None:
+        self._floor = floor_bytes_per_s
+        self._appended_at: int | None = None
+        self._asked_at: int | None = None  # the one slab that is measured
+        self._free_at = 0
+        self.capacity_bytes_per_s = 0  # measured; 0: not yet
+        self.bytes_per_s = 0  # what it gets now; 0: no limit
+
+    def appended(self, now: int) -> None:
+        """A client's entries were appended, and this peer was not in step."""
+        self._appended_at = now
+
+    def holds(self, now: int) -> bool:
+        """Whether there is a limit now."""
+        at = self._appended_at
+        if self._floor == 0 or at is None or now - at > LOADED_NS:
+            self.bytes_per_s, self._asked_at = 0, None
             return False
-        refilled = self.left_bytes + self.bytes_per_s * (now - self._at) // SECOND
-        self.left_bytes = min(self.bytes_per_s, refilled)
-        self._at = now
-        return self.left_bytes <= 0
+        self.bytes_per_s = max(self._floor, int(self.capacity_bytes_per_s * SHARE))
+        return True
 
-    def spend(self, size_bytes: int) -> None:
-        self.left_bytes -= size_bytes
+    def ask(self, now: int) -> int:
+        """The next slab is read under the limit; for how long to wait before."""
+        pause_ns = max(0, self._free_at - now)
+        self._asked_at = now + pause_ns
+        return pause_ns
+
+    def taken(self, size_bytes: int, now: int) -> None:
+        """The peer holds the slab."""
+        if self._asked_at is None or size_bytes == 0:
+            return
+        measured = size_bytes * SECOND // max(1, now - self._asked_at)
+        known = self.capacity_bytes_per_s
+        self.capacity_bytes_per_s = known + (measured - known) // 4 if known else measured
+        rate = max(self._floor, int(self.capacity_bytes_per_s * SHARE))
+        self._free_at = self._asked_at + size_bytes * SECOND // rate
+        self._asked_at = None

@@ -85,7 +85,7 @@ def dispatcher(one: EntryDispatcher) -> DispatcherStatus:
         match_index=one.match_index,
         resends=one.resends,
         quota_bytes_per_s=one.quota.bytes_per_s,
-        quota_left_bytes=one.quota.left_bytes,
+        capacity_bytes_per_s=one.quota.capacity_bytes_per_s,
         last_error=one.last_error,
         transitions=tuple(one.transitions),
     )

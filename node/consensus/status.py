@@ -117,7 +117,7 @@ class DispatcherStatus:
     match_index: int
     resends: int
     quota_bytes_per_s: int
-    quota_left_bytes: int
+    capacity_bytes_per_s: int
     last_error: str | None
     transitions: tuple[TransitionStatus, ...]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -53,6 +54,8 @@ class Disk:
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, "store-write")
         self._readers = ThreadPoolExecutor(2, "store-read")
+        # By peer: the slab that it will most likely need next (its first index, the log's epoch, the read under way).
+        self._ahead: dict[str, tuple[int, int, Future[Slab]]] = {}
         self._syncing = False
         self._again = False
         self._timer: asyncio.TimerHandle | None = None
@@ -127,12 +130,37 @@ class Disk:
 
     # --- reads --------------------------------------------------------------------------------------------------
     def read(self, request: ReadSlab, done: Callable[[ReadSlab, Slab | None], None]) -> None:
-        """Reads for a lagging peer; None where that range cannot be served."""
-        self.read_slab(request.first_index, request.max_bytes, lambda slab, _error: done(request, slab))
+        """Reads for a lagging peer; None where that range cannot be served.
+
+        What comes behind is read while this is being sent: the next request mostly finds it done.
+        """
+        if request.pause_ns > 0:
+            now = replace(request, pause_ns=0)
+            self._loop.call_later(request.pause_ns / 1e9, self.read, now, lambda _, slab: done(request, slab))
+            return
+
+        def finished(slab: Slab | None, _error: str) -> None:
+            if slab is not None and slab.last_index < self._store.end_index:
+                self._read_ahead(request, slab.last_index + 1)
+            done(request, slab)
+
+        ahead = self._ahead.pop(request.peer_id, None)
+        if ahead is not None and ahead[:2] == (request.first_index, request.log_epoch):
+            self._take_slab(ahead[2], request.first_index, finished)
+        else:
+            self.read_slab(request.first_index, request.max_bytes, finished)
+
+    def _read_ahead(self, request: ReadSlab, index: int) -> None:
+        if not self._closed and self._store.recent_slab(index, 1) is None:
+            work = self._readers.submit(self._store.read_slab, index, request.max_bytes)
+            self._ahead[request.peer_id] = (index, request.log_epoch, work)
 
     def read_slab(self, first_index: int, max_bytes: int, done: Callable[[Slab | None, str], None]) -> None:
         """A slab from disk, and why there is none. Memory was asked before: this is for what is cold."""
+        if not self._closed:
+            self._take_slab(self._readers.submit(self._store.read_slab, first_index, max_bytes), first_index, done)
 
+    def _take_slab(self, work: Future[Slab], first_index: int, done: Callable[[Slab | None, str], None]) -> None:
         def finished(outcome: Future[Slab]) -> None:
             error = outcome.exception()
             if error is None:
@@ -147,7 +175,7 @@ class Disk:
             else:
                 self._fail(f"reading at index {first_index} failed: {error!r}")
 
-        self._run(self._readers, partial(self._store.read_slab, first_index, max_bytes), finished)
+        self._report(work, finished)
 
     def fetch(self, order: FetchLog, done: Callable[[FetchLog, Slab | None], None]) -> None:
         """Reads for a damaged peer; None where that range cannot be given."""
@@ -190,14 +218,15 @@ class Disk:
 
     # --- threads ------------------------------------------------------------------------------------------------
     def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T], done: Callable[[Future[T]], Any]) -> None:
-        if self._closed:
-            return
+        if not self._closed:
+            self._report(pool.submit(work), done)
 
+    def _report(self, work: Future[T], done: Callable[[Future[T]], Any]) -> None:
         def back_to_loop(outcome: Future[T]) -> None:
             if not self._closed:
                 self._loop.call_soon_threadsafe(done, outcome)
 
-        pool.submit(work).add_done_callback(back_to_loop)
+        work.add_done_callback(back_to_loop)
 
     def close(self) -> None:
         """Waits for what runs; no callback comes afterwards."""

@@ -158,7 +158,7 @@ class Introspection:
                 "write_index": one.write_index,
                 "match_index": one.match_index,
                 "resends": one.resends,
-                "quota": {"bytes_per_s": one.quota_bytes_per_s, "left_bytes": one.quota_left_bytes},
+                "quota": {"bytes_per_s": one.quota_bytes_per_s, "capacity_bytes_per_s": one.capacity_bytes_per_s},
                 "last_error": one.last_error,
                 "transitions": [
                     {

@@ -135,9 +135,16 @@ class Jobs:
     # --- reads ----------------------------------------------------------------------------------------------------
     def read(self, request: ReadSlab) -> None:
         """Reads for a lagging peer; None where that range cannot be served."""
-        self.read_slab(
-            request.first_index, request.max_bytes, lambda slab, _error: self._process.slab_read(request, slab)
-        )
+
+        def work() -> None:
+            self.read_slab(
+                request.first_index, request.max_bytes, lambda slab, _error: self._process.slab_read(request, slab)
+            )
+
+        if request.pause_ns:
+            self._process.later(request.pause_ns, work)
+        else:
+            work()
 
     def read_slab(self, first_index: int, max_bytes: int, done: Callable[[Slab | None, str], None]) -> None:
         """A slab from disk, and why there is none. Memory was asked before: this is for what is cold."""

@@ -9,8 +9,9 @@ import pytest
 from node.consensus.api import MS
 from node.consensus.effects import ReadSlab
 from node.consensus.entry_dispatcher import TRANSITIONS, TRANSITIONS_KEPT, DispatcherEvent, EntryDispatcher
-from node.consensus.push_window import CatchUpQuota
+from node.consensus.push_window import LOADED_SLAB_BYTES, CatchUpQuota
 from node.protocol.codes import DispatcherState, FlushMode, ResponseCode
+from node.protocol.entry import SLAB_BYTES_MAX
 from node.protocol.messages import HeartBeatResponse, PushKind, PushRequest
 from tests.unit.core_kit import NOW, Solo, member_of, store_of
 
@@ -261,6 +262,7 @@ def test_what_is_not_in_memory_is_read_by_the_driver() -> None:
     led = Led(matched=False)
     led.solo.store.recent_from = 99
     (compare,) = pushes(led.first, "n1", PushKind.COMPARE)
+    led.solo.now += 300 * MS  # nobody appends
     assert pushes(led.solo.ack("n1", compare, 0, end_index=0), "n1") == []
     (read,) = led.solo.effects.reads
     assert (read.peer_id, read.first_index, read.dispatch_epoch) == ("n1", 1, led.peer.dispatch_epoch)
@@ -281,16 +283,67 @@ def test_a_read_of_an_earlier_epoch_is_not_used() -> None:
     assert led.solo.take() == []
 
 
-def test_the_quota_is_a_bucket_of_one_second() -> None:
-    quota = CatchUpQuota(100, 0)
-    assert not quota.exhausted(0)
-    quota.spend(150)
-    assert quota.exhausted(0) and quota.exhausted(400 * MS)
-    assert not quota.exhausted(600 * MS)
-    assert not quota.exhausted(60_000 * MS) and quota.left_bytes == 100
-    unlimited = CatchUpQuota(0, 0)
-    unlimited.spend(1 << 40)
-    assert not unlimited.exhausted(0)
+def test_the_quota_is_a_share_of_what_was_measured_while_others_append() -> None:
+    quota = CatchUpQuota(1000)
+    assert not quota.holds(0)
+    quota.appended(0)
+    assert quota.holds(100 * MS) and quota.ask(100 * MS) == 0
+    quota.taken(2000, 200 * MS)  # 20,000 bytes a second, of which it gets half
+    assert quota.holds(200 * MS) and (quota.capacity_bytes_per_s, quota.bytes_per_s) == (20_000, 10_000)
+    assert quota.ask(200 * MS) == 100 * MS
+    quota.taken(2000, 1300 * MS)  # 2000 bytes a second now: what is measured moves a quarter of the way
+    assert quota.capacity_bytes_per_s == 15_500
+    assert not quota.holds(1300 * MS) and quota.bytes_per_s == 0  # nobody has appended for a while
+
+
+def test_the_quota_never_falls_below_its_floor_and_may_be_off() -> None:
+    quota = CatchUpQuota(1000)
+    quota.appended(0)
+    assert quota.holds(0) and quota.ask(0) == 0
+    quota.taken(100, 1000 * MS)
+    quota.appended(1000 * MS)
+    assert quota.holds(1000 * MS) and quota.bytes_per_s == 1000
+    assert quota.ask(1000 * MS) == 0  # the slab took longer than its share of a second already
+    unlimited = CatchUpQuota(0)
+    unlimited.appended(0)
+    assert not unlimited.holds(0)
+
+
+def far_behind(**changes: Any) -> tuple[Led, PushRequest]:
+    """A peer that holds one entry of ten, and the COMPARE that has just told; nothing is in the leader's memory."""
+    led = Led(matched=False, **changes)
+    for _ in range(10):
+        led.propose()
+    led.solo.store.recent_from = 99
+    (compare,) = pushes(led.first, "n1", PushKind.COMPARE)
+    return led, compare
+
+
+def test_while_clients_append_a_peer_far_behind_gets_small_slabs_one_at_a_time_with_pauses() -> None:
+    led, compare = far_behind()
+    led.solo.ack("n1", compare, 0, end_index=0)
+    (read,) = led.solo.effects.reads
+    assert (read.first_index, read.max_bytes, read.pause_ns) == (1, LOADED_SLAB_BYTES, 0)
+    led.solo.replica.slab_read(read, led.solo.store.read_slab(1, 120), led.solo.now)
+    (append,) = pushes(led.solo.take(), "n1", PushKind.APPEND)
+    assert led.solo.effects.reads == []  # not before it is answered
+    assert append.slab is not None
+    led.solo.now += 10 * MS
+    led.propose()
+    led.solo.ack("n1", append, append.slab.last_index)
+    (read,) = led.solo.effects.reads
+    assert (read.first_index, read.max_bytes) == (append.slab.last_index + 1, LOADED_SLAB_BYTES)
+
+
+def test_while_nobody_appends_a_peer_far_behind_gets_all_that_fits_the_window() -> None:
+    led, compare = far_behind()
+    led.solo.now += 300 * MS
+    led.solo.ack("n1", compare, 0, end_index=0)
+    (read,) = led.solo.effects.reads
+    assert (read.max_bytes, read.pause_ns) == (SLAB_BYTES_MAX, 0)
+    led.solo.replica.slab_read(read, led.solo.store.read_slab(1, 60), led.solo.now)
+    assert len(pushes(led.solo.take(), "n1", PushKind.APPEND)) == 1
+    assert [one.first_index for one in led.solo.effects.reads] == [2]
 
 
 def test_an_idle_peer_hears_the_committed_index() -> None:

@@ -47,8 +47,8 @@ CHAIN_START: Final = 0
 POSITION_MAX: Final = (1 << 63) - 1  # of an index too: what an int64 holds
 TERM_MAX: Final = 1 << 62  # of a message: whoever adopts it must be able to count on
 
-_CHAIN_HEAD = struct.Struct(">iiqqiI")
-_CHAIN_HEADS = struct.Struct(f"{_CHAIN_HEAD.size}s").iter_unpack  # slices faster than slicing does
+CHAIN_HEAD = struct.Struct(">iiqqiI")
+_CHAIN_HEADS = struct.Struct(f"{CHAIN_HEAD.size}s").iter_unpack  # slices faster than slicing does
 _HEADS = struct.Struct(f"{HEAD_BYTES}s").iter_unpack
 _VECTOR_FROM = 24  # below this many entries a loop beats numpy columns (measured, DESIGN 4)
 
@@ -66,7 +66,7 @@ HEAD_DTYPE: Final = np.dtype(
     ]
 )
 INDEX_DTYPE: Final = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
-_CHAIN_DTYPE = np.dtype(
+CHAIN_DTYPE = np.dtype(
     [("magic", ">i4"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8"), ("channel", ">i4"), ("body_crc", ">u4")]
 )
 
@@ -132,7 +132,7 @@ class Slab:
 
 def chain_next(prev_chain: int, magic: int, size: int, index: int, term: int, channel: int, body_crc: int) -> int:
     """The chain after one more entry: crc32 over its head, started from the chain before (SAFETY, "The chain")."""
-    return crc32(_CHAIN_HEAD.pack(magic, size, index, term, channel, body_crc), prev_chain)
+    return crc32(CHAIN_HEAD.pack(magic, size, index, term, channel, body_crc), prev_chain)
 
 
 def chain_of(entry: Entry, prev_chain: int) -> int:
@@ -211,7 +211,7 @@ def _encode_loop(
     for body in bodies:
         body_crc = crc32(body)
         size = HEAD_BYTES + len(body)
-        chain = crc32(_CHAIN_HEAD.pack(magic, size, index, term, 0, body_crc), chain)
+        chain = crc32(CHAIN_HEAD.pack(magic, size, index, term, 0, body_crc), chain)
         parts.append(HEAD.pack(magic, size, index, term, pos, 0, chain, body_crc, len(body)))
         parts.append(body)
         records.append(INDEX_UNIT.pack(magic, pos, size, index, term))
@@ -251,7 +251,7 @@ def seal_columns(
     heads["body_crc"] = body_crcs
     heads["body_len"] = lengths
 
-    chain_heads = np.empty(count, dtype=_CHAIN_DTYPE)
+    chain_heads = np.empty(count, dtype=CHAIN_DTYPE)
     for name in ("magic", "size", "index", "term", "channel", "body_crc"):
         chain_heads[name] = heads[name]
     chain = prev_chain
@@ -390,7 +390,7 @@ def _verify_columns(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int 
         body_crcs = computed
     if prev_chain is None:
         return None
-    chain_heads = np.empty(slab.count, dtype=_CHAIN_DTYPE)
+    chain_heads = np.empty(slab.count, dtype=CHAIN_DTYPE)
     for name in ("magic", "size", "index", "term", "channel"):
         chain_heads[name] = heads[name]
     chain_heads["body_crc"] = body_crcs

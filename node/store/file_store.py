@@ -26,9 +26,9 @@ from node.protocol.entry import (
     crc32,
     pack_blank,
     unpack_record,
-    verify_slab,
 )
 from node.protocol.packed_bodies import PackedBodies, encode_bodies
+from node.protocol.slab_check import check_slab
 from node.store.checkpoint import Slot
 from node.store.disk_log import find_record, read_raw_slab
 from node.store.faults import cut, next_fault
@@ -157,7 +157,7 @@ class FileStore(HealingLog):
             raise EntryError(f"slab {slab.first_index}..{slab.last_index} does not continue {self.end_index}")
         if slab.first_term < self.end_term:
             raise EntryError(f"slab {slab.first_index}: term {slab.first_term} after term {self.end_term}")
-        chain = verify_slab(slab, self.end_chain)
+        chain = check_slab(slab, self.end_chain)
         if is_unsealed(slab):
             if self.sealed_from < slab.first_index and self.end_index >= self.begin_index:
                 raise EntryError(f"slab {slab.first_index} is unsealed, seals began at {self.sealed_from}")

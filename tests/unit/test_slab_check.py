@@ -1,0 +1,84 @@
+"""The quick check of a slab says what the thorough one says, for sound slabs and for every kind of damage."""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import replace
+
+import pytest
+
+from node.protocol.entry import HEAD_BYTES, EntryError, Magic, Slab, encode_slab, verify_slab
+from node.protocol.slab_check import _are_all_sound, _is_one_sound, check_slab
+from node.store.unsealed import strip_seals
+
+CHAIN = 0xABCD1234
+
+
+def verdict(check: object, slab: Slab, chain: int | None) -> int | str | None:
+    try:
+        return check(slab, chain)  # type: ignore[operator, no-any-return]
+    except EntryError as error:
+        return str(error)
+
+
+def slabs() -> list[Slab]:
+    shapes = [[b"x" * 50] * count for count in (1, 2, 11, 12, 30, 300)]
+    shapes += [[b""] * 20, [b"x" * (number % 5) for number in range(40)], [b"", b"y"]]
+    return [encode_slab(bodies, 1000, 7, 4096, CHAIN) for bodies in shapes]
+
+
+@pytest.mark.parametrize("slab", slabs(), ids=lambda slab: f"{slab.count}x{len(slab.data)}")
+def test_sound_slabs_pass_both_ways(slab: Slab) -> None:
+    assert check_slab(slab, CHAIN) == verify_slab(slab, CHAIN) == slab.last_chain
+    assert check_slab(slab, None) is None
+    other = replace(slab, last_chain=5)
+    assert check_slab(other, CHAIN) == verify_slab(other, CHAIN) == slab.last_chain
+    for changed in (strip_seals(slab), encode_slab([b"x"] * slab.count, 1000, 7, 4096, CHAIN, Magic.NOOP)):
+        assert verdict(check_slab, changed, CHAIN) == verdict(verify_slab, changed, CHAIN)
+
+
+def test_the_quick_way_is_taken_for_what_our_leaders_send() -> None:
+    one, many = (encode_slab([b"x" * 256] * count, 5, 3, 0, CHAIN) for count in (1, 1000))
+    assert _is_one_sound(one, CHAIN)
+    assert _are_all_sound(many, CHAIN)
+
+
+@pytest.mark.parametrize("count", [1, 12, 30])
+def test_any_flipped_bit_of_a_head_or_an_index_record_gets_the_thorough_verdict(count: int) -> None:
+    slab = encode_slab([b"x" * 20] * count, 1000, 7, 4096, CHAIN)
+    rng = random.Random(count)
+    size = HEAD_BYTES + 20
+    spots = [(True, entry * size + at) for entry in {0, count - 1} for at in range(size)]
+    spots += [(False, entry * 32 + at) for entry in {0, count - 1} for at in range(32)]
+    for in_data, at in spots:
+        raw = bytearray(slab.data if in_data else slab.index_records)
+        raw[at] ^= 1 << rng.randrange(8)
+        damaged = replace(slab, data=bytes(raw)) if in_data else replace(slab, index_records=bytes(raw))
+        for chain in (CHAIN, None):
+            assert verdict(check_slab, damaged, chain) == verdict(verify_slab, damaged, chain), (in_data, at)
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_slab_that_says_another_place_term_or_length_gets_the_thorough_verdict(count: int) -> None:
+    slab = encode_slab([b"x" * 20] * count, 1000, 7, 4096, CHAIN)
+    last = (1 << 63) - 1
+    lies: list[dict[str, object]] = [
+        {"first_index": 999}, {"first_index": last}, {"pos": 0}, {"pos": last}, {"first_term": 6}, {"last_term": 8},
+        {"first_term": -1, "last_term": -1}, {"count": count + 1}, {"data": slab.data[:-1]}, {"data": slab.data + b"x"},
+        {"data": b""}, {"index_records": slab.index_records[:-1]}, {"index_records": b""},
+    ]  # fmt: skip
+    for lie in lies:
+        told = replace(slab, **lie)  # type: ignore[arg-type]
+        assert verdict(check_slab, told, CHAIN) == verdict(verify_slab, told, CHAIN), lie
+    assert verdict(check_slab, slab, CHAIN ^ 1) == verdict(verify_slab, slab, CHAIN ^ 1)
+
+
+def test_entries_that_begin_at_another_position_than_their_heads_say_are_taken() -> None:
+    slab = encode_slab([b"x" * 20] * 30, 1000, 7, 4096, CHAIN)
+    units = b"".join(
+        struct.pack(">iqiqq", magic, pos + 64, size, index, term)
+        for magic, pos, size, index, term in struct.iter_unpack(">iqiqq", slab.index_records)
+    )
+    moved = replace(slab, pos=slab.pos + 64, index_records=units)
+    assert check_slab(moved, CHAIN) == verify_slab(moved, CHAIN) == slab.last_chain

@@ -125,7 +125,7 @@ async def _run(options: AppendOptions) -> dict[str, Any]:
             for case in cases:
                 await measure(appender, case, options.body_bytes, WARM_UP_S)
             for number in range(options.rounds):
-                await asyncio.to_thread(touch_memory)
+                await asyncio.to_thread(touch_memory, options.seconds * len(cases))
                 for case in cases:
                     round_ = f"round {number + 1}/{options.rounds}"
                     sample = await measure(appender, case, options.body_bytes, options.seconds, cpu)

@@ -18,6 +18,7 @@ from app.bench.common import percentile
 SYNCS: Final = 64
 SYNC_BYTES: Final = 4096
 TOUCH_BYTES_MAX: Final = 4 << 30
+FILLED_BYTES_PER_S: Final = 500_000_000
 
 
 def machine(directory: Path) -> dict[str, Any]:
@@ -58,15 +59,15 @@ def fdatasync_ms(directory: Path) -> tuple[float, float]:
     return statistics.median(took_ms), percentile(sorted(took_ms), 0.99)
 
 
-def touch_memory() -> None:
-    """Writes to a quarter of the free memory, at most TOUCH_BYTES_MAX, and gives it back.
+def touch_memory(busy_s: float) -> None:
+    """Writes to as much memory as a load of `busy_s` seconds may fill, and gives it back; a quarter of it at most.
 
     A virtual machine's memory costs several times as much at its first touch, and again after the host took it back:
     a price of the machine that whoever is measured first would pay.
     """
     words = _first_field("/proc/meminfo", "MemAvailable").split()
     free_bytes = int(words[0]) * 1024 if words else 0
-    size = min(TOUCH_BYTES_MAX, free_bytes // 4)
+    size = min(TOUCH_BYTES_MAX, free_bytes // 4, int(busy_s * FILLED_BYTES_PER_S))
     populate = getattr(mmap, "MAP_POPULATE", 0)
     if size > 0 and populate:
         mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | populate).close()

@@ -162,7 +162,7 @@ async def _run(options: SlowFollowerOptions) -> dict[str, Any]:
         await load(1.0)
         term = await term_of(client)
         for number in range(options.rounds):
-            await asyncio.to_thread(touch_memory)
+            await asyncio.to_thread(touch_memory, options.seconds)
             patient = await a_follower(cluster, client, options)
             well.append(await load(options.seconds))
             patient.slow()

@@ -211,7 +211,8 @@ class EntryDispatcher:
         store = self._member.store
         while self.write_index <= store.end_index and self.window.is_open() and not self._reading:
             limited = self._far_behind and self.quota.holds(now)
-            slab = store.recent_slab(self.write_index, LOADED_SLAB_BYTES if limited else SLAB_BYTES_MAX)
+            small = limited or self.window.probing
+            slab = store.recent_slab(self.write_index, LOADED_SLAB_BYTES if small else SLAB_BYTES_MAX)
             self._far_behind = slab is None or (self._far_behind and slab.last_index < store.end_index)
             if slab is None or (limited and self._far_behind):
                 self._want_read(now)
@@ -237,7 +238,7 @@ class EntryDispatcher:
         if self.write_index < member.store.begin_index:
             self._below_begin(now)
             return
-        size, pause_ns = SLAB_BYTES_MAX, 0
+        size, pause_ns = LOADED_SLAB_BYTES if self.window.probing else SLAB_BYTES_MAX, 0
         if self.quota.holds(now):
             if len(self.window) > 0:
                 return  # its answer comes first
@@ -321,7 +322,7 @@ class EntryDispatcher:
                 self._truncate_answered(answer, now)
 
     def _append_answered(self, answer: PushResponse, now: int) -> None:
-        sent = self.window.answered(answer.seq, answer.verified_index)
+        sent = self.window.answered(answer.seq, answer.verified_index, now)
         if self._far_behind and sent is not None and answer.code == ResponseCode.SUCCESS:
             self.quota.taken(sent.size_bytes, now)
         self.write_index = max(self.write_index, self.match_index + 1)
@@ -413,8 +414,8 @@ class EntryDispatcher:
         if self._asked_seq is not None and now >= self._asked_at + timeout:
             self._asked_seq = None
             self.resends += 1
-        oldest = self.window.oldest()
-        if oldest is not None and now >= oldest.sent_at + timeout:
+        since, oldest = self.window.waiting_since(), self.window.oldest()
+        if since is not None and oldest is not None and now >= since + timeout:
             self.resends += 1
             self.last_error = f"no answer to entry {oldest.first_index} in time"
             self._rewind()
@@ -428,7 +429,7 @@ class EntryDispatcher:
             times.append(self._retry_at)
         if self._asked_seq is not None:
             times.append(self._asked_at + self._timing.push_timeout_ns)
-        oldest = self.window.oldest()
-        if oldest is not None:
-            times.append(oldest.sent_at + self._timing.push_timeout_ns)
+        since = self.window.waiting_since()
+        if since is not None:
+            times.append(since + self._timing.push_timeout_ns)
         return min(times, default=None)

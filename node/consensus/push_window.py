@@ -37,6 +37,7 @@ class PushWindow:
         self._in_flight: dict[int, InFlight] = {}
         self.size_bytes = 0
         self.probing = False
+        self._progress_at = 0  # something was acknowledged
 
     def __len__(self) -> int:
         return len(self._in_flight)
@@ -50,7 +51,7 @@ class PushWindow:
         self._in_flight[seq] = InFlight(slab.first_index, slab.last_index, len(slab.data), now)
         self.size_bytes += len(slab.data)
 
-    def answered(self, seq: int, verified_index: int) -> InFlight | None:
+    def answered(self, seq: int, verified_index: int, now: int) -> InFlight | None:
         """Forgets what the peer verified; gives what was sent as `seq`, if that was still open."""
         sent = self._in_flight.get(seq)
         while self._in_flight:
@@ -59,10 +60,20 @@ class PushWindow:
                 break
             del self._in_flight[number]
             self.size_bytes -= oldest.size_bytes
+            self._progress_at = now
         return sent
 
     def oldest(self) -> InFlight | None:
         return next(iter(self._in_flight.values()), None)
+
+    def waiting_since(self) -> int | None:
+        """Since when nothing in the window was acknowledged; None: it is empty.
+
+        Not since when the oldest slab is on its way: over a thin line the whole window takes longer than any time-out,
+        and sending it again would only make that worse.
+        """
+        oldest = self.oldest()
+        return None if oldest is None else max(oldest.sent_at, self._progress_at)
 
     def clear(self) -> None:
         self._in_flight.clear()

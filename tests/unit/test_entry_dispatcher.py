@@ -237,6 +237,21 @@ def test_an_unanswered_push_is_sent_again_one_at_a_time() -> None:
     assert led.peer.window.probing is False and len(led.propose()) == 1
 
 
+def test_a_peer_that_answers_slowly_but_steadily_is_sent_nothing_twice() -> None:
+    led = Led()
+    sent = [push for _ in range(5) for push in led.propose()]
+    for push in sent:
+        led.solo.now += 900 * MS
+        led.peer.tick(led.solo.now)
+        assert led.peer.resends == 0
+        led.solo.ack("n1", push, push.first_index)
+    (silent,) = led.propose()
+    led.solo.now += 1000 * MS
+    led.peer.tick(led.solo.now)
+    again = pushes(led.solo.take(), "n1", PushKind.APPEND)
+    assert [p.first_index for p in again] == [silent.first_index] and led.peer.resends == 1
+
+
 @pytest.mark.parametrize(
     ("code", "pause_ms"),
     [

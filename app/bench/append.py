@@ -18,8 +18,9 @@ from typing import Any, Final
 from app.bench.cluster import BenchCluster
 from app.bench.common import Sample, say
 from app.bench.doors import door
-from app.bench.load import Case, measure, spare_the_collector
+from app.bench.load import Case, measure
 from app.bench.machine import machine, touch_memory
+from app.bench.running import measured
 from app.bench.usage import cpu_s, rss_anon_mb
 
 OURS: Final = "quorumscope"
@@ -160,8 +161,4 @@ def memory_of(cluster: BenchCluster) -> Mapping[str, float | None]:
 
 def run(options: AppendOptions) -> dict[str, Any]:
     """Starts a group in a temporary directory, measures, and returns what `--json` prints."""
-    import uvloop
-
-    spare_the_collector()
-    result: dict[str, Any] = uvloop.run(_run(options))
-    return result
+    return measured(_run(options))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.common import free_ports
+from app.bench.running import KILLED_WITH_PARENT
 from node.client import LedgerClient, LedgerError
 
 GROUP = "bench"
@@ -95,7 +96,9 @@ class BenchCluster:
         for setting in self.settings:
             command += ["--set", setting]
         with (self.directory / f"{node_id}.log").open("ab") as log:
-            return await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+            return await asyncio.create_subprocess_exec(
+                *command, stdout=log, stderr=log, preexec_fn=KILLED_WITH_PARENT, start_new_session=True
+            )
 
     def signal(self, node_id: str, number: signal.Signals) -> None:
         """SIGSTOP and SIGCONT: a member that is there and says nothing."""

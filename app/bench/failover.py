@@ -21,6 +21,7 @@ from typing import Any, Final
 from app.bench.cluster import BenchCluster
 from app.bench.common import say
 from app.bench.machine import machine
+from app.bench.running import measured
 from node.client import LedgerClient, LedgerError
 
 READ_ENTRIES: Final = 2000
@@ -215,7 +216,4 @@ def other_failover_s(members: int) -> float:
 
 def run(options: FailoverOptions) -> dict[str, Any]:
     """Starts a group in a temporary directory, takes its leaders away, and returns what `--json` prints."""
-    import uvloop
-
-    result: dict[str, Any] = uvloop.run(_run(options))
-    return result
+    return measured(_run(options))

@@ -8,7 +8,6 @@ it.
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import time
 from array import array
@@ -19,7 +18,6 @@ from typing import Final, Protocol
 from app.bench.common import Sample, percentile
 
 BODIES_MIN: Final = 64
-COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)
 
 
 class Appender(Protocol):
@@ -43,16 +41,6 @@ class Case:
         if self.batch > 1:
             return f"{self.in_flight} batches of {self.batch} in flight"
         return "one at a time" if self.in_flight == 1 else f"{self.in_flight} in flight"
-
-
-def spare_the_collector() -> None:
-    """For a process that does nothing but measure: what is there stays, what comes is mostly short-lived.
-
-    Engines do the same for themselves; thousands of waiting tasks would be walked through again and again.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 def different_bodies(count: int, body_bytes: int) -> list[bytes]:

@@ -19,6 +19,7 @@ from app.bench.cluster import BenchCluster
 from app.bench.common import say
 from app.bench.load import different_bodies
 from app.bench.machine import machine
+from app.bench.running import measured
 from app.bench.undisturbed import Visitors
 from app.bench.usage import rss_anon_mb
 from node.client import LedgerClient, LedgerError
@@ -119,7 +120,4 @@ def row(name: str, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
 
 def run(options: MemoryOptions) -> dict[str, Any]:
     """Starts three engines, control planes and a console, loads them, and returns what `--json` prints."""
-    import uvloop
-
-    result: dict[str, Any] = uvloop.run(_run(options))
-    return result
+    return measured(_run(options))

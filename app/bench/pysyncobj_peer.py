@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from app.bench.common import Sample, free_ports
-from app.bench.load import BODIES_MIN, Case, different_bodies, sample_of, spare_the_collector
+from app.bench.load import BODIES_MIN, Case, different_bodies, sample_of
+from app.bench.running import spare_the_collector
 from app.bench.usage import cpu_s
 
 READY_WITHIN_S: Final = 20.0

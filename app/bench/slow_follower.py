@@ -20,9 +20,10 @@ from typing import Any, Final
 
 from app.bench.cluster import BenchCluster
 from app.bench.common import Sample, say
-from app.bench.load import different_bodies, spare_the_collector
+from app.bench.load import different_bodies
 from app.bench.machine import machine, touch_memory
 from app.bench.paced import paced
+from app.bench.running import measured
 from app.demo.relay import Links
 from node.client import LedgerClient
 from node.config import format_peers, parse_peers, split_address
@@ -222,8 +223,4 @@ def phase(name: str, samples: Sequence[Sample], well: Sequence[Sample]) -> dict[
 
 def run(options: SlowFollowerOptions) -> dict[str, Any]:
     """Starts three engines, makes a follower slow, measures, and returns what `--json` prints."""
-    import uvloop
-
-    spare_the_collector()
-    result: dict[str, Any] = uvloop.run(_run(options))
-    return result
+    return measured(_run(options))

@@ -19,9 +19,10 @@ from typing import Any, Final
 
 from app.bench.cluster import BenchCluster
 from app.bench.common import Sample, free_ports, say
-from app.bench.load import Case, measure, spare_the_collector
+from app.bench.load import Case, measure
 from app.bench.machine import machine
 from app.bench.paced import paced
+from app.bench.running import KILLED_WITH_PARENT, measured
 
 POLL_MS: Final = 200
 START_WITHIN_S: Final = 60.0
@@ -78,7 +79,12 @@ class Visitors:
     async def _start(self, name: str, arguments: list[str]) -> None:
         with (self._cluster.directory / f"{name}.log").open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
-                sys.executable, *arguments, stdout=log, stderr=log
+                sys.executable,
+                *arguments,
+                stdout=log,
+                stderr=log,
+                preexec_fn=KILLED_WITH_PARENT,
+                start_new_session=True,
             )
 
     def only(self, *names: str) -> None:
@@ -149,8 +155,4 @@ def phase_row(phase: str, rounds: list[Sample], quiet: list[Sample]) -> dict[str
 
 def run(options: UndisturbedOptions) -> dict[str, Any]:
     """Starts three engines with control planes and a console, measures, and returns what `--json` prints."""
-    import uvloop
-
-    spare_the_collector()
-    result: dict[str, Any] = uvloop.run(_run(options))
-    return result
+    return measured(_run(options))

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,3 +42,43 @@ def test_a_leader_goes_and_nothing_acknowledged_is_lost(how: str, capsys: pytest
     assert isinstance(answer["runs_s"], list)
     assert len(answer["runs_s"]) == 1
     assert {"median_s", "max_s"} <= answer.keys()
+
+
+def engines_of(directory: Path) -> list[int]:
+    """Process ids of what writes below that directory."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                command = (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"node.server" in command and bytes(directory) in command:
+                found.append(int(process.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and the parent-death signal")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_bench_that_is_told_to_stop_leaves_no_engine(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "app.cli", "bench", "append", "--seconds", "600", "--data", str(tmp_path)]
+    bench = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 60
+        while len(engines_of(tmp_path)) < 3:
+            assert bench.poll() is None
+            assert time.monotonic() < deadline, "no engines came up"
+            time.sleep(0.05)
+        os.kill(bench.pid, number)
+        bench.communicate(timeout=60)
+        while engines_of(tmp_path):
+            assert time.monotonic() < deadline, "engines outlive their bench"
+            time.sleep(0.05)
+        if number is not signal.SIGKILL:
+            assert bench.returncode == 130
+            assert list(tmp_path.iterdir()) == []
+    finally:
+        bench.kill()
+        bench.wait()
+        for pid in engines_of(tmp_path):
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,58 @@
+"""How a bench runs: its own loop, its collector spared, and an end that leaves nothing behind.
+
+Invariants: Ctrl-C and SIGTERM cancel the measuring, which then ends its processes and removes its directory; where it
+is killed with SIGKILL, the kernel ends its processes (Linux: parent-death signal).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def spare_the_collector() -> None:
+    """For a process that does nothing but measure: what is there stays, what comes is mostly short-lived.
+
+    Engines do the same for themselves; thousands of waiting tasks would be walked through again and again.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
+
+
+def _killed_with_parent() -> None:
+    # In the child between fork and exec; libc was loaded before the fork.
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+KILLED_WITH_PARENT: Final[Callable[[], None] | None] = _killed_with_parent if sys.platform == "linux" else None
+"""For `preexec_fn`. The thread that starts a process must live as long as this one: it is its parent here."""
+
+
+def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Runs one bench to its result. Raises KeyboardInterrupt when it was told to stop, after it has cleaned up."""
+    import uvloop
+
+    async def with_signals() -> dict[str, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    spare_the_collector()
+    try:
+        result: dict[str, Any] = uvloop.run(with_signals())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    return result

@@ -13,6 +13,7 @@ import asyncio
 import signal
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 import uvloop
 
@@ -61,9 +62,10 @@ async def reads(client: LedgerClient) -> None:
 async def work(cluster: BenchCluster, client: LedgerClient, options: argparse.Namespace) -> None:
     while True:
         began = time.perf_counter()
-        for step in (singles(client, options.body_bytes), a_follower_away(cluster, client, options), reads(client)):
+        steps = (partial(singles, client, options.body_bytes), partial(a_follower_away, cluster, client, options))
+        for step in (*steps, partial(reads, client)):
             try:
-                await step
+                await step()
             except (LedgerError, KeyError, RuntimeError) as error:  # an election on a busy machine: it goes on
                 print(f"  {type(error).__name__}: {error}", flush=True)
         await asyncio.sleep(max(0.0, began + options.cycle_s - time.perf_counter()))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.consensus.api import MS, SECOND, ReplicaConfig
-from node.protocol.entry import Slab
+from node.protocol.entry import SLAB_BYTES_MAX, Slab
 
 SHARE: Final = 0.5  # of the measured capacity, for a peer far behind while others append
 LOADED_NS: Final = 200 * MS  # so long after an append the leader counts as busy
@@ -95,6 +95,12 @@ class CatchUpQuota:
         self._free_at = 0
         self.capacity_bytes_per_s = 0  # measured; 0: not yet
         self.bytes_per_s = 0  # what it gets now; 0: no limit
+
+    @property
+    def slab_bytes(self) -> int:
+        """How much goes at a time: little, unless that was measured not to reach the floor."""
+        known = self.capacity_bytes_per_s
+        return LOADED_SLAB_BYTES if known == 0 or known * SHARE >= self._floor else SLAB_BYTES_MAX
 
     def appended(self, now: int) -> None:
         """A client's entries were appended, and this peer was not in step."""

@@ -314,10 +314,11 @@ def test_the_quota_is_a_share_of_what_was_measured_while_others_append() -> None
 def test_the_quota_never_falls_below_its_floor_and_may_be_off() -> None:
     quota = CatchUpQuota(1000)
     quota.appended(0)
-    assert quota.holds(0) and quota.ask(0) == 0
+    assert quota.holds(0) and quota.ask(0) == 0 and quota.slab_bytes == LOADED_SLAB_BYTES
     quota.taken(100, 1000 * MS)
     quota.appended(1000 * MS)
     assert quota.holds(1000 * MS) and quota.bytes_per_s == 1000
+    assert quota.slab_bytes == SLAB_BYTES_MAX  # small slabs were too slow for the floor
     assert quota.ask(1000 * MS) == 0  # the slab took longer than its share of a second already
     unlimited = CatchUpQuota(0)
     unlimited.appended(0)
@@ -335,7 +336,7 @@ def far_behind(**changes: Any) -> tuple[Led, PushRequest]:
 
 
 def test_while_clients_append_a_peer_far_behind_gets_small_slabs_one_at_a_time_with_pauses() -> None:
-    led, compare = far_behind()
+    led, compare = far_behind(catch_up_bytes_per_s=1000)
     led.solo.ack("n1", compare, 0, end_index=0)
     (read,) = led.solo.effects.reads
     assert (read.first_index, read.max_bytes, read.pause_ns) == (1, LOADED_SLAB_BYTES, 0)

@@ -10,6 +10,8 @@ from node.client_errors import NotAppended, Unreachable
 
 BACK_OFF_S_MIN: Final = 0.005
 BACK_OFF_S_MAX: Final = 0.1
+# A pause that doubles would end, on average, half as late again as what it waits for: an election, a transfer.
+BACK_OFF_GROWTH: Final = 1.5
 
 
 class Retry:
@@ -36,4 +38,4 @@ class Retry:
             self.at_once = False
             return
         await asyncio.sleep(self._wait_s * random.uniform(0.5, 1.0))
-        self._wait_s = min(self._wait_s * 2, BACK_OFF_S_MAX)
+        self._wait_s = min(self._wait_s * BACK_OFF_GROWTH, BACK_OFF_S_MAX)

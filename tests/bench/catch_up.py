@@ -41,7 +41,7 @@ async def spy(pid: int, path: Path) -> Process:
     program = sys.executable if command else str(Path(sys.executable).with_name("py-spy"))
     return await asyncio.create_subprocess_exec(
         program, *command, "record", "--pid", str(pid), "--output", str(path), "--duration", "600", "--rate", "500",
-        "--format", "raw", "--gil", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        "--format", "raw", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from node.protocol.entry import BLANK_BYTES, HEAD_BYTES, Magic
+from node.protocol.entry import HEAD_BYTES, Magic
 from tests.simulation.invariants_log import Logs
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer, Violation
@@ -66,21 +66,18 @@ def log_bytes(member: Member, end_pos: int) -> dict[str, bytes]:
     """The data files up to the log's end. What a misdirected write left behind it is the next start's to find."""
     folder = member.directory / "data"
     return {
-        name: without_what_nobody_reads(member.platform.read_bytes(folder / name)[: end_pos - int(name)])
+        name: records_of(member.platform.read_bytes(folder / name)[: end_pos - int(name)])
         for name in member.platform.names(folder)
         if int(name) < end_pos
     }
 
 
-def without_what_nobody_reads(data: bytes) -> bytes:
-    """Without what no checksum of the format covers and nobody relies on: what lies behind a blank, to a file's end."""
-    masked = bytearray(data)
+def records_of(data: bytes) -> bytes:
+    """A file's records, without its filler: nobody relies on that while a store is open, and a start writes it anew."""
     offset = 0
-    while offset + BLANK_BYTES <= len(masked):
-        magic, size = FIRST.unpack_from(masked, offset)
-        if magic == Magic.BLANK:
-            del masked[offset + BLANK_BYTES :]
-        elif magic not in tuple(Magic) or size < HEAD_BYTES:
+    while offset + FIRST.size <= len(data):
+        magic, size = FIRST.unpack_from(data, offset)
+        if magic not in (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE) or size < HEAD_BYTES:
             break
         offset += size
-    return bytes(masked)
+    return data[:offset]

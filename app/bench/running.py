@@ -43,16 +43,26 @@ def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
     """Runs one bench to its result. Raises KeyboardInterrupt when it was told to stop, after it has cleaned up."""
     import uvloop
 
+    told_to_stop = False
+
     async def with_signals() -> dict[str, Any]:
         task = asyncio.current_task()
         assert task is not None
+
+        def stop() -> None:
+            nonlocal told_to_stop
+            told_to_stop = True
+            task.cancel()
+
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
         return await work
 
     spare_the_collector()
     try:
         result: dict[str, Any] = uvloop.run(with_signals())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    except asyncio.CancelledError as error:
+        if told_to_stop:
+            raise KeyboardInterrupt from None
+        raise RuntimeError("something was cancelled that nobody told to stop") from error
     return result

@@ -65,9 +65,15 @@ class DiskReports(ABC):
 
     def truncate_failed(self, log_epoch: int, now: int) -> None:
         """The archive could not be written: nothing was cut, the leader will ask again (S4)."""
-        if self.member.truncating_from is not None and log_epoch == self.member.log_epoch:
-            self.member.truncating_from = None
-            self.disk_full(True, now)
+        member = self.member
+        if member.truncating_from is None or log_epoch != member.log_epoch:
+            return
+        member.truncating_from = None
+        # A sync that ended meanwhile was ignored (R8), and no other one may ever come.
+        member.durable_index = min(self.store.durable_index, self.store.end_index)
+        member.unsynced.durable(member.durable_index)
+        member.effects.sync_wanted |= member.durable_index < self.store.end_index
+        self.disk_full(True, now)
 
     def slab_read(self, request: ReadSlab, slab: Slab | None, now: int) -> None:
         """The outcome of `effects.reads`."""

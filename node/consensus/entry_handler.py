@@ -24,7 +24,7 @@ from node.protocol.entry import (
 )
 from node.protocol.messages import PushKind, PushRequest, PushResponse
 from node.store.faults import fault_at
-from node.store.log_store import StoreFull, TruncationRecord
+from node.store.log_store import StoreCorrupt, StoreFull, TruncationRecord
 
 BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
 REFUSED = ResponseCode.INCONSISTENT_INDEX
@@ -207,6 +207,11 @@ class EntryHandler:
             return Verdict(REFUSED)
         if cut - 1 > member.verified_index:
             return Verdict(ResponseCode.INCONSISTENT_STATE)  # no COMPARE vouches for what would stay
+        try:
+            store.meta(cut - 1)
+        except StoreCorrupt as error:  # it rotted since: where the cut begins is known again once it is repaired
+            member.note_damage(error)
+            return Verdict(BUSY)
         reason = f"term {ours} here, " + (f"term {push.prev_term}" if push.prev_term != -1 else "nothing") + " there"
         record = TruncationRecord(
             by=member.self_id, leader_id=sender, term=push.term, from_index=cut, to_index=store.end_index,

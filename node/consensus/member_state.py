@@ -214,7 +214,8 @@ class MemberState:
             return False
         try:
             self.store.meta(index)
-        except StoreCorrupt:
+        except StoreCorrupt as error:
+            self.note_damage(error)  # perhaps nobody knew of it
             return True
         return False
 

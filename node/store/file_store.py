@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from node.protocol.codes import FlushMode
 from node.protocol.entry import (
@@ -35,7 +36,7 @@ from node.store.faults import cut, next_fault
 from node.store.hard_state import save_hard_state
 from node.store.healing import HealingLog
 from node.store.identity import UNKNOWN_TERM, Base, write_base
-from node.store.layout import Sizes, check_fits, plan_runs
+from node.store.layout import Sizes, check_fits, place, plan_runs
 from node.store.log_store import (
     EntryMeta,
     Fault,
@@ -50,7 +51,7 @@ from node.store.opening import Opened, open_directory
 from node.store.platform import OS, Platform
 from node.store.recent_slabs import RecentSlabs
 from node.store.retention import whole_files_below
-from node.store.slab_pieces import settle
+from node.store.slab_pieces import settle, slab_meta
 from node.store.sync_ticket import FileTicket, Mark
 from node.store.unsealed import UnsealedChains, is_unsealed, strip_seals
 from node.store.walk import SEALED_NEVER, Cursor
@@ -124,7 +125,18 @@ class FileStore(HealingLog):
         opened = open_directory(
             Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform
         )
-        return cls(opened)
+        return cls.made_of(opened)
+
+    @classmethod
+    def made_of(cls, opened: Opened) -> Self:
+        """Raises StoreFull, StoreIOError; then nothing is held."""
+        try:
+            return cls(opened)
+        except BaseException:
+            for held in (opened.data, opened.index, opened.checkpoint):
+                held.close()
+            opened.lock.release()
+            raise
 
     def _begin_cursor(self) -> Cursor:
         return Cursor(self._begin_pos, self.begin_index, self.base.term, self.base.chain)
@@ -193,10 +205,11 @@ class FileStore(HealingLog):
         self._end_pos = end_pos
 
     def _note_terms(self, slab: Slab) -> None:
-        for _, _, _, index, term in INDEX_UNIT.iter_unpack(slab.index_records):
-            self._terms.extend(index, term)
-            if term == slab.last_term:
-                break
+        with self._terms_lock:
+            for _, _, _, index, term in INDEX_UNIT.iter_unpack(slab.index_records):
+                self._terms.extend(index, term)
+                if term == slab.last_term:
+                    break
 
     def _clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int) -> None:
         """Zeroes what lies behind an end, and removes the files that held nothing else."""
@@ -363,19 +376,31 @@ class FileStore(HealingLog):
     def _mark_before(self, cut_index: int) -> Mark:
         if cut_index == self.begin_index:
             return Mark(self.base.index, self._begin_pos, self.base.term, self.base.chain)
+        known = self._ring.holding(cut_index - 1)
+        if known is not None:  # also where it rotted on the disk since
+            meta = slab_meta(known, cut_index - 1)
+            _, pos, size, _, _ = INDEX_UNIT.unpack_from(
+                known.index_records, (cut_index - 1 - known.first_index) * INDEX_UNIT_BYTES
+            )
+            return Mark(meta.index, pos + size, meta.term, meta.chain)
         self._refuse_damaged(cut_index - 1)
-        meta = self.meta(cut_index - 1)
         unit, _ = find_record(self._data, self._index, cut_index - 1)
-        return Mark(cut_index - 1, unit.pos + unit.size, unit.term, meta.chain if meta is not None else None)
+        return Mark(cut_index - 1, unit.pos + unit.size, unit.term, self._stored_meta(cut_index - 1).chain)
 
     def _raw(self, first_index: int, pos: int) -> Iterator[bytes]:
         """The records from `first_index` to the end, in slabs; from a fault on just the bytes that lie there."""
         fault = next_fault(self.faults, first_index)
-        while first_index <= (self.end_index if fault is None else fault.first_index - 1):
-            slab = read_raw_slab(self._data, self._index, first_index, self.end_index, _COPY_BYTES)
+        last_index = self.end_index if fault is None else fault.first_index - 1
+        while first_index <= last_index:
+            try:
+                slab = read_raw_slab(self._data, self._index, first_index, last_index, _COPY_BYTES)
+            except StoreCorrupt:  # nobody knew: what is cut anyway need not be sound
+                break
+            if slab.pos not in (pos, place(pos, self.data_file_size, self.data_file_size)):
+                break
             yield slab.data
             first_index, pos = slab.last_index + 1, slab.end_pos
-        if fault is not None:
+        if first_index <= self.end_index:
             yield from self._data.chunks(pos, self._end_pos, _COPY_BYTES)
 
     def remove_prefix(self, through_index: int) -> None:

@@ -1,8 +1,8 @@
 """The half of FileStore that lives with damage: reading beside it, finding it, healing it (SAFETY S6).
 
-Invariants: `faults` changes under a lock, because the loop notes what reads met while a thread mends; what is known is
-on disk as a hint (`known_faults`); an entry inside a fault is never given away from the disk, and its term and chain
-are never made up.
+Invariants: `faults` and the term table change under locks, because the loop notes what reads met, and appends, while a
+thread mends; what is known is on disk as a hint (`known_faults`); an entry inside a fault is never given away from the
+disk, and its term and chain are never made up.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class HealingLog(LogStore):
         self._end_at_open = end
         self._stage: Stage | None = None
         self._faults_lock = threading.Lock()
+        self._terms_lock = threading.Lock()
         save_known_faults(self.directory, faults, self._platform)
 
     @abstractmethod
@@ -252,7 +253,8 @@ class HealingLog(LogStore):
     def _healed(self, stage: Stage) -> Mended:
         runs = _runs(stage)
         self._drop_stage()
-        self._terms = self._terms.mended(runs, stage.last_index)
+        with self._terms_lock:  # the loop may be appending the first entry of a new term
+            self._terms = self._terms.mended(runs, stage.last_index)
         healed = replace(stage.fault, last_index=stage.last_index)
         with self._faults_lock:
             left = without(self.faults, healed)  # a fault may have grown while this was written

@@ -88,7 +88,6 @@ def discard_from(directory: Path, index: int, platform: Platform) -> Report:
         term = max(known.term, store.end_term)
         state = replace(known, term=term, voted_for=None, vote_floor=floor, voter_state=VoterState.REJOINING)
         store.save_hard_state(state)
-        store.settle()
         report.done.append(f"This member gives up its vote: REJOINING, and no vote in terms up to {floor}.")
         report.done.append(
             f"{sentence(range_in_words(index, end))} of {begin}..{end}: copied to the archive, then cut."
@@ -97,8 +96,9 @@ def discard_from(directory: Path, index: int, platform: Platform) -> Report:
         try:
             store.truncate(index, store.record(f"discard-from {index} by hand", index))
         except StoreFull:  # no room for the archive: nothing was cut, and nobody was told anything meanwhile
-            store.save_hard_state(known)
+            store.save_hard_state(known)  # and how it stopped is still to be judged
             raise
+        store.settle()
         if committed >= index:
             words = sentence(range_in_words(index, min(committed, end)))
             report.may_be_lost.append(f"{words}: COMMITTED as far as this member knows, so acknowledged.")

@@ -52,7 +52,7 @@ class RepairStore(FileStore):
         )  # fmt: skip
         if found is not None and not found.clean and found.boot_id != opened.boot_id:
             opened.boot_id = found.boot_id
-        store = cls(opened)
+        store = cls.made_of(opened)
         store._found = found
         return store
 

@@ -1,12 +1,15 @@
 """Checkpoint slots: alternating, numbered, sealed; a torn one never counts; they never say more than the disk holds."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from node.store.checkpoint import SLOT_SPACING_BYTES, Checkpoint, Slot, pack_slot, read_checkpoint, unpack_slot
+from node.store.log_store import StoreIOError
 from tests.unit.store_fixtures import fill, kill, open_store, record, sync
 
 INDEX = st.integers(-1, 2**62)
@@ -61,6 +64,21 @@ def test_slots_alternate_and_the_older_one_is_the_fallback(tmp_path: Path) -> No
     again.write(Slot(durable_index=8))
     assert read_checkpoint(path) == Slot(durable_index=8, number=8)
     again.close()
+
+
+def test_a_store_whose_first_slot_cannot_be_written_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_checkpoint: Checkpoint, _slot: Slot) -> None:
+        raise StoreIOError("a test said so")
+
+    open_store(tmp_path).close()
+    held = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched, pytest.raises(StoreIOError):
+        patched.setattr(Checkpoint, "write_both", refuse)
+        open_store(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == held
+    open_store(tmp_path).close()
 
 
 def test_slots_say_what_was_durable_and_never_more(tmp_path: Path) -> None:

@@ -191,6 +191,28 @@ def test_s4_an_archive_that_cannot_be_written_cuts_nothing() -> None:
 # --- APPEND -------------------------------------------------------------------------------------------------------
 
 
+def test_r8_a_sync_that_ended_before_an_archive_failed_is_not_forgotten() -> None:
+    solo = Solo(store_of([1]))
+    solo.append(solo.slab(0, [b"a", b"b"]), 1)
+    ticket = solo.store.prepare_sync()
+    assert ticket is not None
+    solo.compare(1, term=2)
+    solo.push(PushKind.TRUNCATE, term=2, first_index=2, prev_term=2)
+    solo.replica.flushed(0, solo.store.finish_sync(ticket), solo.now)
+    solo.replica.truncate_failed(1, solo.now)
+    assert solo.store.prepare_sync() is None  # no other sync will ever tell
+    assert solo.replica.member.durable_index == 2 and solo.replica.member.unsynced.total == 0
+
+
+def test_s6_no_cut_right_behind_an_entry_that_rotted_since_it_was_compared() -> None:
+    solo = Solo(store_of([1, 1, 1, 1]))
+    solo.compare(1, term=2)
+    solo.store.rot(1)
+    solo.push(PushKind.TRUNCATE, term=2, first_index=2, prev_term=2)
+    assert BUSY in [message.code for _to, message in solo.sent if isinstance(message, PushResponse)]
+    assert solo.effects.truncate is None and solo.store.faults[0].first_index == 1
+
+
 def test_append_links_writes_and_answers_absolute_watermarks() -> None:
     solo = Solo(store_of([1]))
     answer = solo.append(solo.slab(0, [b"a", b"b"]), 1, commit_index=1)

@@ -62,6 +62,16 @@ def alarms(solo: Solo) -> set[str]:
 # --- what a damaged member may do -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", [PushKind.COMPARE, PushKind.TRUNCATE])
+def test_damage_that_nobody_knew_is_noted_also_beside_known_damage(kind: PushKind) -> None:
+    solo = damaged(1)
+    solo.store.rot(4)
+    at = {"prev_index": 4} if kind is PushKind.COMPARE else {"first_index": 4}
+    solo.push(kind, term=3, prev_term=2, **at)
+    assert any(isinstance(message, PushResponse) for _to, message in solo.sent)
+    assert [one.first_index for one in solo.store.faults] == [1, 4]
+
+
 def test_the_leader_steps_down_and_healed_it_may_lead_again() -> None:
     leader = Leader()
     solo = leader.solo

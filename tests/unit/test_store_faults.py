@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from node.store.file_store import FileStore
 from node.store.log_store import Fault, HardState, Mended, StoreCorrupt
 from node.store.platform import OS
 from node.store.reader import StoreReader
+from node.store.term_table import TermTable
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES, INDEX_BYTES, blank_out, build, flip
 
@@ -518,6 +520,57 @@ def test_a_truncation_takes_faults_along_and_archives_them_as_they_are(sound: Pa
     again = open_store(directory)
     assert (ranges(again), again.end_index) == ([(20, 20)], 45)
     again.close()
+
+
+@pytest.mark.parametrize("field", [10, 20])  # of an index record: where the entry lies, its number
+def test_a_cut_through_index_records_that_rotted_archives_what_is_cut(sound: Path, tmp_path: Path, field: int) -> None:
+    directory = copy_of(sound, tmp_path / "store")
+    store = open_store(directory)
+    going = entries_of(store)[45:]
+    path, offset = index_place(directory, 50)
+    flip(path, offset + field)
+    store.truncate(45, record(store, 45))
+    assert store.end_index == 44
+    archived = store._archive.data(store._archive.count)
+    assert all(entry.body in archived for entry in going)
+    store.close()
+
+
+def test_a_cut_right_behind_a_rotten_entry_that_memory_knows(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+    fill(store, 1, 10)
+    sync(store)
+    path, offset, _ = place_of(tmp_path / "store", 4)
+    flip(path, offset + 12)
+    store.note_faults([Fault(4, 4, "record_invalid", "")])
+    chain = store.meta(4)
+    store.truncate(5, record(store, 5))
+    assert (store.end_index, store.meta(4), ranges(store)) == (4, chain, [(4, 4)])
+    store.close()
+
+
+def test_a_new_terms_first_entry_during_a_mend_is_not_forgotten(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop appends while the writer's thread puts the healed entries' terms into the table."""
+    peer = open_store(copy_of(sound, tmp_path / "peer"))
+    store = open_store(copy_of(sound, tmp_path / "store"))
+    store.note_faults([Fault(30, 30, "crc_invalid", "")])
+    loop = threading.Thread(target=lambda: store.append_as_leader([b"x"], 9))
+    real = TermTable.mended
+
+    def mended(table: TermTable, runs: list[tuple[int, int]], last_index: int) -> TermTable:
+        made = real(table, runs, last_index)
+        loop.start()
+        loop.join(0.2)  # it waits for us, or has put its term into the old table by now
+        return made
+
+    monkeypatch.setattr(TermTable, "mended", mended)
+    assert store.mend(peer.read_slab(30, 1)).healed
+    loop.join()
+    assert store.end_term == 9 and store.term_start(store.end_index) == store.end_index
+    store.close()
+    peer.close()
 
 
 def test_the_last_entries_damaged_end_where_the_checkpoint_says_and_appends_go_on(sound: Path, tmp_path: Path) -> None:

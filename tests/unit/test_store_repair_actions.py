@@ -194,6 +194,28 @@ def test_without_room_for_the_archive_nothing_is_discarded() -> None:
     again.close()
 
 
+def test_a_discard_that_failed_does_not_hide_a_power_cut() -> None:
+    disk = SimulatedPlatform(random.Random(1), lambda: 1_000_000_000, "m")
+    root = Path("/machine/dledger-n0")
+    store = open_store(root, platform=disk, boot_id="the boot before", flush=FlushMode.ASYNC)
+    fill(store, 3, 20)
+    store.save_hard_state(HardState(5, "n1", VoterState.VOTER, 1))
+    sync(store)
+    kill(store)
+
+    def full(what: str, path: str, _size: int) -> None:
+        disk.faults.enospc = "truncated" in path
+
+    disk.on_op = full
+    with pytest.raises(StoreFull):
+        perform(lambda one, platform: discard_from(one, 30, platform), root, dry_run=False, platform=disk)
+    disk.on_op = None
+    disk.faults.enospc = False
+    again = open_store(root, platform=disk, boot_id=None, flush=FlushMode.ASYNC)
+    assert again.hard_state.voter_state is VoterState.REJOINING
+    again.close()
+
+
 def test_discarding_everything_leaves_an_empty_store_that_knows_it(directory: Path) -> None:
     damage(directory, 0)
     perform(lambda one, platform: discard_from(one, 0, platform), directory, dry_run=False)

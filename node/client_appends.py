@@ -33,6 +33,9 @@ from node.transport.slab_frames import (
 # A frame leaves as soon as it is this full: the leader works on it while the rest of the turn still gathers.
 MERGE_ENTRIES_MAX: Final = 1024
 MERGE_BYTES_MAX: Final = 1024 * 1024
+# Longer runs than these leave in a frame of their own.
+MERGED_RUN_ENTRIES_MAX: Final = 256
+MERGED_RUN_BYTES_MAX: Final = 128 * 1024
 # Worth another try by itself: the group is between leaders, or full for a moment.
 RETRIED: Final = frozenset(
     {
@@ -71,15 +74,28 @@ class Leaders(Protocol):
 
 
 class Group:
-    """The entries of one frame. `merged`: one future an entry; else one future for the whole run."""
+    """The entries of one frame: one call's or several calls', of which each has `counts` entries and a future."""
 
-    __slots__ = ("answers", "bodies", "expected_index", "merged", "settled")
+    __slots__ = ("answers", "bodies", "counts", "expected_index", "settled")
 
     def __init__(
-        self, bodies: Sequence[bytes], answers: list[asyncio.Future[AppendResult]], *, merged: bool, expected: int = -1
+        self,
+        bodies: Sequence[bytes],
+        answers: list[asyncio.Future[AppendResult]],
+        counts: list[int],
+        expected: int = -1,
     ) -> None:
-        self.bodies, self.answers, self.merged, self.expected_index = bodies, answers, merged, expected
+        self.bodies, self.answers, self.counts, self.expected_index = bodies, answers, counts, expected
         self.settled = False
+
+    def apart(self) -> list[Group]:
+        """Every call by itself."""
+        groups: list[Group] = []
+        at = 0
+        for answer, count in zip(self.answers, self.counts, strict=True):
+            groups.append(Group(self.bodies[at : at + count], [answer], [count]))
+            at += count
+        return groups
 
 
 class Appends:
@@ -91,6 +107,7 @@ class Appends:
         self._room: deque[asyncio.Future[None]] = deque()
         self._bodies: list[bytes] = []  # of this turn
         self._answers: list[asyncio.Future[AppendResult]] = []
+        self._counts: list[int] = []
         self._bytes = 0
         self._open: set[Group] = set()
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the first append
@@ -100,20 +117,8 @@ class Appends:
         """Appends one entry, in a frame with whatever else this turn asks for."""
         if self._in_flight >= self._in_flight_max:
             await self._wait_for_room()
-        loop = self._loop or self._get_loop()
-        answer: asyncio.Future[AppendResult] = loop.create_future()
-        answers = self._answers
-        size_bytes = len(body)
-        if not answers:
-            loop.call_soon(self._flush)
-        elif len(answers) >= MERGE_ENTRIES_MAX or self._bytes + size_bytes > MERGE_BYTES_MAX:
-            self._flush()
-            answers = self._answers
-            loop.call_soon(self._flush)
+        answer = self._make_room(1, len(body))
         self._bodies.append(bytes(body))
-        answers.append(answer)
-        self._bytes += size_bytes
-        self._in_flight += 1
         return await answer
 
     def _get_loop(self) -> asyncio.AbstractEventLoop:
@@ -122,13 +127,34 @@ class Appends:
         return self._loop
 
     async def run(self, bodies: Sequence[bytes], expected_index: int) -> AppendResult:
-        """Appends a contiguous run in a frame of its own."""
+        """Appends a contiguous run; a short one goes with what else this turn asks for."""
         if self._in_flight >= self._in_flight_max:
             await self._wait_for_room()
-        self._in_flight += len(bodies)
-        answer: asyncio.Future[AppendResult] = (self._loop or self._get_loop()).create_future()
-        self._post(Group(bodies, [answer], merged=False, expected=expected_index))
+        count, size_bytes = len(bodies), sum(map(len, bodies))
+        if expected_index < 0 and 0 < count <= MERGED_RUN_ENTRIES_MAX and size_bytes <= MERGED_RUN_BYTES_MAX:
+            answer = self._make_room(count, size_bytes)
+            self._bodies += bodies
+        else:
+            self._flush()  # in the order of the calls
+            self._in_flight += count
+            answer = (self._loop or self._get_loop()).create_future()
+            self._post(Group(bodies, [answer], [count], expected_index))
         return await answer
+
+    def _make_room(self, count: int, size_bytes: int) -> asyncio.Future[AppendResult]:
+        """In this turn's frame; `count` bodies are to be added to it at once."""
+        loop = self._loop or self._get_loop()
+        if not self._answers:
+            loop.call_soon(self._flush)
+        elif len(self._bodies) + count > MERGE_ENTRIES_MAX or self._bytes + size_bytes > MERGE_BYTES_MAX:
+            self._flush()
+            loop.call_soon(self._flush)
+        answer: asyncio.Future[AppendResult] = loop.create_future()
+        self._answers.append(answer)
+        self._counts.append(count)
+        self._bytes += size_bytes
+        self._in_flight += count
+        return answer
 
     async def _wait_for_room(self) -> None:
         while self._in_flight >= self._in_flight_max:
@@ -138,8 +164,8 @@ class Appends:
 
     def _flush(self) -> None:
         if self._answers:
-            group = Group(self._bodies, self._answers, merged=True)
-            self._bodies, self._answers, self._bytes = [], [], 0
+            group = Group(self._bodies, self._answers, self._counts)
+            self._bodies, self._answers, self._counts, self._bytes = [], [], [], 0
             self._post(group)
 
     # --- the usual way ------------------------------------------------------------------------------------------
@@ -159,7 +185,7 @@ class Appends:
             self._answered(group, link, outcome, began)
 
         try:
-            opaque = link.call(RequestCode.FAST_APPEND, _pieces(group), answered, at_once=group.merged)
+            opaque = link.call(RequestCode.FAST_APPEND, _pieces(group), answered)
         except FrameError as error:
             self._failed(group, error)
             return
@@ -173,7 +199,7 @@ class Appends:
                 self._failed(group, OutcomeUnknown(str(error)))
                 return
             if answer.appended is AppendedByte.YES:
-                self._succeeded(group, answer.first_index, answer.last_index, answer.term)
+                self._succeeded(group, answer.first_index, answer.term)
                 return
         left_s = self._deadline_s - ((self._loop or self._get_loop()).time() - began)
         self._leaders.spawn(self._go_on(group, (link, outcome), max(0.0, left_s)))
@@ -183,10 +209,10 @@ class Appends:
         try:
             answer = await self._deliver(group, first, left_s)
         except NotAppended as error:
-            if error.code is ResponseCode.UNEXPECTED_ARGUMENT and group.merged and len(group.answers) > 1:
+            if error.code is ResponseCode.UNEXPECTED_ARGUMENT and len(group.answers) > 1:
                 self._open.discard(group)  # one body is at fault: the others must not suffer for it
-                for body, one in zip(group.bodies, group.answers, strict=True):
-                    self._post(Group([body], [one], merged=True))
+                for one in group.apart():
+                    self._post(one)
                 return
             self._failed(group, error)
         except asyncio.CancelledError:
@@ -194,7 +220,7 @@ class Appends:
         except Exception as error:
             self._failed(group, error)
         else:
-            self._succeeded(group, answer.first_index, answer.last_index, answer.term)
+            self._succeeded(group, answer.first_index, answer.term)
 
     async def _deliver(self, group: Group, first: tuple[MemberLink, Answered] | None, left_s: float) -> AppendAnswer:
         """One append frame until it has an outcome; `first` is what became of its first try."""
@@ -244,16 +270,13 @@ class Appends:
             retry.at_once = self._leaders.redirected(link, answer.leader_id)
 
     # --- the end of a group -------------------------------------------------------------------------------------
-    def _succeeded(self, group: Group, first_index: int, last_index: int, term: int) -> None:
+    def _succeeded(self, group: Group, first_index: int, term: int) -> None:
         if not self._settle(group):
             return
-        if not group.merged:
-            if not group.answers[0].done():
-                group.answers[0].set_result(AppendResult(first_index, last_index, term))
-            return
-        for index, answer in enumerate(group.answers, start=first_index):
+        for answer, count in zip(group.answers, group.counts, strict=True):
             if not answer.done():
-                answer.set_result(AppendResult(index, index, term))
+                answer.set_result(AppendResult(first_index, first_index + count - 1, term))
+            first_index += count
 
     def _failed(self, group: Group, error: Exception) -> None:
         if self._settle(group):

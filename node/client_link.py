@@ -72,13 +72,8 @@ class MemberLink:
                 raise Lost(text, sent=False) from error
             self._connection = connection
 
-    def call(
-        self, code: RequestCode, pieces: Sequence[bytes], done: Callable[[Frame | Exception], None],
-        at_once: bool = True,
-    ) -> int:  # fmt: skip
+    def call(self, code: RequestCode, pieces: Sequence[bytes], done: Callable[[Frame | Exception], None]) -> int:
         """Sends a request over the open connection; `done` gets the answer, or why there is none, exactly once.
-
-        Not `at_once`: it leaves with what else this turn of the loop sends.
 
         Returns the request's number. Raises FrameError where it is too long; then `done` is never called.
         """
@@ -87,11 +82,7 @@ class MemberLink:
         if connection is None or connection.closed:
             done(Lost(f"{self.member_id} is not connected", sent=False))
             return opaque
-        first = connection.hold_body(code, 0, opaque, pieces)
-        if at_once:
-            connection.release()
-        elif first:
-            asyncio.get_running_loop().call_soon(connection.release)
+        connection.send_body(code, 0, opaque, pieces)
         self._pending[opaque] = done
         if self._look_timer is None and self.on_silence is not None:
             self._look_later()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.client import AppendResult, LedgerClient, NotAppended, OutcomeUnknown
-from node.client_appends import MERGE_ENTRIES_MAX
+from node.client_appends import MERGE_ENTRIES_MAX, MERGED_RUN_ENTRIES_MAX
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.bodies import dump
 from node.transport.connection import Connection
@@ -88,6 +88,22 @@ def test_the_appends_of_one_turn_leave_in_few_frames_and_each_gets_its_index() -
     assert [body for bodies in member.appends[1:4] for body in bodies] == [b"%d" % number for number in range(count)]
 
 
+def test_short_runs_share_a_frame_and_long_ones_keep_their_place() -> None:
+    long = [b"l"] * (MERGED_RUN_ENTRIES_MAX + 1)
+
+    async def work(client: LedgerClient, _member: Member) -> None:
+        await client.append(b"warm")
+        calls = [client.append(b"a"), client.append_many([b"b", b"c"]), client.append_many(long), client.append(b"d")]
+        results = await asyncio.gather(*calls, client.append_many([b"e"] * 3))
+        end = 3 + len(long)
+        assert [(result.first_index, result.last_index) for result in results] == [
+            (1, 1), (2, 3), (4, end), (end + 1, end + 1), (end + 2, end + 4)
+        ]  # fmt: skip
+
+    member = against(counting(), work)
+    assert member.appends == [[b"warm"], [b"a", b"b", b"c"], long, [b"d", b"e", b"e", b"e"]]
+
+
 def test_a_refusal_that_may_pass_is_tried_again() -> None:
     good, refusals = counting(), [ResponseCode.LEADER_PENDING_FULL, ResponseCode.LEADER_NOT_READY]
 
@@ -114,8 +130,8 @@ def test_one_bad_body_does_not_spoil_the_others_of_its_frame() -> None:
 
     async def work(client: LedgerClient, _member: Member) -> None:
         await client.append(b"warm")
-        bodies = [b"a", b"bad", b"c"]
-        results = await asyncio.gather(*map(client.append, bodies), return_exceptions=True)
+        calls = [client.append(b"a"), client.append_many([b"x", b"bad"]), client.append_many([b"c", b"d"])]
+        results = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(result) for result in results] == [AppendResult, NotAppended, AppendResult]
 
     against(script, work)

@@ -145,7 +145,8 @@ class Disk:
             done(request, slab)
 
         ahead = self._ahead.pop(request.peer_id, None)
-        if ahead is not None and ahead[:2] == (request.first_index, request.log_epoch):
+        wanted = ahead is not None and ahead[:2] == (request.first_index, request.log_epoch)
+        if ahead is not None and wanted and not _failed(ahead[2]):
             self._take_slab(ahead[2], request.first_index, finished)
         else:
             self.read_slab(request.first_index, request.max_bytes, finished)
@@ -236,3 +237,8 @@ class Disk:
                 timer.cancel()
         self._writer.shutdown(wait=True)
         self._readers.shutdown(wait=True, cancel_futures=True)
+
+
+def _failed(work: Future[Slab]) -> bool:
+    """Whether it met an error, perhaps long ago: what was damaged then may be healed now."""
+    return work.done() and work.exception() is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from node.consensus.effects import ReadSlab
 from node.engine.disk import Disk
 from node.protocol.codes import FlushMode
 from node.protocol.entry import Slab
+from node.store.log_store import StoreCorrupt
 from node.store.memory_store import MemoryStore
 
 ENTRY_BYTES = 48 + 10
@@ -112,5 +114,18 @@ def test_a_pause_comes_before_the_read() -> None:
         await asyncio.sleep(0)
         assert store.read_from == []
         assert (await reading).first_index == 0
+
+    run(work)
+
+
+def test_an_error_met_ahead_is_old_news_when_that_range_is_asked_for() -> None:
+    async def work(disk: Disk, store: Counting) -> None:
+        store.rot(2)
+        await read(disk, 0)
+        with contextlib.suppress(StoreCorrupt):
+            await asyncio.wrap_future(disk._ahead["n1"][2])
+        store._rotten.clear()  # it heals before the peer gets there
+        assert (await read(disk, 2)).first_index == 2  # and nobody is told of damage: `never` would raise
+        assert store.read_from[:3] == [0, 2, 2]
 
     run(work)

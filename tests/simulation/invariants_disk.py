@@ -208,8 +208,8 @@ class Disks(Observer):
             if slot is None or slot.durable_index < 0:
                 continue
             held = mirror.at(slot.durable_index)
-            if held is None and slot.durable_index <= mirror.end_index:
-                continue
+            if held is None and (slot.durable_index <= mirror.end_index or member.store is None):
+                continue  # it cannot be read, or a start that did not end found more than was seen of this log
             if held is None or held.chain != slot.chain:
                 text = (
                     f"{member.id}: slot {slot.number} says that {slot.durable_index} is durable, of chain {slot.chain}"

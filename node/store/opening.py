@@ -97,7 +97,7 @@ def open_directory(
         if found is not None and has_entries and slot is None:
             recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")
         sealed_from = _sealed_from(recovered, slot, found, java)
-        hard = _settle_voter_state(hard, recovered, slot, flush, boot)
+        hard = _settle_voter_state(hard, recovered, slot, flush, boot, ours=found is not None)
         save_hard_state(directory, hard, platform)
         if found is None:
             found = fresh
@@ -175,7 +175,7 @@ def _sealed_from(recovered: Recovered, slot: Slot | None, found: Identity | None
 
 
 def _settle_voter_state(
-    hard: HardState, recovered: Recovered, slot: Slot | None, flush: FlushMode, boot_id: str
+    hard: HardState, recovered: Recovered, slot: Slot | None, flush: FlushMode, boot_id: str, *, ours: bool
 ) -> HardState:
     """A store that lost history may not vote (SAFETY E8)."""
     if hard.voter_state is VoterState.REJOINING:
@@ -185,6 +185,8 @@ def _settle_voter_state(
         nothing_to_lose = hard.voter_state is VoterState.FORMING and slot.durable_index < 0 and recovered.end.index == 0
         if not nothing_to_lose:
             lost = lost or "flush is async, the last stop was not clean, and the machine was started anew since"
+    if slot is None and ours and flush is FlushMode.ASYNC and hard.voter_state is VoterState.VOTER:
+        lost = lost or "flush is async, and no checkpoint says how the last stop was"
     if not lost:
         return hard
     recovered.alarms.append(f"this store lost history and rejoins: {lost}")

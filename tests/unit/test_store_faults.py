@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.protocol.codes import VoterState
+from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import Entry, EntryError, Slab
 from node.store.file_store import FileStore
 from node.store.log_store import Fault, HardState, Mended, StoreCorrupt
@@ -301,6 +301,22 @@ def test_both_slots_lost_and_a_torn_tail_cost_the_vote(sound: Path, tmp_path: Pa
         assert store.end_index == (LAST - 1 if index == LAST else LAST)
         assert ranges(store) == ([] if index == LAST else [(50, 50)])
         kill(store)
+
+
+@pytest.mark.parametrize("content", [None, b"\0" * 8192, b"\x99" * 8192])
+@pytest.mark.parametrize("flush", list(FlushMode))
+def test_with_async_flush_a_lost_checkpoint_costs_the_vote(
+    sound: Path, tmp_path: Path, content: bytes | None, flush: FlushMode
+) -> None:
+    """Nobody can say any more whether the stop was clean and the machine the same."""
+    directory = copy_of(sound, tmp_path / "store")
+    (directory / "checkpoint").unlink()
+    if content is not None:
+        (directory / "checkpoint").write_bytes(content)
+    store = open_store(directory, flush=flush, boot_id="boot-2")
+    wanted = VoterState.VOTER if flush is FlushMode.SYNC else VoterState.REJOINING
+    assert store.hard_state.voter_state is wanted
+    kill(store)
 
 
 def test_one_rotten_slot_makes_a_torn_tail_doubtful(sound: Path, tmp_path: Path) -> None:

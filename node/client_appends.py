@@ -117,8 +117,16 @@ class Appends:
         """Appends one entry, in a frame with whatever else this turn asks for."""
         if self._in_flight >= self._in_flight_max:
             await self._wait_for_room()
-        answer = self._make_room(1, len(body))
+        size_bytes = len(body)
+        if not self._answers or len(self._bodies) >= MERGE_ENTRIES_MAX or self._bytes + size_bytes > MERGE_BYTES_MAX:
+            self._make_room(1, size_bytes)
+        assert self._loop is not None
+        answer: asyncio.Future[AppendResult] = self._loop.create_future()
+        self._answers.append(answer)
+        self._counts.append(1)
         self._bodies.append(bytes(body))
+        self._bytes += size_bytes
+        self._in_flight += 1
         return await answer
 
     def _get_loop(self) -> asyncio.AbstractEventLoop:
@@ -132,8 +140,13 @@ class Appends:
             await self._wait_for_room()
         count, size_bytes = len(bodies), sum(map(len, bodies))
         if expected_index < 0 and 0 < count <= MERGED_RUN_ENTRIES_MAX and size_bytes <= MERGED_RUN_BYTES_MAX:
-            answer = self._make_room(count, size_bytes)
+            self._make_room(count, size_bytes)
+            answer = (self._loop or self._get_loop()).create_future()
+            self._answers.append(answer)
+            self._counts.append(count)
             self._bodies += bodies
+            self._bytes += size_bytes
+            self._in_flight += count
         else:
             self._flush()  # in the order of the calls
             self._in_flight += count
@@ -141,20 +154,14 @@ class Appends:
             self._post(Group(bodies, [answer], [count], expected_index))
         return await answer
 
-    def _make_room(self, count: int, size_bytes: int) -> asyncio.Future[AppendResult]:
-        """In this turn's frame; `count` bodies are to be added to it at once."""
+    def _make_room(self, count: int, size_bytes: int) -> None:
+        """A frame that leaves at this turn's end, with room for that."""
         loop = self._loop or self._get_loop()
         if not self._answers:
             loop.call_soon(self._flush)
         elif len(self._bodies) + count > MERGE_ENTRIES_MAX or self._bytes + size_bytes > MERGE_BYTES_MAX:
             self._flush()
             loop.call_soon(self._flush)
-        answer: asyncio.Future[AppendResult] = loop.create_future()
-        self._answers.append(answer)
-        self._counts.append(count)
-        self._bytes += size_bytes
-        self._in_flight += count
-        return answer
 
     async def _wait_for_room(self) -> None:
         while self._in_flight >= self._in_flight_max:

@@ -162,9 +162,12 @@ async def supervise(arguments: Sequence[str]) -> int:
     clear_reason(data)
     control = asyncio.create_task(keep_control(passed_on, stopping))
     code = await keep_engine(passed_on, stopping, data, restart=not exit_with_engine)
-    # A wrong command line helps nobody by staying up; a refusal is shown by the control plane.
-    if not exit_with_engine and code not in (0, EXIT_USAGE):
-        await stopping.wait()
+    # A wrong command line and a port in use help nobody by staying up; a refusal is shown by the control plane. Where
+    # that one ended for good too (the same command started twice), nothing is left to stay up for.
+    if not exit_with_engine and code not in (0, EXIT_USAGE, EXIT_UNAVAILABLE):
+        asked = asyncio.create_task(stopping.wait())
+        await asyncio.wait((asked, control), return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
     stopping.set()
     await control
     return code

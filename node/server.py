@@ -52,6 +52,8 @@ def with_command(reason: str, directory: Path) -> str:
     """A refusal says how to see what is wrong, and what settles it, where the store did not say so itself."""
     if "quorumscope store" in reason:
         return reason
+    if "open in another process" in reason:  # nothing is wrong with that store
+        return f"{reason}: stop that process first, or give this member another --data"
     return (
         f"{reason} (`quorumscope store verify {directory}` shows what is there,"
         f" `quorumscope store repair {directory}` settles what a person must decide)"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
 from tests.prepare import find_chromium
+
+# What a person exported to work with a group of theirs (README) must not configure the tests' nodes and commands.
+for _name in [name for name in os.environ if name.startswith("QUORUMSCOPE_") and name != "QUORUMSCOPE_WAIVE"]:
+    del os.environ[_name]
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
 

@@ -151,6 +151,7 @@ def test_a_second_engine_on_a_store_is_refused(running: Group) -> None:
     code, said = ended(running.spawn(running.arguments("n0")))
     assert code == 3
     assert said.startswith("node: ")
+    assert "stop that process first" in said
     reason = json.loads((running.directory / "n0" / "engine-refused.json").read_text())["reason"]
     assert said == f"node: {reason}"
 

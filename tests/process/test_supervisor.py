@@ -104,6 +104,18 @@ def test_a_refusal_is_not_retried_and_the_control_plane_stays(stand_ins: Path) -
     assert not alive(control_pid)
 
 
+def test_a_port_in_use_ends_the_node(stand_ins: Path) -> None:
+    node = run(stand_ins, "raise SystemExit(69)")
+    assert node.wait(10) == 69
+
+
+def test_a_refusal_ends_the_node_where_the_control_plane_ended_for_good_too(stand_ins: Path) -> None:
+    """The same command started twice: lock and control port are taken, and nothing is left that could tell why."""
+    (stand_ins / "node" / "control.py").write_text("raise SystemExit(69)")
+    node = run(stand_ins, "raise SystemExit(3)")
+    assert node.wait(10) == 3
+
+
 def test_exit_with_engine_ends_the_node(stand_ins: Path) -> None:
     node = run(stand_ins, "raise SystemExit(3)", "--exit-with-engine")
     assert node.wait(10) == 3

@@ -138,10 +138,10 @@ class Appends:
         """Appends a contiguous run; a short one goes with what else this turn asks for."""
         if self._in_flight >= self._in_flight_max:
             await self._wait_for_room()
+        answer: asyncio.Future[AppendResult] = (self._loop or self._get_loop()).create_future()
         count, size_bytes = len(bodies), sum(map(len, bodies))
         if expected_index < 0 and 0 < count <= MERGED_RUN_ENTRIES_MAX and size_bytes <= MERGED_RUN_BYTES_MAX:
             self._make_room(count, size_bytes)
-            answer = (self._loop or self._get_loop()).create_future()
             self._answers.append(answer)
             self._counts.append(count)
             self._bodies += bodies
@@ -150,7 +150,6 @@ class Appends:
         else:
             self._flush()  # in the order of the calls
             self._in_flight += count
-            answer = (self._loop or self._get_loop()).create_future()
             self._post(Group(bodies, [answer], [count], expected_index))
         return await answer
 

@@ -30,12 +30,12 @@ from node.engine.introspect import Introspection
 from node.engine.log_reads import LogReads
 from node.engine.options import read_token_file, replica_config
 from node.engine.peer_links import MEMBER_CODES, PeerLinks
+from node.engine.proposals import Proposals
 from node.engine.quota import Quota
 from node.engine.scrubber import Scrubber
 from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import Slab
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
-from node.protocol.packed_bodies import size_of
 from node.protocol.peers import split_address
 from node.store.log_store import Fault, LogStore, Mended, StoreCorrupt
 from node.transport.connection import Connection
@@ -45,7 +45,6 @@ from node.transport.tls import client_context, server_context
 CONNECTIONS_MAX: Final = 1024
 DISK_FULL_RETRY_S: Final = 2.0
 LOOK_AGAIN_NS: Final = 5_000_000
-TURN_BYTES: Final = 512 * 1024  # of bodies
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
 
@@ -81,7 +80,7 @@ class Engine:
         token = read_token_file(settings)
         self.desk = ClientDesk(self, reads, self.introspection, Quota(), self._status, token)
         self._connections: set[Connection] = set()
-        self._proposals: list[tuple[Connection, Proposal, bool]] = []
+        self._proposals = Proposals(self.replica)
         self._done: list[Callable[[], None]] = []
         self._turn_scheduled = False
         self._turn_wanted = False
@@ -180,45 +179,12 @@ class Engine:
         now = now_ns()
         self._turn_wanted = False
         if self._proposals:
-            self._propose_all(now)
+            self._proposals.propose(now)
+            if self._proposals:
+                self._schedule_plain()
         self._carry_out()
         if self._deadline_moved or now >= self._look_again_at:
             self._arm(now)
-
-    def _take_proposals(self) -> list[tuple[Connection, Proposal, bool]]:
-        """One turn's worth, in the order of arrival: the followers get it while the next one is encoded."""
-        taken = 0
-        for number, (_origin, proposal, _ordered) in enumerate(self._proposals, start=1):
-            taken += size_of(proposal.bodies)
-            if taken >= TURN_BYTES and number < len(self._proposals):
-                part, self._proposals = self._proposals[:number], self._proposals[number:]
-                self._schedule_plain()
-                return part
-        waiting, self._proposals = self._proposals, []
-        return waiting
-
-    def _propose_all(self, now: int) -> None:
-        """All at once; only what follows an ordered append of its connection waits to see how that one went (C4)."""
-        waiting = self._take_proposals()
-        while waiting:
-            batch: list[Proposal] = []
-            later: list[tuple[Connection, Proposal, bool]] = []
-            held: set[Connection] = set()
-            for item in waiting:
-                origin, proposal, ordered = item
-                if origin in held:
-                    later.append(item)
-                elif ordered and origin.order_broken:
-                    text = "an earlier ordered append of this connection was not appended"
-                    refused = ResponseCode.INCONSISTENT_INDEX
-                    outcome = Outcome(refused, -1, -1, -1, Appended.NOT_APPENDED, self.replica.leader_id, text)
-                    proposal.on_done(outcome)
-                else:
-                    batch.append(proposal)
-                    if ordered:
-                        held.add(origin)
-            self.replica.propose_many(batch, now)
-            waiting = later
 
     def _carry_out(self) -> None:
         """The batch, top to bottom."""
@@ -342,7 +308,7 @@ class Engine:
             self._done.append(partial(deliver, outcome))
 
         proposal.on_done = queue
-        self._proposals.append((origin, proposal, ordered))
+        self._proposals.add(origin, proposal, ordered)
         self._schedule_plain()
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:

@@ -1,0 +1,78 @@
+"""What clients want appended, until a turn of the loop takes it to the core.
+
+Invariants: proposals reach the core in the order of their arrival (SAFETY C4); a turn takes no more than TURN_BYTES and
+one proposal, so that the followers get one slab while the next one is encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from node.consensus.api import Appended, Outcome, Proposal
+from node.protocol.codes import ResponseCode
+from node.protocol.packed_bodies import size_of
+
+TURN_BYTES: Final = 512 * 1024  # of bodies
+
+
+class Origin(Protocol):
+    """Where a proposal came from."""
+
+    order_broken: bool  # an append that was to keep its order failed
+
+
+class Core(Protocol):
+    """What takes proposals."""
+
+    @property
+    def leader_id(self) -> str | None: ...
+    def propose_many(self, proposals: Sequence[Proposal], now: int) -> object: ...
+
+
+class Proposals:
+    """One engine's."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._waiting: list[tuple[Origin, Proposal, bool]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, origin: Origin, proposal: Proposal, ordered: bool) -> None:
+        self._waiting.append((origin, proposal, ordered))
+
+    def _take(self) -> list[tuple[Origin, Proposal, bool]]:
+        """One turn's worth."""
+        waiting, taken_bytes = self._waiting, 0
+        for number, (_origin, proposal, _ordered) in enumerate(waiting, start=1):
+            taken_bytes += size_of(proposal.bodies)
+            if taken_bytes >= TURN_BYTES and number < len(waiting):
+                self._waiting = waiting[number:]
+                return waiting[:number]
+        self._waiting = []
+        return waiting
+
+    def propose(self, now: int) -> None:
+        """One turn's worth at once; only what follows an ordered append of its origin waits to see how it went."""
+        waiting = self._take()
+        while waiting:
+            batch: list[Proposal] = []
+            later: list[tuple[Origin, Proposal, bool]] = []
+            held: set[Origin] = set()
+            for item in waiting:
+                origin, proposal, ordered = item
+                if origin in held:
+                    later.append(item)
+                elif ordered and origin.order_broken:
+                    text = "an earlier ordered append of this connection was not appended"
+                    refused = ResponseCode.INCONSISTENT_INDEX
+                    outcome = Outcome(refused, -1, -1, -1, Appended.NOT_APPENDED, self._core.leader_id, text)
+                    proposal.on_done(outcome)
+                else:
+                    batch.append(proposal)
+                    if ordered:
+                        held.add(origin)
+            self._core.propose_many(batch, now)
+            waiting = later

@@ -1,0 +1,67 @@
+"""What clients want appended: in order, merged, and no more in one turn than a turn takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from node.consensus.api import Appended, Outcome, Proposal
+from node.engine.proposals import TURN_BYTES, Proposals
+from node.protocol.codes import ResponseCode
+
+
+class Core:
+    leader_id = "n0"
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+        self.refuses: set[bytes] = set()
+
+    def propose_many(self, proposals: Sequence[Proposal], now: int) -> None:
+        self.batches.append([bytes(proposal.bodies[0][:1]) for proposal in proposals])
+        for proposal in proposals:
+            refused = bytes(proposal.bodies[0][:1]) in self.refuses
+            appended = Appended.NOT_APPENDED if refused else Appended.YES
+            proposal.on_done(Outcome(ResponseCode.SUCCESS, 0, 0, 1, appended))
+
+
+class Client:
+    def __init__(self) -> None:
+        self.order_broken = False
+        self.outcomes: list[Outcome] = []
+
+    def proposal(self, body: bytes) -> Proposal:
+        def done(outcome: Outcome) -> None:
+            self.order_broken |= outcome.appended is not Appended.YES
+            self.outcomes.append(outcome)
+
+        return Proposal([body], done)
+
+
+def test_a_turn_takes_what_is_there_and_leaves_what_is_too_much_for_the_next() -> None:
+    core, client = Core(), Client()
+    proposals = Proposals(core)
+    half = bytes(TURN_BYTES // 2)
+    for name in (b"a", b"b", b"c", b"d"):
+        proposals.add(client, client.proposal(name + half), ordered=False)
+    proposals.add(client, client.proposal(b"e" + bytes(3 * TURN_BYTES)), ordered=False)
+    proposals.add(client, client.proposal(b"f"), ordered=False)
+    left = []
+    while proposals:
+        proposals.propose(1)
+        left.append(len(proposals))
+    assert core.batches == [[b"a", b"b"], [b"c", b"d"], [b"e"], [b"f"]]
+    assert left == [4, 2, 1, 0]
+    assert len(client.outcomes) == 6
+
+
+def test_only_what_follows_an_ordered_append_of_its_own_client_waits_for_it() -> None:
+    core, one, other = Core(), Client(), Client()
+    proposals = Proposals(core)
+    core.refuses = {b"1"}
+    for client, name, ordered in ((one, b"1", True), (other, b"x", False), (one, b"2", True), (one, b"3", False)):
+        proposals.add(client, client.proposal(name), ordered)
+    proposals.propose(1)
+    assert core.batches == [[b"1", b"x"], [b"3"]]
+    assert [outcome.code for outcome in one.outcomes] == [
+        ResponseCode.SUCCESS, ResponseCode.INCONSISTENT_INDEX, ResponseCode.SUCCESS
+    ]  # fmt: skip

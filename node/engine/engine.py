@@ -211,6 +211,7 @@ class Engine:
             self.disk.want_sync()
         for event in effects.events:
             self.note(event.kind, event.severity, event.detail)
+            self._deadline_moved = True  # something out of the ordinary: it may be due soon
         if self.replica.member.disk_full and self._space_timer is None:
             self._space_timer = self._loop.call_later(DISK_FULL_RETRY_S, self._try_space)
 

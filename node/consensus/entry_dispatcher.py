@@ -211,8 +211,8 @@ class EntryDispatcher:
         store = self._member.store
         while self.write_index <= store.end_index and self.window.is_open() and not self._reading:
             limited = self._far_behind and self.quota.holds(now)
-            size = self.quota.slab_bytes if limited else self._slab_bytes()
-            slab = store.recent_slab(self.write_index, size)
+            small = limited or self.window.probing
+            slab = store.recent_slab(self.write_index, LOADED_SLAB_BYTES if small else SLAB_BYTES_MAX)
             self._far_behind = slab is None or (self._far_behind and slab.last_index < store.end_index)
             if slab is None or (limited and self._far_behind):
                 self._want_read(now)
@@ -220,9 +220,6 @@ class EntryDispatcher:
             if limited:
                 self.quota.bytes_per_s = 0  # in step again
             self._push_read(slab, now)
-
-    def _slab_bytes(self) -> int:
-        return LOADED_SLAB_BYTES if self.window.probing else SLAB_BYTES_MAX
 
     def _push_read(self, slab: Slab, now: int) -> None:
         before = self._member.store.meta(slab.first_index - 1)
@@ -241,11 +238,11 @@ class EntryDispatcher:
         if self.write_index < member.store.begin_index:
             self._below_begin(now)
             return
-        size, pause_ns = self._slab_bytes(), 0
+        size, pause_ns = LOADED_SLAB_BYTES if self.window.probing else SLAB_BYTES_MAX, 0
         if self.quota.holds(now):
             if len(self.window) > 0:
                 return  # its answer comes first
-            size, pause_ns = self.quota.slab_bytes, self.quota.ask(now)
+            size, pause_ns = LOADED_SLAB_BYTES, self.quota.ask(now)
         self._reading = True
         member.effects.reads.append(
             ReadSlab(self.peer_id, self.dispatch_epoch, member.log_epoch, self.write_index, size, pause_ns)

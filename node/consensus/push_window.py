@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.consensus.api import MS, SECOND, ReplicaConfig
-from node.protocol.entry import SLAB_BYTES_MAX, Slab
+from node.protocol.entry import Slab
 
 SHARE: Final = 0.5  # of the measured capacity, for a peer far behind while others append
 LOADED_NS: Final = 200 * MS  # so long after an append the leader counts as busy
-LOADED_SLAB_BYTES: Final = 256 * 1024  # what an append may have to wait behind
+# What an append may have to wait behind. With 1 MiB on a starved machine a peer came back at 19 instead of 14 MB/s, and
+# the appends' p99 rose 3.4 times instead of 1.7 times.
+LOADED_SLAB_BYTES: Final = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -95,12 +97,6 @@ class CatchUpQuota:
         self._free_at = 0
         self.capacity_bytes_per_s = 0  # measured; 0: not yet
         self.bytes_per_s = 0  # what it gets now; 0: no limit
-
-    @property
-    def slab_bytes(self) -> int:
-        """How much goes at a time: little, unless that was measured not to reach the floor."""
-        known = self.capacity_bytes_per_s
-        return LOADED_SLAB_BYTES if known == 0 or known * SHARE >= self._floor else SLAB_BYTES_MAX
 
     def appended(self, now: int) -> None:
         """A client's entries were appended, and this peer was not in step."""

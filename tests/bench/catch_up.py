@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import os
 import signal
+import statistics
 import sys
 import time
 from asyncio.subprocess import Process
@@ -27,6 +28,7 @@ from app.bench.slow_follower import SlowFollowerOptions, a_follower, match_and_e
 from node.client import LedgerClient
 from node.protocol.entry import HEAD_BYTES
 
+LOOK_EVERY_S = 0.05
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -57,7 +59,9 @@ async def one_round(
         cluster.signal(patient, signal.SIGSTOP)
     await write_backlog(client, load)
     await asyncio.sleep(2.0)
-    before = await paced(client, rate, options.body_bytes, 2.0) if rate else None
+    before: list[Sample] = []
+    if rate:
+        await _looking(cluster, patient, asyncio.create_task(_load(client, rate, options.body_bytes, before, 6)))
     match, target = await match_and_end(client, patient)
     if options.how == "killed":
         await cluster.start(patient)
@@ -71,10 +75,7 @@ async def one_round(
     lacking = (target - match) * (options.body_bytes + HEAD_BYTES) / 1e6
     during: list[Sample] = []
     loading = asyncio.create_task(_load(client, rate, options.body_bytes, during)) if rate else None
-    async with cluster.using() as looking:
-        while match < target:
-            await asyncio.sleep(0.02)
-            match = (await match_and_end(looking, patient))[0]
+    await _looking(cluster, patient, target)
     took = time.perf_counter() - began
     used = [cpu_s(pid) - was for pid, was in zip(pids, cpu, strict=True)]
     for one in spies:
@@ -85,14 +86,26 @@ async def one_round(
         await asyncio.gather(loading, return_exceptions=True)
     text = f"{rate:6g}/s: {lacking:.0f} MB at {lacking / took:.0f} MB/s; CPU leader {used[0] / took:.2f}, "
     text += f"follower {used[1] / took:.2f}"
-    if before is not None and during:
-        p99s = sorted(one.p99_ms for one in during)
-        text += f"; p99 {before.p99_ms:.1f} ms before, {p99s[len(p99s) // 2]:.1f} ms (median of {len(p99s)}) during"
+    if before and during:
+        p50s = [statistics.median(one.p50_ms for one in samples) for samples in (before, during)]
+        p99s = [statistics.median(one.p99_ms for one in samples) for samples in (before, during)]
+        text += f"; p50 {p50s[0]:.2f} ms before, {p50s[1]:.2f} during; p99 {p99s[0]:.1f}, {p99s[1]:.1f}"
+        text += f" (medians of {len(before)} and {len(during)} half seconds)"
     print(text, flush=True)
 
 
-async def _load(client: LedgerClient, rate: float, body_bytes: int, into: list[Sample]) -> None:
-    while True:
+async def _looking(cluster: BenchCluster, patient: str, until: int | asyncio.Task[None]) -> None:
+    """Looks where the member is, until a task is done or it is there: looking costs something, so both halves do."""
+    async with cluster.using() as client:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            match, _ = await match_and_end(client, patient)
+            if until.done() if isinstance(until, asyncio.Task) else match >= until:
+                return
+
+
+async def _load(client: LedgerClient, rate: float, body_bytes: int, into: list[Sample], times: int = 1 << 30) -> None:
+    for _ in range(times):
         into.append(await paced(client, rate, body_bytes, 0.5))
 
 

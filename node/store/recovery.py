@@ -236,7 +236,7 @@ class Recovery:
         file = self._data.find(at.pos)
         raise StoreCorrupt(
             f"entry {at.index} at position {at.pos} ({file.path if file else 'no file'}) is corrupt: {stop.detail}. "
-            "Restore the file from a peer, or empty the directory and let the node rejoin",
+            "`quorumscope store repair DIR` says what can be done",
             [Fault(at.index, at.index, stop.problem or "record_invalid", stop.detail)],
         )
 

@@ -1,7 +1,7 @@
 """`python -m tests.simulation`: many seeds, one seed, or real processes; `quorumscope simulate` runs this.
 
 Exit codes: 0 no violation; 1 a violation (its seed and the line that reproduces it are printed); 2 a campaign in which
-something never occurred; 64 a wrong command line.
+something never occurred; 64 a wrong command line; 130 interrupted before anything was found.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class Parser(argparse.ArgumentParser):
     """Ends with 64 on a wrong command line."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
+        self.exit(EXIT_USAGE, f"quorumscope simulate: {message}\n")
 
 
 def field_value(word: str) -> tuple[str, Any]:
@@ -81,7 +80,7 @@ def options_of(words: Sequence[str]) -> Any:
         reader.error("--seeds, --steps and --jobs are at least 1")
     first, seeds = (given.first, given.seeds) if given.seed is None else (given.seed, 1)
     if given.trace is not None and seeds != 1:
-        reader.error("--trace needs one seed")
+        reader.error("--trace writes one run: name it with --seed")
     return Options(
         first=first, seeds=seeds, steps=given.steps, jobs=given.jobs, mutant=given.mutant, forever=given.forever,
         json=given.json, trace=given.trace, overrides=overrides, without=without,

@@ -21,7 +21,7 @@ from typing import Any, Final
 from tests.simulation.coverage import Coverage
 from tests.simulation.invariants import checks
 from tests.simulation.observer import Violation
-from tests.simulation.report import SECOND, SeedResult, Tally
+from tests.simulation.report import SECOND, SeedResult, Tally, counted
 from tests.simulation.shrink import shrink
 from tests.simulation.swarm import CALM
 from tests.simulation.world import World
@@ -29,7 +29,7 @@ from tests.simulation.world import World
 STEPS: Final = 2000
 PROGRESS_EVERY_S: Final = 10.0
 COVERAGE_FROM_SEEDS: Final = 60  # fewer seeds need not see everything
-EXIT_VIOLATION, EXIT_NEVER_OCCURRED, EXIT_USAGE = 1, 2, 64
+EXIT_VIOLATION, EXIT_NEVER_OCCURRED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 64, 130
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,11 @@ def run(options: Options) -> int:
     tally = Tally(
         options.steps, options.settings(), options.mutant, coverage_wanted=wanted, keep_traces=not options.forever
     )
+    interrupted = False
     try:
         _run_all(options, tally)
     except KeyboardInterrupt:
+        interrupted, tally.coverage_wanted = True, False  # what had no time to occur says nothing
         say("interrupted")
     if tally.seeds > 1:
         say(tally.progress())
@@ -161,14 +163,21 @@ def run(options: Options) -> int:
     if never:
         say(f"never occurred: {', '.join(never)}")
     _verdict(options, tally, never)
-    return EXIT_VIOLATION if tally.failures else EXIT_NEVER_OCCURRED if never else 0
+    if tally.failures:
+        return EXIT_VIOLATION
+    return EXIT_INTERRUPTED if interrupted else EXIT_NEVER_OCCURRED if never else 0
 
 
 def _verdict(options: Options, tally: Tally, never: list[str]) -> None:
     if options.json:
         print(json.dumps(tally.as_json(), indent=1))
         return
-    told = f"{tally.seeds} seeds, {tally.steps} steps, {tally.simulated_s:.1f} simulated seconds"
-    print(f"{told}: {len(tally.failures)} violations, {len(never)} things never occurred")
+    told = f"{counted(tally.seeds, 'seed')}, {tally.steps} steps, {tally.simulated_s:.1f} simulated seconds"
+    if options.mutant is not None:
+        names = sorted({one.violation.invariant for one in tally.failures if one.violation is not None})
+        caught = f"caught in {counted(len(tally.failures), 'seed')} by {', '.join(names)}" if names else "not caught"
+        print(f"{told}: planted bug {options.mutant} {caught}")
+    else:
+        print(f"{told}: {counted(len(tally.failures), 'violation')}, {counted(len(never), 'thing')} never occurred")
     if tally.traces:
         print(f"trace sha256 {tally.trace_sha256()}")

@@ -41,6 +41,11 @@ def _restored(seed: int, steps: int, simulated_s: float, told: tuple[str, str] |
     return SeedResult(seed, steps, simulated_s, None if told is None else Violation(*told), *rest)
 
 
+def counted(number: int, noun: str) -> str:
+    """1 seed, 2 seeds."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def repeat_line(seed: int, steps: int, overrides: Mapping[str, Any], mutant: str | None = None) -> str:
     """The one line that does it again: what was made calm by `--without`, the rest by `--set`."""
     words = [f"quorumscope simulate --seed {seed} --steps {steps}"]
@@ -128,7 +133,8 @@ class Tally:
         """One line for a person who waits."""
         real_s = max(time.monotonic() - self.began, 1e-9)
         return (
-            f"{self.seeds} seeds, {self.steps} steps, {self.simulated_s:.0f} simulated seconds in {real_s:.0f} s "
-            f"({self.simulated_s / real_s:.1f} a second), {self.acknowledged} acknowledged appends, "
-            f"{self.reads} reads, {len(self.failures)} violations, {len(self.missing())} things not covered yet"
+            f"{counted(self.seeds, 'seed')}, {self.steps} steps, "
+            f"{self.simulated_s:.0f} simulated seconds in {real_s:.0f} s ({self.simulated_s / real_s:.1f} a second), {self.acknowledged} acknowledged appends, "
+            f"{self.reads} reads, {counted(len(self.failures), 'violation')}, "
+            f"{counted(len(self.missing()), 'thing')} not covered yet"
         )

@@ -133,8 +133,8 @@ class Tally:
         """One line for a person who waits."""
         real_s = max(time.monotonic() - self.began, 1e-9)
         return (
-            f"{counted(self.seeds, 'seed')}, {self.steps} steps, "
-            f"{self.simulated_s:.0f} simulated seconds in {real_s:.0f} s ({self.simulated_s / real_s:.1f} a second), {self.acknowledged} acknowledged appends, "
+            f"{counted(self.seeds, 'seed')}, {self.steps} steps, {self.simulated_s:.0f} simulated seconds in "
+            f"{real_s:.0f} s ({self.simulated_s / real_s:.1f} a second), {self.acknowledged} acknowledged appends, "
             f"{self.reads} reads, {counted(len(self.failures), 'violation')}, "
             f"{counted(len(self.missing()), 'thing')} not covered yet"
         )

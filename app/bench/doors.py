@@ -85,17 +85,29 @@ class RestDoor:
                 try:
                     await self.append(b"bench: ready?")
                     return
-                except (OSError, RuntimeError, asyncio.IncompleteReadError):
+                except (OSError, RuntimeError):
                     await asyncio.sleep(0.1)
 
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The one used last that is still open; a server closes those that were idle for some seconds."""
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection("127.0.0.1", self._port)
+
     async def _post(self, kind: str, body: bytes) -> object:
-        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await self._connection()
         head = f"POST /api/v1/entries HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {kind}\r\n"
         head += f"content-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
-        answer_head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-        _, _, behind = answer_head.partition("content-length:")
-        content = await reader.readexactly(int(behind.split("\r\n", 1)[0]))
+        try:
+            answer_head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+            _, _, behind = answer_head.partition("content-length:")
+            content = await reader.readexactly(int(behind.split("\r\n", 1)[0]))
+        except asyncio.IncompleteReadError as error:  # an EOFError, which a command line takes for an interruption
+            raise ConnectionError(f"the control plane closed a connection: {error}") from error
         if " 200 " not in answer_head.split("\r\n", 1)[0]:
             writer.close()
             raise RuntimeError(f"REST append was answered {answer_head.split(chr(13), 1)[0]}: {content[:200]!r}")

@@ -14,6 +14,7 @@ import pytest
 
 from app.bench.append import AppendOptions, cases_of, ratios_of, row
 from app.bench.common import Sample, percentile
+from app.bench.doors import RestDoor
 from app.bench.failover import Acknowledged, count_lost
 from app.bench.load import Case, measure
 from app.bench.machine import machine
@@ -205,3 +206,30 @@ def test_growth_is_that_of_the_second_half() -> None:
     leaking = [(float(at), 50.0 + at) for at in range(0, 100, 5)]
     assert growth_mb_per_hour(leaking) == pytest.approx(3600.0)
     assert growth_mb_per_hour([(1.0, 5.0)]) == 0.0
+
+
+async def append_over_a_server_that_hangs_up() -> list[object]:
+    """Answers one request a connection and closes it soon after, as servers do with idle ones."""
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\nbody")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+        closed.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    door = RestDoor(server.sockets[0].getsockname()[1])
+    answers = []
+    for _ in range(3):
+        closed.clear()
+        answers.append(await door.append(b"body"))
+        await closed.wait()
+        await asyncio.sleep(0.05)
+    await door.close()
+    server.close()
+    return answers
+
+
+def test_a_connection_that_was_closed_while_idle_is_not_used_again() -> None:
+    assert asyncio.run(append_over_a_server_that_hangs_up()) == [b"{}"] * 3

@@ -325,6 +325,7 @@ class Nemesis:
         if not member.up or member.damage.anywhere or not self.may_forget(member):
             return False
         what = member.damage.lose_checkpoint(self._rng)
+        member.lost_memory = True  # it may have to join again (E8); its next start says whether
         self._fault("lost_checkpoint", f"{member.id} {what}")
         member.crash()
         return True

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 
 from tests.prepare import find_chromium
+
+# A shell that starts something in the background has it ignore Ctrl-C, and every child inherits that; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What a person exported to work with a group of theirs (README) must not configure the tests' nodes and commands.
 for _name in [name for name in os.environ if name.startswith("QUORUMSCOPE_") and name != "QUORUMSCOPE_WAIVE"]:

@@ -7,11 +7,11 @@ is killed with SIGKILL, the kernel ends its processes (Linux: parent-death signa
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import gc
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
             told_to_stop = True
             task.cancel()
 
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
+        if threading.current_thread() is threading.main_thread():  # no other one may take signals
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
         return await work
 

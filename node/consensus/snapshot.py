@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from node.consensus.api import MS
@@ -175,4 +177,5 @@ def _lag_ms(leadership: Leadership, match_index: int, end_index: int, now: int) 
         return None
     if len(kept) >= 2048 and match_index < kept[0][0]:
         return None
-    return next(((now - at) // MS for last_index, at in kept if last_index > match_index), None)
+    place = bisect_right(kept, match_index, key=itemgetter(0))
+    return (now - kept[place][1]) // MS if place < len(kept) else None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
 from node.config import Settings
@@ -101,8 +100,8 @@ class Introspection:
                 for peer in status.peers
             ],
             "disk": disk | {"full": status.disk_full},
-            "faults": [asdict(one) for one in status.faults],
-            "repair": asdict(status.repair),
+            "faults": [_fields(one) for one in status.faults],
+            "repair": _fields(status.repair),
             "scrub": self.scrub(),
             "alarms": [
                 {
@@ -136,7 +135,7 @@ class Introspection:
             "leader_id": status.leader_id,
             "quorum_index": status.quorum_index,
             "needed": status.quorum_needed,
-            "peers": [asdict(mark) for mark in status.watermarks],
+            "peers": [_fields(mark) for mark in status.watermarks],
             "unknown": unknown,
         }
         if not leads:
@@ -191,10 +190,15 @@ class Introspection:
             "pending_entries": closures.pending_entries,
             "pending_bytes": closures.pending_bytes,
             "oldest_age_ms": closures.oldest_age_ms,
-            "groups": [asdict(group) for group in closures.groups],
-            "items": [asdict(item) for item in closures.items],
+            "groups": [_fields(group) for group in closures.groups],
+            "items": [_fields(item) for item in closures.items],
             "last_completed": last,
         }
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """A status record as it is. They are flat: `asdict` would walk through every value and copy it."""
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 def _missing(unknown: list[dict[str, Any]], field: str, reason: str) -> None:

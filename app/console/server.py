@@ -64,6 +64,8 @@ def bind(host: str, port: int) -> socket.socket:
 def make_server(settings: ConsoleSettings, app: FastAPI) -> Server:
     config = uvicorn.Config(
         app,
+        # Slower than the C parser that is installed too, and strict; its bound is below.
+        http="h11",
         log_level="warning",
         access_log=False,
         server_header=False,

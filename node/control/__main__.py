@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from node.config import ConfigError, Settings, parse_node_arguments, split_address
 from node.control.app import create_app
+from node.control.http_protocol import BoundedHttp
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
 NICENESS = 5  # about a third of the engine's share where both want the same core; nothing where there is room
@@ -66,6 +67,7 @@ def serve(settings: Settings) -> int:
     app = create_app(settings)
     config = uvicorn.Config(
         app,
+        http=BoundedHttp,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -1,0 +1,44 @@
+"""HTTP as httptools (llhttp, in C) parses it, with the bounds that uvicorn's pure-Python parser has by itself.
+
+Invariants: a head, chunk head or trailer that does not end costs HEAD_BYTES_MAX and one read at most, and its
+connection; so do more requests than PIPELINED_MAX sent without waiting for answers. The app bounds bodies.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES_MAX: Final = 64 << 10
+PIPELINED_MAX: Final = 16
+
+
+class TooManyPipelined(Exception):
+    """Ends the parsing, and with it the connection."""
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection. `unfinished_bytes`: received since the last head, piece of a body or end of a request."""
+
+    unfinished_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.unfinished_bytes += len(data)
+        super().data_received(data)
+        if self.unfinished_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self.send_400_response("The request's head is too long.")
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise TooManyPipelined
+        self.unfinished_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.unfinished_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.unfinished_bytes = 0
+        super().on_message_complete()

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from node.priority import own_process_group
+
 EXIT_REFUSED: Final = 3  # a person must settle it: lock held, wrong node, lost hard state, corruption
 EXIT_USAGE: Final = 64
 EXIT_UNAVAILABLE: Final = 69  # the port is in use
@@ -60,9 +62,11 @@ class Child:
     started_at: float
 
 
-def _die_with_parent() -> None:
+def _apart() -> None:
     # Runs in the child between fork and exec; libc was loaded before the fork.
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    own_process_group()  # a Ctrl-C reaches the supervisor alone, which then stops both in order
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -75,8 +79,7 @@ async def start(module: str, arguments: Sequence[str]) -> Child:
         "-m",
         module,
         *arguments,
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-        start_new_session=True,  # a Ctrl-C reaches the supervisor alone, which then stops both in order
+        preexec_fn=_apart,
     )
     return Child(process, time.monotonic())
 

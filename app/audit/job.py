@@ -44,6 +44,7 @@ from app.audit.tasks import (
     plan_pieces,
     split_tasks,
 )
+from node.priority import stand_back
 
 FINISHED, USAGE, UNREACHABLE, FAILED, CANCELLED = 0, 64, 69, 70, 130
 WATCH_S = 0.2
@@ -273,4 +274,5 @@ def start(job: Job) -> NoReturn:
 
 
 if __name__ == "__main__":
+    stand_back()
     sys.exit(main())

@@ -12,8 +12,10 @@ import gc
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final
+
+from node.priority import own_process_group
 
 COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)
 _PR_SET_PDEATHSIG: Final = 1
@@ -30,13 +32,12 @@ def spare_the_collector() -> None:
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
-def _killed_with_parent() -> None:
+def apart() -> None:
+    """For `preexec_fn`: no Ctrl-C from the terminal, but killed with its parent: the thread that starts it here."""
     # In the child between fork and exec; libc was loaded before the fork.
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-KILLED_WITH_PARENT: Final[Callable[[], None] | None] = _killed_with_parent if sys.platform == "linux" else None
-"""For `preexec_fn`. The thread that starts a process must live as long as this one: it is its parent here."""
+    own_process_group()
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from app.bench.common import Sample, free_ports, say
 from app.bench.load import Case, measure
 from app.bench.machine import machine
 from app.bench.paced import paced
-from app.bench.running import KILLED_WITH_PARENT, measured
+from app.bench.running import apart, measured
 
 POLL_MS: Final = 200
 START_WITHIN_S: Final = 60.0
@@ -83,8 +83,7 @@ class Visitors:
                 *arguments,
                 stdout=log,
                 stderr=log,
-                preexec_fn=KILLED_WITH_PARENT,
-                start_new_session=True,
+                preexec_fn=apart,
             )
 
     def only(self, *names: str) -> None:

@@ -18,14 +18,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from node.priority import own_process_group
+
 STOP_WITHIN_S: Final = 2.3
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _OWN_PID: Final = os.getpid()
 
 
-def _die_with_parent() -> None:
+def _apart() -> None:
     # Between fork and exec: only calls that were prepared before the fork.
+    own_process_group()  # a Ctrl-C reaches the demo alone, which stops the others in order
+    if sys.platform != "linux":
+        return
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() == 1 and _OWN_PID != 1:
         os._exit(0)
@@ -102,8 +107,7 @@ class Processes:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-                start_new_session=True,  # a Ctrl-C reaches the demo alone, which stops the others in order
+                preexec_fn=_apart,
             )
         self.running[name] = process
         return process

@@ -1,0 +1,30 @@
+"""Who goes first where cores are short: engines, before whoever only looks at them.
+
+Linux shares a core among *sessions* first (sched_autogroup), and `nice` counts only within one. So a process that is to
+stand behind an engine must be in the engine's session, or alone in its own and say so for the session as a whole. Hence
+children get a process group of their own, which is enough to keep a Ctrl-C away from them, and not a session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+LOOKER_NICENESS: Final = 5  # a third of an engine's share where both want the same core; nothing where there is room
+_AUTOGROUP: Final = Path("/proc/self/autogroup")
+
+
+def own_process_group() -> None:
+    """For `preexec_fn`: signals from the terminal reach the parent alone, and the session stays the parent's."""
+    os.setpgid(0, 0)
+
+
+def stand_back(niceness: int = LOOKER_NICENESS) -> None:
+    """Lets others go first, for good; never raises: on a system that refuses it, looking only costs more."""
+    with contextlib.suppress(OSError):
+        os.nice(max(0, niceness - os.nice(0)))
+    if os.getsid(0) == os.getpid():  # the session is ours, and so is what its scheduling group is worth
+        with contextlib.suppress(OSError):
+            _AUTOGROUP.write_text(str(niceness))

@@ -2,7 +2,8 @@
 
 The usual way makes no task and waits on no lock: a frame leaves over the leader's open connection, and its answer
 settles the futures from the connection's own callback. Everything else (no leader known, a refusal that is worth
-another try) takes the long way, `_deliver`. Invariants: every future is settled exactly once; entries are sent again
+another try) takes the long way, `_deliver`. A single append is a future and two list entries; all else is done once a
+frame. Invariants: every future is settled exactly once; entries leave in the order of the calls, and are sent again
 only after an answer that says "definitely not appended" (SAFETY C2).
 """
 
@@ -10,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
+from itertools import accumulate, islice, repeat
 from typing import Any, Final, NamedTuple, Protocol
 
 from node.client_errors import Denied, NotAppended, OutcomeUnknown
@@ -33,6 +35,8 @@ from node.transport.slab_frames import (
 # A frame leaves as soon as it is this full: the leader works on it while the rest of the turn still gathers.
 MERGE_ENTRIES_MAX: Final = 1024
 MERGE_BYTES_MAX: Final = 1024 * 1024
+# Bodies up to this size are not counted: as many as a frame holds are MERGE_BYTES_MAX.
+SMALL_BODY_BYTES_MAX: Final = MERGE_BYTES_MAX // MERGE_ENTRIES_MAX
 # Longer runs than these leave in a frame of their own.
 MERGED_RUN_ENTRIES_MAX: Final = 256
 MERGED_RUN_BYTES_MAX: Final = 128 * 1024
@@ -74,130 +78,165 @@ class Leaders(Protocol):
 
 
 class Group:
-    """The entries of one frame: one call's or several calls', of which each has `counts` entries and a future."""
+    """The entries of one frame: of one call or of several, which have a future each. Calls are of one entry, except
+    where `runs` says otherwise: (which call, how many entries)."""
 
-    __slots__ = ("answers", "bodies", "counts", "expected_index", "settled")
+    __slots__ = ("answers", "bodies", "due_s", "expected_index", "link", "opaque", "runs", "settled")
 
     def __init__(
         self,
         bodies: Sequence[bytes],
         answers: list[asyncio.Future[AppendResult]],
-        counts: list[int],
+        runs: Sequence[tuple[int, int]] = (),
         expected: int = -1,
     ) -> None:
-        self.bodies, self.answers, self.counts, self.expected_index = bodies, answers, counts, expected
+        self.bodies, self.answers, self.runs, self.expected_index = bodies, answers, runs, expected
         self.settled = False
+        # While it waits for its answer the usual way: where, as which request, and until when by the loop's clock.
+        self.link: MemberLink | None = None
+        self.opaque, self.due_s = 0, 0.0
+
+    def firsts(self, first: int) -> Sequence[int]:
+        """Where each call begins in a log where the group begins at `first`, and where the group ends."""
+        if not self.runs:
+            return range(first, first + len(self.answers) + 1)
+        counts = [1] * len(self.answers)
+        for number, count in self.runs:
+            counts[number] = count
+        return list(accumulate(counts, initial=first))
+
+    def results(self, first_index: int, term: int) -> Iterator[AppendResult]:
+        """One a call. A named tuple's own constructor is Python and takes twice as long."""
+        firsts = self.firsts(first_index)
+        lasts = firsts if not self.runs else [stop - 1 for stop in islice(firsts, 1, None)]
+        return map(tuple.__new__, repeat(AppendResult), zip(firsts, lasts, repeat(term)))
 
     def apart(self) -> list[Group]:
         """Every call by itself."""
-        groups: list[Group] = []
-        at = 0
-        for answer, count in zip(self.answers, self.counts, strict=True):
-            groups.append(Group(self.bodies[at : at + count], [answer], [count]))
-            at += count
-        return groups
+        at = self.firsts(0)
+        return [
+            Group(self.bodies[at[number] : at[number + 1]], [answer], [(0, at[number + 1] - at[number])])
+            for number, answer in enumerate(self.answers)
+        ]
 
 
 class Appends:
-    """All of one client. `in_flight_max` bounds the entries that wait for their answer."""
+    """All of one client. `in_flight_max` bounds the entries that wait for their answer; others wait to be sent."""
 
     def __init__(self, leaders: Leaders, deadline_s: float, in_flight_max: int) -> None:
         self._leaders, self._deadline_s = leaders, deadline_s
-        self._in_flight_max, self._in_flight = in_flight_max, 0
-        self._room: deque[asyncio.Future[None]] = deque()
-        self._bodies: list[bytes] = []  # of this turn
+        self._in_flight_max, self._in_flight = in_flight_max, 0  # entries of frames, this turn's not among them
+        self._bodies: list[bytes] = []  # of this turn's frame
         self._answers: list[asyncio.Future[AppendResult]] = []
-        self._counts: list[int] = []
-        self._bytes = 0
-        self._open: set[Group] = set()
+        self._runs: list[tuple[int, int]] = []
+        self._bytes = 0  # of what is not small
+        self._full_at = 0  # a small body goes into this turn's frame while it has fewer entries; 0: not without a look
+        self._flush_is_due = False
+        self._waiting: deque[tuple[Sequence[bytes], asyncio.Future[AppendResult], int]] = deque()  # for room, in order
+        self._open: dict[Group, None] = {}  # in the order in which they were sent
+        self._deadline_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the first append
+        self._new_answer: Callable[[], asyncio.Future[AppendResult]]
+        self._closed = False
 
     # --- entrance -----------------------------------------------------------------------------------------------
-    async def one(self, body: bytes) -> AppendResult:
+    def submit(self, body: bytes) -> asyncio.Future[AppendResult]:
         """Appends one entry, in a frame with whatever else this turn asks for."""
-        if self._in_flight >= self._in_flight_max:
-            await self._wait_for_room()
-        size_bytes = len(body)
-        if not self._answers or len(self._bodies) >= MERGE_ENTRIES_MAX or self._bytes + size_bytes > MERGE_BYTES_MAX:
-            self._make_room(1, size_bytes)
-        assert self._loop is not None
-        answer: asyncio.Future[AppendResult] = self._loop.create_future()
+        bodies = self._bodies
+        if len(bodies) >= self._full_at or len(body) > SMALL_BODY_BYTES_MAX or type(body) is not bytes:
+            return self.submit_run([bytes(body)])
+        bodies.append(body)
+        answer = self._new_answer()
         self._answers.append(answer)
-        self._counts.append(1)
-        self._bodies.append(bytes(body))
-        self._bytes += size_bytes
-        self._in_flight += 1
-        return await answer
+        return answer
 
-    def _get_loop(self) -> asyncio.AbstractEventLoop:
-        """Asked for once: in Python 3.11 every call costs a system call."""
-        self._loop = asyncio.get_running_loop()
-        return self._loop
-
-    async def run(self, bodies: Sequence[bytes], expected_index: int) -> AppendResult:
+    def submit_run(self, bodies: Sequence[bytes], expected_index: int = -1) -> asyncio.Future[AppendResult]:
         """Appends a contiguous run; a short one goes with what else this turn asks for."""
-        if self._in_flight >= self._in_flight_max:
-            await self._wait_for_room()
-        answer: asyncio.Future[AppendResult] = (self._loop or self._get_loop()).create_future()
-        count, size_bytes = len(bodies), sum(map(len, bodies))
-        if expected_index < 0 and 0 < count <= MERGED_RUN_ENTRIES_MAX and size_bytes <= MERGED_RUN_BYTES_MAX:
-            self._make_room(count, size_bytes)
-            self._answers.append(answer)
-            self._counts.append(count)
-            self._bodies += bodies
-            self._bytes += size_bytes
-            self._in_flight += count
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # asked for once: in Python 3.11 every call costs a system call
+            self._new_answer = self._loop.create_future
+        answer = self._new_answer()
+        if self._closed:
+            answer.set_exception(NotAppended("the client is closed"))
+        elif self._waiting or self._in_flight + len(self._bodies) >= self._in_flight_max:
+            self._waiting.append((bodies, answer, expected_index))
+            self._full_at = 0  # nothing overtakes what waits
         else:
+            self._take(bodies, answer, expected_index)
+        return answer
+
+    def _take(self, bodies: Sequence[bytes], answer: asyncio.Future[AppendResult], expected_index: int) -> None:
+        count, size_bytes = len(bodies), sum(map(len, bodies))
+        if expected_index >= 0 or not 0 < count <= MERGED_RUN_ENTRIES_MAX or size_bytes > MERGED_RUN_BYTES_MAX:
             self._flush()  # in the order of the calls
-            self._in_flight += count
-            self._post(Group(bodies, [answer], [count], expected_index))
-        return await answer
-
-    def _make_room(self, count: int, size_bytes: int) -> None:
-        """A frame that leaves at this turn's end, with room for that."""
-        loop = self._loop or self._get_loop()
-        if not self._answers:
-            loop.call_soon(self._flush)
-        elif len(self._bodies) + count > MERGE_ENTRIES_MAX or self._bytes + size_bytes > MERGE_BYTES_MAX:
+            self._post(Group(bodies, [answer], [(0, count)], expected_index))
+            return
+        if len(self._bodies) + count > MERGE_ENTRIES_MAX or self._bytes + size_bytes > MERGE_BYTES_MAX:
             self._flush()
-            loop.call_soon(self._flush)
+        if not self._flush_is_due:
+            assert self._loop is not None
+            self._flush_is_due = True
+            self._loop.call_soon(self._turn_ends)
+        if count != 1:
+            self._runs.append((len(self._answers), count))
+        self._answers.append(answer)
+        self._bodies += bodies
+        self._bytes += size_bytes
+        self._full_at = 0 if self._waiting else min(MERGE_ENTRIES_MAX, self._in_flight_max - self._in_flight)
 
-    async def _wait_for_room(self) -> None:
-        while self._in_flight >= self._in_flight_max:
-            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(room)
-            await room
+    def _let_in(self) -> None:
+        """There is room again."""
+        while self._waiting and self._in_flight + len(self._bodies) < self._in_flight_max:
+            bodies, answer, expected_index = self._waiting.popleft()
+            if not answer.done():  # else nobody wants it any more, and nothing of it was sent
+                self._take(bodies, answer, expected_index)
+
+    def _turn_ends(self) -> None:
+        self._flush_is_due = False
+        self._flush()
 
     def _flush(self) -> None:
         if self._answers:
-            group = Group(self._bodies, self._answers, self._counts)
-            self._bodies, self._answers, self._counts, self._bytes = [], [], [], 0
+            group = Group(self._bodies, self._answers, self._runs)
+            self._bodies, self._answers, self._runs, self._bytes, self._full_at = [], [], [], 0, 0
             self._post(group)
 
     # --- the usual way ------------------------------------------------------------------------------------------
     def _post(self, group: Group) -> None:
-        self._open.add(group)
+        self._in_flight += len(group.bodies)
+        self._send(group)
+
+    def _send(self, group: Group) -> None:
+        assert self._loop is not None
+        self._open[group] = None
         link = self._leaders.leader_at_hand()
         if link is None:
             self._leaders.spawn(self._go_on(group, None, self._deadline_s))
             return
-        loop = self._loop or self._get_loop()
-        began = loop.time()
-        timer: asyncio.TimerHandle | None = None
-
-        def answered(outcome: Answered) -> None:
-            if timer is not None:
-                timer.cancel()
-            self._answered(group, link, outcome, began)
-
+        group.link, group.due_s = link, self._loop.time() + self._deadline_s
         try:
-            opaque = link.call(RequestCode.FAST_APPEND, _pieces(group), answered)
+            group.opaque = link.call(RequestCode.FAST_APPEND, _pieces(group), partial(self._answered, group, link))
         except FrameError as error:
             self._failed(group, error)
             return
-        timer = loop.call_later(self._deadline_s, partial(link.fail_one, opaque, TimeoutError()))
+        if self._deadline_timer is None:
+            self._deadline_timer = self._loop.call_later(self._deadline_s, self._look_at_deadlines)
 
-    def _answered(self, group: Group, link: MemberLink, outcome: Answered, began: float) -> None:
+    def _look_at_deadlines(self) -> None:
+        """One timer for all: they are due in the order in which they were sent."""
+        assert self._loop is not None
+        self._deadline_timer = None
+        now = self._loop.time()
+        for group in list(self._open):
+            if group.link is None:
+                continue  # the long way has a clock of its own
+            if group.due_s > now:
+                self._deadline_timer = self._loop.call_later(group.due_s - now, self._look_at_deadlines)
+                return
+            group.link.fail_one(group.opaque, TimeoutError())
+
+    def _answered(self, group: Group, link: MemberLink, outcome: Answered) -> None:
+        group.link = None
         if isinstance(outcome, Frame) and outcome.code == RemotingCode.SUCCESS:
             try:
                 answer = decode_append_answer(outcome.body)
@@ -207,7 +246,8 @@ class Appends:
             if answer.appended is AppendedByte.YES:
                 self._succeeded(group, answer.first_index, answer.term)
                 return
-        left_s = self._deadline_s - ((self._loop or self._get_loop()).time() - began)
+        assert self._loop is not None
+        left_s = group.due_s - self._loop.time()
         self._leaders.spawn(self._go_on(group, (link, outcome), max(0.0, left_s)))
 
     # --- the long way -------------------------------------------------------------------------------------------
@@ -216,9 +256,9 @@ class Appends:
             answer = await self._deliver(group, first, left_s)
         except NotAppended as error:
             if error.code is ResponseCode.UNEXPECTED_ARGUMENT and len(group.answers) > 1:
-                self._open.discard(group)  # one body is at fault: the others must not suffer for it
+                del self._open[group]  # one body is at fault: the others must not suffer for it
                 for one in group.apart():
-                    self._post(one)
+                    self._send(one)
                 return
             self._failed(group, error)
         except asyncio.CancelledError:
@@ -277,12 +317,14 @@ class Appends:
 
     # --- the end of a group -------------------------------------------------------------------------------------
     def _succeeded(self, group: Group, first_index: int, term: int) -> None:
-        if not self._settle(group):
-            return
-        for answer, count in zip(group.answers, group.counts, strict=True):
-            if not answer.done():
-                answer.set_result(AppendResult(first_index, first_index + count - 1, term))
-            first_index += count
+        if self._settle(group):
+            settled = map(asyncio.Future.set_result, group.answers, group.results(first_index, term))
+            while True:
+                try:
+                    deque(settled, 0)  # all of it, in C
+                    return
+                except asyncio.InvalidStateError:
+                    continue  # that one was cancelled; on with the next
 
     def _failed(self, group: Group, error: Exception) -> None:
         if self._settle(group):
@@ -295,20 +337,26 @@ class Appends:
         if group.settled:
             return False
         group.settled = True
-        self._open.discard(group)
-        entries = len(group.bodies)
-        self._in_flight -= entries
-        for _ in range(min(entries, len(self._room))):
-            room = self._room.popleft()
-            if not room.done():
-                room.set_result(None)
+        self._open.pop(group, None)
+        self._in_flight -= len(group.bodies)
+        if self._waiting:
+            assert self._loop is not None
+            self._loop.call_soon(self._let_in)
         return True
 
     def close(self) -> None:
-        """What still waits ends as unknown."""
+        """What still waits ends as unknown, and as not appended what was not sent yet."""
+        self._closed, self._full_at = True, 0
         self._flush()
+        while self._waiting:
+            _bodies, answer, _expected_index = self._waiting.popleft()
+            if not answer.done():
+                answer.set_exception(NotAppended("the client was closed before it was sent"))
         for group in list(self._open):
             self._failed(group, OutcomeUnknown("the client was closed before an answer came"))
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
 
 
 def _pieces(group: Group) -> list[bytes]:

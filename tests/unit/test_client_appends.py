@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.client import AppendResult, LedgerClient, NotAppended, OutcomeUnknown
-from node.client_appends import MERGE_ENTRIES_MAX, MERGED_RUN_ENTRIES_MAX
+from node.client_appends import MERGE_BYTES_MAX, MERGE_ENTRIES_MAX, MERGED_RUN_ENTRIES_MAX
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.bodies import dump
 from node.transport.connection import Connection
@@ -196,5 +196,92 @@ def test_a_cancelled_append_leaves_the_others_alone() -> None:
         gone.cancel()
         assert (await stays).first_index == 2
         assert (await client.append(b"after")).first_index == 3
+
+    against(counting(), work)
+
+
+def test_what_is_submitted_lies_in_the_order_of_the_calls_whatever_else_the_turn_asks_for() -> None:
+    async def work(client: LedgerClient, _member: Member) -> None:
+        await client.append(b"warm")
+        first = client.submit(b"a")
+        run = asyncio.ensure_future(client.append_many([b"b", b"c"]))
+        await asyncio.sleep(0)
+        assert await client.append_many([b"d"] * (MERGED_RUN_ENTRIES_MAX + 1)) == AppendResult(4, 260, 3)
+        more = [client.submit(b"e"), client.submit(b"f" * MERGE_BYTES_MAX), client.submit(b"g")]
+        assert await first == AppendResult(1, 1, 3)
+        assert await run == AppendResult(2, 3, 3)
+        assert [result.first_index for result in await asyncio.gather(*more)] == [261, 262, 263]
+
+    member = against(counting(), work)
+    assert [body[:1] for bodies in member.appends[1:] for body in bodies] == [
+        *(b"a b c".split()),
+        *[b"d"] * 257,
+        b"e",
+        b"f",
+        b"g",
+    ]
+
+
+def test_what_is_submitted_beyond_the_bound_waits_in_order_and_leaves_bounded() -> None:
+    async def work(client: LedgerClient, _member: Member) -> None:
+        futures = [client.submit(b"%d" % number) for number in range(100)]
+        futures[50].cancel()  # still here: it is not sent at all
+        run = asyncio.ensure_future(client.append_many([b"run"]))
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        assert (await run).first_index == 99
+        indexes = [result.first_index for result in results if isinstance(result, AppendResult)]
+        assert indexes == list(range(99))
+
+    member = against(counting(), work, in_flight_max=7)
+    assert max(map(len, member.appends)) <= 7
+    sent = [body for bodies in member.appends for body in bodies]
+    assert sent == [b"%d" % number for number in range(100) if number != 50] + [b"run"]
+
+
+def test_a_submitted_append_may_be_cancelled_and_its_error_comes_through_the_future() -> None:
+    good = counting()
+
+    async def work(client: LedgerClient, member: Member) -> None:
+        futures = [client.submit(b"%d" % number) for number in range(5)]
+        futures[0].cancel()
+        futures[3].cancel()
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        assert [getattr(result, "first_index", None) for result in results] == [None, 1, 2, None, 4]
+        member.script = lambda _request: AppendAnswer(ResponseCode.DISK_FULL, -1, -1, -1, AppendedByte.NOT_APPENDED)
+        refused = client.submit(b"x")
+        assert isinstance(refused, asyncio.Future) and not refused.done()
+        with pytest.raises(NotAppended, match="DISK_FULL"):
+            await refused
+        member.silent = True
+        with pytest.raises(OutcomeUnknown, match="did not answer within"):
+            await asyncio.gather(client.submit(b"y"), client.append(b"z"))
+        member.silent, member.script = False, good
+        assert (await client.submit(b"after")).first_index == 5
+
+    against(good, work, deadline_s=0.3)
+
+
+def test_closing_tells_what_was_sent_from_what_was_not() -> None:
+    async def work(client: LedgerClient, member: Member) -> None:
+        await client.append(b"warm")
+        member.silent = True
+        futures = [client.submit(b"x") for _ in range(5)]
+        again: list[asyncio.Future[AppendResult]] = []
+        futures[0].add_done_callback(lambda _one: again.append(client.submit(b"for ever")))
+        await asyncio.sleep(0.05)
+        await client.close()
+        results = await asyncio.gather(*futures, *again, return_exceptions=True)
+        assert [type(result) for result in results] == [OutcomeUnknown] * 3 + [NotAppended] * 3
+
+    against(counting(), work, in_flight_max=3)
+
+
+def test_bodies_that_are_not_bytes_are_copied_at_once() -> None:
+    async def work(client: LedgerClient, member: Member) -> None:
+        body = bytearray(b"before")
+        futures = [client.submit(b"warm"), client.submit(body)]  # type: ignore[arg-type]
+        body[:] = b"behind"
+        await asyncio.gather(*futures)
+        assert b"before" in member.appends[-1]
 
     against(counting(), work)

@@ -7,14 +7,17 @@ its CRC does not need. Invariants: the lengths add up to the buffer's bytes; nob
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
-from node.protocol.entry import HEAD_BYTES, EntryError, Magic, Slab, crc32, encode_slab, interleave, seal_columns
+from node.protocol.entry import HEAD_BYTES, EntryError, Magic, Slab
+from node.protocol.slab_columns import COLUMNS_FROM, Heads
+from node.protocol.slab_encode import encode_slab, interleave, seal
 
-PACKED_FROM = 24  # fewer are quicker as a list (measured with the same threshold as `encode_slab`)
+PACKED_FROM = COLUMNS_FROM  # fewer are quicker as a list
 
 
 class PackedBodies(Sequence[bytes]):
@@ -119,16 +122,19 @@ def encode_bodies(
     """`encode_slab` for bodies that may have come packed: the same bytes, made with fewer objects."""
     if not isinstance(bodies, PackedBodies):
         return encode_slab(bodies, first_index, term, pos, prev_chain, magic)
-    count, lengths = len(bodies), bodies.lengths
     each = bodies.to_list()
-    crcs = np.fromiter(map(crc32, each), dtype=np.uint32, count=count)
-    heads, records, chain = seal_columns(lengths, crcs, first_index, term, pos, prev_chain, magic)
-    if bodies.is_even:
-        length = int(lengths[0])
-        rows = np.empty((count, HEAD_BYTES + length), dtype=np.uint8)
-        rows[:, :HEAD_BYTES] = heads.view(np.uint8).reshape(count, HEAD_BYTES)
-        rows[:, HEAD_BYTES:] = np.frombuffer(bodies.data, np.uint8, offset=bodies.start).reshape(count, length)
-        data = rows.tobytes()
-    else:
-        data = interleave(heads, each)
-    return Slab(first_index, count, pos, data, records, term, term, prev_chain, chain)
+    heads, records, chain = seal(bodies.lengths, each, first_index, term, pos, prev_chain, magic)
+    data = _rows(heads, bodies) if bodies.is_even else interleave(heads, each)
+    return Slab(first_index, len(each), pos, data, records, term, term, prev_chain, chain)
+
+
+def _rows(heads: Heads, bodies: PackedBodies) -> bytes:
+    """Each head before its body, where all bodies are equally long: two strided copies into the bytes object itself."""
+    body = f"V{int(bodies.lengths[0])}"
+    row = np.dtype([("head", f"V{HEAD_BYTES}"), ("body", body)])
+    file = BytesIO(bytes(len(heads) * row.itemsize))
+    rows = np.frombuffer(file.getbuffer(), row)
+    rows["head"] = heads.view(f"V{HEAD_BYTES}").ravel()
+    rows["body"] = np.frombuffer(bodies.data, body, offset=bodies.start)
+    del rows  # gives the buffer back: only then `getvalue` hands out what it holds without a copy
+    return file.getvalue()

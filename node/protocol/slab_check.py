@@ -7,30 +7,30 @@ Invariant: the quick way only ever says "sound"; whatever it does not recognise 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from node.protocol.entry import (
-    CHAIN_DTYPE,
     CHAIN_HEAD,
     HEAD,
     HEAD_BYTES,
-    HEAD_DTYPE,
-    INDEX_DTYPE,
     INDEX_UNIT,
     INDEX_UNIT_BYTES,
     POSITION_MAX,
     Magic,
     Slab,
     crc32,
-    verify_slab,
 )
+from node.protocol.slab_columns import (
+    BODY_CRC_WORD,
+    CHAIN_WORD,
+    HEAD_WORDS,
+    chain_heads_of,
+    index_records_of,
+    plain_heads,
+)
+from node.protocol.slab_verify import verify_slab
 
 _COLUMNS_FROM = 12  # below this many entries one at a time is quicker (measured)
-_FRAMES_MAX = 4  # each takes 112 bytes an entry, of which a slab of 1 MiB has some 20,000 at the most
-_frames: dict[int, tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]] = {}
 
 
 def check_slab(slab: Slab, prev_chain: int | None) -> int | None:
@@ -69,43 +69,14 @@ def _are_all_sound(slab: Slab, prev_chain: int) -> bool:
         return False
     if not 0 <= slab.first_index <= POSITION_MAX - count or not 0 <= slab.pos <= POSITION_MAX - len(slab.data):
         return False
-    expected_heads, chain_heads, records = (array.copy() for array in _frame_of(count, size))
-    rows = np.frombuffer(slab.data, np.uint8).reshape(count, size)
-    heads = np.ascontiguousarray(rows[:, :HEAD_BYTES]).reshape(-1).view(HEAD_DTYPE)
-    indexes = np.arange(slab.first_index, slab.first_index + count)
-    body_crcs, chains = heads["body_crc"], heads["chain_crc"]
-    for array in (expected_heads, chain_heads, records):
-        array["index"] = indexes
-        array["term"] = slab.first_term
-    expected_heads["pos"] += slab.pos
-    records["pos"] = expected_heads["pos"]
-    expected_heads["body_crc"] = chain_heads["body_crc"] = body_crcs
-    expected_heads["chain_crc"] = chains
-    if expected_heads.tobytes() != heads.tobytes() or records.tobytes() != slab.index_records:
-        return False
-    chain = int(chains[-1])
-    if not chain == slab.last_chain == crc32(chain_heads.tobytes(), prev_chain):
-        return False
-    return bool((chains.astype(bool) | body_crcs.astype(bool)).all())
-
-
-def _frame_of(count: int, size: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Heads, chain heads and index records of so many entries of that size, as far as they depend on nothing else."""
-    known = _frames.get(size)
-    if known is None or len(known[0]) < count:
-        if len(_frames) >= _FRAMES_MAX:
-            del _frames[next(iter(_frames))]
-        known = _frames[size] = _new_frame(max(count, 1024), size)
-    heads, chain_heads, records = known
-    return heads[:count], chain_heads[:count], records[:count]
-
-
-def _new_frame(count: int, size: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    heads = np.zeros(count, HEAD_DTYPE)
-    heads["pos"] = np.arange(count) * size
-    heads["body_len"] = size - HEAD_BYTES
-    chain_heads, records = np.zeros(count, CHAIN_DTYPE), np.zeros(count, INDEX_DTYPE)
-    for array in (heads, chain_heads, records):
-        array["magic"] = Magic.NORMAL
-        array["size"] = size
-    return heads, chain_heads, records
+    raw = np.ndarray(count, f"V{HEAD_BYTES}", slab.data, 0, size).tobytes()
+    heads = np.frombuffer(raw, ">u4").reshape(count, HEAD_WORDS)
+    expected = plain_heads(np.full(count, size), slab.first_index, slab.first_term, slab.pos, Magic.NORMAL)
+    crcs = heads[:, CHAIN_WORD : BODY_CRC_WORD + 1]
+    expected[:, CHAIN_WORD : BODY_CRC_WORD + 1] = crcs
+    return bool(
+        expected.tobytes() == raw
+        and index_records_of(heads) == slab.index_records
+        and int(crcs[-1, 0]) == slab.last_chain == crc32(chain_heads_of(heads), prev_chain)
+        and (crcs[:, 0].astype(bool) | crcs[:, 1].astype(bool)).all()
+    )

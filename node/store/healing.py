@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from node.protocol.entry import INDEX_UNIT, EntryError, Slab, verify_slab
+from node.protocol.entry import INDEX_UNIT, EntryError, Slab
+from node.protocol.slab_verify import verify_slab
 from node.store.disk_log import find_record, read_raw_slab
 from node.store.faults import fault_at, in_words, merged, next_fault, without
 from node.store.known_faults import save_known_faults

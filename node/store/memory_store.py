@@ -19,13 +19,13 @@ from node.protocol.entry import (
     Seal,
     Slab,
     chain_of,
-    encode_slab,
     iter_bodies,
     seal_of,
     slab_of,
     unpack_record,
-    verify_slab,
 )
+from node.protocol.slab_encode import encode_slab
+from node.protocol.slab_verify import verify_slab
 from node.store.faults import cut, fault_at, in_words, merged, without
 from node.store.layout import check_fits, place, plan_runs
 from node.store.log_store import (

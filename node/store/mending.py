@@ -15,15 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from node.protocol.entry import (
-    BLANK_BYTES,
-    INDEX_UNIT_BYTES,
-    EntryError,
-    Slab,
-    crc32,
-    pack_blank,
-    verify_slab,
-)
+from node.protocol.entry import BLANK_BYTES, INDEX_UNIT_BYTES, EntryError, Slab, crc32, pack_blank
+from node.protocol.slab_verify import verify_slab
 from node.store.files import wrap, write_all
 from node.store.layout import place
 from node.store.log_store import Fault, StoreIOError, TruncationRecord

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.protocol.entry import EntryError, Slab, verify_slab
+from node.protocol.entry import EntryError, Slab
+from node.protocol.slab_verify import verify_slab
 from node.store.log_store import Fault, Mended, StoreError, StoreRefused
 from node.store.platform import Platform
 from node.store.reader import StoreReader

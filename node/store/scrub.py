@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from node.protocol.entry import INDEX_DTYPE, INDEX_UNIT, INDEX_UNIT_BYTES, Magic, Slab, slab_heads
+from node.protocol.entry import INDEX_DTYPE, INDEX_UNIT, INDEX_UNIT_BYTES, Magic, Slab
+from node.protocol.slab_verify import slab_heads
 from node.store.damage import read_unit
 from node.store.faults import merged
 from node.store.log_store import Fault

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from node.protocol.entry import INDEX_DTYPE, INDEX_UNIT_BYTES, Magic, Slab, slab_heads
+from node.protocol.entry import INDEX_DTYPE, INDEX_UNIT_BYTES, Magic, Slab
+from node.protocol.slab_verify import slab_heads
 from node.store.segment_list import SegmentList
 from node.store.survey import Finding, Survey
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from node.protocol.codes import RequestCode, ResponseCode, Role, VoteResult
-from node.protocol.entry import Slab, decode_slab, encode_slab
+from node.protocol.entry import Slab, decode_slab
 from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -25,6 +25,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
+from node.protocol.slab_encode import encode_slab
 from node.transport.bodies import BodyError, decode_request, decode_response, encode_message, request_code
 from node.transport.slab_frames import PushEncoder, decode_push, decode_push_answer, encode_push_answer
 from tests.fuzz.target import KIB, Target

@@ -8,6 +8,7 @@ from functools import cache
 
 from node.client_async import _entries_of
 from node.protocol import entry as entries
+from node.protocol import slab_encode, slab_verify
 from node.protocol.entry import (
     HEAD_BYTES,
     INDEX_UNIT,
@@ -18,14 +19,14 @@ from node.protocol.entry import (
     chain_of,
     crc32,
     decode_slab,
-    encode_slab,
     iter_bodies,
     pack_record,
     seal_of,
-    slab_heads,
     slab_of,
     unpack_record,
 )
+from node.protocol.slab_encode import encode_slab
+from node.protocol.slab_verify import slab_heads
 from node.store.slab_pieces import cut_slab, cut_to_bytes, join_slabs, settle, slab_meta
 from tests.fuzz.target import Target
 
@@ -145,7 +146,7 @@ Verdict = tuple[str, int | None]
 
 
 def _verdict(slab: Slab, chain: int | None, bodies: bool, vector: bool) -> Verdict:
-    check = entries._verify_columns if vector else entries._verify_loop
+    check = slab_verify._verify_columns if vector else slab_verify._verify_loop
     try:
         return "sound", check(slab, chain, bodies=bodies)
     except EntryError:
@@ -190,10 +191,10 @@ def slab_pieces(data: bytes) -> None:
 def encode(data: bytes) -> None:
     """Bodies cut out of the input: both encoders write the same bytes, and they verify."""
     bodies = [data[at : at + data[at] % 64] for at in range(min(len(data), 60))] or [b""]
-    loop = entries._encode_loop(bodies, 3, 2, 100, 7, 1)
-    assert loop == entries._encode_columns(bodies, 3, 2, 100, 7, 1)
+    loop = slab_encode._encode_loop(bodies, 3, 2, 100, 7, 1)
+    assert loop == slab_encode._encode_columns(bodies, 3, 2, 100, 7, 1)
     slab = encode_slab(bodies, 3, 2, 100, 7)
-    assert entries.verify_slab(slab, 7, bodies=True) == slab.last_chain == loop[2]
+    assert slab_verify.verify_slab(slab, 7, bodies=True) == slab.last_chain == loop[2]
 
 
 TARGETS: tuple[Target, ...] = (

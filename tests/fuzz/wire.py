@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
-from node.protocol.entry import SLAB_BYTES_MAX, Slab, crc32, encode_slab
+from node.protocol.entry import SLAB_BYTES_MAX, Slab, crc32
 from node.protocol.messages import (
     FetchRequest,
     FetchResponse,
@@ -28,6 +28,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
+from node.protocol.slab_encode import encode_slab
 from node.transport.bodies import BodyError, decode_request, decode_response, encode_message, request_code
 from node.transport.fetch_frames import (
     FETCH_ANSWER,

@@ -11,7 +11,7 @@ from node.consensus.leadership import Leadership
 from node.consensus.member_state import MemberState
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoteResult, VoterState
-from node.protocol.entry import Slab, encode_slab
+from node.protocol.entry import Slab
 from node.protocol.messages import (
     Hello,
     Message,
@@ -21,6 +21,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
+from node.protocol.slab_encode import encode_slab
 from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
 

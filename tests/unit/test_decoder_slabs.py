@@ -6,19 +6,10 @@ import struct
 
 import pytest
 
-from node.protocol import entry as entries
+from node.protocol import slab_verify
 from node.protocol.codes import RequestCode
-from node.protocol.entry import (
-    HEAD,
-    INDEX_UNIT,
-    TERM_MAX,
-    EntryError,
-    Slab,
-    chain_next,
-    crc32,
-    slab_of,
-    verify_slab,
-)
+from node.protocol.entry import HEAD, INDEX_UNIT, TERM_MAX, EntryError, Slab, chain_next, crc32, slab_of
+from node.protocol.slab_verify import verify_slab
 from node.transport.bodies import decode_request, decode_response
 from node.transport.slab_frames import PUSH_ANSWER, PUSH_HEAD, BodyError, decode_push, decode_push_answer
 
@@ -42,7 +33,7 @@ def test_terms_below_none_or_backwards_are_refused_on_both_paths(ends: tuple[int
     slab = slab_with([ends[0]] + [ends[1]] * (count - 1))
     with pytest.raises(EntryError, match="terms"):
         verify_slab(slab, 0)
-    for check in (entries._verify_loop, entries._verify_columns):
+    for check in (slab_verify._verify_loop, slab_verify._verify_columns):
         with pytest.raises(EntryError, match="terms"):
             check(slab, 0, bodies=True)
 

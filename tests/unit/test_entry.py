@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.protocol import entry as entry_module
+from node.protocol import slab_verify
 from node.protocol.entry import (
     Entry,
     EntryError,
@@ -17,13 +17,13 @@ from node.protocol.entry import (
     Seal,
     crc32,
     decode_slab,
-    encode_slab,
     pack_record,
     seal_of,
     slab_of,
     unpack_record,
-    verify_slab,
 )
+from node.protocol.slab_encode import encode_slab
+from node.protocol.slab_verify import verify_slab
 
 
 def test_the_chain_of_the_document() -> None:
@@ -124,4 +124,4 @@ def test_loop_and_columns_verify_alike(
         except EntryError:
             return "refused"
 
-    assert verdict(entry_module._verify_loop) == verdict(entry_module._verify_columns)
+    assert verdict(slab_verify._verify_loop) == verdict(slab_verify._verify_columns)

@@ -9,8 +9,9 @@ import pytest
 
 from node.consensus.api import MS
 from node.protocol.codes import ResponseCode, Role
-from node.protocol.entry import INDEX_UNIT, encode_slab
+from node.protocol.entry import INDEX_UNIT
 from node.protocol.messages import HeartBeatRequest, HeartBeatResponse, PushKind, PushResponse
+from node.protocol.slab_encode import encode_slab
 from tests.unit.core_kit import Solo, store_of
 
 BUSY = ResponseCode.PUSH_REQUEST_IS_FULL

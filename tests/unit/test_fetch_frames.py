@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from node.protocol.codes import ResponseCode
-from node.protocol.entry import SLAB_BYTES_MAX, TERM_MAX, Slab, encode_slab
+from node.protocol.entry import SLAB_BYTES_MAX, TERM_MAX, Slab
 from node.protocol.messages import FetchRequest, FetchResponse, PushResponse
+from node.protocol.slab_encode import encode_slab
 from node.transport.fetch_frames import (
     FETCH_ANSWER,
     FETCH_HEAD,

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.protocol.entry import EntryError, Magic, encode_slab
+from node.protocol.entry import EntryError, Magic
 from node.protocol.packed_bodies import PACKED_FROM, PackedBodies, encode_bodies, gather, longest_of, size_of
+from node.protocol.slab_encode import encode_slab
 from node.store.memory_store import MemoryStore
 from node.transport.slab_frames import AppendRequest, BodyError, decode_append, encode_append
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.protocol.entry import encode_slab
+from node.protocol.slab_encode import encode_slab
 from node.store.recent_slabs import RecentSlabs
 
 LIMIT_BYTES = 256 * 1024

@@ -7,9 +7,13 @@ import struct
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from node.protocol.entry import HEAD_BYTES, EntryError, Magic, Slab, encode_slab, verify_slab
+from node.protocol.entry import HEAD_BYTES, EntryError, Magic, Slab
 from node.protocol.slab_check import _are_all_sound, _is_one_sound, check_slab
+from node.protocol.slab_encode import encode_slab
+from node.protocol.slab_verify import verify_slab
 from node.store.unsealed import strip_seals
 
 CHAIN = 0xABCD1234
@@ -82,3 +86,37 @@ def test_entries_that_begin_at_another_position_than_their_heads_say_are_taken()
     )
     moved = replace(slab, pos=slab.pos + 64, index_records=units)
     assert check_slab(moved, CHAIN) == verify_slab(moved, CHAIN) == slab.last_chain
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 60),
+    st.integers(0, 20),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 1 << 16), st.integers(1, 255)), max_size=3),
+    st.sampled_from([Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE]),
+    st.sampled_from([(1000, 7, 4096), (0, 0, 0), ((1 << 40) + 3, (1 << 33) + 1, (1 << 42) + 8)]),
+)
+def test_whatever_is_flipped_the_quick_verdict_is_the_thorough_one(
+    count: int, body_bytes: int, flips: list[tuple[bool, int, int]], magic: Magic, place: tuple[int, int, int]
+) -> None:
+    index, term, pos = place
+    slab = encode_slab([bytes([number]) * body_bytes for number in range(count)], index, term, pos, CHAIN, magic)
+    data, records = bytearray(slab.data), bytearray(slab.index_records)
+    for in_data, at, mask in flips:
+        target = data if in_data else records
+        target[at % len(target)] ^= mask
+    damaged = replace(slab, data=bytes(data), index_records=bytes(records))
+    assert verdict(check_slab, damaged, CHAIN) == verdict(verify_slab, damaged, CHAIN)
+
+
+@pytest.mark.parametrize("zeroed", [0, 15, 29])
+def test_an_unsealed_entry_among_sealed_ones_is_left_to_the_thorough_check(zeroed: int) -> None:
+    """Its place in the chain is right, and still the quick way must not call it sealed."""
+    slab = encode_slab([b""] * 30, 1000, 7, 4096, CHAIN)  # an empty body's CRC is 0
+    assert _are_all_sound(slab, CHAIN)
+    data = bytearray(slab.data)
+    at = zeroed * HEAD_BYTES + 36
+    data[at : at + 4] = bytes(4)
+    damaged = replace(slab, data=bytes(data))
+    assert not _are_all_sound(damaged, CHAIN)
+    assert verdict(check_slab, damaged, CHAIN) == verdict(verify_slab, damaged, CHAIN)

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.protocol.codes import ResponseCode
-from node.protocol.entry import TERM_MAX, Slab, encode_slab, verify_slab
+from node.protocol.entry import TERM_MAX, Slab
 from node.protocol.messages import PushKind, PushRequest, PushResponse
+from node.protocol.slab_encode import encode_slab
+from node.protocol.slab_verify import verify_slab
 from node.transport.slab_frames import (
     PUSH_HEAD,
     AppendAnswer,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.protocol.entry import encode_slab
+from node.protocol.slab_encode import encode_slab
 from node.store.log_store import StoreFull, TruncationRecord
 from node.store.platform import OS
 from node.store.truncation_archive import TruncationArchive

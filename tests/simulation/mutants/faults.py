@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.protocol.entry import Slab, encode_slab, iter_bodies
+from node.protocol.entry import Slab, iter_bodies
 from node.protocol.messages import PushKind
+from node.protocol.slab_encode import encode_slab
 from node.store.mending import NoLinkError
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 from tests.simulation.mutants.replication import FORKS, HANDLER, NO_CONFLICT

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.protocol.entry import EntryError, Slab, verify_slab
+from node.protocol.entry import EntryError, Slab
+from node.protocol.slab_verify import verify_slab
 from tests.simulation.mutants.planting import Edit, Mutant
 
 FILE_STORE = "node.store.file_store:FileStore."

@@ -303,11 +303,11 @@ def test_the_quota_is_a_share_of_what_was_measured_while_others_append() -> None
     assert not quota.holds(0)
     quota.appended(0)
     assert quota.holds(100 * MS) and quota.ask(100 * MS) == 0
-    quota.taken(2000, 200 * MS)  # 20,000 bytes a second, of which it gets half
-    assert quota.holds(200 * MS) and (quota.capacity_bytes_per_s, quota.bytes_per_s) == (20_000, 10_000)
-    assert quota.ask(200 * MS) == 100 * MS
-    quota.taken(2000, 1300 * MS)  # 2000 bytes a second now: what is measured moves a quarter of the way
-    assert quota.capacity_bytes_per_s == 15_500
+    quota.taken(2000, 200 * MS)  # 20,000 bytes a second, of which it gets nine tenths
+    assert quota.holds(200 * MS) and (quota.capacity_bytes_per_s, quota.bytes_per_s) == (20_000, 18_000)
+    assert 11 * MS < quota.ask(200 * MS) < 12 * MS  # 2000 bytes in 111 ms
+    quota.taken(2000, 1300 * MS)  # 1836 bytes a second now: what is measured moves a quarter of the way
+    assert quota.capacity_bytes_per_s == 15_459
     assert not quota.holds(1300 * MS) and quota.bytes_per_s == 0  # nobody has appended for a while
 
 

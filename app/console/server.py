@@ -7,10 +7,8 @@ first, so that it never waits for a browser.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
 import json
-import os
 import socket
 import sys
 from dataclasses import replace
@@ -21,9 +19,9 @@ from fastapi import FastAPI
 
 from app.console.app import create_app
 from app.console.settings import ConsoleSettings, Seed, SettingsError
+from node.priority import stand_back
 
 GRACE_S = 2
-NICENESS = 5  # engines on the same machine go first; audits started here inherit it
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
 
 
@@ -92,8 +90,7 @@ def serve(settings: ConsoleSettings) -> int:
     except CannotListen as error:
         print(f"quorumscope console: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
+    stand_back()  # engines on the same machine go first; audits started here inherit it
     settings = replace(settings, port=listener.getsockname()[1])
     server = make_server(settings, create_app(settings))
     print(json.dumps({"event": "listening", "url": settings.url}), flush=True)

@@ -6,9 +6,7 @@ streams first; where cores are short, the engine goes before those who look at i
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -20,9 +18,9 @@ from fastapi import FastAPI
 from node.config import ConfigError, Settings, parse_node_arguments, split_address
 from node.control.app import create_app
 from node.control.http_protocol import BoundedHttp
+from node.priority import stand_back
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
-NICENESS = 5  # about a third of the engine's share where both want the same core; nothing where there is room
 
 
 class Server(uvicorn.Server):
@@ -35,12 +33,6 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.control_app.state.parts.stopping.set()
         super().handle_exit(sig, frame)
-
-
-def let_the_engine_go_first() -> None:
-    """Reading segments or answering a console must not cost appends their latency."""
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
 
 
 def bind(address: str) -> socket.socket:
@@ -85,7 +77,7 @@ def serve(settings: Settings) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    let_the_engine_go_first()
+    stand_back()  # reading segments or answering a console must not cost appends their latency
     try:
         settings = parse_node_arguments(arguments)
         return serve(settings)

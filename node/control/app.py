@@ -13,7 +13,8 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from node.config import Settings
 from node.control import archive, bulk, entries, look, repair, steer
-from node.control.common import Parts
+from node.control.common import Json, Parts
+from node.control.direct import DirectRoute
 from node.control.engine_link import EngineLink
 from node.control.guard import Guard
 from node.control.log_files import LogFiles
@@ -56,8 +57,19 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         exception_handlers=HANDLERS,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.parts = parts
+    # First of all, for it is asked most.
+    app.router.add_api_route(
+        "/api/v1/entries",
+        entries.append,
+        methods=["POST"],
+        tags=["entries"],
+        response_model=Json,
+        openapi_extra=entries.APPEND,
+        route_class_override=DirectRoute,
+    )
     app.add_api_route("/api/v1", about, tags=["look"])
     for one in (look.router, entries.router, archive.router, bulk.router, steer.router, repair.router, look.health):
         app.include_router(one)

@@ -52,6 +52,8 @@ class EngineLink:
         self.waiting: dict[int, asyncio.Future[Frame]] = {}
 
     async def connected(self) -> Connection:
+        if self.connection is not None and not self.connection.closed:
+            return self.connection
         async with self.opening:
             if self.connection is None or self.connection.closed:
                 connection = Connection(self.on_frame, self.on_closed)

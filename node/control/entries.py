@@ -12,8 +12,10 @@ import binascii
 import json
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from node.control.common import INT64_MAX, From, Index, Json, Parts, PartsDep, not_leader
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
@@ -222,25 +224,30 @@ class NewEntries(BaseModel):
     expected_index: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
 
 
-ENTRIES_BODY: Json = {
+EXPECTED_INDEX: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=INT64_MAX)])
+APPEND: Json = {
+    "parameters": [
+        {
+            "name": "expected_index",
+            "in": "query",
+            "required": False,
+            "schema": {"anyOf": [EXPECTED_INDEX.json_schema(), {"type": "null"}], "title": "Expected Index"},
+        }
+    ],
     "requestBody": {
         "required": True,
         "content": {
             "application/json": {"schema": NewEntries.model_json_schema()},
             "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
         },
-    }
+    },
 }
 
 
-@router.post("/entries", openapi_extra=ENTRIES_BODY)
-async def append(
-    request: Request,
-    parts: PartsDep,
-    expected_index: Annotated[int | None, Query(ge=0, le=INT64_MAX)] = None,
-) -> Json:
+async def append(request: Request) -> Response:
     """JSON with entries, or one body as an octet-stream. Goes through the leader's engine, else 421."""
-    bodies, expected = await bodies_of(request, expected_index)
+    parts: Parts = request.app.state.parts
+    bodies, expected = await bodies_of(request)
     sent = encode_append(AppendRequest(bodies, -1 if expected is None else expected))
     try:
         answer = decode_append_answer(await parts.link.request(RequestCode.FAST_APPEND, sent, APPEND_TIMEOUT_S))
@@ -253,13 +260,26 @@ async def append(
     if answer.appended is AppendedByte.YES:
         durable = parts.settings.node.flush.value == "sync"
         indexes = {"first_index": answer.first_index, "last_index": answer.last_index, "term": answer.term}
-        return {**indexes, "durable": durable}
+        return JSONResponse({**indexes, "durable": durable})
     if answer.appended is AppendedByte.UNKNOWN:
         raise unknown_outcome(answer.detail or "No quorum acknowledged in time.", answer)
     raise await refused(parts, answer)
 
 
-async def bodies_of(request: Request, expected_index: int | None) -> tuple[list[bytes], int | None]:
+def expected_index_of(request: Request) -> int | None:
+    """What the query names, checked."""
+    asked = request.query_params.get("expected_index") if request.scope["query_string"] else None
+    try:
+        return None if asked is None else EXPECTED_INDEX.validate_python(asked)
+    except ValidationError as error:
+        reason = "; ".join(one["msg"] for one in error.errors())
+        fields = [{"field": "query.expected_index", "reason": reason}]
+        raise Problem(422, "Invalid request", f"query.expected_index: {reason}", fields=fields) from None
+
+
+async def bodies_of(request: Request) -> tuple[list[bytes], int | None]:
+    """The bodies, and the index that the first one is to get. Raises Problem."""
+    expected_index = expected_index_of(request)
     raw = await request.body()
     if request.headers.get("content-type", "").startswith("application/octet-stream"):
         if len(raw) > OCTETS_MAX:

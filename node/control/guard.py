@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from functools import lru_cache
 from urllib.parse import parse_qs, urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.config import Settings, is_loopback, read_token, split_address
@@ -23,11 +24,11 @@ WRITE_TYPES = frozenset({"application/json", "application/octet-stream"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/leaderz"})
 HEADERS = (
-    ("x-content-type-options", "nosniff"),
-    ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
-    ("cross-origin-resource-policy", "same-origin"),
-    ("referrer-policy", "no-referrer"),
-    ("cache-control", "no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
 )
 
 
@@ -44,27 +45,28 @@ class Guard:
         self.scheme = "https" if settings.control.tls_cert_file is not None else "http"
         file = settings.control_token_file
         self.token = read_token(file) if file is not None else None
+        self.checks: tuple[Callable[[Scope, Headers], None], ...] = (
+            self.check_host,
+            self.check_origin,
+            self.check_token,
+            self.check_type,
+            self.check_group,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        send = with_headers(send)
+        send, asked = with_headers(send), Headers(scope=scope)
         try:
-            for check in self.checks():
-                check(scope, Headers(scope=scope))
+            for check in self.checks:
+                check(scope, asked)
         except Problem as problem:
             answer = document(problem.status, problem.title, problem.detail, problem.headers, **problem.extra)
             return await answer(scope, receive, send)
         return await self.app(scope, receive, send)
 
-    def checks(self) -> tuple[Callable[[Scope, Headers], None], ...]:
-        return (self.check_host, self.check_origin, self.check_token, self.check_type, self.check_group)
-
     def check_host(self, _: Scope, asked: Headers) -> None:
-        try:
-            name = urlsplit(f"//{asked.get('host', '')}").hostname or ""
-        except ValueError:
-            name = ""
+        name = name_in(asked.get("host", ""))
         if name not in self.hosts:
             raise Problem(421, "Unknown host", f"{name!r} is not a name of this node; see [control] allowed_hosts.")
 
@@ -91,18 +93,28 @@ class Guard:
             raise Problem(415, "Unsupported media type", f"Send application/json or an octet-stream, not {given!r}.")
 
     def check_group(self, scope: Scope, _: Headers) -> None:
-        asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("group")
+        query = scope.get("query_string", b"")
+        asked = parse_qs(query.decode("latin-1")).get("group") if query else None
         if asked and asked[0] != self.group:
             detail = f"This node is in the group {self.group!r}, not {asked[0]!r}."
             raise Problem(404, "Unknown group", detail, code=int(ResponseCode.UNKNOWN_GROUP))
 
 
+@lru_cache(maxsize=64)
+def name_in(host: str) -> str:
+    """The name in a Host header, without the port; empty where there is none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
 def with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            have = MutableHeaders(scope=message)
-            for name, value in HEADERS:
-                have.setdefault(name, value)
+            given = list(message.get("headers", ()))
+            have = {name for name, _ in given}
+            message["headers"] = given + [one for one in HEADERS if one[0] not in have]
         await send(message)
 
     return send_with_headers

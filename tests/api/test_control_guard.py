@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from node.config import ConfigError, load, parse_node_arguments
-from node.control.app import create_app
+from node.control.app import BODY_BYTES_MAX, create_app
 from node.control.bulk import parse_range
 from node.control.operations import KEPT_MAX, Operations
 from node.control.problems import Problem
@@ -157,5 +157,34 @@ def test_operations_are_bounded_and_always_end() -> None:
             operations.get(first["id"])
         assert operations.start("transfer", "k", "", done)["id"] != first["id"], "a forgotten key is free again"
         await operations.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("index", ["-1", "x", "", str(1 << 63)])
+def test_an_expected_index_in_the_query_is_checked(tmp_path: Path, index: str) -> None:
+    async def work() -> None:
+        async with client(tmp_path) as asking:
+            headers = {"content-type": "application/octet-stream"}
+            told = await asking.post(f"/api/v1/entries?expected_index={index}", content=b"x", headers=headers)
+            assert told.status_code == 422 and told.json()["fields"][0]["field"] == "query.expected_index"
+
+    run(work())
+
+
+def test_a_body_beyond_all_bounds_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:
+    async def work() -> None:
+        sent = 0
+
+        async def endless() -> AsyncIterator[bytes]:
+            nonlocal sent
+            while True:
+                sent += 1 << 20
+                yield bytes(1 << 20)
+
+        async with client(tmp_path) as asking:
+            headers = {"content-type": "application/octet-stream"}
+            told = await asking.post("/api/v1/entries", content=endless(), headers=headers)
+            assert told.status_code == 413 and sent <= BODY_BYTES_MAX + (2 << 20)
 
     run(work())

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import NamedTuple, Protocol
 
 from node.protocol.codes import FlushMode, ResponseCode
+from node.protocol.packed_bodies import size_of
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -118,15 +119,23 @@ class Outcome(NamedTuple):
     detail: str = ""
 
 
-@dataclass(slots=True)
 class Proposal:
-    """Bodies to append as one contiguous run; one request, one outcome (SAFETY C3, C4)."""
+    """Bodies to append as one contiguous run; one request, one outcome (SAFETY C3, C4).
 
-    bodies: Sequence[bytes]
-    on_done: Callable[[Outcome], None]
-    # The index its first entry must get; None: any.
-    expected_index: int | None = None
-    timeout_ns: int | None = None
+    `expected_index` is the index that its first entry must get; None: any. `size_bytes` is that of all bodies.
+    """
+
+    __slots__ = ("bodies", "expected_index", "on_done", "size_bytes", "timeout_ns")
+
+    def __init__(
+        self,
+        bodies: Sequence[bytes],
+        on_done: Callable[[Outcome], None],
+        expected_index: int | None = None,
+        timeout_ns: int | None = None,
+    ) -> None:
+        self.bodies, self.on_done, self.expected_index, self.timeout_ns = bodies, on_done, expected_index, timeout_ns
+        self.size_bytes = size_of(bodies)
 
 
 @dataclass(slots=True, frozen=True)

@@ -7,15 +7,14 @@ rest may overlap as each field's comment says.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.log_store import HardState, TruncationRecord
 
 
-@dataclass(slots=True, frozen=True)
-class Send:
+class Send(NamedTuple):  # made for every message: a tenth of what a frozen dataclass costs
     """A message for one peer. Lost sends are fine: everything that matters is retried by the core."""
 
     to: str
@@ -95,3 +94,6 @@ class Effects:
     events: list[Event] = field(default_factory=list)
     # Completed closures need no field: a closure carries its callback, which only hands the outcome to the driver's own
     # queue; the core calls it at most once, after the quorum's watermarks promised it.
+
+
+NOTHING: Final = Effects()  # what a driver gets where nothing gathered; nobody puts anything into it

@@ -28,6 +28,7 @@ from node.protocol.messages import PushKind, PushRequest, PushResponse
 __all__ = ["TRANSITIONS", "DispatcherEvent", "EntryDispatcher"]
 
 TRANSITIONS_KEPT = 50
+STANDING_BACK = (DispatcherState.DIVERGED, DispatcherState.INSTALL_SNAPSHOT)  # nothing that it says counts
 
 
 class EntryDispatcher:
@@ -175,36 +176,40 @@ class EntryDispatcher:
         self._asked_seq = self._push(kind, now, prev, first)
         self._asked_at = now
 
-    def _push(
-        self, kind: PushKind, now: int, prev: tuple[int, int, int | None], first: int = -1, slab: Slab | None = None
-    ) -> int:
+    def _push(self, kind: PushKind, now: int, prev: tuple[int, int, int | None], first: int = -1) -> int:
         member = self._member
         seq = member.next_seq()
         commit = member.committed_index
         member.send(
             self.peer_id,
-            PushRequest(seq, kind, member.self_id, member.term, self.dispatch_epoch, commit, *prev, first, slab),
+            PushRequest(seq, kind, member.self_id, member.term, self.dispatch_epoch, commit, *prev, first),
         )
         self._commit_sent = commit
         self._pushed_at = now
         return seq
 
-    def push_new(self, slabs: list[Slab], prev_term: int, now: int) -> None:
-        """The hot path: slabs just appended go out as they are, before the leader's own sync."""
-        if self.state is not DispatcherState.APPEND or not self.connected or self._retry_at is not None:
-            self.quota.appended(now)
-            return
-        for slab in slabs:
-            if self.write_index != slab.first_index or not self.window.is_open():
-                self.quota.appended(now)
-                return  # `pump` takes them up again when answers come
-            self._push_slab(slab, prev_term, now)
-            prev_term = slab.last_term
+    def takes_new(self, slab: Slab, now: int) -> bool:
+        """Whether a slab just appended may leave at once; else `pump` takes it up again when answers come."""
+        ready = self.state is DispatcherState.APPEND and self.connected and self._retry_at is None
+        if ready and self.write_index == slab.first_index and self.window.is_open():
+            return True
+        self.quota.appended(now)
+        return False
 
-    def _push_slab(self, slab: Slab, prev_term: int, now: int) -> None:
-        prev = (slab.first_index - 1, prev_term, slab.prev_chain)
-        seq = self._push(PushKind.APPEND, now, prev, slab.first_index, slab)
-        self.window.sent(seq, slab, now)
+    def append_of(self, slab: Slab, prev_term: int) -> PushRequest:
+        """The order to append `slab`, which any peer of the same `dispatch_epoch` can be sent."""
+        member, first = self._member, slab.first_index
+        return PushRequest(
+            member.next_seq(), PushKind.APPEND, member.self_id, member.term, self.dispatch_epoch,
+            member.committed_index, first - 1, prev_term, slab.prev_chain, first, slab,
+        )  # fmt: skip
+
+    def push_append(self, push: PushRequest, slab: Slab, now: int) -> None:
+        """Sends an order to append, and waits for its answer."""
+        self._member.send(self.peer_id, push)
+        self._commit_sent = push.commit_index
+        self._pushed_at = now
+        self.window.sent(push.seq, slab, now)
         self.write_index = slab.last_index + 1
 
     def _pump_appends(self, now: int) -> None:
@@ -226,7 +231,7 @@ class EntryDispatcher:
         if before is None:
             self._below_begin(now)
         else:
-            self._push_slab(slab, before.term, now)
+            self.push_append(self.append_of(slab, before.term), slab, now)
 
     def _below_begin(self, now: int) -> None:
         reason = f"it needs entry {self.write_index}, this log begins at {self._member.store.begin_index}"
@@ -287,7 +292,7 @@ class EntryDispatcher:
             text = f"{self.peer_id} says it verified {answer.verified_index}, beyond this leader's end"
             self._member.alarm("bad_answer", text, now, peer_id=self.peer_id)
             return False
-        standing_back = self.state in (DispatcherState.DIVERGED, DispatcherState.INSTALL_SNAPSHOT)
+        standing_back = self.state in STANDING_BACK
         before = self.watermark_index
         if not standing_back:
             self.match_index = max(self.match_index, answer.verified_index)
@@ -295,7 +300,8 @@ class EntryDispatcher:
             flush = self._member.config.flush
             mark = watermark(answer.verified_index, answer.durable_index, flush, answer.faulty_from)
             self.watermark_index = max(self.watermark_index, mark)
-            self._faults_seen(answer.faulty_from)
+            if answer.faulty_from != self.faulty_from:
+                self._faults_seen(answer.faulty_from)
             self.durable_index = answer.durable_index
             self._by_state(answer, now)
         return self.watermark_index > before

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from node.consensus.api import Proposal
 from node.consensus.closures import Closure, ClosureTable
-from node.consensus.entry_dispatcher import EntryDispatcher
+from node.consensus.entry_dispatcher import STANDING_BACK, EntryDispatcher
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
 from node.consensus.quorum_ack_checker import committable, quorum_value
@@ -23,14 +23,22 @@ from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, EntryEr
 from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
+    PushRequest,
     PushResponse,
     ReadIndexRequest,
     ReadIndexResponse,
 )
-from node.protocol.packed_bodies import gather, longest_of, size_of
+from node.protocol.packed_bodies import gather, longest_of
 from node.store.log_store import StoreFull
 
-STANDING_BACK = (DispatcherState.DIVERGED, DispatcherState.INSTALL_SNAPSHOT)
+REFUSES_US = frozenset(
+    {
+        ResponseCode.NOT_FOLLOWER,
+        ResponseCode.INCONSISTENT_LEADER,
+        ResponseCode.UNKNOWN_MEMBER,
+        ResponseCode.UNEXPECTED_MEMBER,
+    }
+)
 
 
 class Leadership:
@@ -46,6 +54,8 @@ class Leadership:
         self.reads = LeaderReads(member, membership.counts, now)
         self.dispatchers = {peer: EntryDispatcher(member, peer, first_epoch, now) for peer in member.others}
         self._answered_at = dict.fromkeys(member.others, now)
+        # Each peer's dispatcher, and whether it has a share in the quorum.
+        self._shares = [(dispatcher, membership.peers[peer]) for peer, dispatcher in self.dispatchers.items()]
         self._beat_at = now
         self._fits_bytes = min(BODY_BYTES_MAX, member.store.data_file_size - HEAD_BYTES - BLANK_BYTES)
         # When each recent slab was appended, for lag in milliseconds: (last index, at).
@@ -91,7 +101,7 @@ class Leadership:
             closures.append(closure)
             batch = proposal.bodies
             count = len(batch)
-            size_bytes = size_of(batch)
+            size_bytes = proposal.size_bytes
             refusal = self._refusal(proposal, count, size_bytes, next_index)
             fits = requests_left >= 1 and entries_left >= count and bytes_left >= size_bytes
             if refusal is None and not fits and (accepted or not idle):  # one request alone is always let in
@@ -165,8 +175,19 @@ class Leadership:
         return slabs
 
     def _replicate(self, slabs: list[Slab], now: int) -> None:
-        for dispatcher in self.dispatchers.values():
-            dispatcher.push_new(slabs, self._prev_term, now)
+        """The hot path: slabs just appended go out as they are, before the leader's own sync.
+
+        Peers in step get one and the same message, so that the driver encodes it once.
+        """
+        prev_term = self._prev_term
+        for slab in slabs:
+            push: PushRequest | None = None
+            for dispatcher, _peer in self._shares:
+                if dispatcher.takes_new(slab, now):
+                    if push is None or push.dispatch_epoch != dispatcher.dispatch_epoch:
+                        push = dispatcher.append_of(slab, prev_term)
+                    dispatcher.push_append(push, slab, now)
+            prev_term = slab.last_term
         self._member.effects.sync_wanted = True
         if not self.dispatchers:  # with peers, what is new here is nobody else's yet: no quorum can hold it
             self.advance_commit(now)
@@ -182,11 +203,14 @@ class Leadership:
     def advance_commit(self, now: int) -> None:
         """Commits what a quorum holds, and whatever waited for it."""
         member = self._member
-        index = committable(self.watermarks().values(), member.committed_index, self.own_term_from)
+        marks = [dispatcher.watermark_index if peer.counts else -1 for dispatcher, peer in self._shares]
+        marks.append(member.own_watermark())
+        index = committable(marks, member.committed_index, self.own_term_from)
         if index is None or not member.advance_commit(index):
             return
         self.closures.commit(index, member.self_id, now)
-        self._drain_reads(now)
+        if self.reads.pending:
+            self._drain_reads(now)
 
     @property
     def own_entry_committed(self) -> bool:
@@ -195,29 +219,33 @@ class Leadership:
     # --- answers ------------------------------------------------------------------------------------------------
     def _heard(self, peer_id: str, seq: int, now: int) -> None:
         """An answer of our term: counts for check-quorum and reads, unless the peer has no share (E6, R6)."""
-        if self._membership.counts(peer_id) and self.dispatchers[peer_id].state not in STANDING_BACK:
+        if self._membership.peers[peer_id].counts and self.dispatchers[peer_id].state not in STANDING_BACK:
             self._answered_at[peer_id] = now
             if seq >= 0:
                 self.reads.answered(peer_id, seq)
-                self._drain_reads(now)
+                if self.reads.pending:
+                    self._drain_reads(now)
 
     def handle_push_answer(self, sender: str, answer: PushResponse, now: int) -> None:
         member = self._member
-        if answer.term > member.term:
-            member.adopt_term(answer.term, now, f"{sender} knows term {answer.term}")
-            return
         if answer.term != member.term:
+            if answer.term > member.term:
+                member.adopt_term(answer.term, now, f"{sender} knows term {answer.term}")
             return
-        if answer.code in (ResponseCode.NOT_FOLLOWER, ResponseCode.INCONSISTENT_LEADER):
-            member.two_leaders(sender, now)
-            return
-        if answer.code in (ResponseCode.UNKNOWN_MEMBER, ResponseCode.UNEXPECTED_MEMBER):
-            member.alarm("peer_refuses", f"{sender} answers {answer.code.name}", now, peer_id=sender)
+        if answer.code in REFUSES_US:
+            self._refused_by(sender, answer.code, now)
             return
         dispatcher = self.dispatchers[sender]
         if dispatcher.answered(answer, now) and dispatcher.watermark_index > member.committed_index:
             self.advance_commit(now)  # one who only catches up with what is committed moves nothing
         self._heard(sender, answer.seq, now)
+
+    def _refused_by(self, sender: str, code: ResponseCode, now: int) -> None:
+        """A peer does not take us for its leader."""
+        if code in (ResponseCode.NOT_FOLLOWER, ResponseCode.INCONSISTENT_LEADER):
+            self._member.two_leaders(sender, now)
+        else:
+            self._member.alarm("peer_refuses", f"{sender} answers {code.name}", now, peer_id=sender)
 
     def handle_beat_answer(self, sender: str, answer: HeartBeatResponse, now: int) -> None:
         """DLedger's parse of heartbeat results."""

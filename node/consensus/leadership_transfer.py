@@ -45,28 +45,28 @@ class LeadershipTransfer:
 
     def __init__(self, member: MemberState) -> None:
         self._member = member
-        self._current: Transfer | None = None
+        self.current: Transfer | None = None
         self._handed_out: TransferTicket | None = None
 
     @property
     def transferee_id(self) -> str | None:
-        return None if self._current is None else self._current.transferee_id
+        return None if self.current is None else self.current.transferee_id
 
     @property
     def pauses_writes(self) -> bool:
         """Only while this member still leads the term in which the transfer began."""
-        current = self._current
+        current = self.current
         return current is not None and self._member.role is Role.LEADER and current.term == self._member.term
 
     def start(self, transferee_id: str, now: int, deadline_ns: int, on_done: Callable[[TransferOutcome], None]) -> None:
         """All checks were made: writes pause from now on."""
         member = self._member
-        self._current = Transfer(transferee_id, member.term, now, now + deadline_ns, on_done)
+        self.current = Transfer(transferee_id, member.term, now, now + deadline_ns, on_done)
         member.event("transfer", now, to=transferee_id, phase=Phase.CATCHING_UP.value, term=member.term)
 
     def step(self, transferee_match: int, now: int) -> bool:
         """The leader's progress: hands out the ticket once the transferee holds everything; True when it does so."""
-        current, member = self._current, self._member
+        current, member = self.current, self._member
         if current is None or not self.pauses_writes:
             return False
         end = member.store.end_index
@@ -90,7 +90,7 @@ class LeadershipTransfer:
 
     def handle_answer(self, sender: str, answer: TransferResponse, now: int) -> None:
         """The transferee refused: the transfer is over at once."""
-        current = self._current
+        current = self.current
         if current is None or sender != current.transferee_id or answer.term > current.term:
             return
         if answer.code is not ResponseCode.SUCCESS:
@@ -98,7 +98,7 @@ class LeadershipTransfer:
 
     def leader_known(self, now: int) -> None:
         """Somebody leads: if the term moved on, the transfer has its outcome."""
-        current, member = self._current, self._member
+        current, member = self.current, self._member
         if current is None or member.leader_id is None or member.term <= current.term:
             return
         if member.leader_id == current.transferee_id:
@@ -110,13 +110,13 @@ class LeadershipTransfer:
 
     def transferee_lost(self, peer_id: str, now: int) -> None:
         """Its connection closed before it was told: nothing was handed out, give up at once."""
-        current = self._current
+        current = self.current
         if current is not None and current.transferee_id == peer_id and current.phase is Phase.CATCHING_UP:
             self._finish(ResponseCode.TAKE_LEADERSHIP_FAILED, f"the connection to {peer_id} was lost", now)
 
     def tick(self, now: int) -> None:
         """Past the deadline writes go on."""
-        current, member = self._current, self._member
+        current, member = self.current, self._member
         if current is None or now < current.deadline_at:
             return
         if self.pauses_writes:
@@ -127,13 +127,13 @@ class LeadershipTransfer:
 
     def abandon(self, detail: str, now: int) -> None:
         """This member stops."""
-        if self._current is not None:
+        if self.current is not None:
             self._finish(ResponseCode.TIMEOUT, detail, now)
 
     def _finish(self, code: ResponseCode, detail: str, now: int) -> None:
-        current, member = self._current, self._member
+        current, member = self.current, self._member
         assert current is not None
-        self._current = None
+        self.current = None
         member.event(
             "transfer", now, "info" if code is ResponseCode.SUCCESS else "warning",
             to=current.transferee_id, phase="done", code=int(code), detail=detail,
@@ -142,10 +142,10 @@ class LeadershipTransfer:
         current.on_done(TransferOutcome(code, current.transferee_id, member.leader_id, member.term, detail))
 
     def next_deadline(self) -> int | None:
-        return None if self._current is None else self._current.deadline_at
+        return None if self.current is None else self.current.deadline_at
 
     def status(self) -> TransferStatus | None:
-        current = self._current
+        current = self.current
         if current is None:
             return None
         return TransferStatus(current.transferee_id, current.phase.value, current.started_at, current.deadline_at)

@@ -80,7 +80,7 @@ class LogRepair:
     def __init__(self, member: MemberState, membership: Membership) -> None:
         self._member = member
         self._membership = membership
-        self._known: tuple[Fault, ...] = ()
+        self.known_faults: tuple[Fault, ...] = ()
         self._attempts: dict[int, Attempt] = {}  # by the fault's first index, ascending
         self._current: Attempt | None = None
         self._asked_seq: int | None = None
@@ -94,9 +94,9 @@ class LogRepair:
     def watch(self, now: int) -> bool:
         """Takes up what the store says about its faults now; True if that changed."""
         faults = self._member.store.faults
-        if faults is self._known or faults == self._known:
+        if faults is self.known_faults or faults == self.known_faults:
             return False
-        self._known = faults
+        self.known_faults = faults
         before, self._attempts = self._attempts, {}
         for fault in faults:
             kept = before.get(fault.first_index)
@@ -113,7 +113,7 @@ class LogRepair:
             self._current, self._asked_seq = None, None
 
     def _say_what_is_damaged(self, now: int) -> None:
-        member, faults = self._member, self._known
+        member, faults = self._member, self.known_faults
         if not faults:
             member.clear_alarm("log_damaged", now)
             return

@@ -15,9 +15,9 @@ from enum import StrEnum
 from typing import Any
 
 from node.consensus.api import Randomness, ReplicaConfig
-from node.consensus.effects import Effects, Event, Send
+from node.consensus.effects import NOTHING, Effects, Event, Send
 from node.consensus.status import AlarmStatus
-from node.protocol.codes import FlushMode, Role, VoterState
+from node.protocol.codes import FlushMode, Role
 from node.protocol.messages import Message
 from node.store.faults import fault_at
 from node.store.log_store import LogStore, StoreCorrupt
@@ -77,11 +77,12 @@ class MemberState:
         self.self_id = config.self_id
         self.others: tuple[str, ...] = tuple(sorted(peer for peer in config.peers if peer != config.self_id))
         self.quorum = config.quorum
-        self.effects = Effects()
+        self._effects: Effects | None = None
         # Called with a reason just before this member stops being the leader.
         self.on_abdicate: Callable[[str, int], None] = lambda _reason, _now: None
 
         self.hard = store.hard_state
+        self.term, self.voter_state = self.hard.term, self.hard.voter_state  # copies: asked for all the time
         self.role = Role.CANDIDATE
         self.role_since = now
         self.leader_id: str | None = None
@@ -104,20 +105,13 @@ class MemberState:
             self.save(term=store.end_term, voted_for=None, vote_floor=floor)
 
     # --- hard state ---------------------------------------------------------------------------------------------
-    @property
-    def term(self) -> int:
-        return self.hard.term
-
-    @property
-    def voter_state(self) -> VoterState:
-        return self.hard.voter_state
-
     def save(self, **changes: Any) -> None:
         """Changes the hard state; it is durable before this batch's sends leave (E2)."""
         after = replace(self.hard, **changes)
         if after.term < self.hard.term:
             raise AssertionError(f"term went down from {self.hard.term} to {after.term}")
         self.hard = after
+        self.term, self.voter_state = after.term, after.voter_state
         self.effects.hard_state = after
 
     # --- roles --------------------------------------------------------------------------------------------------
@@ -268,7 +262,19 @@ class MemberState:
         text = f"{other} and {self.leader_id} both claim to lead term {self.term}"
         self.alarm("two_leaders", text, now, peer_id=other)
 
+    @property
+    def effects(self) -> Effects:
+        """The batch that gathers, for whoever puts something into it."""
+        if self._effects is None:
+            self._effects = Effects()
+        return self._effects
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether anything was put into the batch."""
+        return self._effects is not None
+
     def take_effects(self) -> Effects:
-        """Hands over what has gathered and starts an empty batch."""
-        taken, self.effects = self.effects, Effects()
-        return taken
+        """Hands over what has gathered; the next batch begins."""
+        taken, self._effects = self._effects, None
+        return NOTHING if taken is None else taken

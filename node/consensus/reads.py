@@ -38,7 +38,7 @@ class LeaderReads:
     def __init__(self, member: MemberState, counts: Callable[[str], bool], now: int) -> None:
         self._member = member
         self._counts = counts
-        self._pending: deque[PendingRead] = deque()
+        self.pending: deque[PendingRead] = deque()
         self._answered = dict.fromkeys(member.others, -1)
         self._round_seq = -1  # the last round of heartbeats
         self._rounds: dict[int, int] = {}  # seq -> when it was sent
@@ -46,13 +46,13 @@ class LeaderReads:
         self.lease_void = False
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.pending)
 
     def add(self, deliver: Deliver, now: int) -> bool:
         """Queues a read; True if a round of heartbeats should leave at once."""
         member = self._member
-        self._pending.append(PendingRead(member.last_seq, now + member.config.timing.read_timeout_ns, deliver))
-        return len(self._pending) == 1 or self._confirmed_seq() >= self._round_seq
+        self.pending.append(PendingRead(member.last_seq, now + member.config.timing.read_timeout_ns, deliver))
+        return len(self.pending) == 1 or self._confirmed_seq() >= self._round_seq
 
     def round_sent(self, seq: int, now: int) -> None:
         """A heartbeat left to every peer under `seq`."""
@@ -75,14 +75,14 @@ class LeaderReads:
 
     def drain(self, ready: bool) -> bool:
         """Delivers what a quorum confirmed, once an own entry is committed; True if the rest needs a new round."""
-        if not ready or not self._pending:
+        if not ready or not self.pending:
             return False
         confirmed = self._confirmed_seq()
         index = self._member.committed_index
-        before = len(self._pending)
-        while self._pending and self._pending[0].after_seq < confirmed:
-            self._pending.popleft().deliver(ResponseCode.SUCCESS, index)
-        return bool(self._pending) and len(self._pending) < before
+        before = len(self.pending)
+        while self.pending and self.pending[0].after_seq < confirmed:
+            self.pending.popleft().deliver(ResponseCode.SUCCESS, index)
+        return bool(self.pending) and len(self.pending) < before
 
     def lease_holds(self, now: int) -> bool:
         """Whether a quorum cannot have given its vote away yet (never after a take-leadership, SAFETY E7)."""
@@ -94,16 +94,16 @@ class LeaderReads:
         return now < quorum_value([now, *since]) + lease - lease // config.timing.lease_drift_divisor
 
     def expire(self, now: int) -> None:
-        while self._pending and self._pending[0].deadline <= now:
-            self._pending.popleft().deliver(ResponseCode.TIMEOUT, -1)
+        while self.pending and self.pending[0].deadline <= now:
+            self.pending.popleft().deliver(ResponseCode.TIMEOUT, -1)
 
     def fail_all(self, code: ResponseCode) -> None:
-        pending, self._pending = self._pending, deque()
+        pending, self.pending = self.pending, deque()
         for read in pending:
             read.deliver(code, -1)
 
     def next_deadline(self) -> int | None:
-        return self._pending[0].deadline if self._pending else None
+        return self.pending[0].deadline if self.pending else None
 
 
 @dataclass(slots=True)

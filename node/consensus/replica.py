@@ -113,6 +113,11 @@ class Replica(DiskReports):
     def applied_index(self) -> int:
         return self.member.committed_index
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether this leader has appended what no quorum is known to hold."""
+        return self.leadership is not None and len(self.leadership.closures) > 0
+
     def status(self, now: int) -> ReplicaStatus:
         """A copy of everything an observer may ask."""
         return snapshot.take(self, now)
@@ -120,6 +125,11 @@ class Replica(DiskReports):
     def take_effects(self) -> Effects:
         """What the driver must do now, in that order; starts a new batch."""
         return self.member.take_effects()
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether there is anything to do."""
+        return self.member.has_effects
 
     # --- leadership begins and ends -----------------------------------------------------------------------------
     def _elected(self, now: int) -> None:
@@ -188,13 +198,20 @@ class Replica(DiskReports):
             self.follower_reads.progress()
 
     def _settle(self, now: int) -> None:
-        """What may follow from any step: damage, a transfer's next one, a finished joining, a full disk just met."""
-        self._watch_damage(now)
-        self.membership.progress(now)
-        self._leave_a_full_disk(now)
-        transferee = self.transfers.transferee_id
-        if transferee is None:
-            return
+        """What may follow from any step: damage, a finished joining, a full disk just met, a transfer's next step.
+
+        Mostly nothing: each of the four says by one look whether it has anything to do.
+        """
+        if self.store.faults or self.repair.known_faults:
+            self._watch_damage(now)
+        if self.membership.target_index is not None:
+            self.membership.progress(now)
+        if self.member.disk_full or self._gave_others_a_try:
+            self._leave_a_full_disk(now)
+        if self.transfers.current is not None:
+            self._go_on_with_transfer(self.transfers.current.transferee_id, now)
+
+    def _go_on_with_transfer(self, transferee: str, now: int) -> None:
         if self.leadership is not None and transferee in self.leadership.dispatchers:
             if self.transfers.step(self.leadership.dispatchers[transferee].sound_match_index, now):
                 self.leadership.reads.lease_void = True  # E7

@@ -7,8 +7,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from node.consensus.api import MS
-from node.consensus.entry_dispatcher import EntryDispatcher
-from node.consensus.leadership import STANDING_BACK, Leadership
+from node.consensus.entry_dispatcher import STANDING_BACK, EntryDispatcher
+from node.consensus.leadership import Leadership
 from node.consensus.quorum_ack_checker import quorum_value
 from node.consensus.status import (
     ClosuresStatus,

@@ -21,7 +21,7 @@ from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
 from node.store.log_store import StoreCorrupt
 from node.transport.bodies import BodyError, Fields, dump, entry_fields, load
 from node.transport.connection import Connection
-from node.transport.remoting import FLAG_RESPONSE, Frame
+from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame
 from node.transport.slab_frames import (
     AppendAnswer,
     AppendedByte,
@@ -39,6 +39,7 @@ APPENDED_BYTE: Final[Mapping[Appended, AppendedByte]] = {
     Appended.NOT_APPENDED: AppendedByte.NOT_APPENDED,
     Appended.UNKNOWN: AppendedByte.UNKNOWN,
 }
+SUCCESS: Final = RemotingCode.SUCCESS
 BASE_FIELDS: Final = ("group", "localId", "remoteId")
 TRANSFER_DEADLINE_MS_MAX: Final = 600_000
 
@@ -77,13 +78,14 @@ class ClientDesk:
             RequestCode.STEER: self._steer,
         }
 
-    def serves(self, code: int) -> bool:
-        return code in self._handlers
-
     def handle(self, connection: Connection, frame: Frame) -> None:
         """One client request."""
+        handler = self._handlers.get(frame.code)
+        if handler is None:
+            self._unsupported(connection, frame)
+            return
         try:
-            self._handlers[frame.code](connection, frame)
+            handler(connection, frame)
         except BodyError as error:
             code = ResponseCode.UNEXPECTED_ARGUMENT
             if frame.code == RequestCode.FAST_APPEND:
@@ -97,14 +99,14 @@ class ClientDesk:
     # --- our own frames -----------------------------------------------------------------------------------------
     def _fast_append(self, connection: Connection, frame: Frame) -> None:
         request = decode_append(frame.body)
-        size = len(frame.body)
-        self._quota.take(connection, len(request.bodies), size)
+        count, size = len(request.bodies), len(frame.body)
+        self._quota.take(connection, count, size)
 
         def done(outcome: Outcome) -> None:
-            self._quota.give(connection, len(request.bodies), size)
-            if not frame.is_one_way:
+            self._quota.give(connection, count, size)
+            if not frame.flag & FLAG_ONE_WAY:
                 body = encode_append_answer(self._append_answer(outcome))
-                if connection.hold_body(RemotingCode.SUCCESS, FLAG_RESPONSE, frame.opaque, [body]):
+                if connection.hold_body(SUCCESS, FLAG_RESPONSE, frame.opaque, [body]):
                     self._holding.append(connection)
 
         expected = None if request.expected_index < 0 else request.expected_index
@@ -308,7 +310,7 @@ class ClientDesk:
             raise BodyError(f"there is no {what!r} to do")
         connection.answer(frame, dump(answer))
 
-    def unsupported(self, connection: Connection, frame: Frame) -> None:
+    def _unsupported(self, connection: Connection, frame: Frame) -> None:
         """As the original says it."""
         text = f" request type {frame.code} not supported"
         connection.refuse(frame, RemotingCode.REQUEST_CODE_NOT_SUPPORTED, text)

@@ -15,12 +15,11 @@ import random
 import ssl
 import uuid
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from node.config import Settings
 from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
-from node.consensus.replica import Appended, Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
+from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.engine.client_desk import ClientDesk
 from node.engine.clock import now_ns
@@ -30,7 +29,7 @@ from node.engine.introspect import Introspection
 from node.engine.log_reads import LogReads
 from node.engine.options import read_token_file, replica_config
 from node.engine.peer_links import MEMBER_CODES, PeerLinks
-from node.engine.proposals import Proposals
+from node.engine.proposals import Done, Proposals
 from node.engine.quota import Quota
 from node.engine.scrubber import Scrubber
 from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCode
@@ -44,7 +43,9 @@ from node.transport.tls import client_context, server_context
 
 CONNECTIONS_MAX: Final = 1024
 DISK_FULL_RETRY_S: Final = 2.0
-LOOK_AGAIN_NS: Final = 5_000_000
+LOOK_AGAIN_SHARE: Final = 20  # of the shortest time-out that an append begins: so late it may be noticed
+TRANSFER: Final = RequestCode.LEADERSHIP_TRANSFER  # of a client or an operator, or of the leader
+SUCCESS: Final = ResponseCode.SUCCESS
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
 
@@ -80,11 +81,12 @@ class Engine:
         token = read_token_file(settings)
         self.desk = ClientDesk(self, reads, self.introspection, Quota(), self._status, token)
         self._connections: set[Connection] = set()
-        self._proposals = Proposals(self.replica)
-        self._done: list[Callable[[], None]] = []
+        self._done: Done = []
+        self._proposals = Proposals(self.replica, self._done)
         self._turn_scheduled = False
-        self._turn_wanted = False
         self._deadline_moved = True
+        timing = config.timing
+        self._look_again_ns = min(timing.push_timeout_ns, timing.closure_timeout_ns) // LOOK_AGAIN_SHARE
         self._look_again_at = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
@@ -163,24 +165,34 @@ class Engine:
         try:
             step()
         except Exception as error:
-            self._loop.call_exception_handler({"message": "the engine ends", "exception": error})
-            self.fail(f"{type(error).__name__}: {error}")
+            self._crashed(error)
+
+    def _crashed(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": "the engine ends", "exception": error})
+        self.fail(f"{type(error).__name__}: {error}")
 
     def _turn(self) -> None:
         self._turn_scheduled = False
         self._guarded(self._one_turn)
 
     def read_done(self) -> None:
-        """All frames of one read were taken in. Only appends wait for the loop: they are merged with other clients'."""
-        if self._turn_wanted and not self._proposals:
+        """All frames of one read were taken in: what they brought is carried out now.
+
+        Only appends wait for the loop, to be merged with other clients', and only while others wait for their quorum.
+        """
+        if self._proposals.waiting:
+            if self.replica.has_pending:
+                self._schedule_plain()
+            else:
+                self._guarded(self._one_turn)
+        elif self.replica.has_effects or self._done or self._deadline_moved:
             self._guarded(self._one_turn)
 
     def _one_turn(self) -> None:
         now = now_ns()
-        self._turn_wanted = False
-        if self._proposals:
+        if self._proposals.waiting:
             self._proposals.propose(now)
-            if self._proposals:
+            if self._proposals.waiting:
                 self._schedule_plain()
         self._carry_out()
         if self._deadline_moved or now >= self._look_again_at:
@@ -189,14 +201,16 @@ class Engine:
     def _carry_out(self) -> None:
         """The batch, top to bottom."""
         effects = self.replica.take_effects()
-        done, self._done = self._done, []
         if effects.hard_state is not None:
             self.store.save_hard_state(effects.hard_state)
         for send in effects.sends:
             self.links.send(send.to, send.message)
-        for complete in done:
-            complete()
-        self.desk.release()
+        if self._done:
+            done = self._done.copy()
+            self._done.clear()
+            for deliver, outcome in done:
+                deliver(outcome)
+            self.desk.release()
         if effects.truncate is not None:
             self.disk.truncate(effects.truncate)
         for read in effects.reads:
@@ -218,11 +232,11 @@ class Engine:
     def _arm(self, now: int) -> None:
         """One timer; an earlier one than needed is left alone, a tick too many does no harm.
 
-        Appends and their answers set nothing off that is due before the next heartbeat, which looks again: so they
-        look only now and then (a look costs as much as a tenth of an append).
+        Appends and their answers begin no shorter wait than their time-outs, so that it is enough to look every now and
+        then (a look costs as much as a tenth of an append).
         """
         self._deadline_moved = False
-        self._look_again_at = now + LOOK_AGAIN_NS
+        self._look_again_at = now + self._look_again_ns
         at = self.replica.next_deadline()
         if self._timer is not None:
             if self._timer_at <= at:
@@ -239,13 +253,19 @@ class Engine:
 
     # --- from the core's point of view: what arrives --------------------------------------------------------------
     def receive(self, sender: str, message: Message) -> None:
-        self._guarded(lambda: self.replica.receive(sender, message, now_ns()))
-        if (isinstance(message, PushResponse) and message.code is ResponseCode.SUCCESS) or (
-            isinstance(message, PushRequest) and message.kind in (PushKind.APPEND, PushKind.COMMIT)
-        ):
-            self._turn_wanted = True  # `read_done` follows
+        """`read_done` follows."""
+        if self.reason:
+            return
+        try:
+            self.replica.receive(sender, message, now_ns())
+        except Exception as error:  # as in `_guarded`
+            self._crashed(error)
+        if isinstance(message, PushResponse):
+            plain = message.code is SUCCESS
         else:
-            self._schedule()
+            plain = isinstance(message, PushRequest) and message.kind <= PushKind.COMMIT
+        if not plain:
+            self._deadline_moved = True
 
     def peer_connected(self, peer_id: str) -> None:
         self._guarded(lambda: self.replica.peer_connected(peer_id, now_ns()))
@@ -301,16 +321,8 @@ class Engine:
 
     # --- for the desk and the links -------------------------------------------------------------------------------
     def propose(self, origin: Connection, proposal: Proposal, ordered: bool) -> None:
-        deliver = proposal.on_done
-
-        def queue(outcome: Outcome) -> None:
-            if ordered and outcome.appended is not Appended.YES:
-                origin.order_broken = True
-            self._done.append(partial(deliver, outcome))
-
-        proposal.on_done = queue
+        """`read_done` follows."""
         self._proposals.add(origin, proposal, ordered)
-        self._schedule_plain()
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
         self._guarded(lambda: self.replica.read_index(self._later(done), now_ns()))
@@ -338,7 +350,7 @@ class Engine:
 
     def _later(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
         """A callback of the core only hands its argument on."""
-        return lambda outcome: self._done.append(partial(done, outcome))
+        return lambda outcome: self._done.append((done, outcome))
 
     def address_of(self, member_id: str | None) -> str:
         return self.replica.config.peers.get(member_id or "", "")
@@ -366,16 +378,12 @@ class Engine:
         self.links.closed(connection)
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
-        if self.reason or frame.is_response:
+        if self.reason or frame.flag & FLAG_RESPONSE:
             return
-        code = frame.code
-        from_member = connection.peer_id is not None and code == RequestCode.LEADERSHIP_TRANSFER
-        if code == RequestCode.HELLO or code in MEMBER_CODES or from_member:
+        if frame.code in MEMBER_CODES or (frame.code == TRANSFER and connection.peer_id is not None):
             self.links.handle(connection, frame)
-        elif self.desk.serves(code):
-            self.desk.handle(connection, frame)
         else:
-            self.desk.unsupported(connection, frame)
+            self.desk.handle(connection, frame)
 
 
 def _contexts(files: tuple[Any, Any, Any]) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:

@@ -13,6 +13,7 @@ import random
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from node.consensus.replica import Replica
@@ -25,13 +26,17 @@ from node.transport.fetch_frames import decode_fetch, decode_fetch_answer, encod
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame
 from node.transport.slab_frames import PushEncoder, decode_push, decode_push_answer, encode_push_answer
 
-MEMBER_CODES: Final = frozenset(
+PLAIN_CODES: Final = frozenset({RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT})  # DLedger's
+SERVED_CODES: Final = frozenset(
     {
         RequestCode.VOTE, RequestCode.PRE_VOTE, RequestCode.HEART_BEAT, RequestCode.SLAB_PUSH, RequestCode.READ_INDEX,
-        RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT, RequestCode.FETCH,
+        RequestCode.FETCH,
     }
 )  # fmt: skip
-SERVED_CODES: Final = MEMBER_CODES - {RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT}
+MEMBER_CODES: Final = SERVED_CODES | PLAIN_CODES | {RequestCode.HELLO}
+SLAB_PUSH: Final = RequestCode.SLAB_PUSH
+SUCCESS: Final = RemotingCode.SUCCESS
+NOT_ASKED: Final = (None, -1)
 DIAL_WITHIN_S: Final = 2.0
 REDIAL_S_MIN: Final = 0.03
 REDIAL_S_MAX: Final = 1.0
@@ -75,7 +80,7 @@ class PeerLinks:
         self._driver, self._group, self._self_id, self._peers, self._tls = driver, group, self_id, peers, tls
         self._links = {peer_id: Link(peer_id) for peer_id in peers if peer_id != self_id}
         self._greeting: dict[str, tuple[Connection, Frame]] = {}
-        self._encoder = PushEncoder()
+        self._pushes = PushEncoder()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -105,7 +110,7 @@ class PeerLinks:
         loop = asyncio.get_running_loop()
         link.hello, link.closed, link.pending = loop.create_future(), asyncio.Event(), {}
         connection = Connection(
-            lambda _, frame: self._answered(link, frame), lambda one: self._lost(link, one),
+            partial(self._answered, link), partial(self._lost, link),
             after_read=self._driver.read_done,
         )  # fmt: skip
         host, port = split_address(self._peers[link.peer_id])
@@ -116,7 +121,7 @@ class PeerLinks:
                 if self._tls is not None and connection.certificate_name != link.peer_id:
                     raise ConnectionError(f"the certificate names {connection.certificate_name!r}")
                 hello = self._driver.replica.hello(self._driver.next_seq())
-                self._send_request(link, connection, hello)
+                self._send_request(link, connection, RequestCode.HELLO, hello)
                 accepted = await link.hello
             if accepted:
                 link.outbound, link.connected_at = connection, loop.time()
@@ -138,20 +143,20 @@ class PeerLinks:
             link.outbound = None
             self._driver.peer_lost(link.peer_id)
 
-    def _answered(self, link: Link, frame: Frame) -> None:
+    def _answered(self, link: Link, _connection: Connection, frame: Frame) -> None:
         """An answer on our own connection."""
-        if not frame.is_response:
+        if not frame.flag & FLAG_RESPONSE:
             return
         try:
-            if frame.opaque == -1 and frame.code == RequestCode.SLAB_PUSH:
+            if frame.opaque == -1 and frame.code == SLAB_PUSH:
                 self._driver.receive(link.peer_id, decode_push_answer(frame.body, -1))
                 return
-            code, seq = link.pending.pop(frame.opaque, (None, -1))
+            code, seq = link.pending.pop(frame.opaque, NOT_ASKED)
             if code is None:
                 return
-            if frame.code != RemotingCode.SUCCESS:
+            if frame.code != SUCCESS:
                 self._remoting_error(link, code, frame)
-            elif code is RequestCode.SLAB_PUSH:
+            elif code is SLAB_PUSH:
                 self._driver.receive(link.peer_id, decode_push_answer(frame.body, seq))
             elif code is RequestCode.FETCH:
                 self._driver.receive(link.peer_id, decode_fetch_answer(frame.body, seq))
@@ -184,13 +189,13 @@ class PeerLinks:
     def handle(self, connection: Connection, frame: Frame) -> None:
         """A HELLO or a member code on a connection that was opened to us."""
         try:
-            if frame.code == RequestCode.HELLO:
+            if frame.code == SLAB_PUSH and connection.peer_id is not None:
+                self._driver.receive(connection.peer_id, decode_push(frame.body, connection.peer_id, frame.opaque))
+            elif frame.code == RequestCode.HELLO:
                 self._hello(connection, frame)
             elif connection.peer_id is None:
                 text = "a member's request on a connection without that member's HELLO"
                 connection.answer(frame, self._refusal(ResponseCode.UNEXPECTED_MEMBER, text))
-            elif frame.code == RequestCode.SLAB_PUSH:
-                self._driver.receive(connection.peer_id, decode_push(frame.body, connection.peer_id, frame.opaque))
             elif frame.code == RequestCode.FETCH:
                 self._driver.receive(connection.peer_id, decode_fetch(frame.body, frame.opaque))
             elif frame.code in SERVED_CODES or frame.code == RequestCode.LEADERSHIP_TRANSFER:
@@ -236,31 +241,33 @@ class PeerLinks:
     # --- sending ------------------------------------------------------------------------------------------------
     def send(self, to: str, message: Message) -> None:
         """Requests over our connection, answers over the peer's; what cannot be sent is dropped."""
+        link = self._links.get(to)
+        if isinstance(message, PushResponse) and link is not None:
+            self._send_answer(link, message)
+            return
         if isinstance(message, Hello) and message.answer:
             self._send_hello_answer(to, message)
             return
-        link = self._links.get(to)
         if link is None:
             return
-        if request_code(message) is None:
+        code = request_code(message)
+        if code is None:
             self._send_answer(link, message)
         elif link.outbound is not None and link.outbound.backlog_bytes < BACKLOG_BYTES_MAX:
-            self._send_request(link, link.outbound, message)
+            self._send_request(link, link.outbound, code, message)
 
-    def _send_request(self, link: Link, connection: Connection, message: Message) -> None:
-        code = request_code(message)
-        assert code is not None
-        if isinstance(message, PushRequest):
-            pieces = self._encoder.encode(message)
-        elif isinstance(message, FetchRequest):
-            pieces = [encode_fetch(message)]
-        else:
-            pieces = [encode_message(message, self._group, self._self_id, link.peer_id)]
+    def _send_request(self, link: Link, connection: Connection, code: RequestCode, message: Message) -> None:
         opaque = message.seq & OPAQUE_MASK
         link.pending[opaque] = (code, message.seq)
         if len(link.pending) > PENDING_MAX:
             del link.pending[next(iter(link.pending))]
-        connection.send_body(code, 0, opaque, pieces)
+        if isinstance(message, PushRequest):
+            connection.send(self._pushes.frame(message, opaque))
+        elif isinstance(message, FetchRequest):
+            connection.send_body(code, 0, opaque, [encode_fetch(message)])
+        else:
+            body = encode_message(message, self._group, self._self_id, link.peer_id)
+            connection.send_body(code, 0, opaque, [body])
 
     def _send_answer(self, link: Link, message: Message) -> None:
         connection = link.inbound

@@ -6,14 +6,14 @@ one proposal, so that the followers get one slab while the next one is encoded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from node.consensus.api import Appended, Outcome, Proposal
 from node.protocol.codes import ResponseCode
-from node.protocol.packed_bodies import size_of
 
 TURN_BYTES: Final = 512 * 1024  # of bodies
+Done = list[tuple[Callable[[Any], None], Any]]  # what ended: whom to tell what
 
 
 class Origin(Protocol):
@@ -31,27 +31,33 @@ class Core(Protocol):
 
 
 class Proposals:
-    """One engine's."""
+    """One engine's. `waiting` is what no turn has taken yet."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._waiting: list[tuple[Origin, Proposal, bool]] = []
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+    def __init__(self, core: Core, done: Done) -> None:
+        self._core, self._done = core, done
+        self.waiting: list[tuple[Origin, Proposal, bool]] = []
 
     def add(self, origin: Origin, proposal: Proposal, ordered: bool) -> None:
-        self._waiting.append((origin, proposal, ordered))
+        """Its outcome goes to `done`, with whom to tell; one that breaks its origin's order says so there."""
+        deliver, done = proposal.on_done, self._done
+
+        def ended(outcome: Outcome) -> None:
+            if ordered and outcome.appended is not Appended.YES:
+                origin.order_broken = True
+            done.append((deliver, outcome))
+
+        proposal.on_done = ended
+        self.waiting.append((origin, proposal, ordered))
 
     def _take(self) -> list[tuple[Origin, Proposal, bool]]:
         """One turn's worth."""
-        waiting, taken_bytes = self._waiting, 0
+        waiting, taken_bytes = self.waiting, 0
         for number, (_origin, proposal, _ordered) in enumerate(waiting, start=1):
-            taken_bytes += size_of(proposal.bodies)
+            taken_bytes += proposal.size_bytes
             if taken_bytes >= TURN_BYTES and number < len(waiting):
-                self._waiting = waiting[number:]
+                self.waiting = waiting[number:]
                 return waiting[:number]
-        self._waiting = []
+        self.waiting = []
         return waiting
 
     def propose(self, now: int) -> None:

@@ -56,10 +56,12 @@ class Quota:
 
     def take(self, connection: Readable, entries: int, size_bytes: int) -> None:
         """A request begins."""
-        load = self._loads.setdefault(connection, Load())
+        load = self._loads.get(connection)
+        if load is None:
+            load = self._loads[connection] = Load()
         load.add(1, entries, size_bytes)
         self._node.add(1, entries, size_bytes)
-        if load.over(1.0) or self._node.over(1.0, NODE_FACTOR):
+        if self._node.over(1.0) and (load.over(1.0) or self._node.over(1.0, NODE_FACTOR)):  # mostly all is below one's
             self._stopped.add(connection)
             connection.stop_reading(WHY)
 

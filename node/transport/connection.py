@@ -16,14 +16,15 @@ from typing import Any, Final, cast
 from node.protocol.codes import RemotingCode
 from node.transport.remoting import (
     FLAG_RESPONSE,
+    JOINED_BYTES_MAX,
     Frame,
     FrameDecoder,
     encode_frame,
     encode_plain_head,
+    plain_frame,
     response_to,
 )
 
-JOINED_BYTES_MAX: Final = 16 * 1024
 WRITE_BUFFER_HIGH_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -113,13 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self.send([encode_frame(frame)])
 
     def send_body(self, code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> None:
-        """A frame without remark: the hot path. A short one leaves as one buffer, a long one is not copied."""
-        size_bytes = sum(map(len, pieces))
-        head = encode_plain_head(code, flag, opaque, size_bytes)
-        if size_bytes > JOINED_BYTES_MAX:
-            self.send([head, *pieces])
-        elif self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join([head, *pieces]))
+        """A frame without remark: the hot path."""
+        self.send(plain_frame(code, flag, opaque, pieces))
 
     def hold_body(self, code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> bool:
         """`send_body`, but it leaves at `release`, with whatever else is held until then; True: nothing else was yet.

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024  # Netty's limit in the original; it counts the length field too
 PREFIX_BYTES: Final = 8
+JOINED_BYTES_MAX: Final = 16 * 1024
 BUFFER_BYTES_MIN: Final = 64 * 1024
 BUFFER_BYTES_KEPT: Final = 2 * 1024 * 1024  # a full slab with its index records fits
 LANGUAGE: Final = "PYTHON"
@@ -88,6 +89,13 @@ def encode_head(frame: Frame, body_bytes: int) -> bytes:
 def encode_plain_head(code: int, flag: int, opaque: int, body_bytes: int) -> bytes:
     """`encode_head` for a frame without remark and fields: the hot path."""
     return _prefixed(_PLAIN_TEXT % (code, flag, opaque), body_bytes)
+
+
+def plain_frame(code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> list[bytes]:
+    """A frame without remark around a body in pieces: one buffer where it is short, a long one is not copied."""
+    size_bytes = sum(map(len, pieces))
+    frame = [encode_plain_head(code, flag, opaque, size_bytes), *pieces]
+    return frame if size_bytes > JOINED_BYTES_MAX else [b"".join(frame)]
 
 
 def _prefixed(header: bytes, body_bytes: int) -> bytes:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from node.protocol.codes import ResponseCode
+from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.entry import (
     BODY_BYTES_MAX,
     HEAD_BYTES,
@@ -30,9 +30,11 @@ from node.protocol.entry import (
 )
 from node.protocol.messages import PushKind, PushRequest, PushResponse
 from node.protocol.packed_bodies import PACKED_FROM, PackedBodies
+from node.transport.remoting import plain_frame
 
 VERSION: Final = 1
 FLAG_CHAIN_KNOWN: Final = 1
+SLAB_PUSH: Final = RequestCode.SLAB_PUSH
 PUSH_HEAD: Final = struct.Struct(">BBHqqqqIqIqIqII")
 PUSH_ANSWER: Final = struct.Struct(">iqqqqqqq")
 FAULTY_FROM: Final = struct.Struct(">q")  # behind a push answer, where the member's log is damaged
@@ -117,11 +119,19 @@ class ReadAnswer:
 
 
 class PushEncoder:
-    """Writes pushes; remembers the CRC of the slab it saw last, which goes to every follower."""
+    """Writes pushes; remembers the last frame, which goes to every follower in step, and the CRC of its slab."""
 
     def __init__(self) -> None:
         self._slab: Slab | None = None
         self._crc = 0
+        self._push: PushRequest | None = None
+        self._frame: list[bytes] = []
+
+    def frame(self, push: PushRequest, opaque: int) -> list[bytes]:
+        """The whole frame of a request, in pieces where it is long; `opaque` is the same whenever `push` is."""
+        if push is not self._push:
+            self._push, self._frame = push, plain_frame(SLAB_PUSH, 0, opaque, self.encode(push))
+        return self._frame
 
     def encode(self, push: PushRequest) -> list[bytes]:
         """The body in pieces, so that the slab is never copied: head, index records, records."""

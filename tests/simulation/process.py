@@ -12,14 +12,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from node.consensus.api import MS, Appended, Outcome, Proposal, ReadOutcome, TransferOutcome
+from node.consensus.api import MS, Proposal, ReadOutcome, TransferOutcome
 from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
 from node.consensus.replica import Replica
 from node.engine.log_reads import LogReads
-from node.protocol.codes import ResponseCode
+from node.engine.proposals import Done, Proposals
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.file_store import FileStore
@@ -54,13 +53,13 @@ class Process:
         self.alive = True
         self.paused = False
         self._backlog: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-        self._done: list[Callable[[], None]] = []
-        self._proposals: list[tuple[Origin, Proposal, bool]] = []
+        self._done: Done = []
         self._turn_due = False
         self._tick_at: int | None = None
         self._seq = 0
         self._space_due = False
         self.replica = Replica(self.config, store, random.Random(rng.getrandbits(64)), self.clock.now())
+        self._proposals = Proposals(self.replica, self._done)
         self.jobs = Jobs(self, store, random.Random(rng.getrandbits(64)))
         self.reads = LogReads(store, self.jobs)  # type: ignore[arg-type]
         self.links = Links(self, random.Random(rng.getrandbits(64)))
@@ -144,46 +143,28 @@ class Process:
 
     def _turn(self) -> None:
         self._turn_due = False
-        if self._proposals:
-            self._propose_all()
+        if self._proposals.waiting:
+            self._proposals.propose(self.clock.now())
+            if self._proposals.waiting:
+                self._schedule_turn()
         self._carry_out()
         self._arm()
-
-    def _propose_all(self) -> None:
-        """As the engine: all at once, except what follows an ordered append of its connection."""
-        waiting, self._proposals = self._proposals, []
-        while waiting:
-            batch: list[Proposal] = []
-            later: list[tuple[Origin, Proposal, bool]] = []
-            held: list[Origin] = []
-            for item in waiting:
-                origin, proposal, ordered = item
-                if origin in held:
-                    later.append(item)
-                elif ordered and origin.order_broken:
-                    refused = ResponseCode.INCONSISTENT_INDEX
-                    proposal.on_done(Outcome(refused, -1, -1, -1, Appended.NOT_APPENDED, self.replica.leader_id))
-                else:
-                    batch.append(proposal)
-                    if ordered:
-                        held.append(origin)
-            self.replica.propose_many(batch, self.clock.now())
-            waiting = later
 
     def _carry_out(self) -> None:
         """The batch, top to bottom."""
         tell = self.world.tell
         effects = self.replica.take_effects()
         tell.effects(self.member, effects)
-        done, self._done = self._done, []
+        done = self._done.copy()
+        self._done.clear()
         if effects.hard_state is not None:
             self.store.save_hard_state(effects.hard_state)
             self.member.note_voter_state(effects.hard_state)
             tell.persisted(self.member, effects.hard_state)
         for send in effects.sends:
             self.links.send(send.to, send.message)
-        for complete in done:
-            complete()
+        for deliver, outcome in done:
+            deliver(outcome)
         if effects.truncate is not None:
             self.jobs.truncate(effects.truncate)
         for read in effects.reads:
@@ -281,15 +262,7 @@ class Process:
 
     # --- for clients ----------------------------------------------------------------------------------------------
     def propose(self, origin: Origin, proposal: Proposal, ordered: bool) -> None:
-        deliver = proposal.on_done
-
-        def queue(outcome: Outcome) -> None:
-            if ordered and outcome.appended is not Appended.YES:
-                origin.order_broken = True
-            self._done.append(partial(deliver, outcome))
-
-        proposal.on_done = queue
-        self._proposals.append((origin, proposal, ordered))
+        self._proposals.add(origin, proposal, ordered)
         self._schedule_turn()
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
@@ -301,4 +274,4 @@ class Process:
         self._schedule_turn()
 
     def _queued(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
-        return lambda outcome: self._done.append(partial(done, outcome))
+        return lambda outcome: self._done.append((done, outcome))

@@ -54,7 +54,7 @@ DRIVING = (
         "an ordered append goes through although an earlier one of its connection was not appended",
         (
             Edit(
-                PROCESS + "_propose_all",
+                "node.engine.proposals:Proposals.propose",
                 "elif ordered and origin.order_broken:",
                 "elif MUTANT.ignored(ordered and origin.order_broken):",
             ),

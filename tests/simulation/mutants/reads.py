@@ -99,7 +99,9 @@ READING = (
         "lease reads go on after take-leadership was sent",
         (
             Edit(
-                "node.consensus.replica:Replica._settle", "self.leadership.reads.lease_void = True", "MUTANT.left_out()"
+                "node.consensus.replica:Replica._go_on_with_transfer",
+                "self.leadership.reads.lease_void = True",
+                "MUTANT.left_out()",
             ),
         ),
         {"lease_reads": True, "transfers": 8.0, "reads": 150.0, "appends": 100.0, "asymmetric": 2.0},
@@ -116,7 +118,7 @@ READING = (
             ),
             Edit(
                 "node.consensus.leadership_transfer:LeadershipTransfer.next_deadline",
-                "None if self._current is None else self._current.deadline_at",
+                "None if self.current is None else self.current.deadline_at",
                 "None",
             ),
         ),

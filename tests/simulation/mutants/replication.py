@@ -32,7 +32,7 @@ def echo(member: Any, push: Any) -> int:
     if push.kind is not PushKind.APPEND or not isinstance(send.message, PushResponse):
         return 0
     wrong = replace(send.message, verified_index=carried, durable_index=carried)
-    member.effects.sends[-1] = replace(send, message=wrong)
+    member.effects.sends[-1] = send._replace(message=wrong)
     return int(carried > send.message.verified_index or carried > send.message.durable_index)
 
 

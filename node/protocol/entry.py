@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final
 
 import numpy as np
+
+from node.protocol.value_class import value_class
 
 try:  # the same CRC-32 at three times the speed
     from isal.isal_zlib import crc32 as crc32
@@ -74,7 +75,7 @@ class Seal(StrEnum):
     INVALID = "invalid"
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Entry:
     """One log entry. `pos` is the absolute data offset written in its head; CRCs are unsigned 32-bit."""
 
@@ -93,7 +94,7 @@ class Entry:
         return HEAD_BYTES + len(self.body)
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Slab:
     """A run of `count` >= 1 consecutive records at absolute position `pos`, all inside one data file.
 

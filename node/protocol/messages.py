@@ -7,11 +7,12 @@ fields are body response codes (FORMATS 2). -1 means "known to be none" for ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 from node.protocol.codes import FlushMode, ResponseCode, VoteResult, VoterState
 from node.protocol.entry import Slab
+from node.protocol.value_class import value_class
 
 
 class PushKind(IntEnum):
@@ -23,7 +24,7 @@ class PushKind(IntEnum):
     TRUNCATE = 3
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Hello:
     """Opens a member connection; sent by both ends (request and answer have the same shape)."""
 
@@ -53,7 +54,7 @@ class Hello:
     answer: bool = False
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class TransferTicket:
     """Lets a vote through although the leader is alive (SAFETY E4)."""
 
@@ -62,7 +63,7 @@ class TransferTicket:
     nonce: str
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class VoteRequest:
     """Asks for a vote; with `pre=True` it changes nothing at the receiver (SAFETY E3)."""
 
@@ -77,7 +78,7 @@ class VoteRequest:
     reform: bool = False
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class VoteResponse:
     seq: int
     term: int
@@ -85,7 +86,7 @@ class VoteResponse:
     pre: bool = False
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class HeartBeatRequest:
     """The leader lives. `commit_index`, `commit_chain` let a follower check a whole prefix in one comparison."""
 
@@ -96,7 +97,7 @@ class HeartBeatRequest:
     commit_chain: int | None = None
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class HeartBeatResponse:
     seq: int
     term: int
@@ -105,7 +106,7 @@ class HeartBeatResponse:
     voter_state: VoterState = VoterState.VOTER
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class PushRequest:
     """A leader's order to one follower (SAFETY, "Slab push").
 
@@ -127,7 +128,7 @@ class PushRequest:
     slab: Slab | None = None
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class PushResponse:
     """A follower's answer, with absolute watermarks (SAFETY R1). `seq` -1: the one-way durable ack after a sync."""
 
@@ -144,7 +145,7 @@ class PushResponse:
     faulty_from: int = -1
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class TransferRequest:
     """`ticket` None: a client or operator asks the leader. Otherwise the leader tells the transferee to campaign."""
 
@@ -155,14 +156,14 @@ class TransferRequest:
     ticket: TransferTicket | None = None
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class TransferResponse:
     seq: int
     term: int
     code: ResponseCode
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class ReadIndexRequest:
     """A follower asks its leader from which index a linearizable read may be served (SAFETY C1)."""
 
@@ -170,7 +171,7 @@ class ReadIndexRequest:
     term: int
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class ReadIndexResponse:
     seq: int
     term: int
@@ -180,7 +181,7 @@ class ReadIndexResponse:
     end_index: int = -1
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class FetchRequest:
     """A member whose log is damaged asks any peer, leader or not, for entries (SAFETY S6); both ends inclusive."""
 
@@ -190,7 +191,7 @@ class FetchRequest:
     max_bytes: int
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class FetchResponse:
     """SUCCESS: `slab` begins at the first index asked for, and may end before the last. Otherwise why it cannot help:
     INDEX_OUT_OF_RANGE (its log ends before), INDEX_LESS_THAN_LOCAL_BEGIN (begins behind), DISK_ERROR (damaged there as

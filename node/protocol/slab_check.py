@@ -30,6 +30,7 @@ from node.protocol.slab_columns import (
 )
 from node.protocol.slab_verify import verify_slab
 
+_MAGICS = frozenset(map(int, (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE)))
 _COLUMNS_FROM = 12  # below this many entries one at a time is quicker (measured)
 
 
@@ -52,7 +53,7 @@ def _is_one_sound(slab: Slab, prev_chain: int) -> bool:
     return bool(
         unit_pos == slab.pos
         and unit_magic == magic
-        and Magic.NORMAL <= magic <= Magic.CONFIG_CHANGE
+        and magic in _MAGICS
         and size == unit_size == len(slab.data) == length + HEAD_BYTES
         and index == unit_index == slab.first_index
         and term == unit_term == slab.first_term

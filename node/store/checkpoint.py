@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from node.protocol.entry import crc32
+from node.protocol.value_class import value_class
 from node.store.files import sync_directory, sync_fd, wrap, write_all
 from node.store.log_store import StoreIOError
 from node.store.platform import OS, Platform
@@ -23,7 +24,7 @@ _VERSION = 1
 _CHAIN_KNOWN, _CLEAN = 1, 2
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Slot:
     """`end_pos` is the position right after the durable entry; `index_durable` is the index file's own end (S7)."""
 

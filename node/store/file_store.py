@@ -17,7 +17,6 @@ from typing import Self
 from node.protocol.codes import FlushMode
 from node.protocol.entry import (
     BLANK_BYTES,
-    HEAD_BYTES,
     INDEX_UNIT,
     INDEX_UNIT_BYTES,
     Entry,
@@ -28,7 +27,7 @@ from node.protocol.entry import (
     pack_blank,
     unpack_record,
 )
-from node.protocol.packed_bodies import PackedBodies, encode_bodies
+from node.protocol.packed_bodies import encode_bodies, lengths_of
 from node.protocol.slab_check import check_slab
 from node.store.checkpoint import Slot
 from node.store.disk_log import find_record, read_raw_slab
@@ -36,7 +35,7 @@ from node.store.faults import cut, next_fault
 from node.store.hard_state import save_hard_state
 from node.store.healing import HealingLog
 from node.store.identity import UNKNOWN_TERM, Base, write_base
-from node.store.layout import Sizes, check_fits, place, plan_runs
+from node.store.layout import place, plan_bodies
 from node.store.log_store import (
     EntryMeta,
     Fault,
@@ -146,16 +145,11 @@ class FileStore(HealingLog):
     def append_as_leader(self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL) -> list[Slab]:
         if not bodies or term < self.end_term:
             raise EntryError(f"{len(bodies)} bodies of term {term} after term {self.end_term}")
-        sizes: Sizes
-        if isinstance(bodies, PackedBodies):
-            sizes = bodies.lengths + HEAD_BYTES
-        else:
-            sizes = [HEAD_BYTES + len(body) for body in bodies]
-        check_fits(sizes, self.data_file_size)
+        runs = plan_bodies(lengths_of(bodies), self._end_pos, self.data_file_size)
         slabs: list[Slab] = []
         index, chain = self.end_index + 1, self.end_chain
-        for run in plan_runs(sizes, self._end_pos, self.data_file_size):
-            part = bodies if run.stop - run.first == len(bodies) else bodies[run.first : run.stop]
+        for run in runs:
+            part = bodies if len(runs) == 1 else bodies[run.first : run.stop]
             slab = encode_bodies(part, index, term, run.pos, chain or 0, magic)
             if chain is None:
                 slab = strip_seals(slab)
@@ -188,7 +182,7 @@ class FileStore(HealingLog):
                 if slab.pos != end_pos:
                     self._data.ensure(slab.pos)
                     self._data.write(end_pos, pack_blank(slab.pos - end_pos))
-                end_pos = slab.end_pos
+                end_pos = slab.pos + len(slab.data)
                 self._data.write(slab.pos, slab.data)
                 self._index.write(slab.first_index * INDEX_UNIT_BYTES, slab.index_records)
         except StoreFull:
@@ -201,7 +195,8 @@ class FileStore(HealingLog):
             self._ring.add(slab)
             if slab.first_term != self.end_term or slab.last_term != slab.first_term:
                 self._note_terms(slab)
-            self.end_index, self.end_term, self.end_chain = slab.last_index, slab.last_term, slab.last_chain
+            self.end_index += slab.count
+            self.end_term, self.end_chain = slab.last_term, slab.last_chain
         self._end_pos = end_pos
 
     def _note_terms(self, slab: Slab) -> None:

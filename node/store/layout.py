@@ -8,17 +8,17 @@ larger.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, SLAB_BYTES_MAX, EntryError
+from node.protocol.value_class import value_class
 
 Sizes = Sequence[int] | npt.NDArray[np.int64]  # one per entry
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Run:
     """The entries [first, stop) of a batch, back to back from absolute position `pos`."""
 
@@ -38,16 +38,17 @@ def body_bytes_limit(file_bytes: int) -> int:
     return min(BODY_BYTES_MAX, file_bytes - HEAD_BYTES - BLANK_BYTES)
 
 
-def check_fits(sizes_bytes: Sizes, file_bytes: int) -> None:
-    """Refuses, before anything is written, a record that no file can hold. Raises EntryError with the limit in it."""
-    limit = body_bytes_limit(file_bytes)
-    longest = _longest(sizes_bytes) - HEAD_BYTES
-    if longest > limit:
-        raise EntryError(f"a body of {longest} bytes does not fit: the limit is {limit} bytes")
-
-
-def _longest(sizes_bytes: Sizes) -> int:
-    return int(sizes_bytes.max()) if isinstance(sizes_bytes, np.ndarray) else max(sizes_bytes)
+def plan_bodies(lengths_bytes: Sizes, pos: int, file_bytes: int) -> list[Run]:
+    """`plan_runs` for bodies. Raises EntryError, with the limit in it, for one that no file can hold."""
+    if isinstance(lengths_bytes, np.ndarray):
+        longest = int(lengths_bytes.max())
+        sizes: Sizes = lengths_bytes + HEAD_BYTES
+    else:
+        longest = max(lengths_bytes)
+        sizes = [HEAD_BYTES + length for length in lengths_bytes]
+    if longest > body_bytes_limit(file_bytes):
+        raise EntryError(f"a body of {longest} bytes does not fit: the limit is {body_bytes_limit(file_bytes)} bytes")
+    return plan_runs(sizes, pos, file_bytes)
 
 
 def plan_runs(sizes_bytes: Sizes, pos: int, file_bytes: int) -> list[Run]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import CHAIN_START, Entry, EntryError, Magic, Slab
+from node.protocol.value_class import value_class
 
 
 class StoreError(Exception):
@@ -27,7 +28,7 @@ class StoreRefused(StoreError):
     """The directory may not be opened as it is: a person must settle it (lock held, wrong node, lost hard state)."""
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Fault:
     """Entries whose bytes are not what was written; both ends inclusive (SAFETY S6)."""
 
@@ -53,7 +54,7 @@ class StoreIOError(StoreError):
     """A write or fsync failed: the engine must end; it is never retried (SAFETY S1)."""
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class EntryMeta:
     """What COMPARE needs to know of one entry. `chain` is computed also for unsealed entries; None: no anchor."""
 
@@ -66,7 +67,7 @@ class EntryMeta:
 ORIGIN = EntryMeta(-1, -1, CHAIN_START)
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class HardState:
     """What must be durable before an answer that depends on it leaves (SAFETY E2, E8).
 
@@ -81,7 +82,7 @@ class HardState:
     store_ids: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class TruncationRecord:
     """`truncated/<seq>/meta.json`: who ordered which cut, and why (SAFETY S4)."""
 
@@ -96,7 +97,7 @@ class TruncationRecord:
     seq: int = -1
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Mended:
     """What became of a peer's entries that were to heal a fault.
 
@@ -113,7 +114,7 @@ class Mended:
     wanted_through: int = -1
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Scrubbed:
     """What one step of a scrub read: everything from where it began up to `next_index` - 1."""
 

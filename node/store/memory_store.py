@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import (
-    HEAD_BYTES,
     SLAB_BYTES_MAX,
     Entry,
     EntryError,
@@ -24,10 +23,11 @@ from node.protocol.entry import (
     slab_of,
     unpack_record,
 )
+from node.protocol.packed_bodies import lengths_of
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import verify_slab
 from node.store.faults import cut, fault_at, in_words, merged, without
-from node.store.layout import check_fits, place, plan_runs
+from node.store.layout import place, plan_bodies
 from node.store.log_store import (
     ORIGIN,
     EntryMeta,
@@ -112,12 +112,11 @@ class MemoryStore(LogStore):
             raise EntryError(f"term {term} after term {self.end_term}")
         if self.end_chain is None:
             raise EntryError("the chain at the end of this log is unknown")
-        sizes = [HEAD_BYTES + len(body) for body in bodies]
-        check_fits(sizes, self.data_file_size)
+        runs = plan_bodies(lengths_of(bodies), self._end_pos, self.data_file_size)
         if self.full:
             raise StoreFull("no space for the append (a test said so)")
         slabs: list[Slab] = []
-        for run in plan_runs(sizes, self._end_pos, self.data_file_size):
+        for run in runs:
             chain = self.end_chain
             slab = encode_slab(bodies[run.first : run.stop], self.end_index + 1, term, run.pos, chain, magic)
             self._extend(slab)

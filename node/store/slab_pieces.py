@@ -90,7 +90,10 @@ def settle(slab: Slab, end_pos: int, file_bytes: int) -> list[Slab]:
 
     Heads keep their bytes, index records get the true position. Raises EntryError for a record that fits no file.
     """
-    pos = place(end_pos, _unit(slab, slab.first_index)[2], file_bytes)
+    # A slab that fits what is left of its file lies right there; in a new file where not even its first record fits.
+    pos = end_pos
+    if slab.pos != pos:
+        pos = place(end_pos, _unit(slab, slab.first_index)[2], file_bytes)
     if slab.pos == pos and len(slab.data) + BLANK_BYTES <= file_bytes - pos % file_bytes:
         return [slab]
     units = list(INDEX_UNIT.iter_unpack(slab.index_records))

@@ -6,9 +6,9 @@ data it speaks of is synced; an error is remembered, so that no later close prom
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from node.protocol.value_class import value_class
 from node.store.checkpoint import Slot
 from node.store.log_store import StoreIOError
 from node.store.segment import Segment
@@ -23,7 +23,7 @@ class Syncing(Protocol):
     def write_slot(self, slot: Slot, *, force: bool) -> None: ...
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Mark:
     """An entry's end: what a checkpoint slot says of it."""
 

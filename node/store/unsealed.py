@@ -6,17 +6,20 @@ until a base is known.
 
 from __future__ import annotations
 
+import struct
 import threading
 from bisect import bisect_right
 from dataclasses import replace
 
-from node.protocol.entry import INDEX_UNIT, Slab
+from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Slab
 from node.store.segment_list import SegmentList
 from node.store.slab_pieces import slab_meta
 from node.store.walk import Cursor, Walk
 
 _ANCHORS_MAX = 1024
 _CRCS_OFFSET, _CRCS_END = 36, 44
+_NO_SEALS = bytes(8)
+_POS, _POS_OFFSET = struct.Struct(">q"), 4  # inside an index record
 
 
 class UnsealedChains:
@@ -62,9 +65,9 @@ class UnsealedChains:
 
 def is_unsealed(slab: Slab) -> bool:
     """Whether the last record carries no seal (seals never stop once they began)."""
-    _, pos, _, _, _ = INDEX_UNIT.unpack_from(slab.index_records, (slab.count - 1) * INDEX_UNIT.size)
+    (pos,) = _POS.unpack_from(slab.index_records, (slab.count - 1) * INDEX_UNIT_BYTES + _POS_OFFSET)
     at = pos - slab.pos
-    return not any(slab.data[at + _CRCS_OFFSET : at + _CRCS_END])
+    return slab.data[at + _CRCS_OFFSET : at + _CRCS_END] == _NO_SEALS
 
 
 def strip_seals(slab: Slab) -> Slab:
@@ -72,5 +75,5 @@ def strip_seals(slab: Slab) -> Slab:
     data = bytearray(slab.data)
     for _, pos, _, _, _ in INDEX_UNIT.iter_unpack(slab.index_records):
         at = pos - slab.pos
-        data[at + _CRCS_OFFSET : at + _CRCS_END] = bytes(_CRCS_END - _CRCS_OFFSET)
+        data[at + _CRCS_OFFSET : at + _CRCS_END] = _NO_SEALS
     return replace(slab, data=bytes(data), prev_chain=None, last_chain=None)

@@ -20,6 +20,7 @@ from node.protocol.entry import (
     chain_next,
     crc32,
 )
+from node.protocol.value_class import value_class
 from node.store.segment import Segment
 from node.store.segment_list import SegmentList
 
@@ -27,7 +28,7 @@ _CHUNK_BYTES = 1024 * 1024
 SEALED_NEVER = 2**63 - 1  # the chain has no anchor (a Java node trimmed the log): entries stay unsealed
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Cursor:
     """Where the next record is expected, and what it has to continue. `chain` None: no anchor yet."""
 
@@ -38,7 +39,7 @@ class Cursor:
     sealed_from: int = SEALED_NEVER
 
 
-@dataclass(slots=True, frozen=True)
+@value_class(slots=True, frozen=True)
 class Stop:
     """Why a walk ended. `problem` is a class of DESIGN 8, or "" where nothing is wrong with what is there.
 

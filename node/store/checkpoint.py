@@ -115,11 +115,11 @@ class Checkpoint:
             sync_directory(path.parent, platform)
 
     def write(self, slot: Slot, *, sync: bool = True) -> None:
-        """The next slot, over the older one."""
-        self._number += 1
-        raw = pack_slot(replace(slot, number=self._number))
-        write_all(self._fd, raw, self._number % 2 * SLOT_SPACING_BYTES, f"writing {self.path}", self._platform)
-        self.last = slot
+        """The next slot, over the older one. Raises StoreFull: then the newer one still counts, and stays."""
+        number = self._number + 1
+        raw = pack_slot(replace(slot, number=number))
+        write_all(self._fd, raw, number % 2 * SLOT_SPACING_BYTES, f"writing {self.path}", self._platform)
+        self._number, self.last = number, slot
         if sync:
             sync_fd(self._fd, f"syncing {self.path}", self._platform)
 

@@ -10,6 +10,7 @@ Invariants: `_end_pos` is the position right after the last record, never behind
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -427,8 +428,9 @@ class FileStore(HealingLog):
                 self._data.sync()
                 self._index.sync()
                 mark = Mark(self.end_index, self._end_pos, self.end_term, self.end_chain)
-                self._checkpoint.write_both(self._slot(mark, index_durable=mark.index, clean=True))
                 self._durable, self.durable_index = mark, mark.index
+                with suppress(StoreFull):  # without a slot that says "clean" the next start reads more, and finds it
+                    self._checkpoint.write_both(self._slot(mark, index_durable=mark.index, clean=True))
         finally:
             self._drop_stage()
             self._data.close()

@@ -1,16 +1,18 @@
 """One group commit on its way: taken on the loop, run in a thread, finished on the loop.
 
 Invariants: `run` touches nothing that the loop writes, only descriptors and the checkpoint; a slot is written after the
-data it speaks of is synced; an error is remembered, so that no later close promises anything.
+data it speaks of is synced, or left out where there is no space for it (the older one goes on saying less); an error is
+remembered, so that no later close promises anything.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Protocol
 
 from node.protocol.value_class import value_class
 from node.store.checkpoint import Slot
-from node.store.log_store import StoreIOError
+from node.store.log_store import StoreFull, StoreIOError
 from node.store.segment import Segment
 
 
@@ -67,7 +69,8 @@ class FileTicket:
             for segment in self._index or ():
                 segment.sync()
             if self.cuts == self._store.cuts:  # a cut made meanwhile has lowered the slots: never raise them again
-                self._store.write_slot(self._slot, force=self._force_slot)
+                with suppress(StoreFull):  # the data is durable all the same; a later slot says so
+                    self._store.write_slot(self._slot, force=self._force_slot)
         except StoreIOError:
             self._store.failed = True
             raise

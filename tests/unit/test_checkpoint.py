@@ -1,5 +1,6 @@
 """Checkpoint slots: alternating, numbered, sealed; a torn one never counts; they never say more than the disk holds."""
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.store.checkpoint import SLOT_SPACING_BYTES, Checkpoint, Slot, pack_slot, read_checkpoint, unpack_slot
-from node.store.log_store import StoreIOError
+from node.store.log_store import StoreFull, StoreIOError
+from node.store.platform import OsPlatform
 from tests.unit.store_fixtures import fill, kill, open_store, record, sync
 
 INDEX = st.integers(-1, 2**62)
@@ -129,3 +131,25 @@ def test_a_slot_that_disagrees_with_the_log_means_a_full_scan_and_an_alarm(tmp_p
     assert again.end_index == 29
     assert any("does not agree" in alarm for alarm in again.alarms)
     again.close()
+
+
+def test_a_slot_that_finds_no_space_leaves_the_newer_one(tmp_path: Path) -> None:
+    """However often: the place that is written over is always the older slot's."""
+    disk = OsPlatform()
+    checkpoint = Checkpoint(tmp_path / "checkpoint", disk)
+    checkpoint.write_both(Slot(durable_index=1))
+    checkpoint.write(Slot(durable_index=2))
+    places: list[int] = []
+
+    def no_space(_fd: int, _data: bytes | memoryview, offset: int) -> int:
+        places.append(offset)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk.pwrite = no_space  # type: ignore[assignment, method-assign]
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            checkpoint.write(Slot(durable_index=3))
+    assert len(set(places)) == 1
+    newest = read_checkpoint(tmp_path / "checkpoint")
+    assert newest is not None and newest.durable_index == 2
+    checkpoint.close()

@@ -12,6 +12,7 @@ import pytest
 from node.store.file_store import FileStore
 from node.store.log_store import StoreFull, StoreIOError
 from node.store.platform import OsPlatform
+from tests.unit import store_fixtures
 
 DATA_BYTES = 64 * 1024
 INDEX_BYTES = 32 * 64
@@ -120,3 +121,49 @@ def test_a_vote_that_finds_no_space_at_all_is_an_error(tmp_path: Path) -> None:
     store.save_hard_state(replace(store.hard_state, term=8))
     assert (tmp_path / "store" / "reserve").exists()
     store.close()
+
+
+class NoSpaceForSlots(OsPlatform):
+    """A file system that copies what is overwritten (and a quota): even a checkpoint slot may find no space."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self._slots: set[int] = set()
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        (self._slots.add if path.name == "checkpoint" else self._slots.discard)(fd)
+        return fd
+
+    def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:  # type: ignore[override]
+        if self.full and fd in self._slots:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        return os.pwrite(fd, data, offset)
+
+
+def test_a_slot_that_finds_no_space_ends_nothing(tmp_path: Path) -> None:
+    disk = NoSpaceForSlots()
+    store = store_fixtures.open_store(tmp_path / "store", platform=disk)
+    store.append_as_leader([b"said in a slot"], 1)
+    store_fixtures.sync(store)
+    said = store._checkpoint.last
+    disk.full = True
+    for number in range(3):
+        store.append_as_leader([b"%d" % number], 1)
+        assert store_fixtures.sync(store) == store.end_index
+    assert not store.failed and store._checkpoint.last == said
+    before = store_fixtures.entries_of(store)
+    with pytest.raises(StoreFull):
+        store.truncate(2, store_fixtures.record(store, 2))
+    assert not store.failed and store_fixtures.entries_of(store) == before
+    assert store_fixtures.sync(store) == store.end_index
+    disk.full = False
+    store.truncate(3, store_fixtures.record(store, 3))
+    store.append_as_leader([b"and one more"], 1)
+    disk.full = True
+    expected = store_fixtures.entries_of(store)
+    store.close()
+    disk.full = False
+    again = store_fixtures.open_store(tmp_path / "store", platform=disk)
+    assert store_fixtures.entries_of(again) == expected and not again.alarms
+    again.close()

@@ -17,6 +17,8 @@ from node.protocol.codes import ResponseCode
 
 EXPIRY_STEP_NS = 50 * MS  # expired closures are looked for at most this often
 ITEMS_MAX = 100
+SUCCESS = ResponseCode.SUCCESS
+YES = Appended.YES
 
 
 @dataclass(slots=True)
@@ -55,29 +57,29 @@ class ClosureTable:
     def __init__(self, config: ReplicaConfig, term: int) -> None:
         self._config = config
         self._term = term
-        self._pending: deque[Closure] = deque()
+        self.pending: deque[Closure] = deque()
         self._entries = 0
         self._bytes = 0
         self._next_expiry: int | None = None
         self._last_completed: tuple[int, int] | None = None  # (at, took)
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.pending)
 
     def room(self) -> tuple[int, int, int]:
         """How many more requests, entries and bytes may wait (SAFETY C5)."""
         config = self._config
         return (
-            config.pending_requests_max - len(self._pending),
+            config.pending_requests_max - len(self.pending),
             config.pending_entries_max - self._entries,
             config.pending_bytes_max - self._bytes,
         )
 
     def add(self, closure: Closure) -> None:
         """Starts to wait; indexes ascend from one closure to the next."""
-        if self._pending and self._pending[-1].last_index >= closure.first_index:
-            raise AssertionError(f"closure {closure.first_index} after {self._pending[-1].last_index}")
-        self._pending.append(closure)
+        if self.pending and self.pending[-1].last_index >= closure.first_index:
+            raise AssertionError(f"closure {closure.first_index} after {self.pending[-1].last_index}")
+        self.pending.append(closure)
         self._entries += closure.last_index - closure.first_index + 1
         self._bytes += closure.size_bytes
         if self._next_expiry is None or closure.deadline < self._next_expiry:
@@ -89,13 +91,13 @@ class ClosureTable:
 
     def commit(self, committed_index: int, leader_id: str, now: int) -> None:
         """Completes everything up to `committed_index`."""
-        pending = self._pending
+        pending = self.pending
         closure: Closure | None = None
         while pending and pending[0].last_index <= committed_index:
             closure = pending.popleft()
             self._forget(closure)
-            indexes = (closure.first_index, closure.last_index, closure.term)
-            closure.complete(Outcome(ResponseCode.SUCCESS, *indexes, Appended.YES, leader_id))
+            first, last, term = closure.first_index, closure.last_index, closure.term
+            closure.complete(Outcome(SUCCESS, first, last, term, YES, leader_id))
         if closure is not None:
             self._last_completed = (now, now - closure.created_at)
         if not pending:
@@ -107,7 +109,7 @@ class ClosureTable:
             return
         kept: deque[Closure] = deque()
         earliest: int | None = None
-        pending, self._pending = self._pending, kept
+        pending, self.pending = self.pending, kept
         for closure in pending:
             if closure.deadline <= now:
                 self._forget(closure)
@@ -119,7 +121,7 @@ class ClosureTable:
 
     def fail_all(self, code: ResponseCode, leader_id: str | None, detail: str) -> None:
         """The leadership ends: every outcome is unknown (SAFETY E6)."""
-        pending, self._pending = self._pending, deque()
+        pending, self.pending = self.pending, deque()
         self._entries = self._bytes = 0
         self._next_expiry = None
         for closure in pending:
@@ -138,11 +140,11 @@ class ClosureTable:
         run: list[Closure] = []
         waits: tuple[str, ...] = ()
         same_upto = -1
-        for closure in self._pending:
+        for closure in self.pending:
             if closure.last_index > same_upto:
                 missing = tuple(sorted(peer for peer, mark in watermarks.items() if mark < closure.last_index))
                 reached = [mark for mark in watermarks.values() if mark >= closure.last_index]
-                same_upto = min(reached, default=self._pending[-1].last_index)
+                same_upto = min(reached, default=self.pending[-1].last_index)
                 if run and missing != waits:
                     groups.append(_group(run, waits, len(watermarks), quorum, now))
                     run = []
@@ -152,9 +154,9 @@ class ClosureTable:
                 items.append(_item(closure, waits, now))
         if run:
             groups.append(_group(run, waits, len(watermarks), quorum, now))
-        oldest = min((closure.created_at for closure in self._pending), default=None)
+        oldest = min((closure.created_at for closure in self.pending), default=None)
         return ClosuresStatus(
-            pending=len(self._pending),
+            pending=len(self.pending),
             limit=self._config.pending_requests_max,
             pending_entries=self._entries,
             pending_bytes=self._bytes,

@@ -14,7 +14,7 @@ from node.consensus.entry_handler import EntryHandler
 from node.consensus.leadership import Leadership
 from node.consensus.log_repair import LogRepair
 from node.consensus.member_state import MemberState, RoleEvent
-from node.protocol.codes import Role
+from node.protocol.codes import FlushMode, Role
 from node.protocol.entry import Slab
 from node.store.log_store import Fault, LogStore, Mended, StoreCorrupt
 
@@ -42,10 +42,13 @@ class DiskReports(ABC):
             return
         member.durable_index = min(end_index, self.store.end_index)
         member.unsynced.durable(member.durable_index)
-        if self.leadership is not None:
-            self.leadership.advance_commit(now)
-        else:
-            self.handler.durable_moved()
+        # With async flush nobody's watermark depends on it (R2): the next answer to a push says it as well, and the
+        # COMMIT after a burst makes sure that there is one.
+        if member.config.flush is FlushMode.SYNC:
+            if self.leadership is not None:
+                self.leadership.advance_commit(now)
+            else:
+                self.handler.durable_moved()
         self._settle(now)
 
     def truncated(self, log_epoch: int, cut_index: int, now: int) -> None:

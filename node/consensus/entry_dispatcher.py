@@ -28,6 +28,7 @@ from node.protocol.messages import PushKind, PushRequest, PushResponse
 __all__ = ["TRANSITIONS", "DispatcherEvent", "EntryDispatcher"]
 
 TRANSITIONS_KEPT = 50
+SUCCESS = ResponseCode.SUCCESS
 STANDING_BACK = (DispatcherState.DIVERGED, DispatcherState.INSTALL_SNAPSHOT)  # nothing that it says counts
 
 
@@ -204,13 +205,13 @@ class EntryDispatcher:
             member.committed_index, first - 1, prev_term, slab.prev_chain, first, slab,
         )  # fmt: skip
 
-    def push_append(self, push: PushRequest, slab: Slab, now: int) -> None:
+    def push_append(self, push: PushRequest, carried: InFlight) -> None:
         """Sends an order to append, and waits for its answer."""
         self._member.send(self.peer_id, push)
         self._commit_sent = push.commit_index
-        self._pushed_at = now
-        self.window.sent(push.seq, slab, now)
-        self.write_index = slab.last_index + 1
+        self._pushed_at = carried.sent_at
+        self.window.sent(push.seq, carried)
+        self.write_index = carried.last_index + 1
 
     def _pump_appends(self, now: int) -> None:
         store = self._member.store
@@ -231,7 +232,8 @@ class EntryDispatcher:
         if before is None:
             self._below_begin(now)
         else:
-            self.push_append(self.append_of(slab, before.term), slab, now)
+            carried = InFlight(slab.first_index, slab.last_index, len(slab.data), now)
+            self.push_append(self.append_of(slab, before.term), carried)
 
     def _below_begin(self, now: int) -> None:
         reason = f"it needs entry {self.write_index}, this log begins at {self._member.store.begin_index}"
@@ -303,7 +305,10 @@ class EntryDispatcher:
             if answer.faulty_from != self.faulty_from:
                 self._faults_seen(answer.faulty_from)
             self.durable_index = answer.durable_index
-            self._by_state(answer, now)
+            if self.state is DispatcherState.APPEND:
+                self._append_answered(answer, now)
+            elif answer.seq == self._asked_seq:
+                self._order_answered(answer, now)
         return self.watermark_index > before
 
     def _faults_seen(self, faulty_from: int) -> None:
@@ -317,27 +322,25 @@ class EntryDispatcher:
         """Up to here the peer holds our log, and every entry of it is intact."""
         return self.match_index if self.faulty_from < 0 else min(self.match_index, self.faulty_from - 1)
 
-    def _by_state(self, answer: PushResponse, now: int) -> None:
-        if self.state is DispatcherState.APPEND:
-            self._append_answered(answer, now)
-        elif answer.seq == self._asked_seq:
-            self._asked_seq = None
-            if self.state is DispatcherState.COMPARE:
-                self._compare_answered(answer, now)
-            else:
-                self._truncate_answered(answer, now)
+    def _order_answered(self, answer: PushResponse, now: int) -> None:
+        self._asked_seq = None
+        if self.state is DispatcherState.COMPARE:
+            self._compare_answered(answer, now)
+        else:
+            self._truncate_answered(answer, now)
 
     def _append_answered(self, answer: PushResponse, now: int) -> None:
         sent = self.window.answered(answer.seq, answer.verified_index, now)
-        if self._far_behind and sent is not None and answer.code == ResponseCode.SUCCESS:
+        if self._far_behind and sent is not None and answer.code is SUCCESS:
             self.quota.taken(sent.size_bytes, now)
         self.write_index = max(self.write_index, self.match_index + 1)
-        if answer.code == ResponseCode.SUCCESS:
+        if answer.code is SUCCESS:
             if sent is not None and self.window.probing:
                 self.window.probing = False
                 self.last_error = None
                 self._member.clear_alarm("peer_disk_full", now, peer_id=self.peer_id)
-            self.pump(now)
+            if self.write_index <= self._member.store.end_index or self._retry_at is not None:
+                self.pump(now)
         elif sent is not None or answer.code == ResponseCode.INCONSISTENT_INDEX:
             self._append_refused(answer, sent, now)
 

@@ -93,15 +93,14 @@ class EntryHandler:
         return ResponseCode.SUCCESS
 
     def _act(self, sender: str, push: PushRequest, now: int) -> Verdict | None:
-        if push.kind is PushKind.COMMIT:
+        kind = push.kind
+        if kind is PushKind.COMMIT:
             return OK
         if self._member.truncating_from is not None:
             return Verdict(BUSY)
-        if push.kind is PushKind.COMPARE:
-            return self._compare(push, now)
-        if push.kind is PushKind.TRUNCATE:
-            return self._truncate(sender, push, now)
-        return self._append_in_order(sender, push, now)
+        if kind is PushKind.APPEND:
+            return self._append_in_order(sender, push, now)
+        return self._compare(push, now) if kind is PushKind.COMPARE else self._truncate(sender, push, now)
 
     def _answer(self, to: str, seq: int, epoch: int, verdict: Verdict) -> None:
         member = self._member
@@ -144,7 +143,7 @@ class EntryHandler:
         """Whether our entry at `prev_index` <= end is the leader's (R6, R7)."""
         member, store = self._member, self._member.store
         index = push.prev_index
-        if member.damaged_at(index):
+        if store.faults and member.damaged_at(index):
             return self._match_damaged(index, push, now)
         meta = store.meta(index)
         if meta is None:  # before our own first entry: committed long ago, and not here to compare
@@ -287,7 +286,7 @@ class EntryHandler:
     def _append(self, push: PushRequest, slab: Slab, now: int) -> Verdict:
         """A slab that starts at or before our end."""
         member, store = self._member, self._member.store
-        if slab.last_index <= member.committed_index and push.prev_index < store.base.index:
+        if push.prev_index < store.base.index and slab.last_index <= member.committed_index:
             return Verdict(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
         verdict = self._match(push, now)
         if verdict is not OK:
@@ -310,8 +309,9 @@ class EntryHandler:
             member.disk_full = True
             member.alarm("disk_full", str(error), now)
             return Verdict(ResponseCode.DISK_FULL)
-        member.verified_index = slab.last_index
-        member.unsynced.written(slab.last_index, len(slab.data))
+        last_index = store.end_index
+        member.verified_index = last_index
+        member.unsynced.written(last_index, len(slab.data))
         member.effects.sync_wanted = True
         return OK
 

@@ -16,6 +16,7 @@ from node.consensus.closures import Closure, ClosureTable
 from node.consensus.entry_dispatcher import STANDING_BACK, EntryDispatcher
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
+from node.consensus.push_window import InFlight
 from node.consensus.quorum_ack_checker import committable, quorum_value
 from node.consensus.reads import ALWAYS, LeaderReads
 from node.protocol.codes import DispatcherState, ResponseCode, VoterState
@@ -182,11 +183,12 @@ class Leadership:
         prev_term = self._prev_term
         for slab in slabs:
             push: PushRequest | None = None
+            carried = InFlight(slab.first_index, slab.last_index, len(slab.data), now)
             for dispatcher, _peer in self._shares:
                 if dispatcher.takes_new(slab, now):
                     if push is None or push.dispatch_epoch != dispatcher.dispatch_epoch:
                         push = dispatcher.append_of(slab, prev_term)
-                    dispatcher.push_append(push, slab, now)
+                    dispatcher.push_append(push, carried)
             prev_term = slab.last_term
         self._member.effects.sync_wanted = True
         if not self.dispatchers:  # with peers, what is new here is nobody else's yet: no quorum can hold it

@@ -77,7 +77,7 @@ class MemberState:
         self.self_id = config.self_id
         self.others: tuple[str, ...] = tuple(sorted(peer for peer in config.peers if peer != config.self_id))
         self.quorum = config.quorum
-        self._effects: Effects | None = None
+        self.gathered: Effects | None = None  # the batch, once something was put into it
         # Called with a reason just before this member stops being the leader.
         self.on_abdicate: Callable[[str, int], None] = lambda _reason, _now: None
 
@@ -160,7 +160,7 @@ class MemberState:
     def own_watermark(self) -> int:
         """What this member itself contributes to a quorum as leader (R3)."""
         mark = self.durable_index if self.config.flush is FlushMode.SYNC else self.store.end_index
-        return min(mark, self.sound_through())
+        return min(mark, self.sound_through()) if self.store.faults else mark
 
     def advance_commit(self, index: int) -> bool:
         """Moves the committed index up, never down; True if it moved."""
@@ -265,16 +265,11 @@ class MemberState:
     @property
     def effects(self) -> Effects:
         """The batch that gathers, for whoever puts something into it."""
-        if self._effects is None:
-            self._effects = Effects()
-        return self._effects
-
-    @property
-    def has_effects(self) -> bool:
-        """Whether anything was put into the batch."""
-        return self._effects is not None
+        if self.gathered is None:
+            self.gathered = Effects()
+        return self.gathered
 
     def take_effects(self) -> Effects:
         """Hands over what has gathered; the next batch begins."""
-        taken, self._effects = self._effects, None
+        taken, self.gathered = self.gathered, None
         return NOTHING if taken is None else taken

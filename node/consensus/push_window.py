@@ -7,22 +7,20 @@ append.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from node.consensus.api import MS, SECOND, ReplicaConfig
-from node.protocol.entry import Slab
 
 SHARE: Final = 0.9  # of the measured capacity, for a peer far behind while others append
 LOADED_NS: Final = 200 * MS  # so long after an append the leader counts as busy
 # What an append may have to wait behind. Measured beside 1,000 appends a second on two cores: with 256 KiB a peer came
-# back at 59 MB/s, with 512 KiB at 86, and the appends' p99 stayed within 1.6 times of what it was; with 1 MiB 97, 1.8 times.
+# back at 59 MB/s, with 512 KiB at 86, and the appends' p99 stayed within 1.6 times
+# of what it was; with 1 MiB 97, 1.8 times.
 LOADED_SLAB_BYTES: Final = 512 * 1024
 
 
-@dataclass(slots=True)
-class InFlight:
-    """One APPEND that has not been answered."""
+class InFlight(NamedTuple):
+    """What one APPEND carries, as long as it has not been answered; the same for every peer that it went to."""
 
     first_index: int
     last_index: int
@@ -49,9 +47,9 @@ class PushWindow:
         limit = 1 if self.probing else self._slabs_max
         return len(self._in_flight) < limit and self.size_bytes < self._bytes_max
 
-    def sent(self, seq: int, slab: Slab, now: int) -> None:
-        self._in_flight[seq] = InFlight(slab.first_index, slab.last_index, len(slab.data), now)
-        self.size_bytes += len(slab.data)
+    def sent(self, seq: int, slab: InFlight) -> None:
+        self._in_flight[seq] = slab
+        self.size_bytes += slab.size_bytes
 
     def answered(self, seq: int, verified_index: int, now: int) -> InFlight | None:
         """Forgets what the peer verified; gives what was sent as `seq`, if that was still open."""

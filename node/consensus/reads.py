@@ -122,10 +122,10 @@ class FollowerReads:
 
     def __init__(self, member: MemberState) -> None:
         self._member = member
-        self._asked: dict[int, AskedRead] = {}
+        self.asked: dict[int, AskedRead] = {}
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self.asked)
 
     def ask(self, on_done: Callable[[ReadOutcome], None], now: int) -> None:
         """Starts one read."""
@@ -135,15 +135,15 @@ class FollowerReads:
             return
         seq = member.next_seq()
         deadline = now + member.config.timing.read_timeout_ns
-        self._asked[seq] = AskedRead(on_done, deadline, member.leader_id, member.term)
+        self.asked[seq] = AskedRead(on_done, deadline, member.leader_id, member.term)
         member.send(member.leader_id, ReadIndexRequest(seq, member.term))
 
     def handle_answer(self, sender: str, answer: ReadIndexResponse) -> None:
-        read = self._asked.get(answer.seq)
+        read = self.asked.get(answer.seq)
         if read is None or read.leader_id != sender:
             return
         if answer.code is not ResponseCode.SUCCESS:
-            del self._asked[answer.seq]
+            del self.asked[answer.seq]
             self._finish(read, ResponseCode(answer.code), -1, f"{sender} could not confirm its leadership")
             return
         read.read_index = answer.read_index
@@ -152,27 +152,27 @@ class FollowerReads:
     def progress(self) -> None:
         """The committed index may have moved."""
         committed = self._member.committed_index
-        ready = [seq for seq, r in self._asked.items() if r.read_index is not None and r.read_index <= committed]
+        ready = [seq for seq, r in self.asked.items() if r.read_index is not None and r.read_index <= committed]
         for seq in ready:
-            read = self._asked.pop(seq)
+            read = self.asked.pop(seq)
             assert read.read_index is not None
             self._finish(read, ResponseCode.SUCCESS, read.read_index, "")
 
     def tick(self, now: int) -> None:
         """Fails what took too long, and what was asked of a leader that is no more."""
-        if not self._asked:
+        if not self.asked:
             return
         member = self._member
-        for seq, read in list(self._asked.items()):
+        for seq, read in list(self.asked.items()):
             if (read.leader_id, read.term) != (member.leader_id, member.term) and read.read_index is None:
-                del self._asked[seq]
+                del self.asked[seq]
                 self._finish(read, ResponseCode.TERM_CHANGED, -1, "the leader changed")
             elif now >= read.deadline:
-                del self._asked[seq]
+                del self.asked[seq]
                 self._finish(read, ResponseCode.TIMEOUT, -1, "no confirmation in time")
 
     def fail_all(self, code: ResponseCode) -> None:
-        asked, self._asked = self._asked, {}
+        asked, self.asked = self.asked, {}
         for read in asked.values():
             self._finish(read, code, -1, "stopped")
 
@@ -180,4 +180,4 @@ class FollowerReads:
         read.on_done(ReadOutcome(code, index, self._member.term, self._member.leader_id, detail))
 
     def next_deadline(self) -> int | None:
-        return min((read.deadline for read in self._asked.values()), default=None)
+        return min((read.deadline for read in self.asked.values()), default=None)

@@ -116,7 +116,7 @@ class Replica(DiskReports):
     @property
     def has_pending(self) -> bool:
         """Whether this leader has appended what no quorum is known to hold."""
-        return self.leadership is not None and len(self.leadership.closures) > 0
+        return self.leadership is not None and bool(self.leadership.closures.pending)
 
     def status(self, now: int) -> ReplicaStatus:
         """A copy of everything an observer may ask."""
@@ -129,7 +129,7 @@ class Replica(DiskReports):
     @property
     def has_effects(self) -> bool:
         """Whether there is anything to do."""
-        return self.member.has_effects
+        return self.member.gathered is not None
 
     # --- leadership begins and ends -----------------------------------------------------------------------------
     def _elected(self, now: int) -> None:
@@ -149,53 +149,51 @@ class Replica(DiskReports):
     def receive(self, sender: str, message: Message, now: int) -> None:
         """A message of a peer: a request, or the answer to one of ours."""
         try:
-            self._take(sender, message, now)
+            match message:
+                case PushResponse():
+                    if self.leadership is not None and sender in self.leadership.dispatchers:
+                        self.leadership.handle_push_answer(sender, message, now)
+                case PushRequest():
+                    self.handler.handle(sender, message, now)
+                    self._leader_spoke(sender, now)
+                case HeartBeatRequest():
+                    if handle_heartbeat(self.member, sender, message, now) is ResponseCode.TERM_NOT_READY:
+                        self.elector.stepped_down(now)
+                    self._leader_spoke(sender, now)
+                case HeartBeatResponse():
+                    if self.leadership is not None and sender in self.leadership.dispatchers:
+                        self.leadership.handle_beat_answer(sender, message, now)
+                case VoteRequest():
+                    self.elector.handle_vote(sender, message, now)
+                case VoteResponse():
+                    if sender in self.membership.peers:
+                        self.elector.handle_answer(sender, message, now)
+                case Hello():
+                    self.membership.handle_hello(sender, message, now)
+                case TransferRequest():
+                    self._take_leadership(sender, message, now)
+                case TransferResponse():
+                    self.transfers.handle_answer(sender, message, now)
+                case ReadIndexRequest():
+                    self._read_index_asked(sender, message, now)
+                case ReadIndexResponse():
+                    if not self.membership.handle_target(sender, message, now):
+                        self.follower_reads.handle_answer(sender, message)
+                case FetchRequest():
+                    self.repair.handle_request(sender, message)
+                case FetchResponse():
+                    self.repair.handle_answer(sender, message, now)
         except StoreCorrupt as error:
             self.member.note_damage(error)  # the sender asks again, and what is known to be damaged has its rules
         self._settle(now)
-
-    def _take(self, sender: str, message: Message, now: int) -> None:
-        match message:
-            case PushResponse():
-                if self.leadership is not None and sender in self.leadership.dispatchers:
-                    self.leadership.handle_push_answer(sender, message, now)
-            case PushRequest():
-                self.handler.handle(sender, message, now)
-                self._leader_spoke(sender, now)
-            case HeartBeatRequest():
-                if handle_heartbeat(self.member, sender, message, now) is ResponseCode.TERM_NOT_READY:
-                    self.elector.stepped_down(now)
-                self._leader_spoke(sender, now)
-            case HeartBeatResponse():
-                if self.leadership is not None and sender in self.leadership.dispatchers:
-                    self.leadership.handle_beat_answer(sender, message, now)
-            case VoteRequest():
-                self.elector.handle_vote(sender, message, now)
-            case VoteResponse():
-                if sender in self.membership.peers:
-                    self.elector.handle_answer(sender, message, now)
-            case Hello():
-                self.membership.handle_hello(sender, message, now)
-            case TransferRequest():
-                self._take_leadership(sender, message, now)
-            case TransferResponse():
-                self.transfers.handle_answer(sender, message, now)
-            case ReadIndexRequest():
-                self._read_index_asked(sender, message, now)
-            case ReadIndexResponse():
-                if not self.membership.handle_target(sender, message, now):
-                    self.follower_reads.handle_answer(sender, message)
-            case FetchRequest():
-                self.repair.handle_request(sender, message)
-            case FetchResponse():
-                self.repair.handle_answer(sender, message, now)
 
     def _leader_spoke(self, sender: str, now: int) -> None:
         member = self.member
         if member.role is Role.FOLLOWER and member.leader_id == sender and member.leader_contact_at == now:
             self.elector.leader_spoke(now)
             self.membership.leader_spoke(now)
-            self.follower_reads.progress()
+            if self.follower_reads.asked:
+                self.follower_reads.progress()
 
     def _settle(self, now: int) -> None:
         """What may follow from any step: damage, a finished joining, a full disk just met, a transfer's next step.
@@ -249,7 +247,7 @@ class Replica(DiskReports):
     def _write_refusal(self) -> tuple[ResponseCode, str] | None:
         if self._stopped or self.leadership is None:
             return ResponseCode.NOT_LEADER, f"{self.config.self_id} does not lead term {self.term}"
-        if self.transfers.pauses_writes:
+        if self.transfers.current is not None and self.transfers.pauses_writes:
             return ResponseCode.LEADER_TRANSFERRING, f"leadership moves to {self.transfers.transferee_id}"
         if self.member.disk_full:
             return ResponseCode.DISK_FULL, f"the disk of {self.config.self_id} is full"

@@ -185,7 +185,11 @@ class Engine:
                 self._schedule_plain()
             else:
                 self._guarded(self._one_turn)
-        elif self.replica.has_effects or self._done or self._deadline_moved:
+        else:
+            self._turn_if_wanted()
+
+    def _turn_if_wanted(self) -> None:
+        if self.replica.has_effects or self._done or self._deadline_moved:
             self._guarded(self._one_turn)
 
     def _one_turn(self) -> None:
@@ -277,7 +281,7 @@ class Engine:
 
     def _flushed(self, log_epoch: int, end_index: int) -> None:
         self._guarded(lambda: self.replica.flushed(log_epoch, end_index, now_ns()))
-        self._schedule()
+        self._turn_if_wanted()
 
     def _truncated(self, order: TruncateLog, cut: bool) -> None:
         epoch, now = order.log_epoch, now_ns()

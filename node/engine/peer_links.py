@@ -241,16 +241,13 @@ class PeerLinks:
     # --- sending ------------------------------------------------------------------------------------------------
     def send(self, to: str, message: Message) -> None:
         """Requests over our connection, answers over the peer's; what cannot be sent is dropped."""
-        link = self._links.get(to)
-        if isinstance(message, PushResponse) and link is not None:
-            self._send_answer(link, message)
-            return
         if isinstance(message, Hello) and message.answer:
             self._send_hello_answer(to, message)
             return
+        link = self._links.get(to)
         if link is None:
             return
-        code = request_code(message)
+        code = SLAB_PUSH if isinstance(message, PushRequest) else request_code(message)
         if code is None:
             self._send_answer(link, message)
         elif link.outbound is not None and link.outbound.backlog_bytes < BACKLOG_BYTES_MAX:

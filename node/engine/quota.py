@@ -30,11 +30,6 @@ class Load:
     entries: int = 0
     bytes: int = 0
 
-    def add(self, sign: int, entries: int, size_bytes: int) -> None:
-        self.requests += sign
-        self.entries += sign * entries
-        self.bytes += sign * size_bytes
-
     def over(self, share: float, factor: int = 1) -> bool:
         """Whether this is above `share` of the limits, times `factor`."""
         scale = share * factor
@@ -59,8 +54,10 @@ class Quota:
         load = self._loads.get(connection)
         if load is None:
             load = self._loads[connection] = Load()
-        load.add(1, entries, size_bytes)
-        self._node.add(1, entries, size_bytes)
+        for grows in (load, self._node):
+            grows.requests += 1
+            grows.entries += entries
+            grows.bytes += size_bytes
         if self._node.over(1.0) and (load.over(1.0) or self._node.over(1.0, NODE_FACTOR)):  # mostly all is below one's
             self._stopped.add(connection)
             connection.stop_reading(WHY)
@@ -68,8 +65,10 @@ class Quota:
     def give(self, connection: Readable, entries: int, size_bytes: int) -> None:
         """It has its answer."""
         load = self._loads[connection]
-        load.add(-1, entries, size_bytes)
-        self._node.add(-1, entries, size_bytes)
+        for shrinks in (load, self._node):
+            shrinks.requests -= 1
+            shrinks.entries -= entries
+            shrinks.bytes -= size_bytes
         if not load.requests:
             del self._loads[connection]
         if self._stopped and not self._node.over(0.5, NODE_FACTOR):

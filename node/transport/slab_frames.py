@@ -45,6 +45,7 @@ READ_HEAD: Final = struct.Struct(">qiB")
 READ_ANSWER: Final = struct.Struct(">iqqqI")
 
 _RESPONSE_CODES: Final = {code.value: code for code in ResponseCode}  # quicker than asking the enumeration
+_UNKNOWN: Final = ResponseCode.UNKNOWN
 _PUSH_KINDS: Final = tuple(PushKind)  # by number
 _ORDERED: Final = 1  # AppendFlag.ORDERED
 
@@ -218,12 +219,12 @@ def decode_push_answer(body: bytes, seq: int) -> PushResponse:
         if faulty_from < 0:
             raise BodyError(f"damage from entry {faulty_from} on")
     numbers = (epoch, term, verified, durable, end, x_term, x_index, faulty_from)
-    return PushResponse(seq, response_code(code), *numbers)
+    return PushResponse(seq, _RESPONSE_CODES.get(code, _UNKNOWN), *numbers)
 
 
 def response_code(number: int) -> ResponseCode:
     """The code of that number; UNKNOWN for one that is not listed."""
-    return _RESPONSE_CODES.get(number, ResponseCode.UNKNOWN)
+    return _RESPONSE_CODES.get(number, _UNKNOWN)
 
 
 def encode_append(request: AppendRequest) -> list[bytes]:

@@ -9,7 +9,7 @@ Invariants: `_end_pos` is the position right after the last record, never behind
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Self
 
 from node.protocol.codes import FlushMode
 from node.protocol.entry import (
-    BLANK_BYTES,
     INDEX_UNIT,
     INDEX_UNIT_BYTES,
     Entry,
@@ -31,12 +30,11 @@ from node.protocol.entry import (
 from node.protocol.packed_bodies import encode_bodies, lengths_of
 from node.protocol.slab_check import check_slab
 from node.store.checkpoint import Slot
-from node.store.disk_log import find_record, read_raw_slab
-from node.store.faults import cut, next_fault
+from node.store.cutting import CuttingLog
+from node.store.disk_log import find_record
 from node.store.hard_state import save_hard_state
-from node.store.healing import HealingLog
-from node.store.identity import UNKNOWN_TERM, Base, write_base
-from node.store.layout import place, plan_bodies
+from node.store.identity import UNKNOWN_TERM
+from node.store.layout import plan_bodies
 from node.store.log_store import (
     EntryMeta,
     Fault,
@@ -45,23 +43,19 @@ from node.store.log_store import (
     StoreFull,
     StoreIOError,
     SyncTicket,
-    TruncationRecord,
 )
 from node.store.opening import Opened, open_directory
 from node.store.platform import OS, Platform
 from node.store.recent_slabs import RecentSlabs
-from node.store.retention import whole_files_below
-from node.store.slab_pieces import settle, slab_meta
+from node.store.slab_pieces import settle
 from node.store.sync_ticket import FileTicket, Mark
 from node.store.unsealed import UnsealedChains, is_unsealed, strip_seals
-from node.store.walk import SEALED_NEVER, Cursor
 
 _SLOT_INTERVAL_NS = 20_000_000
 _INDEX_UNSYNCED_BYTES_MAX = 4 * 1024 * 1024
-_COPY_BYTES = 1024 * 1024
 
 
-class FileStore(HealingLog):
+class FileStore(CuttingLog):
     """See the module's docstring; made by `open`."""
 
     def __init__(self, opened: Opened) -> None:
@@ -138,9 +132,6 @@ class FileStore(HealingLog):
             opened.lock.release()
             raise
 
-    def _begin_cursor(self) -> Cursor:
-        return Cursor(self._begin_pos, self.begin_index, self.base.term, self.base.chain)
-
     # --- appending -----------------------------------------------------------------------------------------------
 
     def append_as_leader(self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL) -> list[Slab]:
@@ -206,19 +197,6 @@ class FileStore(HealingLog):
                 self._terms.extend(index, term)
                 if term == slab.last_term:
                     break
-
-    def _clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int) -> None:
-        """Zeroes what lies behind an end, and removes the files that held nothing else."""
-        try:
-            last = self._data.find(from_pos if from_pos == self._begin_pos else from_pos - 1)
-            self._data.zero(from_pos, max(to_pos, from_pos + BLANK_BYTES))  # also for readers that hold the files open
-            if last is not None:
-                self._data.drop_from(last.end)
-            self._index.zero(from_index * INDEX_UNIT_BYTES, to_index * INDEX_UNIT_BYTES)
-            self._index.drop_from(from_index * INDEX_UNIT_BYTES)
-        except (StoreIOError, StoreFull) as error:
-            self.failed = True
-            raise StoreIOError(f"clearing what was written beyond entry {from_index - 1}: {error}") from error
 
     # --- looking up ----------------------------------------------------------------------------------------------
 
@@ -332,92 +310,7 @@ class FileStore(HealingLog):
         """How many cuts this store has seen."""
         return self._archive.count
 
-    # --- thread half ---------------------------------------------------------------------------------------------
-
-    def truncate(self, cut_index: int, record: TruncationRecord) -> None:
-        if not self.begin_index <= cut_index <= self.end_index:
-            raise EntryError(f"a cut at {cut_index} is outside {self.begin_index}..{self.end_index}")
-        last = self._mark_before(cut_index)
-        self._drop_stage()
-        order = replace(record, from_index=cut_index, to_index=self.end_index)
-        self._archive.add(order, self._raw(cut_index, last.end_pos))
-        self._cutting = True  # until this returns, no group commit may name what is being cut
-        self.cuts += 1
-        try:
-            self._cut(last, cut_index)
-        finally:
-            self.cuts += 1
-            self._cutting = False
-
-    def _cut(self, last: Mark, cut_index: int) -> None:
-        """Lowers the slots, zeroes, syncs; then the log ends at `last`."""
-        self._durable = last if last.index < self._durable.index else self._durable
-        self.durable_index = self._durable.index
-        self._index_durable = min(self._index_durable, last.index)
-        self._checkpoint.write_both(self._slot(self._durable))
-        self._clear(last.end_pos, self._end_pos, cut_index, self.end_index + 1)
-        self._data.sync()
-        self._index.sync()
-        self._ring = self._ring.cut(cut_index)
-        self._terms = self._terms.cut(cut_index)
-        self._unsealed.cut(cut_index)
-        self.end_index, self.end_term, self.end_chain, self._end_pos = last.index, last.term, last.chain, last.end_pos
-        self.recovered_commit_index = min(self.recovered_commit_index, last.index)
-        if SEALED_NEVER > self.sealed_from > self.end_index + 1:
-            self.sealed_from = self.end_index + 1
-        with self._faults_lock:
-            self._set_faults(cut(self.faults, cut_index))
-        self._end_at_open = min(self._end_at_open, last, key=lambda mark: mark.index)
-
-    def _mark_before(self, cut_index: int) -> Mark:
-        if cut_index == self.begin_index:
-            return Mark(self.base.index, self._begin_pos, self.base.term, self.base.chain)
-        known = self._ring.holding(cut_index - 1)
-        if known is not None:  # also where it rotted on the disk since
-            meta = slab_meta(known, cut_index - 1)
-            _, pos, size, _, _ = INDEX_UNIT.unpack_from(
-                known.index_records, (cut_index - 1 - known.first_index) * INDEX_UNIT_BYTES
-            )
-            return Mark(meta.index, pos + size, meta.term, meta.chain)
-        self._refuse_damaged(cut_index - 1)
-        unit, _ = find_record(self._data, self._index, cut_index - 1)
-        return Mark(cut_index - 1, unit.pos + unit.size, unit.term, self._stored_meta(cut_index - 1).chain)
-
-    def _raw(self, first_index: int, pos: int) -> Iterator[bytes]:
-        """The records from `first_index` to the end, in slabs; from a fault on just the bytes that lie there."""
-        fault = next_fault(self.faults, first_index)
-        last_index = self.end_index if fault is None else fault.first_index - 1
-        while first_index <= last_index:
-            try:
-                slab = read_raw_slab(self._data, self._index, first_index, last_index, _COPY_BYTES)
-            except StoreCorrupt:  # nobody knew: what is cut anyway need not be sound
-                break
-            if slab.pos not in (pos, place(pos, self.data_file_size, self.data_file_size)):
-                break
-            yield slab.data
-            first_index, pos = slab.last_index + 1, slab.end_pos
-        if first_index <= self.end_index:
-            yield from self._data.chunks(pos, self._end_pos, _COPY_BYTES)
-
-    def remove_prefix(self, through_index: int) -> None:
-        through = min(through_index, self.end_index)
-        begin_pos, begin_index = whole_files_below(
-            self._data, self._begin_pos, self.begin_index, self._end_pos, through
-        )
-        if begin_index == self.begin_index:
-            return
-        try:
-            base = self.meta(begin_index - 1)
-        except StoreCorrupt:
-            return  # it is damaged: the prefix goes once it is mended, and until then nothing is made up
-        if base is None:
-            raise StoreCorrupt(f"entry {begin_index - 1} cannot become the base: it is not found")
-        write_base(self.directory, Base(base, begin_pos), self._platform)
-        self.base, self.begin_index, self._begin_pos = base, begin_index, begin_pos
-        self._data.drop_before(begin_pos)
-        self._index.drop_before(begin_index * INDEX_UNIT_BYTES)
-        self._unsealed.restart(self._begin_cursor())
-        self.note_faults(())
+    # --- ending --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         if self._closed:

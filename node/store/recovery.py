@@ -22,6 +22,7 @@ from node.store.resync import Head, read_head
 from node.store.segment_list import SegmentList
 from node.store.slab_pieces import slab_meta
 from node.store.survey import FaultCollector, Finding, Survey, Trust
+from node.store.term_search import BrokenIndexError, term_runs
 from node.store.term_table import TermTable
 from node.store.truncation_archive import TruncationArchive
 from node.store.walk import Cursor, Stop, find_begin
@@ -317,41 +318,17 @@ class Recovery:
         return archived, lost
 
     def _collect_terms(self, begin_index: int, start: Cursor) -> bool:
-        """The runs of equal terms below the walk's start, by bisection over the index file; False where it is broken.
-
-        What one bisection met narrows those that follow. Runs do not overlap what was walked: terms never decrease.
-        """
-        starts: list[tuple[int, int]] = []
-        index, last = begin_index, start.index - 1
-        ahead = [(last, start.term)]  # probed once and used again: (index, term), the nearest one last
-        while index <= last:
-            unit = read_unit(self._index, index)
-            if unit is None or (starts and unit.term < starts[-1][1]) or unit.term > start.term:
-                return self._broken_index(index)
-            starts.append((index, unit.term))
-            while ahead and (ahead[-1][0] <= index or ahead[-1][1] == unit.term):
-                index, _ = ahead.pop()
-            if not ahead:
-                break  # all that is left is of this term
-            while ahead[-1][0] - index > 1:  # `index` is of this term, the nearest one ahead is of a later one
-                middle = (index + ahead[-1][0]) // 2
-                other = read_unit(self._index, middle)
-                if other is None or not unit.term <= other.term <= ahead[-1][1]:
-                    return self._broken_index(middle)
-                if other.term == unit.term:
-                    index = middle
-                else:
-                    ahead.append((middle, other.term))
-            index += 1
+        """Puts the runs of equal terms below the walk's start before those that were walked; False: look at all."""
+        try:
+            below = term_runs(self._index, begin_index, start.index - 1, start.term)
+        except BrokenIndexError as error:
+            self._alarm(f"{error}: everything was scanned")
+            return False
         walked = list(zip(self._terms.starts, self._terms.terms, strict=True))
         self._terms.clear()
-        for first, term in [*starts, *walked]:
+        for first, term in [*below, *walked]:  # they do not overlap: terms never decrease
             self._terms.extend(first, term)
         return True
-
-    def _broken_index(self, number: int) -> bool:
-        self._alarm(f"index record {number} is broken: everything was scanned")
-        return False
 
     def _clean_index(self, begin_index: int, stop_index: int) -> None:
         """Nothing stale behind the last index record; whole files of entries that are gone are removed."""

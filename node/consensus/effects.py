@@ -6,7 +6,9 @@ rest may overlap as each field's comment says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from node.protocol.entry import Slab
@@ -19,6 +21,9 @@ class Send(NamedTuple):  # made for every message: a tenth of what a frozen data
 
     to: str
     message: Message
+
+
+new_send: Callable[[tuple[str, Message]], Send] = partial(tuple.__new__, Send)  # `Send()` itself is Python
 
 
 @dataclass(slots=True, frozen=True)

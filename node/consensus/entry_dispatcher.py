@@ -205,9 +205,8 @@ class EntryDispatcher:
             member.committed_index, first - 1, prev_term, slab.prev_chain, first, slab,
         )  # fmt: skip
 
-    def push_append(self, push: PushRequest, carried: InFlight) -> None:
-        """Sends an order to append, and waits for its answer."""
-        self._member.send(self.peer_id, push)
+    def waits_for(self, push: PushRequest, carried: InFlight) -> None:
+        """An order to append leaves: an answer to it is to come."""
         self._commit_sent = push.commit_index
         self._pushed_at = carried.sent_at
         self.window.sent(push.seq, carried)
@@ -233,7 +232,9 @@ class EntryDispatcher:
             self._below_begin(now)
         else:
             carried = InFlight(slab.first_index, slab.last_index, len(slab.data), now)
-            self.push_append(self.append_of(slab, before.term), carried)
+            push = self.append_of(slab, before.term)
+            self._member.send(self.peer_id, push)
+            self.waits_for(push, carried)
 
     def _below_begin(self, now: int) -> None:
         reason = f"it needs entry {self.write_index}, this log begins at {self._member.store.begin_index}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from node.consensus.api import Proposal
 from node.consensus.closures import Closure, ClosureTable
+from node.consensus.effects import new_send
 from node.consensus.entry_dispatcher import STANDING_BACK, EntryDispatcher
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
@@ -180,7 +181,7 @@ class Leadership:
 
         Peers in step get one and the same message, so that the driver encodes it once.
         """
-        prev_term = self._prev_term
+        prev_term, effects = self._prev_term, self._member.effects
         for slab in slabs:
             push: PushRequest | None = None
             carried = InFlight(slab.first_index, slab.last_index, len(slab.data), now)
@@ -188,9 +189,10 @@ class Leadership:
                 if dispatcher.takes_new(slab, now):
                     if push is None or push.dispatch_epoch != dispatcher.dispatch_epoch:
                         push = dispatcher.append_of(slab, prev_term)
-                    dispatcher.push_append(push, carried)
+                    effects.sends.append(new_send((dispatcher.peer_id, push)))
+                    dispatcher.waits_for(push, carried)
             prev_term = slab.last_term
-        self._member.effects.sync_wanted = True
+        effects.sync_wanted = True
         if not self.dispatchers:  # with peers, what is new here is nobody else's yet: no quorum can hold it
             self.advance_commit(now)
 
@@ -205,8 +207,9 @@ class Leadership:
     def advance_commit(self, now: int) -> None:
         """Commits what a quorum holds, and whatever waited for it."""
         member = self._member
-        marks = [dispatcher.watermark_index if peer.counts else -1 for dispatcher, peer in self._shares]
-        marks.append(member.own_watermark())
+        marks = [member.own_watermark()]
+        for dispatcher, peer in self._shares:
+            marks.append(dispatcher.watermark_index if peer.counts else -1)
         index = committable(marks, member.committed_index, self.own_term_from)
         if index is None or not member.advance_commit(index):
             return

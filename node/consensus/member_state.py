@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from node.consensus.api import Randomness, ReplicaConfig
-from node.consensus.effects import NOTHING, Effects, Event, Send
+from node.consensus.effects import Effects, Event, new_send
 from node.consensus.status import AlarmStatus
 from node.protocol.codes import FlushMode, Role
 from node.protocol.messages import Message
@@ -233,7 +233,7 @@ class MemberState:
         return self._seq
 
     def send(self, to: str, message: Message) -> None:
-        self.effects.sends.append(Send(to, message))
+        self.effects.sends.append(new_send((to, message)))
 
     def event(self, kind: str, now: int, severity: str = "info", **detail: Any) -> None:
         """Something for people; `now` keeps callers honest about the moment it belongs to."""
@@ -269,7 +269,3 @@ class MemberState:
             self.gathered = Effects()
         return self.gathered
 
-    def take_effects(self) -> Effects:
-        """Hands over what has gathered; the next batch begins."""
-        taken, self.gathered = self.gathered, None
-        return NOTHING if taken is None else taken

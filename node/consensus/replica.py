@@ -22,7 +22,7 @@ from node.consensus.api import (
 )
 from node.consensus.closures import Closure
 from node.consensus.disk_reports import DiskReports
-from node.consensus.effects import Effects
+from node.consensus.effects import NOTHING, Effects
 from node.consensus.entry_handler import EntryHandler
 from node.consensus.heartbeat import handle_heartbeat
 from node.consensus.leader_elector import LeaderElector
@@ -124,7 +124,8 @@ class Replica(DiskReports):
 
     def take_effects(self) -> Effects:
         """What the driver must do now, in that order; starts a new batch."""
-        return self.member.take_effects()
+        taken, self.member.gathered = self.member.gathered, None
+        return NOTHING if taken is None else taken
 
     @property
     def has_effects(self) -> bool:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
+from node.engine.writer import Ended, Writer
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
 from node.store.log_store import (
@@ -52,7 +53,7 @@ class Disk:
         self._log_epoch, self._flushed, self._truncated = log_epoch, flushed, truncated
         self._mended, self._damaged, self._fail = mended, damaged, fail
         self._loop = asyncio.get_running_loop()
-        self._writer = ThreadPoolExecutor(1, "store-write")
+        self._writer = Writer()
         self._readers = ThreadPoolExecutor(2, "store-read")
         # By peer: the slab that it will most likely need next (its first index, the log's epoch, the read under way).
         self._ahead: dict[str, tuple[int, int, Future[Slab]]] = {}
@@ -83,13 +84,12 @@ class Disk:
         if ticket is None:
             return
         self._syncing = True
-        self._run(self._writer, ticket.run, partial(self._synced, ticket, self._log_epoch(), True))
+        self._writer.run(ticket.run, partial(self._synced, ticket, self._log_epoch(), True))
 
-    def _synced(self, ticket: SyncTicket, log_epoch: int, slot_owed: bool, outcome: Future[None]) -> None:
+    def _synced(self, ticket: SyncTicket, log_epoch: int, slot_owed: bool, outcome: Ended[None]) -> None:
         self._syncing = False
-        error = outcome.exception()
-        if error is not None:
-            self._fail(f"fsync failed, and a failed fsync is never tried again: {error}")
+        if outcome.error is not None:
+            self._fail(f"fsync failed, and a failed fsync is never tried again: {outcome.error}")
             return
         end_index = self._store.finish_sync(ticket)
         again, self._again = self._again, False
@@ -113,16 +113,16 @@ class Disk:
         ticket = self._store.prepare_checkpoint()
         if ticket is not None:
             self._syncing = True
-            self._run(self._writer, ticket.run, partial(self._synced, ticket, self._log_epoch(), False))
+            self._writer.run(ticket.run, partial(self._synced, ticket, self._log_epoch(), False))
 
     # --- truncation ---------------------------------------------------------------------------------------------
     def truncate(self, order: TruncateLog) -> None:
         """Archives and cuts; the core appends nothing meanwhile."""
         work = partial(self._store.truncate, order.cut_index, order.record)
-        self._run(self._writer, work, partial(self._cut, order))
+        self._writer.run(work, partial(self._cut, order))
 
-    def _cut(self, order: TruncateLog, outcome: Future[None]) -> None:
-        error = outcome.exception()
+    def _cut(self, order: TruncateLog, outcome: Ended[None]) -> None:
+        error = outcome.error
         if error is None or isinstance(error, StoreFull):
             self._truncated(order, error is None)
         else:
@@ -186,16 +186,16 @@ class Disk:
     def mend(self, order: MendLog) -> None:
         """Writes a peer's entries into a fault: the writer's work, like a cut."""
 
-        def finished(outcome: Future[Mended]) -> None:
-            error = outcome.exception()
+        def finished(outcome: Ended[Mended]) -> None:
+            error = outcome.error
             if error is None:
-                self._mended(order, outcome.result(), "")
+                self._mended(order, outcome.value, "")
             elif isinstance(error, StoreFull | EntryError):
                 self._mended(order, None, str(error))
             else:
                 self._fail(f"mending from entry {order.slab.first_index} on failed: {error}")
 
-        self._run(self._writer, partial(self._store.mend, order.slab), finished)
+        self._writer.run(partial(self._store.mend, order.slab), finished)
 
     def scrub(self, from_index: int, max_bytes: int, done: Callable[[Scrubbed | None, str], None]) -> None:
         """One step of a scrub; None where the log was cut or trimmed meanwhile: then nothing it met counts."""
@@ -215,13 +215,10 @@ class Disk:
             else:
                 done(outcome.result(), "")
 
-        self._run(self._readers, partial(self._store.scrub, from_index, max_bytes), finished)
+        if not self._closed:
+            self._report(self._readers.submit(self._store.scrub, from_index, max_bytes), finished)
 
     # --- threads ------------------------------------------------------------------------------------------------
-    def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T], done: Callable[[Future[T]], Any]) -> None:
-        if not self._closed:
-            self._report(pool.submit(work), done)
-
     def _report(self, work: Future[T], done: Callable[[Future[T]], Any]) -> None:
         def back_to_loop(outcome: Future[T]) -> None:
             if not self._closed:
@@ -235,7 +232,7 @@ class Disk:
         for timer in (self._timer, self._idle):
             if timer is not None:
                 timer.cancel()
-        self._writer.shutdown(wait=True)
+        self._writer.close()
         self._readers.shutdown(wait=True, cancel_futures=True)
 
 

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -251,10 +250,12 @@ def decode_append(body: bytes) -> AppendRequest:
             return AppendRequest(PackedBodies(body, start, packed_lengths), expected_index, ordered)
         except EntryError as error:
             raise BodyError(f"an append that does not add up: {error}") from None
-    lengths = struct.unpack_from(f">{count}I", body, APPEND_HEAD.size)
-    if start + sum(lengths) != len(body):
-        raise BodyError(f"an append of {len(body)} bytes says {start + sum(lengths)}")
-    bodies = [body[begin:end] for begin, end in pairwise(accumulate(lengths, initial=start))]
+    bodies = []
+    for length in struct.unpack_from(f">{count}I", body, APPEND_HEAD.size):
+        bodies.append(body[start : start + length])
+        start += length
+    if start != len(body):
+        raise BodyError(f"an append of {len(body)} bytes says {start}")
     return AppendRequest(bodies, expected_index, ordered)
 
 

@@ -1,0 +1,84 @@
+"""The thread that writes: in order, one at a time, reported on the loop, and nothing after the close."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+
+from node.engine.writer import Ended, Writer
+
+
+def test_work_is_done_in_order_and_reported_on_the_loop() -> None:
+    async def story() -> None:
+        writer, loop_thread = Writer(), threading.current_thread()
+        done: list[int | None] = []
+        wrote: list[int] = []
+        finished = asyncio.Event()
+
+        def work(number: int) -> int:
+            assert threading.current_thread() is not loop_thread
+            wrote.append(number)
+            return number
+
+        def told(ended: Ended[int]) -> None:
+            assert threading.current_thread() is loop_thread and ended.error is None
+            done.append(ended.value)
+            if len(done) == 50:
+                finished.set()
+
+        for number in range(50):
+            writer.run(partial(work, number), told)
+        await finished.wait()
+        assert wrote == done == list(range(50))
+        writer.close()
+
+    asyncio.run(story())
+
+
+def test_what_the_work_raised_is_told_and_the_next_one_is_done() -> None:
+    async def story() -> None:
+        writer = Writer()
+        told: asyncio.Queue[Ended[None]] = asyncio.Queue()
+
+        def broken() -> None:
+            raise OSError("input/output error")
+
+        writer.run(broken, told.put_nowait)
+        writer.run(lambda: None, told.put_nowait)
+        first, second = await told.get(), await told.get()
+        assert isinstance(first.error, OSError) and second.error is None
+        writer.close()
+
+    asyncio.run(story())
+
+
+def test_a_close_waits_for_what_runs_and_nothing_is_told_or_begun_afterwards() -> None:
+    async def story() -> None:
+        writer = Writer()
+        began, go_on = threading.Event(), threading.Event()
+        wrote: list[str] = []
+        told: list[Ended[None]] = []
+
+        def slow() -> None:
+            began.set()
+            go_on.wait()
+            wrote.append("slow")
+
+        writer.run(slow, told.append)
+        began.wait()
+        threading.Timer(0.05, go_on.set).start()
+        writer.close()
+        assert wrote == ["slow"]
+        writer.run(lambda: wrote.append("late"), told.append)
+        await asyncio.sleep(0.05)
+        assert wrote == ["slow"] and told == []
+
+    asyncio.run(story())
+
+
+def test_a_close_without_work_has_nothing_to_wait_for() -> None:
+    async def story() -> None:
+        Writer().close()
+
+    asyncio.run(story())

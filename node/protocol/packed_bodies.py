@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from node.protocol.entry import HEAD_BYTES, EntryError, Magic, Slab
-from node.protocol.slab_columns import COLUMNS_FROM, Heads
+from node.protocol.slab_columns import COLUMNS_FROM, RAW_HEAD, Heads, Sizes
 from node.protocol.slab_encode import encode_slab, interleave, seal
 
 PACKED_FROM = COLUMNS_FROM  # fewer are quicker as a list
@@ -27,7 +27,7 @@ class PackedBodies(Sequence[bytes]):
     Asked for by `type(...) is`: `isinstance` goes through the abstract class, several times an append.
     """
 
-    __slots__ = ("_offsets", "data", "lengths", "size_bytes", "start")
+    __slots__ = ("_even_bytes", "_offsets", "data", "lengths", "size_bytes", "start")
 
     def __init__(self, data: bytes, start: int, lengths: npt.NDArray[np.int64]) -> None:
         """Raises EntryError where the lengths do not add up to what is there."""
@@ -36,6 +36,7 @@ class PackedBodies(Sequence[bytes]):
         if not len(lengths) or start + self.size_bytes != len(data):
             raise EntryError(f"{len(lengths)} bodies of {self.size_bytes} bytes in {len(data) - start}")
         self._offsets: npt.NDArray[np.int64] | None = None
+        self._even_bytes: int | None = None
 
     @classmethod
     def join(cls, runs: Sequence[PackedBodies]) -> PackedBodies:
@@ -58,10 +59,12 @@ class PackedBodies(Sequence[bytes]):
         return int(self.lengths.max())
 
     @property
-    def is_even(self) -> bool:
-        """Whether all bodies are equally long, and not empty."""
-        first = int(self.lengths[0])
-        return first > 0 and bool((self.lengths == first).all())
+    def even_bytes(self) -> int:
+        """The bytes of each body where all are equally long; 0 where they are not, or empty."""
+        if self._even_bytes is None:
+            first = int(self.lengths[0])
+            self._even_bytes = first if bool((self.lengths == first).all()) else 0
+        return self._even_bytes
 
     def __eq__(self, other: object) -> bool:
         """Equal to any sequence of the same bodies."""
@@ -92,8 +95,8 @@ class PackedBodies(Sequence[bytes]):
 
     def to_list(self) -> list[bytes]:
         """Every body as an object of its own."""
-        if self.is_even:
-            each: list[bytes] = np.frombuffer(self.data, f"V{int(self.lengths[0])}", offset=self.start).tolist()
+        if self.even_bytes:
+            each: list[bytes] = np.frombuffer(self.data, f"V{self.even_bytes}", offset=self.start).tolist()
             return each
         data = self.data
         ends = (self.offsets + self.lengths).tolist()
@@ -131,19 +134,20 @@ def encode_bodies(
     """`encode_slab` for bodies that may have come packed: the same bytes, made with fewer objects."""
     if type(bodies) is not PackedBodies:
         return encode_slab(bodies, first_index, term, pos, prev_chain, magic)
-    each = bodies.to_list()
-    heads, records, chain = seal(bodies.lengths, each, first_index, term, pos, prev_chain, magic)
-    data = _rows(heads, bodies) if bodies.is_even else interleave(heads, each)
+    each, even_bytes = bodies.to_list(), bodies.even_bytes
+    sizes: Sizes = HEAD_BYTES + (even_bytes or bodies.lengths)
+    heads, records, chain = seal(sizes, each, first_index, term, pos, prev_chain, magic)
+    data = _rows(heads, bodies) if even_bytes else interleave(heads, each)
     return Slab(first_index, len(each), pos, data, records, term, term, prev_chain, chain)
 
 
 def _rows(heads: Heads, bodies: PackedBodies) -> bytes:
     """Each head before its body, where all bodies are equally long: two strided copies into the bytes object itself."""
-    body = f"V{int(bodies.lengths[0])}"
-    row = np.dtype([("head", f"V{HEAD_BYTES}"), ("body", body)])
+    body = f"V{bodies.even_bytes}"
+    row = np.dtype([("head", RAW_HEAD), ("body", body)])
     file = BytesIO(bytes(len(heads) * row.itemsize))
     rows = np.frombuffer(file.getbuffer(), row)
-    rows["head"] = heads.view(f"V{HEAD_BYTES}").ravel()
+    rows["head"] = heads.view(RAW_HEAD).ravel()
     rows["body"] = np.frombuffer(bodies.data, body, offset=bodies.start)
     del rows  # gives the buffer back: only then `getvalue` hands out what it holds without a copy
     return file.getvalue()

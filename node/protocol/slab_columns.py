@@ -21,24 +21,27 @@ CHAIN_WORD: Final = 9
 BODY_CRC_WORD: Final = 10
 _INDEX_WORDS: Final = (0, 6, 7, 1, 2, 3, 4, 5)  # magic, pos, size, index, term
 _CHAIN_WORDS: Final = (0, 1, 2, 3, 4, 5, 8, 10)  # magic, size, index, term, channel, body CRC
-_PIECES: Final = f"V{CHAIN_HEAD.size}"
+WORD: Final = np.dtype(">u4")
+RAW_HEAD: Final = np.dtype(f"V{HEAD_BYTES}")
+_BIG_PAIR: Final = np.dtype(">i8")
+_RAW_CHAIN_HEAD: Final = np.dtype(f"V{CHAIN_HEAD.size}")
 
+Sizes = int | npt.NDArray[np.int64]  # of records, head included: one for all of them, or one for each
 Heads = npt.NDArray[Any]  # (entries, HEAD_WORDS) of 4 bytes each, big-endian, as they lie in the file
 
 
-def plain_heads(sizes: npt.NDArray[np.int64], first_index: int, term: int, pos: int, magic: int) -> Heads:
-    """Heads (">u4") of consecutive entries of one term, back to back from `pos` on; channel and both CRCs are 0.
-
-    `sizes` are the records', head included.
-    """
-    count = len(sizes)
+def plain_heads(count: int, sizes: Sizes, first_index: int, term: int, pos: int, magic: int) -> Heads:
+    """Heads (WORD) of consecutive entries of one term, back to back from `pos` on; channel and both CRCs are 0."""
     pairs = np.zeros((count, HEAD_WORDS // 2), np.int64)  # native, and turned round once at the end
-    pairs[:, 0] = sizes + (magic << 32)
+    pairs[:, 0] = sizes + (int(magic) << 32)
     pairs[:, 1] = np.arange(first_index, first_index + count)
     pairs[:, 2] = term
-    pairs[:, 3] = np.cumsum(sizes) - sizes + pos
+    if isinstance(sizes, int):
+        pairs[:, 3] = np.arange(pos, pos + count * sizes, sizes)
+    else:
+        pairs[:, 3] = np.cumsum(sizes) - sizes + pos
     pairs[:, 5] = sizes - HEAD_BYTES
-    return pairs.astype(">i8").view(">u4")
+    return pairs.astype(_BIG_PAIR).view(WORD)
 
 
 def index_records_of(heads: Heads) -> bytes:
@@ -54,7 +57,9 @@ def chain_heads_of(heads: Heads) -> npt.NDArray[Any]:
 def chains_over(heads: Heads, prev_chain: int) -> list[int]:
     """`prev_chain`, and the chain after each entry. The one part that is no column: each needs the one before."""
     chains = [prev_chain]
-    chains.extend(map(crc32, chain_heads_of(heads).view(_PIECES).ravel().tolist(), chains))  # reads what it appends
+    chains.extend(
+        map(crc32, chain_heads_of(heads).view(_RAW_CHAIN_HEAD).ravel().tolist(), chains)
+    )  # reads what it appends
     return chains
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from node.protocol.entry import CHAIN_HEAD, HEAD, HEAD_BYTES, INDEX_UNIT, EntryError, Magic, Slab, crc32
 from node.protocol.slab_columns import (
     BODY_CRC_WORD,
     CHAIN_WORD,
     COLUMNS_FROM,
+    RAW_HEAD,
     Heads,
+    Sizes,
     chains_over,
     column_of,
     index_records_of,
@@ -61,12 +62,12 @@ def _encode_columns(
     bodies: Sequence[bytes], first_index: int, term: int, pos: int, prev_chain: int, magic: int
 ) -> tuple[bytes, bytes, int]:
     lengths = np.fromiter(map(len, bodies), np.int64, len(bodies))
-    heads, records, chain = seal(lengths, bodies, first_index, term, pos, prev_chain, magic)
+    heads, records, chain = seal(lengths + HEAD_BYTES, bodies, first_index, term, pos, prev_chain, magic)
     return interleave(heads, bodies), records, chain
 
 
 def seal(
-    lengths: npt.NDArray[np.int64],
+    sizes: Sizes,
     bodies: Sequence[bytes],
     first_index: int,
     term: int,
@@ -75,7 +76,7 @@ def seal(
     magic: int,
 ) -> tuple[Heads, bytes, int]:
     """Heads and index records of consecutive entries with these bodies, and the chain after the last."""
-    heads = plain_heads(lengths + HEAD_BYTES, first_index, term, pos, magic)
+    heads = plain_heads(len(bodies), sizes, first_index, term, pos, magic)
     heads[:, BODY_CRC_WORD] = column_of(map(crc32, bodies))
     chains = chains_over(heads, prev_chain)
     heads[:, CHAIN_WORD] = column_of(chains)[1:]
@@ -85,6 +86,6 @@ def seal(
 def interleave(heads: Heads, bodies: Sequence[bytes]) -> bytes:
     """Each head before its body: one join, one allocation of the slab's size."""
     parts: list[bytes] = [b""] * (2 * len(bodies))
-    parts[0::2] = heads.view(f"V{HEAD_BYTES}").ravel().tolist()
+    parts[0::2] = heads.view(RAW_HEAD).ravel().tolist()
     parts[1::2] = bodies
     return b"".join(parts)

@@ -27,7 +27,7 @@ def verdict(check: object, slab: Slab, chain: int | None) -> int | str | None:
 
 
 def slabs() -> list[Slab]:
-    shapes = [[b"x" * 50] * count for count in (1, 2, 11, 12, 30, 300)]
+    shapes = [[b"x" * 50] * count for count in (1, 2, 7, 8, 30, 300)]
     shapes += [[b""] * 20, [b"x" * (number % 5) for number in range(40)], [b"", b"y"]]
     return [encode_slab(bodies, 1000, 7, 4096, CHAIN) for bodies in shapes]
 
@@ -48,7 +48,7 @@ def test_the_quick_way_is_taken_for_what_our_leaders_send() -> None:
     assert _are_all_sound(many, CHAIN)
 
 
-@pytest.mark.parametrize("count", [1, 12, 30])
+@pytest.mark.parametrize("count", [1, 8, 30])
 def test_any_flipped_bit_of_a_head_or_an_index_record_gets_the_thorough_verdict(count: int) -> None:
     slab = encode_slab([b"x" * 20] * count, 1000, 7, 4096, CHAIN)
     rng = random.Random(count)

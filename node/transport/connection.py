@@ -20,7 +20,6 @@ from node.transport.remoting import (
     Frame,
     FrameDecoder,
     encode_frame,
-    encode_plain_head,
     plain_frame,
     response_to,
 )
@@ -65,18 +64,19 @@ class Connection(asyncio.BufferedProtocol):
             self._on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.writable()
+        return self._decoder.writable(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        told = self._decoder.broken is not None
-        for frame in self._decoder.filled(nbytes):
+        decoder = self._decoder
+        told = decoder.broken
+        for frame in decoder.filled(nbytes):
             if self.closed:
                 break
             self._on_frame(self, frame)
         if self._after_read is not None:
             self._after_read()
-        if self._decoder.broken is not None and not told and not self.closed:
-            self.send_frame(Frame(RemotingCode.SYSTEM_ERROR, -1, b"", FLAG_RESPONSE, str(self._decoder.broken)))
+        if decoder.broken is not told and not self.closed:
+            self.send_frame(Frame(RemotingCode.SYSTEM_ERROR, -1, b"", FLAG_RESPONSE, str(decoder.broken)))
             self.close()
 
     def pause_writing(self) -> None:
@@ -115,7 +115,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def send_body(self, code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> None:
         """A frame without remark: the hot path."""
-        self.send(plain_frame(code, flag, opaque, pieces))
+        transport, frame = self._transport, plain_frame(code, flag, opaque, pieces)
+        if transport is not None and not transport.is_closing():
+            transport.writelines(frame)
 
     def hold_body(self, code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> bool:
         """`send_body`, but it leaves at `release`, with whatever else is held until then; True: nothing else was yet.
@@ -123,19 +125,15 @@ class Connection(asyncio.BufferedProtocol):
         A system call costs more than a short frame. What is held overtakes nothing and is overtaken by what is sent.
         """
         first = not self._held
-        self._held.append(encode_plain_head(code, flag, opaque, sum(map(len, pieces))))
-        self._held += pieces
+        self._held += plain_frame(code, flag, opaque, pieces)
         return first
 
     def release(self) -> None:
         """Sends what was held."""
         held, self._held = self._held, []
-        if not held or self._transport is None or self._transport.is_closing():
-            return
-        if sum(map(len, held)) > JOINED_BYTES_MAX:
-            self._transport.writelines(held)
-        else:
-            self._transport.write(b"".join(held))
+        if len(held) > 1 and sum(map(len, held)) <= JOINED_BYTES_MAX:
+            held = [b"".join(held)]
+        self.send(held)
 
     def answer(self, request: Frame, body: bytes) -> None:
         """Sends the answer to a request, unless it wants none."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024  # Netty's limit in the original; it counts the length field too
@@ -27,13 +28,17 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONE_WAY: Final = 2
 
 _PREFIX = struct.Struct(">iI")
-_PLAIN_TEXT = b'{"code":%d,"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":0}'
+_pack_prefix, _unpack_prefix = _PREFIX.pack, _PREFIX.unpack_from
+# A plain header: no remark, no fields. All but the number is the same for every frame of a kind.
+_PLAIN_BEFORE = b'{"code":%d,"flag":%d,"language":"PYTHON","opaque":'
+_PLAIN_BEHIND = b',"serializeTypeCurrentRPC":"JSON","version":0}'
 _INT32_MAX = (1 << 31) - 1
-# `encode_plain_head` read backwards, without a JSON parser; anything else takes the long way, and means the same.
+# The same read backwards, without a JSON parser; anything else takes the long way, and means the same.
 _PLAIN_HEADER = re.compile(
-    rb'\{"code":(0|[1-9]\d{0,9}),"flag":(\d),"language":"PYTHON","opaque":(-1|0|[1-9]\d{0,9}),'
-    rb'"serializeTypeCurrentRPC":"JSON","version":0\}'
+    rb'\{"code":(0|[1-9]\d{0,9}),"flag":(\d),"language":"PYTHON","opaque":(-1|0|[1-9]\d{0,9})'
+    + re.escape(_PLAIN_BEHIND)
 )
+_ZERO = ord("0")
 _BINARY_HEAD = struct.Struct(">hbhiii")
 # The original's enum order (FORMATS 1).
 LANGUAGES: Final = (
@@ -74,6 +79,9 @@ class Frame(NamedTuple):  # made for every frame: a third of what a frozen datac
         return bool(self.flag & FLAG_ONE_WAY)
 
 
+_new_frame: Callable[[tuple[Any, ...]], Frame] = partial(tuple.__new__, Frame)  # all fields; `Frame()` itself is Python
+
+
 def encode_head(frame: Frame, body_bytes: int) -> bytes:
     """Everything of a frame but its body, which has `body_bytes` bytes. Raises FrameError when it is too long."""
     fields: dict[str, Any] = {"code": frame.code}
@@ -83,26 +91,31 @@ def encode_head(frame: Frame, body_bytes: int) -> bytes:
     if frame.remark is not None:
         fields["remark"] = frame.remark
     fields |= {"serializeTypeCurrentRPC": "JSON", "version": frame.version}
-    return _prefixed(json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode(), body_bytes)
-
-
-def encode_plain_head(code: int, flag: int, opaque: int, body_bytes: int) -> bytes:
-    """`encode_head` for a frame without remark and fields: the hot path."""
-    return _prefixed(_PLAIN_TEXT % (code, flag, opaque), body_bytes)
+    header = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    return _prefix(len(header), body_bytes) + header
 
 
 def plain_frame(code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> list[bytes]:
     """A frame without remark around a body in pieces: one buffer where it is short, a long one is not copied."""
-    size_bytes = sum(map(len, pieces))
-    frame = [encode_plain_head(code, flag, opaque, size_bytes), *pieces]
-    return frame if size_bytes > JOINED_BYTES_MAX else [b"".join(frame)]
+    body_bytes = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
+    try:
+        before = _befores[code, flag]
+    except KeyError:
+        before = _befores[code, flag] = _PLAIN_BEFORE % (code, flag)
+    header = b"%b%d%b" % (before, opaque, _PLAIN_BEHIND)
+    if body_bytes > JOINED_BYTES_MAX:
+        return [_prefix(len(header), body_bytes) + header, *pieces]
+    return [b"".join((_pack_prefix(4 + len(header) + body_bytes, len(header)), header, *pieces))]
 
 
-def _prefixed(header: bytes, body_bytes: int) -> bytes:
-    rest_bytes = 4 + len(header) + body_bytes
+_befores: dict[tuple[int, int], bytes] = {}  # of the codes and flags that were sent
+
+
+def _prefix(header_bytes: int, body_bytes: int) -> bytes:
+    rest_bytes = 4 + header_bytes + body_bytes
     if rest_bytes + 4 > FRAME_BYTES_MAX:
         raise FrameError(f"a frame of {rest_bytes + 4} bytes is over the limit of {FRAME_BYTES_MAX}")
-    return _PREFIX.pack(rest_bytes, len(header)) + header  # HeaderType.JSON is 0
+    return _pack_prefix(rest_bytes, header_bytes)  # HeaderType.JSON is 0
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -181,7 +194,7 @@ def decode_frame(data: bytes | bytearray | memoryview) -> Frame:
     """The one frame that `data` is, exactly. Raises FrameError."""
     if len(data) < PREFIX_BYTES:
         raise FrameError(f"{len(data)} bytes are no frame")
-    rest_bytes, type_and_header = _PREFIX.unpack_from(data)
+    rest_bytes, type_and_header = _unpack_prefix(data)
     header_bytes = check_prefix(rest_bytes, type_and_header)
     if len(data) != rest_bytes + 4:
         raise FrameError(f"the frame says {rest_bytes + 4} bytes and has {len(data)}")
@@ -220,13 +233,17 @@ class FrameDecoder:
 
     Usage: fill (part of) `writable()`, then `filled(n)` returns the frames that are complete. Where a frame is broken,
     what came before it is returned all the same, and `broken` says why nothing can be told apart any more.
+
+    A connection's frames are of few kinds: a plain header of a kind that came before is recognised by its bytes.
     """
 
     def __init__(self) -> None:
         self._buffer = bytearray(BUFFER_BYTES_MIN)
         self._view = memoryview(self._buffer)
-        self._start = 0  # of the first byte not consumed
+        self._start = 0  # of the first byte not consumed; 0 where all are
         self._end = 0  # of what has arrived
+        # By a plain header's length: how to take it apart, what stands before the number, and the code and flag there.
+        self._kinds: dict[int, tuple[Callable[[bytearray, int], tuple[bytes, bytes, bytes]], bytes, int, int]] = {}
         self.broken: FrameError | None = None
 
     @property
@@ -234,17 +251,18 @@ class FrameDecoder:
         """How much memory this decoder holds."""
         return len(self._buffer)
 
-    def writable(self) -> memoryview:
+    def writable(self, _size_hint: int = -1) -> memoryview:
         """Room for the next bytes; never empty."""
-        if self._start == self._end:
-            self._start = self._end = 0
-            if len(self._buffer) > BUFFER_BYTES_KEPT:  # one large frame does not hold its memory for ever
+        buffer_bytes = len(self._buffer)
+        if not self._end:
+            if buffer_bytes > BUFFER_BYTES_KEPT:  # one large frame does not hold its memory for ever
                 self._resize(BUFFER_BYTES_MIN)
-        if len(self._buffer) - self._end < BUFFER_BYTES_MIN // 8:
+            return self._view
+        if buffer_bytes - self._end < BUFFER_BYTES_MIN // 8:
             held = self._end - self._start
             # Twice what arrived, whatever the frame claims; a frame is bounded, so this is too.
-            if held > len(self._buffer) // 2:
-                self._resize(min(2 * len(self._buffer), FRAME_BYTES_MAX + BUFFER_BYTES_MIN))
+            if held > buffer_bytes // 2:
+                self._resize(min(2 * buffer_bytes, FRAME_BYTES_MAX + BUFFER_BYTES_MIN))
             else:
                 self._view[:held] = bytes(self._view[self._start : self._end])
                 self._start, self._end = 0, held
@@ -259,21 +277,44 @@ class FrameDecoder:
 
     def filled(self, count: int) -> list[Frame]:
         """`count` bytes were put into the last `writable()`: the whole frames up to the first broken one."""
-        self._end += count
+        buffer, view, start, end = self._buffer, self._view, self._start, self._end + count
         frames: list[Frame] = []
         try:
-            while self.broken is None and self._end - self._start >= PREFIX_BYTES:
-                start = self._start
-                rest_bytes, type_and_header = _PREFIX.unpack_from(self._buffer, start)
-                body_at = start + PREFIX_BYTES + check_prefix(rest_bytes, type_and_header)
+            while end - start >= PREFIX_BYTES and self.broken is None:
+                rest_bytes, header_bytes = _unpack_prefix(buffer, start)
+                header_type = 0
+                # What the look at the bounds finds nothing wrong with is a JSON header; else it is looked at closely.
+                if header_bytes > rest_bytes - 4 or rest_bytes > FRAME_BYTES_MAX - 4:
+                    header_type = header_bytes >> 24
+                    header_bytes = check_prefix(rest_bytes, header_bytes)
                 stop = start + rest_bytes + 4
-                if self._end < stop:
+                if end < stop:
                     break
-                header = bytes(self._view[start + PREFIX_BYTES : body_at])
-                frames.append(_decode_parts(type_and_header >> 24, header, bytes(self._view[body_at:stop])))
-                self._start = stop
+                body_at = start + PREFIX_BYTES + header_bytes
+                body = view[body_at:stop].tobytes()
+                kind = self._kinds.get(header_bytes)
+                frame: Frame | None = None
+                if kind is not None and not header_type:
+                    take_apart, kinds_before, code, flag = kind
+                    before, number, behind = take_apart(buffer, start)
+                    if before == kinds_before and behind == _PLAIN_BEHIND and number.isdigit() and number[0] != _ZERO:
+                        frame = _new_frame((code, int(number), body, flag, None, None, LANGUAGE, 0))
+                frames.append(frame or self._meet(header_type, view[start + PREFIX_BYTES : body_at].tobytes(), body))
+                start = stop
         except FrameError as error:
             self.broken = error
-        if self.broken is not None:
-            self._start = self._end  # what may still arrive takes no memory
+        if start == end or self.broken is not None:  # behind a broken frame: what may still arrive takes no memory
+            start = end = 0
+        self._start, self._end = start, end
         return frames
+
+    def _meet(self, header_type: int, header: bytes, body: bytes) -> Frame:
+        """A frame of a kind that was not met yet, or of no kind. Raises FrameError."""
+        frame = _decode_parts(header_type, header, body)
+        before = _PLAIN_BEFORE % (frame.code, frame.flag)
+        number_bytes = len(header) - len(before) - len(_PLAIN_BEHIND)
+        # Up to nine digits cannot leave the range of the number.
+        if 0 < number_bytes <= 9 and header.startswith(before):
+            parts = struct.Struct(f"{PREFIX_BYTES}x{len(before)}s{number_bytes}s{len(_PLAIN_BEHIND)}s")
+            self._kinds[len(header)] = (parts.unpack_from, before, frame.code, frame.flag)
+        return frame

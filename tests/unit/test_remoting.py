@@ -17,7 +17,7 @@ from node.transport.remoting import (
     FrameError,
     decode_frame,
     encode_frame,
-    encode_plain_head,
+    plain_frame,
 )
 
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -86,7 +86,7 @@ def test_a_large_claim_takes_no_memory_before_its_bytes_arrive() -> None:
 
 
 def test_a_frame_of_the_largest_size_passes_and_its_memory_is_given_back() -> None:
-    head = encode_plain_head(1, 0, 2, 0)
+    (head,) = plain_frame(1, 0, 2, [])
     body = bytes(FRAME_BYTES_MAX - len(head))
     decoder = FrameDecoder()
     (frame,) = feed(decoder, encode_frame(Frame(1, 2, body)), 1 << 20)
@@ -152,3 +152,51 @@ def test_a_header_with_a_number_that_is_none_is_refused_either_way(number: str) 
     for header in (HEADER, HEADER.replace(",", ", ")):
         with pytest.raises(FrameError):
             decode_frame(framed(header.replace("77", number)))
+
+
+plain_frames = st.builds(
+    lambda code, opaque, body, flag: Frame(code, opaque, body, flag),
+    st.sampled_from([0, 200, 52004]),
+    st.integers(-1, 40) | st.integers(10**8, (1 << 31) - 1),
+    st.binary(max_size=30),
+    st.sampled_from([0, 1, 3]),
+)
+
+
+@given(st.lists(plain_frames | frames, max_size=30), st.integers(1, 2000))
+def test_kinds_of_frames_that_were_met_before_are_told_apart(sent: list[Frame], step: int) -> None:
+    def raw(one: Frame) -> bytes:
+        plain = one == Frame(one.code, one.opaque, one.body, one.flag)
+        return b"".join(plain_frame(one.code, one.flag, one.opaque, [one.body])) if plain else encode_frame(one)
+
+    assert feed(FrameDecoder(), b"".join(map(raw, sent)), step) == sent
+
+
+@pytest.mark.parametrize("number", ["007", "+12", "1_2", " 12", "-12", "1.5", "x", "\u00b2", "2147483648"])
+@pytest.mark.parametrize("gap", [0, 1])
+def test_a_header_like_the_one_before_but_for_a_number_that_is_none(number: str, gap: int) -> None:
+    """Whatever the decoder remembers, it means what JSON says."""
+    decoder = FrameDecoder()
+    known = [framed(HEADER.replace("77", digits)) for digits in ("1", "22", "333", "4444", "55555", "1234567890")]
+    assert len(feed(decoder, b"".join(known), 1000)) == len(known)
+    header = HEADER.replace("77", " " * gap + number)
+    try:
+        expected = [decode_frame(framed(header))]
+    except FrameError:
+        with pytest.raises(FrameError):
+            feed(decoder, framed(header), 1000)
+    else:
+        assert feed(decoder, framed(header), 1000) == expected
+
+
+def test_a_known_kind_does_not_hide_what_is_wrong_elsewhere_in_the_header() -> None:
+    decoder = FrameDecoder()
+    feed(decoder, framed(HEADER), 1000)
+    for broken in (
+        HEADER.replace("JSON", "JSOX"),
+        HEADER.replace("PYTHON", "PYTHOX"),
+        HEADER.replace("52003", "52004"),
+    ):
+        assert feed(decoder, framed(broken), 1000) == [decode_frame(framed(broken))]
+    with pytest.raises(FrameError):
+        feed(decoder, framed(HEADER.replace("{", "[")), 1000)

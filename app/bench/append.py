@@ -1,8 +1,8 @@
 """`bench append`: how many appends a second, how long one takes, and what it costs.
 
-Four cases: one at a time (latency), `in_flight` singles (the client merges those of one tick), and batches of two
-sizes. Rounds of the cases and systems are interleaved and the medians reported, because machines are shared and noisy;
-a ratio is the median of the rounds' own ratios, and its spread their least and greatest.
+Four cases: one at a time (latency), `in_flight` singles (submitted; the client merges those of one tick), and batches
+of two sizes. Rounds of the cases and systems are interleaved and the medians reported, because machines are shared and
+noisy; a ratio is the median of the rounds' own ratios, and its spread their least and greatest.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from app.bench.cluster import BenchCluster
 from app.bench.common import Sample, say
 from app.bench.doors import door
 from app.bench.load import Case, measure
-from app.bench.machine import machine, touch_memory
+from app.bench.machine import machine, python_step_ns, spread_of, touch_memory
 from app.bench.running import measured
 from app.bench.usage import cpu_s, rss_anon_mb
 
 OURS: Final = "quorumscope"
 WARM_UP_S: Final = 0.3
 # What batches keep in flight together, in entries: a few requests of each size, so that the pipe is full.
-BATCHED_ENTRIES_IN_FLIGHT: Final = 4000
+BATCHED_ENTRIES_IN_FLIGHT: Final = 8000
 DOORS_IN_FLIGHT_MAX: Final = {"rest": 64, "json": 256}
 
 
@@ -116,6 +116,7 @@ async def _run(options: AppendOptions) -> dict[str, Any]:
     other = OtherSystem(options, {}) if options.against else None
     cluster = BenchCluster(options.flush, options.members, options.directory, with_control=options.via == "rest")
     on = machine(cluster.directory)
+    steps_ns: list[float] = []
     async with cluster:
         pids = cluster.pids()
 
@@ -127,6 +128,7 @@ async def _run(options: AppendOptions) -> dict[str, Any]:
                 await measure(appender, case, options.body_bytes, WARM_UP_S)
             for number in range(options.rounds):
                 await asyncio.to_thread(touch_memory, options.seconds * len(cases))
+                steps_ns += python_step_ns()
                 for case in cases:
                     round_ = f"round {number + 1}/{options.rounds}"
                     sample = await measure(appender, case, options.body_bytes, options.seconds, cpu)
@@ -148,7 +150,8 @@ async def _run(options: AppendOptions) -> dict[str, Any]:
     ratios, spread = ratios_of(results)
     return {
         "results": results, "ratios": ratios, "ratio_spread": spread, "rss_anon_mb": memory,
-        "members": options.members, "via": options.via, "rounds": options.rounds, "machine": on,
+        "members": options.members, "via": options.via, "rounds": options.rounds,
+        "machine": on | {"python_step_ns": spread_of(steps_ns)},
     }  # fmt: skip
 
 

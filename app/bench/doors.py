@@ -1,4 +1,5 @@
-"""The ways into the log that can be measured: our own client, DLedger's JSON, and REST.
+"""The ways into the log that can be measured: our own client (submitting, or a task for each append), DLedger's JSON,
+and REST.
 
 The last two are there for compatibility. Each keeps as many connections as make sense for it, and does nothing more
 than the protocol needs, so that the figure is the node's and not some HTTP library's.
@@ -16,11 +17,12 @@ from typing import Final
 
 from app.bench.cluster import GROUP, BenchCluster
 from app.bench.load import Appender
+from node.client import LedgerClient
 from node.client_link import MemberLink
 from node.config import parse_peers
 from node.protocol.codes import RequestCode
 
-DOORS: Final = ("client", "json", "rest")
+DOORS: Final = ("client", "tasks", "json", "rest")
 ANSWER_WITHIN_S: Final = 30.0
 CONTROL_READY_WITHIN_S: Final = 20.0
 
@@ -33,6 +35,9 @@ async def door(cluster: BenchCluster, via: str) -> AsyncIterator[Appender]:
         if via == "client":
             yield client
             return
+        if via == "tasks":
+            yield TasksDoor(client)
+            return
         leader_id = await client.leader()
         if via == "json":
             link = MemberLink(leader_id, parse_peers(cluster.peers)[leader_id], GROUP)
@@ -43,6 +48,13 @@ async def door(cluster: BenchCluster, via: str) -> AsyncIterator[Appender]:
         stack.push_async_callback(rest.close)
         await rest.wait_until_ready()
         yield rest
+
+
+class TasksDoor:
+    """Our client without its `submit`: every append is awaited by a task of its own."""
+
+    def __init__(self, client: LedgerClient) -> None:
+        self.append, self.append_many = client.append, client.append_many
 
 
 class JsonDoor:

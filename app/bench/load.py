@@ -1,4 +1,7 @@
-"""The load of the benches: workers that keep a number of appends in flight, and what came of it.
+"""The load of the benches: a number of appends that are kept in flight, and what came of it.
+
+Single appends at once go through callbacks where the way into the log has them (`Submitter`), as a producer would send
+them: each completion starts the next. Everything else is workers that await one append after the other.
 
 Bodies are all different within a request, so that no pickle or cache saves work that real messages would cost. They
 compress well: it makes no difference to us, and spares a rival that compresses (PySyncObj) what random bytes would cost
@@ -13,7 +16,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from app.bench.common import Sample, percentile
 
@@ -26,6 +29,13 @@ class Appender(Protocol):
     async def append(self, body: bytes) -> object: ...
 
     async def append_many(self, bodies: Sequence[bytes]) -> object: ...
+
+
+@runtime_checkable
+class Submitter(Protocol):
+    """An appender that starts an append at once and tells of its end through a future."""
+
+    def submit(self, body: bytes) -> asyncio.Future[Any]: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,7 +61,7 @@ def different_bodies(count: int, body_bytes: int) -> list[bytes]:
 async def measure(
     appender: Appender, case: Case, body_bytes: int, seconds: float, cpu_s: Callable[[], float | None] = lambda: None
 ) -> Sample:
-    """Runs `case` for `seconds` with as many workers as requests in flight. `cpu_s` tells all CPU seconds so far."""
+    """Runs `case` for `seconds` with that many requests in flight. `cpu_s` tells all CPU seconds so far."""
     bodies = different_bodies(max(BODIES_MIN, case.batch), body_bytes)
     latencies_s = array("d")  # no objects for the garbage collector to walk
     began = time.perf_counter()
@@ -73,8 +83,11 @@ async def measure(
             latencies_s.append(time.perf_counter() - sent)
 
     bodies = bodies if case.batch == 1 else bodies[: case.batch]
-    worker: Callable[[int], Awaitable[None]] = one_by_one if case.batch == 1 else in_batches
-    await asyncio.gather(*(worker(number) for number in range(case.in_flight)))
+    if case.batch == 1 and case.in_flight > 1 and isinstance(appender, Submitter):
+        await keep_in_flight(appender, case.in_flight, bodies, stop_at, latencies_s)
+    else:
+        worker: Callable[[int], Awaitable[None]] = one_by_one if case.batch == 1 else in_batches
+        await asyncio.gather(*(worker(number) for number in range(case.in_flight)))
     elapsed_s = time.perf_counter() - began
     cpu_after_s = cpu_s()
     entries = len(latencies_s) * case.batch
@@ -82,6 +95,50 @@ async def measure(
     if cpu_before_s is not None and cpu_after_s is not None and entries:
         cpu_us = (cpu_after_s - cpu_before_s) / entries * 1e6
     return sample_of(latencies_s, entries, elapsed_s, cpu_us)
+
+
+async def keep_in_flight(
+    appender: Submitter, in_flight: int, bodies: Sequence[bytes], stop_at: float, latencies_s: array[float]
+) -> None:
+    """Submits until `stop_at` on the clock of `perf_counter`, the next as soon as one ends; returns when all have.
+
+    Raises what the first append that fails raises.
+    """
+    submit, next_body, clock = appender.submit, itertools.cycle(bodies).__next__, time.perf_counter
+    took = latencies_s.append
+    all_landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Flight:
+        """One place in the air; its callback is made once and not for every append."""
+
+        __slots__ = ("landed", "sent")
+
+        def __init__(self) -> None:
+            self.landed: Callable[[asyncio.Future[Any]], None] = self.land
+            self.sent = clock()
+            submit(next_body()).add_done_callback(self.landed)
+
+        def land(self, answer: asyncio.Future[Any]) -> None:
+            nonlocal in_flight
+            now = clock()
+            try:
+                answer.result()
+            except BaseException as error:
+                if not all_landed.done():
+                    all_landed.set_exception(error)
+                return
+            took(now - self.sent)
+            if now < stop_at:
+                self.sent = now
+                submit(next_body()).add_done_callback(self.landed)
+                return
+            in_flight -= 1
+            if not in_flight and not all_landed.done():
+                all_landed.set_result(None)
+
+    for _ in range(in_flight):
+        Flight()
+    await all_landed
 
 
 def sample_of(latencies_s: Sequence[float], entries: int, elapsed_s: float, cpu_us: float | None) -> Sample:

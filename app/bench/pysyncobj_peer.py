@@ -10,6 +10,7 @@ It is given its best: each case tries every configuration of CONFIGURATIONS for 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import select
 import subprocess
@@ -179,36 +180,39 @@ def append_once(log: Any) -> dict[str, Any]:
 
 def measure_here(log: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Keeps `in_flight` calls going through callbacks for `seconds`."""
-    batch, in_flight = request["batch"], request["in_flight"]
+    batch, open_calls = request["batch"], request["in_flight"]
     bodies = different_bodies(max(BODIES_MIN, batch), request["body_bytes"])
-    latencies_s = array("d")
+    next_body = itertools.cycle(bodies if batch == 1 else [bodies[:batch]]).__next__
+    latencies_s, clock = array("d"), time.perf_counter
     done = threading.Event()
-    open_calls, calls = in_flight, 0
     cpu_before_s = cpu_s(request["pids"], with_own=False)
-    began = time.perf_counter()
+    began = clock()
     stop_at = began + request["seconds"]
 
-    def call() -> None:
-        nonlocal calls
-        calls += 1
-        what = bodies[calls % len(bodies)] if batch == 1 else bodies[:batch]
-        sent = time.perf_counter()
-        log.append(what, callback=lambda _result, error: came_back(sent, error))
+    class Flight:
+        """As ours in `load.keep_in_flight`: one callback for all calls of one place."""
 
-    def came_back(sent: float, error: int) -> None:
-        nonlocal open_calls
-        now = time.perf_counter()
-        if not error:
-            latencies_s.append(now - sent)
-        if now < stop_at:
-            call()
-            return
-        open_calls -= 1
-        if open_calls == 0:
-            done.set()
+        __slots__ = ("landed", "sent")
 
-    for _ in range(in_flight):
-        call()
+        def __init__(self) -> None:
+            self.landed, self.sent = self.land, clock()
+            log.append(next_body(), callback=self.landed)
+
+        def land(self, _result: Any, error: int) -> None:
+            nonlocal open_calls
+            now = clock()
+            if not error:
+                latencies_s.append(now - self.sent)
+            if now < stop_at:
+                self.sent = now
+                log.append(next_body(), callback=self.landed)
+                return
+            open_calls -= 1
+            if open_calls == 0:
+                done.set()
+
+    for _ in range(open_calls):
+        Flight()
     done.wait(request["seconds"] + READY_WITHIN_S)
     elapsed_s = time.perf_counter() - began
     cpu_after_s = cpu_s(request["pids"], with_own=False)

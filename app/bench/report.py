@@ -12,10 +12,13 @@ HEADING: Final = (
 
 def on_machine(machine: dict[str, Any]) -> str:
     """Where the numbers come from."""
-    cpu = machine["cpu"] or "unknown CPU"
+    cpu, step_ns = machine["cpu"] or "unknown CPU", machine["python_step_ns"]
+    build = "profile-guided build" if machine["python_optimised"] else "build without profile-guided optimisation"
     return (
         f"on {machine['cpus']} cores ({cpu}), {machine['memory_mb'] / 1024:.0f} GiB, Python {machine['python']},"
         f" Linux {machine['kernel']}\n"
+        f"Python: {build}; a step of fixed work takes {step_ns['median']:.0f} ns"
+        f" ({step_ns['least']:.0f} to {step_ns['most']:.0f})\n"
         f"disk: {machine['file_system'] or 'unknown file system'}, fdatasync {machine['fdatasync_ms']:.3f} ms"
         f" (p99 {machine['fdatasync_p99_ms']:.3f} ms); load when it began: {machine['load_1m']:.2f}"
     )

@@ -106,7 +106,11 @@ def append(
     rounds: RoundsOption = 3,
     against: AgainstOption = None,
     via: Annotated[
-        str, typer.Option(metavar="client|json|rest", help="Through our client, DLedger's JSON, or REST.")
+        str,
+        typer.Option(
+            metavar="client|tasks|json|rest",
+            help="Our client, which submits singles; the same with a task for each; DLedger's JSON; REST.",
+        ),
     ] = "client",
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -116,11 +120,12 @@ def append(
     Four cases in turn: one at a time, singles in flight, and two sizes of batches. Medians over the rounds.
     """
     from app.bench.append import AppendOptions, run
+    from app.bench.doors import DOORS
 
     options = AppendOptions(
         flush=_flush(flush), body_bytes=body_bytes, in_flight=in_flight, batches=tuple(batch or (100, 1000)),
         seconds=seconds, rounds=rounds, against=_against(against), members=members,
-        via=_one_of("--via", via, ("client", "json", "rest")), directory=_directory(data),
+        via=_one_of("--via", via, DOORS), directory=_directory(data),
     )  # fmt: skip
     _show(_measured(lambda: run(options)), as_json, append_table)
     return Exit.FINE

@@ -14,9 +14,9 @@ import pytest
 
 from app.bench.append import AppendOptions, cases_of, ratios_of, row
 from app.bench.common import Sample, percentile
-from app.bench.doors import RestDoor
+from app.bench.doors import RestDoor, TasksDoor
 from app.bench.failover import Acknowledged, count_lost
-from app.bench.load import Case, measure
+from app.bench.load import Case, Submitter, measure
 from app.bench.machine import machine
 from app.bench.memory import growth_mb_per_hour
 from app.bench.paced import paced
@@ -25,7 +25,7 @@ from app.bench.slow_follower import CatchUp, phase
 from app.bench.undisturbed import phase_row
 from app.bench.usage import cpu_s, rss_anon_mb
 from app.cli import run
-from node.client import LedgerClient
+from node.client import LedgerClient, NotAppended
 from node.protocol.entry import Entry, Magic
 
 
@@ -78,7 +78,7 @@ def test_rows_are_medians_and_ratios_compare_like_cases_round_by_round() -> None
 
 def test_the_cases_are_one_at_a_time_singles_and_each_size_of_batch() -> None:
     options = AppendOptions(in_flight=7, batches=(5, 8000))
-    assert cases_of(options) == [Case(1, 1), Case(7, 1), Case(800, 5), Case(1, 8000)]
+    assert cases_of(options) == [Case(1, 1), Case(7, 1), Case(1600, 5), Case(1, 8000)]
 
 
 def test_slow_doors_are_not_asked_for_thousands_at_once() -> None:
@@ -110,12 +110,55 @@ def test_the_load_is_of_different_bodies_and_counted_in_entries(case: Case) -> N
     assert {len(body) for batch in recorder.batches for body in batch} == {32}
 
 
+class Submitting(Recorder):
+    """Answers in the next turn through a future."""
+
+    def __init__(self, fails_at: int = -1) -> None:
+        super().__init__()
+        self.open, self.open_most, self.fails_at = 0, 0, fails_at
+
+    def submit(self, body: bytes) -> asyncio.Future[None]:
+        self.batches.append([body])
+        self.open += 1
+        self.open_most = max(self.open, self.open_most)
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(self.settle, answer, len(self.batches) == self.fails_at)
+        return answer
+
+    def settle(self, answer: asyncio.Future[None], failing: bool) -> None:
+        self.open -= 1
+        if failing:
+            answer.set_exception(NotAppended("full"))
+        else:
+            answer.set_result(None)
+
+
+def test_singles_at_once_are_submitted_and_each_has_its_latency() -> None:
+    recorder = Submitting()
+    sample = asyncio.run(measure(recorder, Case(7, 1), 32, 0.02))
+    assert recorder.open == 0
+    assert recorder.open_most == 7
+    assert len(recorder.batches) > 7
+    assert 0 < sample.p50_ms <= sample.p99_ms
+    with pytest.raises(NotAppended, match="full"):
+        asyncio.run(measure(Submitting(fails_at=20), Case(7, 1), 32, 60))
+
+
+def test_tasks_are_a_door_of_their_own() -> None:
+    door = TasksDoor(LedgerClient("n0-127.0.0.1:1"))
+    assert isinstance(LedgerClient("n0-127.0.0.1:1"), Submitter)
+    assert not isinstance(door, Submitter)
+
+
 def test_a_machine_is_described_with_its_disk(tmp_path: Path) -> None:
     found = machine(tmp_path)
     assert found["cpus"] >= 1
     assert found["fdatasync_ms"] > 0
     assert list(tmp_path.iterdir()) == []
     assert "fdatasync" in on_machine(found)
+    assert 0 < found["python_step_ns"]["least"] <= found["python_step_ns"]["median"] <= found["python_step_ns"]["most"]
+    assert "a step of fixed work takes" in on_machine(found)
+    assert "build without" in on_machine(found | {"python_optimised": False})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -187,7 +230,7 @@ def test_a_slow_follower_costs_what_the_p99_grew_by() -> None:
         (["failover", "--how", "transfer", "--against", "pysyncobj"], "only --how kill"),
         (["failover", "--against", "raft"], "pysyncobj"),
         (["slow-follower", "--how", "lazy"], "stopped or throttled"),
-        (["append", "--via", "pigeon"], "client, json or rest"),
+        (["append", "--via", "pigeon"], "client, tasks, json or rest"),
         (["append", "--data", "/no/such/directory"], "no such directory"),
     ],
 )

@@ -27,7 +27,7 @@ from node.protocol.entry import (
     pack_blank,
     unpack_record,
 )
-from node.protocol.packed_bodies import encode_bodies, lengths_of
+from node.protocol.packed_bodies import encode_bodies
 from node.protocol.slab_check import check_slab
 from node.store.checkpoint import Slot
 from node.store.cutting import CuttingLog
@@ -137,7 +137,7 @@ class FileStore(CuttingLog):
     def append_as_leader(self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL) -> list[Slab]:
         if not bodies or term < self.end_term:
             raise EntryError(f"{len(bodies)} bodies of term {term} after term {self.end_term}")
-        runs = plan_bodies(lengths_of(bodies), self._end_pos, self.data_file_size)
+        runs = plan_bodies(bodies, self._end_pos, self.data_file_size)
         slabs: list[Slab] = []
         index, chain = self.end_index + 1, self.end_chain
         for run in runs:
@@ -185,7 +185,7 @@ class FileStore(CuttingLog):
             raise
         for slab in slabs:
             self._ring.add(slab)
-            if slab.first_term != self.end_term or slab.last_term != slab.first_term:
+            if slab.last_term != self.end_term or self.end_index < self.begin_index:  # terms never decrease
                 self._note_terms(slab)
             self.end_index += slab.count
             self.end_term, self.end_chain = slab.last_term, slab.last_chain

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, SLAB_BYTES_MAX, EntryError
+from node.protocol.packed_bodies import lengths_of, longest_of, size_of
 from node.protocol.value_class import value_class
-
-Sizes = Sequence[int] | npt.NDArray[np.int64]  # one per entry
 
 
 @value_class(slots=True, frozen=True)
@@ -38,24 +37,19 @@ def body_bytes_limit(file_bytes: int) -> int:
     return min(BODY_BYTES_MAX, file_bytes - HEAD_BYTES - BLANK_BYTES)
 
 
-def plan_bodies(lengths_bytes: Sizes, pos: int, file_bytes: int) -> list[Run]:
+def plan_bodies(bodies: Sequence[bytes], pos: int, file_bytes: int) -> list[Run]:
     """`plan_runs` for bodies. Raises EntryError, with the limit in it, for one that no file can hold."""
-    if isinstance(lengths_bytes, np.ndarray):
-        longest = int(lengths_bytes.max())
-        sizes: Sizes = lengths_bytes + HEAD_BYTES
-    else:
-        longest = max(lengths_bytes)
-        sizes = [HEAD_BYTES + length for length in lengths_bytes]
-    if longest > body_bytes_limit(file_bytes):
-        raise EntryError(f"a body of {longest} bytes does not fit: the limit is {body_bytes_limit(file_bytes)} bytes")
-    return plan_runs(sizes, pos, file_bytes)
-
-
-def plan_runs(sizes_bytes: Sizes, pos: int, file_bytes: int) -> list[Run]:
-    """Splits a batch into slabs: a new one where a file ends and before 1 MiB is exceeded."""
-    total = int(sizes_bytes.sum()) if isinstance(sizes_bytes, np.ndarray) else sum(sizes_bytes)
+    total = size_of(bodies) + HEAD_BYTES * len(bodies)
     if total <= SLAB_BYTES_MAX and total + BLANK_BYTES <= file_bytes - pos % file_bytes:
-        return [Run(0, len(sizes_bytes), pos)]
+        return [Run(0, len(bodies), pos)]  # as they mostly do: then none of them is too long either
+    longest, limit = longest_of(bodies), body_bytes_limit(file_bytes)
+    if longest > limit:
+        raise EntryError(f"a body of {longest} bytes does not fit: the limit is {limit} bytes")
+    return plan_runs(np.asarray(lengths_of(bodies)) + HEAD_BYTES, pos, file_bytes)
+
+
+def plan_runs(sizes_bytes: Sequence[int] | npt.NDArray[np.int64], pos: int, file_bytes: int) -> list[Run]:
+    """Splits a batch of records into slabs: a new one where a file ends and before 1 MiB is exceeded."""
     runs: list[Run] = []
     ends = np.cumsum(np.asarray(sizes_bytes, dtype=np.int64))
     first, before, at = 0, 0, pos  # `before`: the bytes of all entries ahead of `first`

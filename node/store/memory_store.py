@@ -23,7 +23,6 @@ from node.protocol.entry import (
     slab_of,
     unpack_record,
 )
-from node.protocol.packed_bodies import lengths_of
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import verify_slab
 from node.store.faults import cut, fault_at, in_words, merged, without
@@ -112,7 +111,7 @@ class MemoryStore(LogStore):
             raise EntryError(f"term {term} after term {self.end_term}")
         if self.end_chain is None:
             raise EntryError("the chain at the end of this log is unknown")
-        runs = plan_bodies(lengths_of(bodies), self._end_pos, self.data_file_size)
+        runs = plan_bodies(bodies, self._end_pos, self.data_file_size)
         if self.full:
             raise StoreFull("no space for the append (a test said so)")
         slabs: list[Slab] = []

@@ -385,3 +385,21 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     store: FileStore = open_store(tmp_path)
     store.close()
     store.close()
+
+
+def test_an_emptied_log_goes_on_in_the_term_of_its_base(tmp_path: Path) -> None:
+    """Opened anew it has no run of equal terms: the first entry begins one, though its term is the base's."""
+    store = open_store(tmp_path)
+    store.append_as_leader([b"x" * 100] * 60, 1)
+    store.remove_prefix(40)
+    begin = store.begin_index
+    assert begin > 0
+    store.truncate(begin, record(store, begin))
+    store.close()
+    store = open_store(tmp_path)
+    assert (store.begin_index, store.end_index, store.end_term) == (begin, begin - 1, 1)
+    store.append_as_leader([b"again"] * 3, 1)
+    store.append_as_leader([b"later"], 2)
+    assert [store.term_start(index) for index in range(begin, begin + 4)] == [begin] * 3 + [begin + 3]
+    assert (store.last_index_of_term(0), store.last_index_of_term(1)) == (begin - 1, begin + 2)
+    store.close()

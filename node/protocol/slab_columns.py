@@ -19,8 +19,8 @@ COLUMNS_FROM: Final = 24  # below this many entries a loop beats numpy columns (
 HEAD_WORDS: Final = HEAD_BYTES // 4
 CHAIN_WORD: Final = 9
 BODY_CRC_WORD: Final = 10
-_INDEX_WORDS: Final = (0, 6, 7, 1, 2, 3, 4, 5)  # magic, pos, size, index, term
-_CHAIN_WORDS: Final = (0, 1, 2, 3, 4, 5, 8, 10)  # magic, size, index, term, channel, body CRC
+_INDEX_WORDS: Final = np.array((0, 6, 7, 1, 2, 3, 4, 5))  # magic, pos, size, index, term
+_CHAIN_WORDS: Final = np.array((0, 1, 2, 3, 4, 5, 8, 10))  # magic, size, index, term, channel, body CRC
 WORD: Final = np.dtype(">u4")
 RAW_HEAD: Final = np.dtype(f"V{HEAD_BYTES}")
 _BIG_PAIR: Final = np.dtype(">i8")
@@ -57,9 +57,8 @@ def chain_heads_of(heads: Heads) -> npt.NDArray[Any]:
 def chains_over(heads: Heads, prev_chain: int) -> list[int]:
     """`prev_chain`, and the chain after each entry. The one part that is no column: each needs the one before."""
     chains = [prev_chain]
-    chains.extend(
-        map(crc32, chain_heads_of(heads).view(_RAW_CHAIN_HEAD).ravel().tolist(), chains)
-    )  # reads what it appends
+    pieces = chain_heads_of(heads).view(_RAW_CHAIN_HEAD).ravel().tolist()
+    chains.extend(map(crc32, pieces, chains))  # reads what it appends: no bytecode per entry
     return chains
 
 

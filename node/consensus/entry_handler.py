@@ -103,12 +103,13 @@ class EntryHandler:
         return self._compare(push, now) if kind is PushKind.COMPARE else self._truncate(sender, push, now)
 
     def _answer(self, to: str, seq: int, epoch: int, verdict: Verdict) -> None:
-        member = self._member
-        self._member.send(
+        member, store = self._member, self._member.store
+        faulty_from = member.faulty_from() if store.faults else -1
+        member.send(
             to,
             PushResponse(
-                seq, verdict.code, epoch, member.term, member.verified_index, member.durable_index,
-                member.store.end_index, verdict.x_term, verdict.x_index, member.faulty_from(),
+                seq, verdict.code, epoch, member.term, member.verified_index, member.durable_index, store.end_index,
+                verdict.x_term, verdict.x_index, faulty_from,
             ),
         )  # fmt: skip
 

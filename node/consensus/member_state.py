@@ -233,7 +233,7 @@ class MemberState:
         return self._seq
 
     def send(self, to: str, message: Message) -> None:
-        self.effects.sends.append(new_send((to, message)))
+        (self.gathered or self.effects).sends.append(new_send((to, message)))
 
     def event(self, kind: str, now: int, severity: str = "info", **detail: Any) -> None:
         """Something for people; `now` keeps callers honest about the moment it belongs to."""
@@ -268,4 +268,3 @@ class MemberState:
         if self.gathered is None:
             self.gathered = Effects()
         return self.gathered
-

@@ -323,14 +323,13 @@ class Engine:
         self._guarded(lambda: self.replica.disk_full(False, now_ns()))
         self._schedule()
 
-    # --- for the desk and the links -------------------------------------------------------------------------------
+    # --- for the desk, which frames wake: `read_done` follows -----------------------------------------------------
     def propose(self, origin: Connection, proposal: Proposal, ordered: bool) -> None:
-        """`read_done` follows."""
         self._proposals.add(origin, proposal, ordered)
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
         self._guarded(lambda: self.replica.read_index(self._later(done), now_ns()))
-        self._schedule()
+        self._deadline_moved = True
 
     def transfer(
         self, to: str | None, deadline_ms: int | None, if_term: int | None, done: Callable[[TransferOutcome], None]
@@ -341,7 +340,7 @@ class Engine:
                 to, now_ns(), on_done=self._later(done), deadline_ns=deadline_ns, if_term=if_term
             )
         )
-        self._schedule()
+        self._deadline_moved = True
 
     def scrub_now(self) -> int:
         """A pass over the whole log at once; its number."""
@@ -350,7 +349,7 @@ class Engine:
     def repair_now(self) -> None:
         """Another try for what is damaged, whatever was said before."""
         self._guarded(lambda: self.replica.repair_now(now_ns()))
-        self._schedule()
+        self._deadline_moved = True
 
     def _later(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
         """A callback of the core only hands its argument on."""

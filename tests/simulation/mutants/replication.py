@@ -107,7 +107,7 @@ REPLICATION = (
         "ack_before_sync",
         "R2",
         "a follower says durable what only its page cache holds",
-        (swapped(HANDLER + "_answer", "member.durable_index", "member.store.end_index"),),
+        (swapped(HANDLER + "_answer", "member.durable_index", "store.end_index"),),
         {"power_loss": 3.0, "sync_ms": 8.0},
     ),
     Mutant(

@@ -132,6 +132,7 @@ class Appends:
         self._bytes = 0  # of what is not small
         self._full_at = 0  # a small body goes into this turn's frame while it has fewer entries; 0: not without a look
         self._flush_is_due = False
+        self._was_alone = False  # the last frame: one call's, while nothing else was under way
         self._waiting: deque[tuple[Sequence[bytes], asyncio.Future[AppendResult], int]] = deque()  # for room, in order
         self._open: dict[Group, None] = {}  # in the order in which they were sent
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -173,7 +174,9 @@ class Appends:
             return
         if len(self._bodies) + count > MERGE_ENTRIES_MAX or self._bytes + size_bytes > MERGE_BYTES_MAX:
             self._flush()
-        if not self._flush_is_due:
+        # One at a time: nothing is under way, nor was when the last call left. It has nobody to wait for.
+        alone = not self._open and self._was_alone and not self._flush_is_due
+        if not alone and not self._flush_is_due:
             assert self._loop is not None
             self._flush_is_due = True
             self._loop.call_soon(self._turn_ends)
@@ -182,7 +185,10 @@ class Appends:
         self._answers.append(answer)
         self._bodies += bodies
         self._bytes += size_bytes
-        self._full_at = 0 if self._waiting else min(MERGE_ENTRIES_MAX, self._in_flight_max - self._in_flight)
+        if alone:
+            self._flush()
+        else:
+            self._full_at = 0 if self._waiting else min(MERGE_ENTRIES_MAX, self._in_flight_max - self._in_flight)
 
     def _let_in(self) -> None:
         """There is room again."""
@@ -208,6 +214,7 @@ class Appends:
 
     def _send(self, group: Group) -> None:
         assert self._loop is not None
+        self._was_alone = len(group.answers) == 1 and not self._open
         self._open[group] = None
         link = self._leaders.leader_at_hand()
         if link is None:

@@ -8,10 +8,13 @@ check (`verify_slab`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+import sys
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -95,6 +98,10 @@ class AppendAnswer(NamedTuple):
     leader_id: str = ""
     leader_address: str = ""
     detail: str = ""
+
+
+_APPENDED: Final = tuple(AppendedByte)  # by number
+_new_answer: Callable[[tuple[Any, ...]], AppendAnswer] = partial(tuple.__new__, AppendAnswer)  # all fields; no Python
 
 
 @dataclass(slots=True, frozen=True)
@@ -229,10 +236,12 @@ def response_code(number: int) -> ResponseCode:
 def encode_append(request: AppendRequest) -> list[bytes]:
     """The body, for a frame's pieces."""
     bodies = request.bodies
-    flags = AppendFlag.ORDERED if request.ordered else AppendFlag(0)
-    head = APPEND_HEAD.pack(flags, request.expected_index, len(bodies))
-    lengths = struct.pack(f">{len(bodies)}I", *map(len, bodies))
-    return [b"".join([head, lengths, *bodies])]  # one buffer: a thousand small ones cost the socket more than the copy
+    head = APPEND_HEAD.pack(_ORDERED if request.ordered else 0, request.expected_index, len(bodies))
+    lengths = array("I", map(len, bodies))  # a third less work than packing them
+    if sys.byteorder == "little":
+        lengths.byteswap()
+    # Two buffers: a thousand small ones cost the socket more than the copy, and a list with them in it its copy, too.
+    return [head + lengths.tobytes(), b"".join(bodies)]
 
 
 def decode_append(body: bytes) -> AppendRequest:
@@ -276,8 +285,8 @@ def decode_append_answer(body: bytes) -> AppendAnswer:
     try:
         code, first_index, last_index, term, appended = APPEND_ANSWER.unpack_from(body)
         offset = APPEND_ANSWER.size
-        if body[offset:] == NO_TEXTS:
-            return AppendAnswer(code, first_index, last_index, term, AppendedByte(appended))
+        if body[offset:] == NO_TEXTS and appended < len(_APPENDED):
+            return _new_answer((code, first_index, last_index, term, _APPENDED[appended], "", "", ""))
         texts: list[str] = []
         for _ in range(3):
             (size,) = struct.unpack_from(">H", body, offset)

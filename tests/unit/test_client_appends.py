@@ -84,8 +84,8 @@ def test_the_appends_of_one_turn_leave_in_few_frames_and_each_gets_its_index() -
         assert await client.append(b"last", expected_index=count + 4) == AppendResult(count + 4, count + 4, 3)
 
     member = against(counting(), work)
-    assert [len(bodies) for bodies in member.appends] == [1, MERGE_ENTRIES_MAX, MERGE_ENTRIES_MAX, 10, 3, 1]
-    assert [body for bodies in member.appends[1:4] for body in bodies] == [b"%d" % number for number in range(count)]
+    assert [len(bodies) for bodies in member.appends] == [1, 1, MERGE_ENTRIES_MAX, MERGE_ENTRIES_MAX, 9, 3, 1]
+    assert [body for bodies in member.appends[1:5] for body in bodies] == [b"%d" % number for number in range(count)]
 
 
 def test_short_runs_share_a_frame_and_long_ones_keep_their_place() -> None:
@@ -101,7 +101,24 @@ def test_short_runs_share_a_frame_and_long_ones_keep_their_place() -> None:
         ]  # fmt: skip
 
     member = against(counting(), work)
-    assert member.appends == [[b"warm"], [b"a", b"b", b"c"], long, [b"d", b"e", b"e", b"e"]]
+    assert member.appends == [[b"warm"], [b"a"], [b"b", b"c"], long, [b"d", b"e", b"e", b"e"]]
+
+
+def test_one_at_a_time_leaves_at_once_and_company_waits_for_company() -> None:
+    async def work(client: LedgerClient, member: Member) -> None:
+        for _ in range(2):
+            await client.append(b"alone")
+        link = client._links["n0"]
+        alone = client.submit(b"alone")
+        assert len(link._pending) == 1  # in the same turn
+        await asyncio.gather(alone, *(client.submit(b"joins") for _ in range(4)))
+        for _ in range(2):
+            pair = [client.submit(b"a pair") for _ in range(2)]
+            assert not link._pending
+            await asyncio.gather(*pair)
+
+    sent = [b",".join(bodies) for bodies in against(counting(), work).appends]
+    assert sent == [*[b"alone"] * 3, b",".join([b"joins"] * 4), *[b"a pair,a pair"] * 2]
 
 
 def test_a_refusal_that_may_pass_is_tried_again() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from node.client import LedgerClient, LedgerError
@@ -89,3 +91,18 @@ async def append_surely(client: LedgerClient, body: bytes, within_s: float = STA
         except LedgerError:
             if time.monotonic() > deadline:
                 raise
+
+
+async def all_vote(client: LedgerClient, members: Iterable[str], within_s: float = START_WITHIN_S) -> None:
+    """Returns once every member is a voter: one that started last may still have to join what the others began."""
+    deadline = time.monotonic() + within_s
+    waiting = list(members)
+    while waiting:
+        assert time.monotonic() < deadline, f"{waiting} are no voters"
+        try:
+            if (await client.state(waiting[-1]))["voter_state"] == "VOTER":
+                waiting.pop()
+                continue
+        except LedgerError:
+            pass
+        await asyncio.sleep(0.02)

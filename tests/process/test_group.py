@@ -12,7 +12,7 @@ import pytest
 from node.client import Denied, LedgerClient, LedgerClientSync, LedgerError, NotAppended, ReadMode, Unreachable
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import Magic
-from tests.process.group import Group, append_surely
+from tests.process.group import Group, all_vote, append_surely
 
 pytestmark = pytest.mark.process
 
@@ -187,6 +187,7 @@ def test_the_log_outlives_its_engines_and_a_lost_leader(group: Group) -> None:
 
     async def before(client: LedgerClient) -> None:
         first = await append_surely(client, b"kept 0")
+        await all_vote(client, group.peers)  # else the two that are left may be no quorum of voters (E8)
         for number in range(1, 50):
             await client.append(b"kept %d" % number)
         group.kill(await client.leader())
@@ -215,6 +216,7 @@ def test_a_paused_leader_steps_down_and_cannot_commit(group: Group) -> None:
 
     async def work(client: LedgerClient) -> None:
         await append_surely(client, b"x")
+        await all_vote(client, group.peers)
         old = await client.leader()
         group.signal(old, signal.SIGSTOP)
         others = {member: address for member, address in group.peers.items() if member != old}

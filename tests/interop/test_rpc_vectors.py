@@ -235,12 +235,9 @@ class Desk:
 
     def ask(self, raw: bytes) -> dict[str, Any]:
         wire = Wire()
-        frame = decode_frame(raw)
-        if not self.desk.serves(frame.code):
-            self.desk.unsupported(wire, frame)  # type: ignore[arg-type]
-            return {"remoting": wire.frames[0][0], "remark": wire.frames[0][1].decode()}
-        self.desk.handle(wire, frame)  # type: ignore[arg-type]
-        return dict(json.loads(wire.frames[0][1]))
+        self.desk.handle(wire, decode_frame(raw))  # type: ignore[arg-type]
+        code, body = wire.frames[0]
+        return dict(json.loads(body)) if code == 200 else {"remoting": code, "remark": body.decode()}
 
 
 # pair -> (does the addressed member lead here?, fields that depend on the recorded log and not on the protocol)

@@ -42,13 +42,10 @@ class DiskReports(ABC):
             return
         member.durable_index = min(end_index, self.store.end_index)
         member.unsynced.durable(member.durable_index)
-        # With async flush nobody's watermark depends on it (R2): the next answer to a push says it as well, and the
-        # COMMIT after a burst makes sure that there is one.
-        if member.config.flush is FlushMode.SYNC:
-            if self.leadership is not None:
-                self.leadership.advance_commit(now)
-            else:
-                self.handler.durable_moved()
+        if self.leadership is None:
+            self.handler.durable_moved()
+        elif member.config.flush is FlushMode.SYNC:  # else no watermark of ours depends on it (R2)
+            self.leadership.advance_commit(now)
         self._settle(now)
 
     def truncated(self, log_epoch: int, cut_index: int, now: int) -> None:

@@ -7,6 +7,7 @@ are slower.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import platform
@@ -21,6 +22,7 @@ from app.bench.common import percentile
 
 SYNCS: Final = 64
 SYNC_BYTES: Final = 4096
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
 TOUCH_BYTES_MAX: Final = 4 << 30
 FILLED_BYTES_PER_S: Final = 500_000_000
 PYTHON_STEPS: Final = 5_000
@@ -102,8 +104,17 @@ def touch_memory(busy_s: float) -> None:
     free_bytes = int(words[0]) * 1024 if words else 0
     size = min(TOUCH_BYTES_MAX, free_bytes // 4, int(busy_s * FILLED_BYTES_PER_S))
     populate = getattr(mmap, "MAP_POPULATE", 0)
-    if size > 0 and populate:
-        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | populate).close()
+    if size <= 0 or not populate:
+        return
+    # Not by `mmap.mmap`, which holds the interpreter for the second that it takes: relays between members may run here.
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | populate
+    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    if address != _MAP_FAILED:
+        libc.munmap(address, size)
 
 
 def file_system(directory: Path) -> str:

@@ -41,7 +41,6 @@ class Connection(asyncio.BufferedProtocol):
         self._on_frame, self._on_closed, self._on_open = on_frame, on_closed, on_open
         self._after_read = after_read
         self._decoder = FrameDecoder()
-        self.get_buffer = self._decoder.writable  # type: ignore[method-assign]  # one call less for every read
         self._transport: asyncio.Transport | None = None
         self._stops: set[str] = set()  # why reading is stopped; empty: it is not
         self._held: list[bytes] = []  # frames that leave together at `release`
@@ -65,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
             self._on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        raise NotImplementedError  # set in __init__
+        return self._decoder.writable()
 
     def buffer_updated(self, nbytes: int) -> None:
         decoder = self._decoder

@@ -12,6 +12,7 @@ from node.protocol.codes import ResponseCode, Role
 from node.protocol.entry import INDEX_UNIT
 from node.protocol.messages import HeartBeatRequest, HeartBeatResponse, PushKind, PushResponse
 from node.protocol.slab_encode import encode_slab
+from node.store.log_store import SyncTicket
 from tests.unit.core_kit import Solo, store_of
 
 BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
@@ -163,13 +164,19 @@ def test_r5_r8_busy_until_the_cut_is_durable() -> None:
     assert solo.append(solo.slab(0, term=2), 1, term=2).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
 
 
-def test_r8_a_sync_that_ended_during_the_cut_is_not_forgotten() -> None:
+def with_a_sync_under_way_and_a_cut_ordered() -> tuple[Solo, SyncTicket]:
+    """Three entries, of which the last is to go; the sync of two of them began before that was said."""
     solo = Solo(store_of([1]))
     solo.append(solo.slab(0, [b"a", b"b"]), 1)
     ticket = solo.store.prepare_sync()
     assert ticket is not None
     solo.compare(1, term=2)
     solo.push(PushKind.TRUNCATE, term=2, first_index=2, prev_term=2)
+    return solo, ticket
+
+
+def test_r8_a_sync_that_ended_during_the_cut_is_not_forgotten() -> None:
+    solo, ticket = with_a_sync_under_way_and_a_cut_ordered()
     cut = solo.effects.truncate
     assert cut is not None
     solo.replica.flushed(0, solo.store.finish_sync(ticket), solo.now)  # began before the cut was ordered
@@ -193,12 +200,7 @@ def test_s4_an_archive_that_cannot_be_written_cuts_nothing() -> None:
 
 
 def test_r8_a_sync_that_ended_before_an_archive_failed_is_not_forgotten() -> None:
-    solo = Solo(store_of([1]))
-    solo.append(solo.slab(0, [b"a", b"b"]), 1)
-    ticket = solo.store.prepare_sync()
-    assert ticket is not None
-    solo.compare(1, term=2)
-    solo.push(PushKind.TRUNCATE, term=2, first_index=2, prev_term=2)
+    solo, ticket = with_a_sync_under_way_and_a_cut_ordered()
     solo.replica.flushed(0, solo.store.finish_sync(ticket), solo.now)
     solo.replica.truncate_failed(1, solo.now)
     assert solo.store.prepare_sync() is None  # no other sync will ever tell

@@ -168,6 +168,17 @@ def test_discarding_costs_the_vote_and_keeps_the_bytes(directory: Path) -> None:
     assert (record.by, record.committed_index, record.leader_id) == ("n0", 49, None)
 
 
+def discard_without_space_for_the_archive(disk: SimulatedPlatform, root: Path) -> None:
+    def full(what: str, path: str, _size: int) -> None:
+        disk.faults.enospc = "truncated" in path
+
+    disk.on_op = full
+    with pytest.raises(StoreFull):
+        perform(lambda one, platform: discard_from(one, 30, platform), root, dry_run=False, platform=disk)
+    disk.on_op = None
+    disk.faults.enospc = False
+
+
 def test_without_room_for_the_archive_nothing_is_discarded() -> None:
     disk = SimulatedPlatform(random.Random(1), lambda: 1_000_000_000, "m")
     root = Path("/machine/dledger-n0")
@@ -180,14 +191,7 @@ def test_without_room_for_the_archive_nothing_is_discarded() -> None:
         for path in sorted((root / "data" / name) for name in disk.names(root / "data"))
     }
 
-    def full(what: str, path: str, _size: int) -> None:
-        disk.faults.enospc = "truncated" in path
-
-    disk.on_op = full
-    with pytest.raises(StoreFull):
-        perform(lambda one, platform: discard_from(one, 30, platform), root, dry_run=False, platform=disk)
-    disk.on_op = None
-    disk.faults.enospc = False
+    discard_without_space_for_the_archive(disk, root)
     assert {path: disk.read_bytes(Path(path)) for path in held} == held
     again = open_store(root, platform=disk, boot_id=None)
     assert (again.hard_state, again.end_index) == (HardState(5, "n1", VoterState.VOTER, 1), 59)
@@ -203,14 +207,7 @@ def test_a_discard_that_failed_does_not_hide_a_power_cut() -> None:
     sync(store)
     kill(store)
 
-    def full(what: str, path: str, _size: int) -> None:
-        disk.faults.enospc = "truncated" in path
-
-    disk.on_op = full
-    with pytest.raises(StoreFull):
-        perform(lambda one, platform: discard_from(one, 30, platform), root, dry_run=False, platform=disk)
-    disk.on_op = None
-    disk.faults.enospc = False
+    discard_without_space_for_the_archive(disk, root)
     again = open_store(root, platform=disk, boot_id=None, flush=FlushMode.ASYNC)
     assert again.hard_state.voter_state is VoterState.REJOINING
     again.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from node.priority import own_process_group
+from node.children import apart
 
 EXIT_REFUSED: Final = 3  # a person must settle it: lock held, wrong node, lost hard state, corruption
 EXIT_USAGE: Final = 64
@@ -34,7 +33,6 @@ STEADY_AFTER_S: Final = 30.0  # an engine that ran this long starts again withou
 STOP_WITHIN_S: Final = 2.5  # then SIGKILL: a node stops within three seconds
 FLAG_EXIT_WITH_ENGINE: Final = "--exit-with-engine"
 REASON_FILE: Final = "engine-refused.json"
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def back_off_s(previous_s: float, ran_s: float) -> float:
@@ -62,16 +60,6 @@ class Child:
     started_at: float
 
 
-def _apart() -> None:
-    # Runs in the child between fork and exec; libc was loaded before the fork.
-    own_process_group()  # a Ctrl-C reaches the supervisor alone, which then stops both in order
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
-
-
 async def start(module: str, arguments: Sequence[str]) -> Child:
     """Starts `python -m module` with our own interpreter, output passed through."""
     process = await asyncio.create_subprocess_exec(
@@ -79,7 +67,7 @@ async def start(module: str, arguments: Sequence[str]) -> Child:
         "-m",
         module,
         *arguments,
-        preexec_fn=_apart,
+        preexec_fn=apart(signal.SIGTERM),
     )
     return Child(process, time.monotonic())
 

@@ -2,7 +2,7 @@
 
 Linux shares a core among *sessions* first (sched_autogroup), and `nice` counts only within one. So a process that is to
 stand behind an engine must be in the engine's session, or alone in its own and say so for the session as a whole. Hence
-children get a process group of their own, which is enough to keep a Ctrl-C away from them, and not a session.
+children get a process group of their own and not a session (`node.children`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,6 @@ from typing import Final
 
 LOOKER_NICENESS: Final = 5  # a third of an engine's share where both want the same core; nothing where there is room
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
-
-
-def own_process_group() -> None:
-    """For `preexec_fn`: signals from the terminal reach the parent alone, and the session stays the parent's."""
-    os.setpgid(0, 0)
 
 
 def stand_back(niceness: int = LOOKER_NICENESS) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.common import free_ports
-from app.bench.running import apart
+from node.children import apart
 from node.client import LedgerClient, LedgerError
 
 GROUP = "bench"
@@ -96,7 +96,9 @@ class BenchCluster:
         for setting in self.settings:
             command += ["--set", setting]
         with (self.directory / f"{node_id}.log").open("ab") as log:
-            return await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, preexec_fn=apart)
+            return await asyncio.create_subprocess_exec(
+                *command, stdout=log, stderr=log, preexec_fn=apart(signal.SIGKILL)
+            )
 
     def signal(self, node_id: str, number: signal.Signals) -> None:
         """SIGSTOP and SIGCONT: a member that is there and says nothing."""

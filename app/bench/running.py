@@ -7,19 +7,13 @@ is killed with SIGKILL, the kernel ends its processes (Linux: parent-death signa
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import signal
-import sys
 import threading
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from node.priority import own_process_group
-
 COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def spare_the_collector() -> None:
@@ -30,14 +24,6 @@ def spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
-
-
-def apart() -> None:
-    """For `preexec_fn`: no Ctrl-C from the terminal, but killed with its parent: the thread that starts it here."""
-    # In the child between fork and exec; libc was loaded before the fork.
-    own_process_group()
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:

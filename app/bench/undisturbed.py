@@ -22,7 +22,8 @@ from app.bench.common import Sample, free_ports, say
 from app.bench.load import Case, measure
 from app.bench.machine import machine
 from app.bench.paced import paced
-from app.bench.running import apart, measured
+from app.bench.running import measured
+from node.children import apart
 
 POLL_MS: Final = 200
 START_WITHIN_S: Final = 60.0
@@ -83,7 +84,7 @@ class Visitors:
                 *arguments,
                 stdout=log,
                 stderr=log,
-                preexec_fn=apart,
+                preexec_fn=apart(signal.SIGKILL),
             )
 
     def only(self, *names: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -18,22 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from node.priority import own_process_group
+from node.children import apart
 
 STOP_WITHIN_S: Final = 2.3
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_OWN_PID: Final = os.getpid()
-
-
-def _apart() -> None:
-    # Between fork and exec: only calls that were prepared before the fork.
-    own_process_group()  # a Ctrl-C reaches the demo alone, which stops the others in order
-    if sys.platform != "linux":
-        return
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == 1 and _OWN_PID != 1:
-        os._exit(0)
 
 
 def free_ports_from(first: int, count: int) -> list[int]:
@@ -107,7 +93,7 @@ class Processes:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_apart,
+                preexec_fn=apart(signal.SIGTERM),
             )
         self.running[name] = process
         return process

@@ -251,8 +251,8 @@ class FrameDecoder:
         """How much memory this decoder holds."""
         return len(self._buffer)
 
-    def writable(self, sizehint: int = -1) -> memoryview:
-        """Room for the next bytes; never empty. It is what a protocol's `get_buffer` is."""
+    def writable(self) -> memoryview:
+        """Room for the next bytes; never empty."""
         buffer_bytes = len(self._buffer)
         if not self._end:
             if buffer_bytes > BUFFER_BYTES_KEPT:  # one large frame does not hold its memory for ever

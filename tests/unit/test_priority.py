@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from node.priority import LOOKER_NICENESS, own_process_group
+from node.children import apart
+from node.priority import LOOKER_NICENESS
 
 AUTOGROUP = Path("/proc/self/autogroup")
 TELL = """
@@ -31,7 +33,7 @@ def told(**how: object) -> list[str]:
 
 
 def test_a_child_shares_the_session_but_not_the_terminals_signals() -> None:
-    nice, session, group, pid, _ = told(preexec_fn=own_process_group)
+    nice, session, group, pid, _ = told(preexec_fn=apart(signal.SIGKILL))
     assert (int(session), group) == (os.getsid(0), pid)
     assert int(nice) == max(LOOKER_NICENESS, os.nice(0))
 
@@ -45,5 +47,5 @@ def test_a_session_of_its_own_stands_back_as_a_whole() -> None:
 @pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel does not group sessions for scheduling")
 def test_a_session_of_others_is_left_alone() -> None:
     before = AUTOGROUP.read_text().split()[-1]
-    *_, of_the_group = told(preexec_fn=own_process_group)
+    *_, of_the_group = told(preexec_fn=apart(signal.SIGKILL))
     assert of_the_group == before

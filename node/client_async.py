@@ -18,7 +18,7 @@ from node.client_leader import DENIED, find_leader
 from node.client_link import MemberLink, RemotingError
 from node.client_retry import Retry
 from node.protocol.codes import RequestCode, ResponseCode
-from node.protocol.entry import Entry, EntryError, Magic, unpack_record
+from node.protocol.entry import BytesLike, Entry, EntryError, Magic, unpack_record
 from node.protocol.peers import parse_peers
 from node.transport.slab_frames import (
     BodyError,
@@ -251,7 +251,7 @@ class LedgerClient:
         await asyncio.sleep(0)
 
 
-def _entries_of(records: bytes, count: int, from_index: int) -> list[Entry]:
+def _entries_of(records: BytesLike, count: int, from_index: int) -> list[Entry]:
     entries: list[Entry] = []
     offset = 0
     for _ in range(count):

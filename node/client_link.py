@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
+from node.protocol.entry import BytesLike
 from node.protocol.peers import split_address
 from node.transport.bodies import BodyError, Fields, dump, load
 from node.transport.connection import Connection, dial
@@ -94,7 +95,7 @@ class MemberLink:
         if waiting is not None:
             waiting(error)
 
-    async def request(self, code: RequestCode, pieces: Sequence[bytes], timeout_s: float) -> bytes:
+    async def request(self, code: RequestCode, pieces: Sequence[bytes], timeout_s: float) -> BytesLike:
         """The answer's body. Raises Lost, TimeoutError, RemotingError."""
         await self.connect()
         answer: asyncio.Future[Frame | Exception] = asyncio.get_running_loop().create_future()
@@ -160,7 +161,7 @@ class MemberLink:
             self._connection.abort()
 
 
-def body_of(link: MemberLink, outcome: Frame | Exception) -> bytes:
+def body_of(link: MemberLink, outcome: Frame | Exception) -> BytesLike:
     """The body of a request's answer. Raises RemotingError, or whatever there is in place of an answer."""
     if isinstance(outcome, Exception):
         raise outcome

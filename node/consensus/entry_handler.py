@@ -365,12 +365,12 @@ class EntryHandler:
 
 
 def _tail_of(slab: Slab, number: int, offset: int, chain: int | None) -> Slab:
-    """The slab without its first `number` records, which take `offset` bytes and end in `chain`."""
+    """The slab without its first `number` records, which take `offset` bytes and end in `chain`; a copy."""
     records = slab.index_records[number * INDEX_UNIT_BYTES :]
     _magic, _pos, size, _index, term = INDEX_UNIT.unpack_from(records)
     if size < HEAD_BYTES:
         raise EntryError(f"slab {slab.first_index}..{slab.last_index}: a record of {size} bytes")
     return Slab(
-        slab.first_index + number, slab.count - number, slab.pos + offset, slab.data[offset:], records,
+        slab.first_index + number, slab.count - number, slab.pos + offset, bytes(slab.data[offset:]), records,
         term, slab.last_term, chain, slab.last_chain,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 
 from node.config import Settings, read_token, split_address
 from node.protocol.codes import RemotingCode, RequestCode
+from node.protocol.entry import BytesLike
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
 from node.transport.tls import client_context
@@ -78,7 +79,7 @@ class EngineLink:
             if not future.done():
                 future.set_exception(EngineSilent("the engine closed the connection"))
 
-    async def request(self, code: RequestCode, pieces: list[bytes], timeout_s: float) -> bytes:
+    async def request(self, code: RequestCode, pieces: list[bytes], timeout_s: float) -> BytesLike:
         """The answer's body. Raises EngineAway, EngineSilent, EngineRefused."""
         connection = await self.connected()
         opaque = next(self.opaques) & 0x7FFFFFFF
@@ -103,7 +104,7 @@ class EngineLink:
             sent["token"] = self.token
         body = await self.request(code, [json.dumps(sent).encode()], timeout_s)
         try:
-            answer = json.loads(body)
+            answer = json.loads(bytes(body))
         except ValueError:
             answer = None
         if not isinstance(answer, dict):

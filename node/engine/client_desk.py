@@ -18,6 +18,7 @@ from node.engine.introspect import Introspection
 from node.engine.log_reads import LogReads
 from node.engine.quota import Quota
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
+from node.protocol.entry import BytesLike
 from node.store.log_store import StoreCorrupt
 from node.transport.bodies import BodyError, Fields, dump, entry_fields, load
 from node.transport.connection import Connection
@@ -92,7 +93,7 @@ class ClientDesk:
                 answer = AppendAnswer(code, -1, -1, -1, AppendedByte.NOT_APPENDED, detail=str(error))
                 connection.answer(frame, encode_append_answer(answer))
             elif frame.code == RequestCode.FAST_READ:
-                connection.answer(frame, encode_read_answer(ReadAnswer(code, -1, -1, -1, 0)))
+                connection.answer(frame, *encode_read_answer(ReadAnswer(code, -1, -1, -1, 0)))
             else:
                 connection.answer(frame, dump(self._base({}, code) | {"detail": str(error)}))
 
@@ -138,11 +139,11 @@ class ClientDesk:
             self._driver.read_index(partial(self._read_from, connection, frame, request))
 
     def _read_from(self, connection: Connection, frame: Frame, request: ReadRequest, outcome: ReadOutcome) -> None:
-        def done(code: ResponseCode, count: int, records: bytes) -> None:
+        def done(code: ResponseCode, count: int, records: BytesLike) -> None:
             replica = self._driver.replica
             self._quota.give(connection, 1, len(frame.body))
             numbers = (replica.committed_index, request.from_index, replica.store.end_index)
-            connection.answer(frame, encode_read_answer(ReadAnswer(code, *numbers, count, records)))
+            connection.answer(frame, *encode_read_answer(ReadAnswer(code, *numbers, count, records)))
 
         if outcome.code is not ResponseCode.SUCCESS:
             done(outcome.code, 0, b"")
@@ -216,7 +217,7 @@ class ClientDesk:
         def refuse(code: ResponseCode) -> None:
             connection.answer(frame, dump(self._base(fields.values, code, entries=[])))
 
-        def found(code: ResponseCode, count: int, records: bytes) -> None:
+        def found(code: ResponseCode, count: int, records: BytesLike) -> None:
             self._quota.give(connection, 1, len(frame.body))
             if code is not ResponseCode.SUCCESS or count == 0:
                 refuse(ResponseCode.INDEX_OUT_OF_RANGE if code is ResponseCode.SUCCESS else code)

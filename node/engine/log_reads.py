@@ -7,12 +7,12 @@ from typing import Final
 
 from node.engine.disk import Disk
 from node.protocol.codes import ResponseCode
-from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Entry, Slab, unpack_record
+from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, BytesLike, Entry, Slab, unpack_record
 from node.store.faults import next_fault
 from node.store.log_store import LogStore
 
 READ_BYTES_MAX: Final = 1024 * 1024
-Found = Callable[[ResponseCode, int, bytes], None]  # code, count, records
+Found = Callable[[ResponseCode, int, BytesLike], None]  # code, count, records
 
 
 class LogReads:
@@ -53,11 +53,11 @@ class LogReads:
         self._disk.read_slab(from_index, wanted, finished)
 
     @staticmethod
-    def first_entry(records: bytes) -> Entry:
+    def first_entry(records: BytesLike) -> Entry:
         return unpack_record(records)
 
 
-def cut_at(slab: Slab, from_index: int, last_index: int) -> tuple[int, bytes]:
+def cut_at(slab: Slab, from_index: int, last_index: int) -> tuple[int, BytesLike]:
     """How many of the slab's records lie in the range, and their bytes."""
     skip = max(0, from_index - slab.first_index)
     stop = min(slab.count, last_index - slab.first_index + 1)

@@ -24,6 +24,9 @@ try:  # the same CRC-32 at three times the speed
 except ImportError:  # pragma: no cover - isal ships wheels for every platform we test on
     from zlib import crc32 as crc32
 
+# A view is of memory that nobody writes to any more: what a socket was read into, or what a slab was made in.
+BytesLike = bytes | memoryview
+
 
 class Magic(IntEnum):
     """The first int32 of a record."""
@@ -105,7 +108,7 @@ class Slab:
     first_index: int
     count: int
     pos: int
-    data: bytes
+    data: BytesLike
     index_records: bytes
     first_term: int
     last_term: int
@@ -151,7 +154,7 @@ def pack_record(entry: Entry) -> bytes:
     return head + entry.body
 
 
-def unpack_record(data: bytes | memoryview, offset: int = 0) -> Entry:
+def unpack_record(data: BytesLike, offset: int = 0) -> Entry:
     """The record at `offset`. Raises EntryError unless it is a whole, well-formed entry (not a blank)."""
     if len(data) - offset < HEAD_BYTES:
         raise EntryError(f"record at {offset}: {len(data) - offset} bytes left, a head needs {HEAD_BYTES}")
@@ -198,7 +201,7 @@ def decode_slab(slab: Slab) -> list[Entry]:
     return entries
 
 
-def slab_of(records: bytes, pos: int, prev_chain: int | None, last_chain: int | None = None) -> Slab:
+def slab_of(records: BytesLike, pos: int, prev_chain: int | None, last_chain: int | None = None) -> Slab:
     """A slab from back-to-back records at physical position `pos`; raises EntryError where they are malformed."""
     if not 0 <= pos <= POSITION_MAX - len(records):
         raise EntryError(f"no file holds {len(records)} bytes at position {pos}")

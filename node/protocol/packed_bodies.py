@@ -7,13 +7,12 @@ its CRC does not need. Invariants: the lengths add up to the buffer's bytes; nob
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from io import BytesIO
 from typing import final, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from node.protocol.entry import HEAD_BYTES, EntryError, Magic, Slab
+from node.protocol.entry import HEAD_BYTES, BytesLike, EntryError, Magic, Slab
 from node.protocol.slab_columns import COLUMNS_FROM, RAW_HEAD, Heads, Sizes
 from node.protocol.slab_encode import encode_slab, interleave, seal
 
@@ -29,7 +28,7 @@ class PackedBodies(Sequence[bytes]):
 
     __slots__ = ("_even_bytes", "_offsets", "data", "lengths", "size_bytes", "start")
 
-    def __init__(self, data: bytes, start: int, lengths: npt.NDArray[np.int64]) -> None:
+    def __init__(self, data: BytesLike, start: int, lengths: npt.NDArray[np.int64]) -> None:
         """Raises EntryError where the lengths do not add up to what is there."""
         self.data, self.start, self.lengths = data, start, lengths
         self.size_bytes = int(lengths.sum())
@@ -88,7 +87,7 @@ class PackedBodies(Sequence[bytes]):
             end = int(self.offsets[stop - 1] + self.lengths[stop - 1])
             return PackedBodies(self.data[begin:end], 0, self.lengths[first:stop])
         begin = int(self.offsets[at])
-        return self.data[begin : begin + int(self.lengths[at])]
+        return bytes(self.data[begin : begin + int(self.lengths[at])])
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.to_list())
@@ -98,7 +97,7 @@ class PackedBodies(Sequence[bytes]):
         if self.even_bytes:
             each: list[bytes] = np.frombuffer(self.data, f"V{self.even_bytes}", offset=self.start).tolist()
             return each
-        data = self.data
+        data = bytes(self.data)
         ends = (self.offsets + self.lengths).tolist()
         return [data[begin:end] for begin, end in zip(self.offsets.tolist(), ends, strict=True)]
 
@@ -141,13 +140,11 @@ def encode_bodies(
     return Slab(first_index, len(each), pos, data, records, term, term, prev_chain, chain)
 
 
-def _rows(heads: Heads, bodies: PackedBodies) -> bytes:
-    """Each head before its body, where all bodies are equally long: two strided copies into the bytes object itself."""
+def _rows(heads: Heads, bodies: PackedBodies) -> BytesLike:
+    """Each head before its body, where all bodies are equally long: two strided copies."""
     body = f"V{bodies.even_bytes}"
     row = np.dtype([("head", RAW_HEAD), ("body", body)])
-    file = BytesIO(bytes(len(heads) * row.itemsize))
-    rows = np.frombuffer(file.getbuffer(), row)
+    rows = np.empty(len(heads), row)
     rows["head"] = heads.view(RAW_HEAD).ravel()
     rows["body"] = np.frombuffer(bodies.data, body, offset=bodies.start)
-    del rows  # gives the buffer back: only then `getvalue` hands out what it holds without a copy
-    return file.getvalue()
+    return rows.view(np.uint8).data.toreadonly()

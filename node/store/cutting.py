@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
-from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, EntryError
+from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, BytesLike, EntryError
 from node.store.checkpoint import Checkpoint, Slot
 from node.store.disk_log import find_record, read_raw_slab
 from node.store.faults import cut, next_fault
@@ -92,7 +92,7 @@ class CuttingLog(HealingLog):
         unit, _ = find_record(self._data, self._index, cut_index - 1)
         return Mark(cut_index - 1, unit.pos + unit.size, unit.term, self._stored_meta(cut_index - 1).chain)
 
-    def _raw(self, first_index: int, pos: int) -> Iterator[bytes]:
+    def _raw(self, first_index: int, pos: int) -> Iterator[BytesLike]:
         """The records from `first_index` to the end, in slabs; from a fault on just the bytes that lie there."""
         fault = next_fault(self.faults, first_index)
         last_index = self.end_index if fault is None else fault.first_index - 1

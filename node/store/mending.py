@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from node.protocol.entry import BLANK_BYTES, INDEX_UNIT_BYTES, EntryError, Slab, crc32, pack_blank
+from node.protocol.entry import BLANK_BYTES, INDEX_UNIT_BYTES, BytesLike, EntryError, Slab, crc32, pack_blank
 from node.protocol.slab_verify import verify_slab
 from node.store.files import wrap, write_all
 from node.store.layout import place
@@ -208,7 +208,7 @@ class Mending:
         return to_pos
 
     @staticmethod
-    def _put(segments: SegmentList, pos: int, data: bytes, touched: list[Segment]) -> None:
+    def _put(segments: SegmentList, pos: int, data: BytesLike, touched: list[Segment]) -> None:
         """Over file borders, and past `dirty`: that belongs to the loop, which goes on appending."""
         while data:
             segment = segments.ensure(pos)

@@ -18,7 +18,8 @@ _DROP_SHARE = 16  # removing from a list's front costs its length: do it only fo
 
 
 def _memory_of(slab: Slab) -> int:
-    return len(slab.data) + len(slab.index_records) + SLAB_OVERHEAD_BYTES
+    """A slab that came over a connection lies in its whole frame, where its index records are once more."""
+    return len(slab.data) + 2 * len(slab.index_records) + SLAB_OVERHEAD_BYTES
 
 
 class RecentSlabs:

@@ -72,14 +72,14 @@ def cut_to_bytes(slab: Slab, first_index: int, max_bytes: int) -> Slab:
 
 
 def cut_slab(slab: Slab, first_index: int, count: int) -> Slab:
-    """`count` entries of a slab, from `first_index` on."""
+    """`count` entries of a slab, from `first_index` on; a copy, so that a part does not hold the whole."""
     last_index = first_index + count - 1
     start = _unit(slab, first_index)[1]
     _, last_pos, last_size, _, last_term = _unit(slab, last_index)
     before = slab.prev_chain if first_index == slab.first_index else slab_meta(slab, first_index - 1).chain
     units_from = (first_index - slab.first_index) * INDEX_UNIT_BYTES
     return Slab(
-        first_index, count, start, slab.data[start - slab.pos : last_pos + last_size - slab.pos],
+        first_index, count, start, bytes(slab.data[start - slab.pos : last_pos + last_size - slab.pos]),
         slab.index_records[units_from : units_from + count * INDEX_UNIT_BYTES], _unit(slab, first_index)[4], last_term,
         before, slab.last_chain if last_index == slab.last_index else slab_meta(slab, last_index).chain,
     )  # fmt: skip

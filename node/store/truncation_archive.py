@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from node.protocol.entry import POSITION_MAX, Entry, EntryError, unpack_record
+from node.protocol.entry import POSITION_MAX, BytesLike, Entry, EntryError, unpack_record
 from node.store.files import make_directory, sync_directory, wrap, write_all, write_synced
 from node.store.log_store import StoreFull, StoreIOError, TruncationRecord
 from node.store.platform import OS, Platform
@@ -95,7 +95,7 @@ class TruncationArchive:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def add(self, record: TruncationRecord, chunks: Iterable[bytes]) -> TruncationRecord:
+    def add(self, record: TruncationRecord, chunks: Iterable[BytesLike]) -> TruncationRecord:
         """Writes and syncs one archive. Raises StoreFull when it cannot be written: then nothing may be cut."""
         self._clear_unfinished()
         self._make_room()
@@ -120,7 +120,7 @@ class TruncationArchive:
             raise
         return stamped
 
-    def _write_data(self, path: Path, chunks: Iterable[bytes], attempt: str) -> None:
+    def _write_data(self, path: Path, chunks: Iterable[BytesLike], attempt: str) -> None:
         fd = self._platform.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             offset = 0

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
-from node.protocol.entry import TERM_MAX, Entry, EntryError, pack_record, slab_of
+from node.protocol.entry import TERM_MAX, BytesLike, Entry, EntryError, pack_record, slab_of
 from node.protocol.messages import (
     FetchRequest,
     HeartBeatRequest,
@@ -163,10 +163,10 @@ def _unbase64(name: str, value: Any) -> bytes:
         raise BodyError(f"{name} is not base64") from None
 
 
-def load(body: bytes) -> Fields:
+def load(body: BytesLike) -> Fields:
     """Raises BodyError unless the body is a JSON object."""
     try:
-        values = json.loads(body)
+        values = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
         raise BodyError(f"the body is not JSON: {error}") from None
     if not isinstance(values, dict):
@@ -287,7 +287,7 @@ def _ticket_fields(ticket: TransferTicket | None) -> dict[str, Any]:
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
-def decode_request(code: int, body: bytes, seq: int) -> Message:
+def decode_request(code: int, body: BytesLike, seq: int) -> Message:
     """A member's JSON request. Raises BodyError, also for a code that is no member's."""
     fields = load(body)
     match code:
@@ -378,7 +378,7 @@ def _json_push(fields: Fields, seq: int) -> PushRequest:
     )
 
 
-def decode_response(code: RequestCode, body: bytes, seq: int) -> Message:
+def decode_response(code: RequestCode, body: BytesLike, seq: int) -> Message:
     """The JSON answer to our own request of that code. Raises BodyError."""
     fields = load(body)
     term = fields.term()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from node.protocol.codes import RemotingCode
+from node.protocol.entry import BytesLike
 from node.transport.remoting import (
     FLAG_RESPONSE,
     JOINED_BYTES_MAX,
@@ -43,7 +44,7 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._stops: set[str] = set()  # why reading is stopped; empty: it is not
-        self._held: list[bytes] = []  # frames that leave together at `release`
+        self._held: list[BytesLike] = []  # frames that leave together at `release`
         self.peer_id: str | None = None
         self.peer_host = ""
         self.order_broken = False  # an append that was to keep its order failed (SAFETY C4)
@@ -105,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
                     return str(value)
         return None
 
-    def send(self, pieces: Sequence[bytes]) -> None:
+    def send(self, pieces: Sequence[BytesLike]) -> None:
         """Writes pieces as they are; nothing after the close."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(pieces)
@@ -113,13 +114,13 @@ class Connection(asyncio.BufferedProtocol):
     def send_frame(self, frame: Frame) -> None:
         self.send([encode_frame(frame)])
 
-    def send_body(self, code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> None:
+    def send_body(self, code: int, flag: int, opaque: int, pieces: Sequence[BytesLike]) -> None:
         """A frame without remark: the hot path."""
         transport, frame = self._transport, plain_frame(code, flag, opaque, pieces)
         if transport is not None and not transport.is_closing():
             transport.writelines(frame)
 
-    def hold_body(self, code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> bool:
+    def hold_body(self, code: int, flag: int, opaque: int, pieces: Sequence[BytesLike]) -> bool:
         """`send_body`, but it leaves at `release`, with whatever else is held until then; True: nothing else was yet.
 
         A system call costs more than a short frame. What is held overtakes nothing and is overtaken by what is sent.
@@ -135,10 +136,10 @@ class Connection(asyncio.BufferedProtocol):
             held = [b"".join(held)]
         self.send(held)
 
-    def answer(self, request: Frame, body: bytes) -> None:
-        """Sends the answer to a request, unless it wants none."""
+    def answer(self, request: Frame, *pieces: BytesLike) -> None:
+        """Sends the answer to a request, its body in pieces, unless it wants none."""
         if not request.is_one_way:
-            self.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, request.opaque, [body])
+            self.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, request.opaque, pieces)
 
     def refuse(self, request: Frame, code: RemotingCode, remark: str) -> None:
         """Answers with a remoting error."""

@@ -15,7 +15,7 @@ import struct
 from typing import Final
 
 from node.protocol.codes import ResponseCode
-from node.protocol.entry import INDEX_UNIT_BYTES, SLAB_BYTES_MAX, TERM_MAX, crc32
+from node.protocol.entry import INDEX_UNIT_BYTES, SLAB_BYTES_MAX, TERM_MAX, BytesLike, crc32
 from node.protocol.messages import FetchRequest, FetchResponse
 from node.transport.slab_frames import (
     FLAG_CHAIN_KNOWN,
@@ -33,7 +33,7 @@ def encode_fetch(request: FetchRequest) -> bytes:
     return FETCH_HEAD.pack(VERSION, 0, 0, request.first_index, request.last_index, request.max_bytes)
 
 
-def decode_fetch(body: bytes, seq: int) -> FetchRequest:
+def decode_fetch(body: BytesLike, seq: int) -> FetchRequest:
     """Raises BodyError. What is asked for in bytes is bounded here, whatever the frame says."""
     if len(body) != FETCH_HEAD.size:
         raise BodyError(f"a fetch of {len(body)} bytes; it takes {FETCH_HEAD.size}")
@@ -45,7 +45,7 @@ def decode_fetch(body: bytes, seq: int) -> FetchRequest:
     return FetchRequest(seq, first_index, last_index, min(max_bytes, SLAB_BYTES_MAX))
 
 
-def encode_fetch_answer(answer: FetchResponse) -> list[bytes]:
+def encode_fetch_answer(answer: FetchResponse) -> list[BytesLike]:
     """The body in pieces, so that the slab is never copied."""
     slab = answer.slab
     if slab is None:
@@ -58,7 +58,7 @@ def encode_fetch_answer(answer: FetchResponse) -> list[bytes]:
     return [head, slab.index_records, slab.data]
 
 
-def decode_fetch_answer(body: bytes, seq: int) -> FetchResponse:
+def decode_fetch_answer(body: BytesLike, seq: int) -> FetchResponse:
     """Raises BodyError."""
     if len(body) < FETCH_ANSWER.size:
         raise BodyError(f"a fetch answer of {len(body)} bytes; its head alone takes {FETCH_ANSWER.size}")
@@ -76,7 +76,7 @@ def decode_fetch_answer(body: bytes, seq: int) -> FetchResponse:
             raise BodyError(f"a fetch that was refused ({code.name}) carries {count} entries")
         return FetchResponse(seq, code, end_index)
     known = bool(flags & FLAG_CHAIN_KNOWN)
-    units = body[FETCH_ANSWER.size : units_end]
+    units = bytes(body[FETCH_ANSWER.size : units_end])
     slab = slab_from_parts(units, body[units_end:], first, count, pos, prev_chain if known else None, last_chain, crc)
     if slab.last_term > TERM_MAX:
         raise BodyError(f"term {slab.last_term} is nobody's")

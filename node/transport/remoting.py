@@ -3,8 +3,8 @@
 A frame is `int32 rest, u8 header type, u24 header bytes, header, body`. Headers are written as JSON and read in both
 forms, JSON and the binary ROCKETMQ one.
 
-Invariants: no length from the network is believed before it is bounded (16 MiB a frame), and no memory is taken for
-bytes that have not arrived: the decoder's buffer grows only as it fills.
+Invariants: no length from the network is believed before it is bounded (16 MiB a frame), and no memory is written to
+for bytes that have not arrived: the decoder's buffer grows only as it fills.
 """
 
 from __future__ import annotations
@@ -17,11 +17,19 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
+from node.protocol.entry import BytesLike
+
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024  # Netty's limit in the original; it counts the length field too
 PREFIX_BYTES: Final = 8
 JOINED_BYTES_MAX: Final = 16 * 1024
 BUFFER_BYTES_MIN: Final = 64 * 1024
-BUFFER_BYTES_KEPT: Final = 2 * 1024 * 1024  # a full slab with its index records fits
+BUFFER_BYTES_KEPT: Final = 256 * 1024
+# A frame longer than a buffer and up to this is read into memory of its own, where its body stays: nothing copies it.
+# A full slab with its index records fits. The first part of it must have arrived, so that a claim alone gets nothing.
+LONG_FRAME_BYTES_MAX: Final = 2 * 1024 * 1024
+LONG_FRAME_FIRST_PART: Final = 1 / 32
 LANGUAGE: Final = "PYTHON"
 
 FLAG_RESPONSE: Final = 1
@@ -59,11 +67,14 @@ class FrameError(ValueError):
 
 
 class Frame(NamedTuple):  # made for every frame: a third of what a frozen dataclass costs
-    """One request or response. `opaque` is the request's id, echoed in its response."""
+    """One request or response. `opaque` is the request's id, echoed in its response.
+
+    A long body is a read-only memoryview: whoever keeps a small part of it keeps all of it, unless it copies that part.
+    """
 
     code: int
     opaque: int
-    body: bytes = b""
+    body: BytesLike = b""
     flag: int = 0
     remark: str | None = None
     ext_fields: Mapping[str, str] | None = None
@@ -95,7 +106,7 @@ def encode_head(frame: Frame, body_bytes: int) -> bytes:
     return _prefix(len(header), body_bytes) + header
 
 
-def plain_frame(code: int, flag: int, opaque: int, pieces: Sequence[bytes]) -> list[bytes]:
+def plain_frame(code: int, flag: int, opaque: int, pieces: Sequence[BytesLike]) -> list[BytesLike]:
     """A frame without remark around a body in pieces: one buffer where it is short, a long one is not copied."""
     body_bytes = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
     try:
@@ -120,7 +131,7 @@ def _prefix(header_bytes: int, body_bytes: int) -> bytes:
 
 def encode_frame(frame: Frame) -> bytes:
     """The frame's bytes. Raises FrameError when it is too long."""
-    return encode_head(frame, len(frame.body)) + frame.body
+    return b"".join((encode_head(frame, len(frame.body)), frame.body))
 
 
 def response_to(request: Frame, body: bytes, code: int = 200, remark: str | None = None) -> Frame:
@@ -141,7 +152,7 @@ def is_text(value: object) -> bool:
     return True
 
 
-def _decode_json_header(header: bytes, body: bytes) -> Frame:
+def _decode_json_header(header: bytes, body: BytesLike) -> Frame:
     try:
         fields = json.loads(header)
     except (ValueError, RecursionError) as error:
@@ -162,7 +173,7 @@ def _decode_json_header(header: bytes, body: bytes) -> Frame:
     return Frame(code, opaque, body, flag, remark, ext, language if is_text(language) else "OTHER", version)
 
 
-def _decode_binary_header(header: bytes, body: bytes) -> Frame:
+def _decode_binary_header(header: bytes, body: BytesLike) -> Frame:
     try:
         code, language, version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(header)
         offset = _BINARY_HEAD.size
@@ -203,7 +214,7 @@ def decode_frame(data: bytes | bytearray | memoryview) -> Frame:
     return _decode_parts(type_and_header >> 24, header, bytes(view[PREFIX_BYTES + header_bytes :]))
 
 
-def _decode_parts(header_type: int, header: bytes, body: bytes) -> Frame:
+def _decode_parts(header_type: int, header: bytes, body: BytesLike) -> Frame:
     if header_type != HeaderType.JSON:
         return _decode_binary_header(header, body)
     plain = _PLAIN_HEADER.fullmatch(header)
@@ -242,17 +253,21 @@ class FrameDecoder:
         self._view = memoryview(self._buffer)
         self._start = 0  # of the first byte not consumed; 0 where all are
         self._end = 0  # of what has arrived
+        self._long: memoryview | None = None  # where the rest of a long frame goes
+        self._long_bytes = 0  # of it that have arrived
         # By a plain header's length: how to take it apart, what stands before the number, and the code and flag there.
         self._kinds: dict[int, tuple[Callable[[bytearray, int], tuple[bytes, bytes, bytes]], bytes, int, int]] = {}
         self.broken: FrameError | None = None
 
     @property
     def buffer_bytes(self) -> int:
-        """How much memory this decoder holds."""
-        return len(self._buffer)
+        """How much memory this decoder has written to."""
+        return len(self._buffer) + self._long_bytes
 
     def writable(self) -> memoryview:
         """Room for the next bytes; never empty."""
+        if self._long is not None:
+            return self._long[self._long_bytes :]
         buffer_bytes = len(self._buffer)
         if not self._end:
             if buffer_bytes > BUFFER_BYTES_KEPT:  # one large frame does not hold its memory for ever
@@ -277,6 +292,8 @@ class FrameDecoder:
 
     def filled(self, count: int) -> list[Frame]:
         """`count` bytes were put into the last `writable()`: the whole frames up to the first broken one."""
+        if self._long is not None:
+            return self._filled_long(self._long, count)
         buffer, view, start, end = self._buffer, self._view, self._start, self._end + count
         frames: list[Frame] = []
         try:
@@ -289,6 +306,8 @@ class FrameDecoder:
                     header_bytes = check_prefix(rest_bytes, header_bytes)
                 stop = start + rest_bytes + 4
                 if end < stop:
+                    if BUFFER_BYTES_MIN < rest_bytes <= LONG_FRAME_BYTES_MAX - 4:
+                        start = self._begin_long(view[start:end], rest_bytes + 4, start)
                     break
                 body_at = start + PREFIX_BYTES + header_bytes
                 body = view[body_at:stop].tobytes()
@@ -307,6 +326,28 @@ class FrameDecoder:
             start = end = 0
         self._start, self._end = start, end
         return frames
+
+    def _begin_long(self, arrived: memoryview, frame_bytes: int, start: int) -> int:
+        """Gives a long frame memory of its own, if enough of it has `arrived`; returns where what is left starts."""
+        if len(arrived) < frame_bytes * LONG_FRAME_FIRST_PART:
+            return start
+        self._long, self._long_bytes = np.empty(frame_bytes, np.uint8).data, len(arrived)
+        self._long[: len(arrived)] = arrived
+        return start + len(arrived)
+
+    def _filled_long(self, frame: memoryview, count: int) -> list[Frame]:
+        self._long_bytes += count
+        if self._long_bytes < len(frame):
+            return []
+        self._long, self._long_bytes = None, 0
+        _rest_bytes, type_and_header = _unpack_prefix(frame)
+        body_at = PREFIX_BYTES + (type_and_header & 0xFFFFFF)
+        try:
+            header = frame[PREFIX_BYTES:body_at].tobytes()
+            return [_decode_parts(type_and_header >> 24, header, frame[body_at:].toreadonly())]
+        except FrameError as error:
+            self.broken = error
+            return []
 
     def _meet(self, header_type: int, header: bytes, body: bytes) -> Frame:
         """A frame of a kind that was not met yet, or of no kind. Raises FrameError."""

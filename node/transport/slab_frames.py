@@ -26,6 +26,7 @@ from node.protocol.entry import (
     INDEX_UNIT_BYTES,
     POSITION_MAX,
     TERM_MAX,
+    BytesLike,
     EntryError,
     Slab,
     crc32,
@@ -122,7 +123,7 @@ class ReadAnswer:
     first_index: int
     end_index: int
     count: int
-    records: bytes = b""
+    records: BytesLike = b""
 
 
 class PushEncoder:
@@ -132,15 +133,15 @@ class PushEncoder:
         self._slab: Slab | None = None
         self._crc = 0
         self._push: PushRequest | None = None
-        self._frame: list[bytes] = []
+        self._frame: list[BytesLike] = []
 
-    def frame(self, push: PushRequest, opaque: int) -> list[bytes]:
+    def frame(self, push: PushRequest, opaque: int) -> list[BytesLike]:
         """The whole frame of a request, in pieces where it is long; `opaque` is the same whenever `push` is."""
         if push is not self._push:
             self._push, self._frame = push, plain_frame(SLAB_PUSH, 0, opaque, self.encode(push))
         return self._frame
 
-    def encode(self, push: PushRequest) -> list[bytes]:
+    def encode(self, push: PushRequest) -> list[BytesLike]:
         """The body in pieces, so that the slab is never copied: head, index records, records."""
         slab = push.slab
         flags = FLAG_CHAIN_KNOWN if push.prev_chain is not None else 0
@@ -157,7 +158,7 @@ class PushEncoder:
         return [packed, slab.index_records, slab.data]
 
 
-def decode_push(body: bytes, leader_id: str, seq: int) -> PushRequest:
+def decode_push(body: BytesLike, leader_id: str, seq: int) -> PushRequest:
     """A slab push from `leader_id`, which the connection's HELLO named. Raises BodyError."""
     if len(body) < PUSH_HEAD.size:
         raise BodyError(f"a slab push of {len(body)} bytes; its head alone takes {PUSH_HEAD.size}")
@@ -177,7 +178,7 @@ def decode_push(body: bytes, leader_id: str, seq: int) -> PushRequest:
     known = bool(flags & FLAG_CHAIN_KNOWN)
     slab: Slab | None = None
     if kind == PushKind.APPEND:
-        units, data = body[PUSH_HEAD.size : units_end], body[units_end:]
+        units, data = bytes(body[PUSH_HEAD.size : units_end]), body[units_end:]
         before = prev_chain if known else None
         slab = slab_from_parts(units, data, first_index, count, pos, before, last_chain, slab_crc)
         if slab.last_term > term:
@@ -190,7 +191,7 @@ def decode_push(body: bytes, leader_id: str, seq: int) -> PushRequest:
 
 
 def slab_from_parts(
-    units: bytes, data: bytes, first: int, count: int, pos: int, prev_chain: int | None, last_chain: int, crc: int
+    units: bytes, data: BytesLike, first: int, count: int, pos: int, prev_chain: int | None, last_chain: int, crc: int
 ) -> Slab:
     """A slab as a frame carries it; `units` are its `count` index records. Raises BodyError."""
     if count < 1 or not 0 <= first <= POSITION_MAX - count or not 0 <= pos <= POSITION_MAX - len(data):
@@ -212,7 +213,7 @@ def encode_push_answer(answer: PushResponse) -> bytes:
     return packed if answer.faulty_from < 0 else packed + FAULTY_FROM.pack(answer.faulty_from)
 
 
-def decode_push_answer(body: bytes, seq: int) -> PushResponse:
+def decode_push_answer(body: BytesLike, seq: int) -> PushResponse:
     """Raises BodyError."""
     if len(body) not in (PUSH_ANSWER.size, PUSH_ANSWER.size + FAULTY_FROM.size):
         raise BodyError(f"a push answer of {len(body)} bytes; it takes {PUSH_ANSWER.size}")
@@ -244,7 +245,7 @@ def encode_append(request: AppendRequest) -> list[bytes]:
     return [head + lengths.tobytes(), b"".join(bodies)]
 
 
-def decode_append(body: bytes) -> AppendRequest:
+def decode_append(body: BytesLike) -> AppendRequest:
     """Raises BodyError."""
     if len(body) < APPEND_HEAD.size:
         raise BodyError(f"an append of {len(body)} bytes; its head alone takes {APPEND_HEAD.size}")
@@ -261,7 +262,7 @@ def decode_append(body: bytes) -> AppendRequest:
             raise BodyError(f"an append that does not add up: {error}") from None
     bodies = []
     for length in struct.unpack_from(f">{count}I", body, APPEND_HEAD.size):
-        bodies.append(body[start : start + length])
+        bodies.append(bytes(body[start : start + length]))
         start += length
     if start != len(body):
         raise BodyError(f"an append of {len(body)} bytes says {start}")
@@ -280,7 +281,7 @@ def encode_append_answer(answer: AppendAnswer) -> bytes:
     return b"".join(parts)
 
 
-def decode_append_answer(body: bytes) -> AppendAnswer:
+def decode_append_answer(body: BytesLike) -> AppendAnswer:
     """Raises BodyError."""
     try:
         code, first_index, last_index, term, appended = APPEND_ANSWER.unpack_from(body)
@@ -292,7 +293,7 @@ def decode_append_answer(body: bytes) -> AppendAnswer:
             (size,) = struct.unpack_from(">H", body, offset)
             if offset + 2 + size > len(body):
                 raise BodyError(f"a text of {size} bytes goes past the answer's end")
-            texts.append(body[offset + 2 : offset + 2 + size].decode(errors="replace"))
+            texts.append(bytes(body[offset + 2 : offset + 2 + size]).decode(errors="replace"))
             offset += 2 + size
         return AppendAnswer(code, first_index, last_index, term, AppendedByte(appended), *texts)
     except (struct.error, ValueError) as error:
@@ -303,7 +304,7 @@ def encode_read(request: ReadRequest) -> bytes:
     return READ_HEAD.pack(request.from_index, request.limit_bytes, request.mode)
 
 
-def decode_read(body: bytes) -> ReadRequest:
+def decode_read(body: BytesLike) -> ReadRequest:
     """Raises BodyError."""
     if len(body) != READ_HEAD.size:
         raise BodyError(f"a read of {len(body)} bytes; it takes {READ_HEAD.size}")
@@ -313,12 +314,12 @@ def decode_read(body: bytes) -> ReadRequest:
     return ReadRequest(from_index, min(limit_bytes, BODY_BYTES_MAX), ReadMode(mode))
 
 
-def encode_read_answer(answer: ReadAnswer) -> bytes:
+def encode_read_answer(answer: ReadAnswer) -> list[BytesLike]:
     numbers = (answer.code, answer.committed_index, answer.first_index, answer.end_index, answer.count)
-    return READ_ANSWER.pack(*numbers) + answer.records
+    return [READ_ANSWER.pack(*numbers), answer.records]
 
 
-def decode_read_answer(body: bytes) -> ReadAnswer:
+def decode_read_answer(body: BytesLike) -> ReadAnswer:
     """Raises BodyError."""
     if len(body) < READ_ANSWER.size:
         raise BodyError(f"a read answer of {len(body)} bytes; its head alone takes {READ_ANSWER.size}")

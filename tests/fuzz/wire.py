@@ -297,7 +297,7 @@ def read(data: bytes) -> None:
 
 
 def read_answer(data: bytes) -> None:
-    assert encode_read_answer(decode_read_answer(data)) == data
+    assert b"".join(encode_read_answer(decode_read_answer(data))) == data
 
 
 PUSH_ANSWERS = [encode_push_answer(PushResponse(7, ResponseCode.SUCCESS, 1, 3, 5, 5, 5))]
@@ -318,7 +318,7 @@ APPEND_ANSWERS = [
     encode_append_answer(AppendAnswer(404, -1, -1, -1, AppendedByte.NOT_APPENDED, "n1", "127.0.0.1:1", "not me")),
 ]
 READS = [encode_read(ReadRequest(5, 4096, ReadMode.FOLLOWER))]
-READ_ANSWERS = [encode_read_answer(ReadAnswer(200, 9, 5, 12, 3, slab_of_many(3).data))]
+READ_ANSWERS = [b"".join(encode_read_answer(ReadAnswer(200, 9, 5, 12, 3, slab_of_many(3).data)))]
 
 JSON_BYTES_PER_BYTE = 120  # what json.loads may make of "[{},{},…"
 TARGETS: tuple[Target, ...] = (

@@ -104,6 +104,27 @@ def test_a_body_over_the_limit_is_refused_alone(running: Group) -> None:
     with_client(running, work)
 
 
+def test_bodies_of_every_size_come_back_from_every_member(running: Group) -> None:
+    async def work(client: LedgerClient) -> None:
+        await append_surely(client, b"x")
+        sizes = [100, 65_000, 70_000, 400_000, 1_000_000, 3_000_000]
+        bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+        one_by_one = [await client.append(body) for body in bodies]
+        batches = [await client.append_many(bodies[:4]), await client.append_many([bytes(1000)] * 1500)]
+        for member, address in running.peers.items():
+            alone = LedgerClient({member: address}, group=running.group, deadline_s=5, follow_redirects=False)
+            try:
+                for body, at in zip(bodies, one_by_one, strict=True):
+                    (entry,) = await alone.read(at.first_index, 1, mode=ReadMode.FOLLOWER)
+                    assert (entry.index, entry.body) == (at.first_index, body)
+                read = await alone.read(batches[0].first_index, 4 + 1500, mode=ReadMode.FOLLOWER)
+                assert [entry.body for entry in read] == [*bodies[:4], *[bytes(1000)] * 1500]
+            finally:
+                await alone.close()
+
+    with_client(running, work)
+
+
 def test_the_wrong_group_is_denied(running: Group) -> None:
     async def work(_client: LedgerClient) -> None:
         stranger = LedgerClient(running.peers, group="another", deadline_s=5)

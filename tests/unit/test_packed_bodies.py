@@ -40,6 +40,19 @@ def test_packed_bodies_encode_to_the_same_slab(bodies: list[bytes], lead: bytes,
     assert (size_of(run), longest_of(run)) == (size_of(bodies), longest_of(bodies))
 
 
+@settings(deadline=None)
+@given(lists_of_bodies(), st.data())
+def test_bodies_in_a_view_are_the_same(bodies: list[bytes], data: st.DataObject) -> None:
+    run = packed(bodies)
+    view = PackedBodies(memoryview(run.data).toreadonly(), 0, run.lengths)
+    at = data.draw(st.integers(0, len(bodies) - 1))
+    assert list(view) == bodies
+    assert all(type(body) is bytes for body in (*view, view[at]))
+    assert list(gather([run, view])) == bodies + bodies
+    assert list(view[at : at + 1]) == [bodies[at]]
+    assert encode_bodies(view, 17, 3, 99, 7) == encode_slab(bodies, 17, 3, 99, 7)
+
+
 @given(lists_of_bodies(), st.data())
 def test_a_cut_run_holds_what_it_was_cut_to(bodies: list[bytes], data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(bodies) - 1))

@@ -139,7 +139,7 @@ def test_a_read_comes_back(from_index: int, limit: int, mode: ReadMode) -> None:
 def test_a_read_answer_comes_back(code: int, committed: int, first: int, end: int) -> None:
     records = encode_slab([b"x", b"yy"], 0, 1, 0, 0).data
     answer = ReadAnswer(code, committed, first, end, 2, records)
-    assert decode_read_answer(encode_read_answer(answer)) == answer
+    assert decode_read_answer(b"".join(encode_read_answer(answer))) == answer
 
 
 @given(st.binary(max_size=200))

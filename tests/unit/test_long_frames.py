@@ -1,0 +1,98 @@
+"""Frames longer than a buffer: read into memory of their own, where their bodies stay."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.consensus.entry_handler import _tail_of
+from node.protocol.entry import HEAD_BYTES, Slab
+from node.protocol.slab_encode import encode_slab
+from node.store.slab_pieces import cut_slab, settle
+from node.transport.remoting import (
+    BUFFER_BYTES_KEPT,
+    BUFFER_BYTES_MIN,
+    LONG_FRAME_BYTES_MAX,
+    LONG_FRAME_FIRST_PART,
+    Frame,
+    FrameDecoder,
+    FrameError,
+    encode_frame,
+)
+
+SHORT = (0, 7, 300, BUFFER_BYTES_MIN - 200)
+LONG = (BUFFER_BYTES_MIN, 200_000, LONG_FRAME_BYTES_MAX - 200, LONG_FRAME_BYTES_MAX)
+
+
+def pattern(length: int, seed: int) -> bytes:
+    return (bytes(range(seed, 251)) * (length // (251 - seed) + 1))[:length]
+
+
+def take(decoder: FrameDecoder, data: bytes, step: int) -> list[Frame]:
+    """As a socket would fill it: at most `step` bytes at once."""
+    found: list[Frame] = []
+    at = 0
+    while at < len(data):
+        room = decoder.writable()
+        size = min(step, len(room), len(data) - at)
+        room[:size] = data[at : at + size]
+        at += size
+        found += decoder.filled(size)
+    return found
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.sampled_from(SHORT + LONG), min_size=1, max_size=5), st.sampled_from([1_000, 60_000, 1 << 20]))
+def test_long_and_short_frames_come_back_in_their_order_however_they_arrive(lengths: list[int], step: int) -> None:
+    sent = [Frame(7, number, pattern(length, number)) for number, length in enumerate(lengths)]
+    decoder = FrameDecoder()
+    found = take(decoder, b"".join(map(encode_frame, sent)), step)
+    assert [(frame.code, frame.opaque, bytes(frame.body)) for frame in found] == [
+        (frame.code, frame.opaque, frame.body) for frame in sent
+    ]
+    decoder.writable()
+    assert decoder.buffer_bytes <= BUFFER_BYTES_KEPT
+
+
+def test_the_body_of_a_long_frame_is_its_own_and_nobody_can_write_to_it() -> None:
+    decoder = FrameDecoder()
+    (first,) = take(decoder, encode_frame(Frame(7, 1, pattern(200_000, 1))), 50_000)
+    (second,) = take(decoder, encode_frame(Frame(7, 2, pattern(200_000, 2))), 50_000)
+    assert isinstance(first.body, memoryview)
+    assert first.body.readonly
+    assert (bytes(first.body), bytes(second.body)) == (pattern(200_000, 1), pattern(200_000, 2))
+
+
+def test_a_claim_of_a_long_frame_takes_no_memory_before_its_first_part_is_there() -> None:
+    data = encode_frame(Frame(7, 1, bytes(LONG_FRAME_BYTES_MAX - 200)))
+    for arrived in (8, 1_000, int(len(data) * LONG_FRAME_FIRST_PART) - 1):
+        decoder = FrameDecoder()
+        assert take(decoder, data[:arrived], 1 << 20) == []
+        assert len(decoder.writable()) <= 2 * BUFFER_BYTES_MIN
+
+
+@pytest.mark.parametrize("header", [b"[]", b'{"code":"x"}', b"\xff\xff"])
+def test_a_long_frame_with_a_broken_header_ends_the_stream_behind_what_came_whole(header: bytes) -> None:
+    body = bytes(200_000)
+    broken = struct.pack(">iI", 4 + len(header) + len(body), len(header)) + header + body
+    good = Frame(7, 1, b"good")
+    decoder = FrameDecoder()
+    assert take(decoder, encode_frame(good) + broken + encode_frame(good), 50_000) == [good]
+    assert isinstance(decoder.broken, FrameError)
+    assert decoder.buffer_bytes == BUFFER_BYTES_MIN
+
+
+def test_a_part_of_a_slab_does_not_hold_the_memory_of_the_whole() -> None:
+    made = encode_slab([bytes(1000)] * 30, 5, 1, 0, 0)
+    slab = Slab(
+        made.first_index, made.count, made.pos, memoryview(made.data), made.index_records, made.first_term,
+        made.last_term, made.prev_chain, made.last_chain,
+    )  # fmt: skip
+    record_bytes = HEAD_BYTES + 1000
+    parts = [cut_slab(slab, 7, 3), _tail_of(slab, 29, 29 * record_bytes, 0), *settle(slab, 0, 10 * record_bytes + 100)]
+    assert len(parts) > 3
+    assert all(type(part.data) is bytes for part in parts)
+    assert b"".join(part.data for part in parts[2:]) == made.data

@@ -17,7 +17,7 @@ from node.consensus.api import SECOND
 from node.consensus.effects import ReadSlab
 from node.consensus.fast_back_up import further_back, is_fork
 from node.consensus.member_state import MemberState
-from node.consensus.push_window import LOADED_SLAB_BYTES, CatchUpQuota, InFlight, PushWindow
+from node.consensus.push_window import PROBE_SLAB_BYTES, CatchUpQuota, InFlight, PushWindow
 from node.consensus.quorum_ack_checker import watermark
 from node.consensus.status import TransitionStatus
 from node.protocol.codes import DispatcherState, ResponseCode
@@ -216,8 +216,7 @@ class EntryDispatcher:
         store = self._member.store
         while self.write_index <= store.end_index and self.window.is_open() and not self._reading:
             limited = self._far_behind and self.quota.holds(now)
-            small = limited or self.window.probing
-            slab = store.recent_slab(self.write_index, LOADED_SLAB_BYTES if small else SLAB_BYTES_MAX)
+            slab = store.recent_slab(self.write_index, self._slab_bytes_max)
             self._far_behind = slab is None or (self._far_behind and slab.last_index < store.end_index)
             if slab is None or (limited and self._far_behind):
                 self._want_read(now)
@@ -246,15 +245,20 @@ class EntryDispatcher:
         if self.write_index < member.store.begin_index:
             self._below_begin(now)
             return
-        size, pause_ns = LOADED_SLAB_BYTES if self.window.probing else SLAB_BYTES_MAX, 0
+        pause_ns = 0
         if self.quota.holds(now):
             if len(self.window) > 0:
                 return  # its answer comes first
-            size, pause_ns = LOADED_SLAB_BYTES, self.quota.ask(now)
+            pause_ns = self.quota.ask(now)
         self._reading = True
+        log_epoch, size = member.log_epoch, self._slab_bytes_max
         member.effects.reads.append(
-            ReadSlab(self.peer_id, self.dispatch_epoch, member.log_epoch, self.write_index, size, pause_ns)
+            ReadSlab(self.peer_id, self.dispatch_epoch, log_epoch, self.write_index, size, pause_ns)
         )
+
+    @property
+    def _slab_bytes_max(self) -> int:
+        return PROBE_SLAB_BYTES if self.window.probing else SLAB_BYTES_MAX
 
     def slab_read(self, request: ReadSlab, slab: Slab | None, now: int) -> None:
         """The driver read it; None: the disk could not give it."""

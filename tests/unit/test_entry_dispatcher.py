@@ -9,7 +9,7 @@ import pytest
 from node.consensus.api import MS
 from node.consensus.effects import ReadSlab
 from node.consensus.entry_dispatcher import TRANSITIONS, TRANSITIONS_KEPT, DispatcherEvent, EntryDispatcher
-from node.consensus.push_window import LOADED_SLAB_BYTES, CatchUpQuota
+from node.consensus.push_window import CatchUpQuota
 from node.protocol.codes import DispatcherState, FlushMode, ResponseCode
 from node.protocol.entry import SLAB_BYTES_MAX
 from node.protocol.messages import HeartBeatResponse, PushKind, PushRequest
@@ -334,11 +334,11 @@ def far_behind(**changes: Any) -> tuple[Led, PushRequest]:
     return led, compare
 
 
-def test_while_clients_append_a_peer_far_behind_gets_small_slabs_one_at_a_time_with_pauses() -> None:
+def test_while_clients_append_a_peer_far_behind_gets_one_slab_at_a_time_with_pauses() -> None:
     led, compare = far_behind(catch_up_bytes_per_s=1000)
     led.solo.ack("n1", compare, 0, end_index=0)
     (read,) = led.solo.effects.reads
-    assert (read.first_index, read.max_bytes, read.pause_ns) == (1, LOADED_SLAB_BYTES, 0)
+    assert (read.first_index, read.max_bytes, read.pause_ns) == (1, SLAB_BYTES_MAX, 0)
     led.solo.replica.slab_read(read, led.solo.store.read_slab(1, 120), led.solo.now)
     (append,) = pushes(led.solo.take(), "n1", PushKind.APPEND)
     assert led.solo.effects.reads == []  # not before it is answered
@@ -347,7 +347,7 @@ def test_while_clients_append_a_peer_far_behind_gets_small_slabs_one_at_a_time_w
     led.propose()
     led.solo.ack("n1", append, append.slab.last_index)
     (read,) = led.solo.effects.reads
-    assert (read.first_index, read.max_bytes) == (append.slab.last_index + 1, LOADED_SLAB_BYTES)
+    assert (read.first_index, read.max_bytes) == (append.slab.last_index + 1, SLAB_BYTES_MAX)
 
 
 def test_while_nobody_appends_a_peer_far_behind_gets_all_that_fits_the_window() -> None:

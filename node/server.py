@@ -71,6 +71,7 @@ def open_store(settings: Settings) -> FileStore:
         index_file_size=settings.store.mapped_file_size_for_entry_index_bytes,
         init=settings.node.init,
         flush=settings.node.flush,
+        page_cache_bytes=settings.store.page_cache_bytes,
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, BytesLike, EntryError
+from node.store.cache_window import CacheWindow
 from node.store.checkpoint import Checkpoint, Slot
 from node.store.disk_log import find_record, read_raw_slab
 from node.store.faults import cut, next_fault
@@ -36,6 +37,7 @@ class CuttingLog(HealingLog):
     _end_pos: int
     _index_durable: int
     _cutting: bool
+    _window: CacheWindow
 
     @abstractmethod
     def _slot(self, mark: Mark, *, index_durable: int | None = None, clean: bool = False) -> Slot: ...
@@ -71,6 +73,7 @@ class CuttingLog(HealingLog):
         self._terms = self._terms.cut(cut_index)
         self._unsealed.cut(cut_index)
         self.end_index, self.end_term, self.end_chain, self._end_pos = last.index, last.term, last.chain, last.end_pos
+        self._window.cut(last.end_pos)
         self.recovered_commit_index = min(self.recovered_commit_index, last.index)
         if SEALED_NEVER > self.sealed_from > self.end_index + 1:
             self.sealed_from = self.end_index + 1

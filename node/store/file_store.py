@@ -29,6 +29,7 @@ from node.protocol.entry import (
 )
 from node.protocol.packed_bodies import encode_bodies
 from node.protocol.slab_check import check_slab
+from node.store.cache_window import CacheWindow
 from node.store.checkpoint import Slot
 from node.store.cutting import CuttingLog
 from node.store.disk_log import find_record
@@ -58,7 +59,7 @@ _INDEX_UNSYNCED_BYTES_MAX = 4 * 1024 * 1024
 class FileStore(CuttingLog):
     """See the module's docstring; made by `open`."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, page_cache_bytes: int = 0) -> None:
         found = opened.recovered
         self.directory = opened.directory
         self.store_id = opened.identity.store_id
@@ -88,6 +89,7 @@ class FileStore(CuttingLog):
         self._begin_pos = found.begin_pos
         self._end_pos = found.end.pos
         self._terms = found.terms
+        self._window = CacheWindow(self._data, page_cache_bytes, self._end_pos)
         self._ring = RecentSlabs()
         if found.newest is not None:
             self._ring.add(found.newest)
@@ -113,19 +115,20 @@ class FileStore(CuttingLog):
         init: bool = False,
         flush: FlushMode = FlushMode.SYNC,
         boot_id: str | None = None,
+        page_cache_bytes: int = 0,
         platform: Platform = OS,
     ) -> FileStore:
         """Recovers and opens. Raises StoreRefused, StoreCorrupt, StoreFull, StoreIOError; then nothing is held."""
         opened = open_directory(
             Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform
         )
-        return cls.made_of(opened)
+        return cls.made_of(opened, page_cache_bytes)
 
     @classmethod
-    def made_of(cls, opened: Opened) -> Self:
+    def made_of(cls, opened: Opened, page_cache_bytes: int = 0) -> Self:
         """Raises StoreFull, StoreIOError; then nothing is held."""
         try:
-            return cls(opened)
+            return cls(opened, page_cache_bytes)
         except BaseException:
             for held in (opened.data, opened.index, opened.checkpoint):
                 held.close()
@@ -271,7 +274,8 @@ class FileStore(CuttingLog):
         mark = Mark(self.end_index, self._end_pos, self.end_term, self.end_chain)
         slot = self._slot(mark, index_durable=mark.index if with_index else self._index_durable)
         index = self._index.take_dirty() if with_index else None
-        return FileTicket(self, mark, self._data.take_dirty(), index, slot, force_slot)
+        stale = self._window.move_to(mark.end_pos)
+        return FileTicket(self, mark, self._data.take_dirty(), index, slot, force_slot, stale)
 
     def _slot(self, mark: Mark, *, index_durable: int | None = None, clean: bool = False) -> Slot:
         in_index = self._index_durable if index_durable is None else index_durable

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from node.store.files import SECTOR_BYTES, is_zeros, sync_fd, wrap, write_all, zero
@@ -143,10 +144,11 @@ class Segment:
             raise StoreIOError(f"reading {length} bytes at {pos} of {self.path}: {error.strerror}") from error
 
     def drop_cache(self, pos: int, length: int) -> None:
-        """Asks that the next read comes from the disk itself."""
+        """Asks that the next read comes from the disk itself; a file system may decline."""
         low, high = max(pos, self.start), min(pos + length, self.end)
         if low < high:
-            self._platform.drop_cache(self._fd, low - self.start, high - low)
+            with suppress(OSError):
+                self._platform.drop_cache(self._fd, low - self.start, high - low)
 
     def next_data(self, pos: int) -> int | None:
         """The first position from `pos` on that is no hole (it may still read as zeros); None: only holes follow."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from node.protocol.value_class import value_class
+from node.store.cache_window import Stale
 from node.store.checkpoint import Slot
 from node.store.log_store import StoreFull, StoreIOError
 from node.store.segment import Segment
@@ -38,7 +39,7 @@ class Mark:
 class FileTicket:
     """One group commit. `run` touches nothing that the loop writes: only descriptors and the checkpoint."""
 
-    __slots__ = ("_data", "_force_slot", "_index", "_slot", "_store", "cuts", "mark", "syncs_index")
+    __slots__ = ("_data", "_force_slot", "_index", "_slot", "_stale", "_store", "cuts", "mark", "syncs_index")
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class FileTicket:
         index: list[Segment] | None,
         slot: Slot,
         force_slot: bool,
+        stale: list[Stale],
     ) -> None:
         self._store = store
         self.mark = mark
@@ -56,6 +58,7 @@ class FileTicket:
         self.syncs_index = index is not None
         self._slot = slot
         self._force_slot = force_slot
+        self._stale = stale
         self.cuts = store.cuts
 
     @property
@@ -74,3 +77,5 @@ class FileTicket:
         except StoreIOError:
             self._store.failed = True
             raise
+        for part in self._stale:
+            part.give_back()

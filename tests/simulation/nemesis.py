@@ -211,6 +211,8 @@ class Nemesis:
         return True
 
     def _may_lose_power(self, member: Member) -> bool:
+        if not member.up and member.damage.has_no_checkpoint:  # what its torn tail leaves would pass for damage
+            return False
         return self._world.config.flush_sync or self.may_forget(member)
 
     def _power_loss(self) -> bool:

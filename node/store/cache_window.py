@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from node.store.segment import Segment
 from node.store.segment_list import SegmentList
 
+FOLIO_BYTES_MAX: Final = 2 * 1024 * 1024  # the kernel gives nothing back of what lies only partly in a range
 STEPS: Final = 64  # in so many parts a window moves on: one takes some 100 us of the writing thread with 4 MiB
 
 
@@ -48,9 +49,9 @@ class CacheWindow:
         begin_pos = end_pos - self._keep_bytes
         if not self._keep_bytes or begin_pos - self._begin_pos < self._step_bytes:
             return []
-        was, self._begin_pos = self._begin_pos, begin_pos
+        first_pos, self._begin_pos = max(0, self._begin_pos - FOLIO_BYTES_MAX), begin_pos
         return [
-            Stale(segment, was, begin_pos - was)
+            Stale(segment, first_pos, begin_pos - first_pos)
             for segment in self._segments
-            if segment.start < begin_pos and was < segment.end
+            if segment.start < begin_pos and first_pos < segment.end
         ]

@@ -37,7 +37,8 @@ class CuttingLog(HealingLog):
     _end_pos: int
     _index_durable: int
     _cutting: bool
-    _window: CacheWindow
+    _data_window: CacheWindow
+    _index_window: CacheWindow
 
     @abstractmethod
     def _slot(self, mark: Mark, *, index_durable: int | None = None, clean: bool = False) -> Slot: ...
@@ -73,7 +74,8 @@ class CuttingLog(HealingLog):
         self._terms = self._terms.cut(cut_index)
         self._unsealed.cut(cut_index)
         self.end_index, self.end_term, self.end_chain, self._end_pos = last.index, last.term, last.chain, last.end_pos
-        self._window.cut(last.end_pos)
+        self._data_window.cut(last.end_pos)
+        self._index_window.cut((last.index + 1) * INDEX_UNIT_BYTES)
         self.recovered_commit_index = min(self.recovered_commit_index, last.index)
         if SEALED_NEVER > self.sealed_from > self.end_index + 1:
             self.sealed_from = self.end_index + 1

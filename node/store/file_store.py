@@ -89,7 +89,9 @@ class FileStore(CuttingLog):
         self._begin_pos = found.begin_pos
         self._end_pos = found.end.pos
         self._terms = found.terms
-        self._window = CacheWindow(self._data, page_cache_bytes, self._end_pos)
+        self._data_window = CacheWindow(self._data, page_cache_bytes, self._end_pos)
+        index_end = (self.end_index + 1) * INDEX_UNIT_BYTES
+        self._index_window = CacheWindow(self._index, page_cache_bytes // 8, index_end)
         self._ring = RecentSlabs()
         if found.newest is not None:
             self._ring.add(found.newest)
@@ -274,7 +276,9 @@ class FileStore(CuttingLog):
         mark = Mark(self.end_index, self._end_pos, self.end_term, self.end_chain)
         slot = self._slot(mark, index_durable=mark.index if with_index else self._index_durable)
         index = self._index.take_dirty() if with_index else None
-        stale = self._window.move_to(mark.end_pos)
+        stale = self._data_window.move_to(mark.end_pos)
+        if with_index:
+            stale += self._index_window.move_to((mark.index + 1) * INDEX_UNIT_BYTES)
         return FileTicket(self, mark, self._data.take_dirty(), index, slot, force_slot, stale)
 
     def _slot(self, mark: Mark, *, index_durable: int | None = None, clean: bool = False) -> Slot:

@@ -107,7 +107,8 @@ class SegmentList:
 
     def __iter__(self) -> Iterator[Segment]:
         segments = self._segments
-        return iter([segments[start] for start in sorted(segments)])
+        # A cut may take files away meanwhile, in its thread.
+        return iter([segment for start in sorted(segments) if (segment := segments.get(start)) is not None])
 
     def find(self, pos: int) -> Segment | None:
         """The file that holds `pos`."""

@@ -30,6 +30,7 @@ BUFFER_BYTES_KEPT: Final = 256 * 1024
 # A full slab with its index records fits. The first part of it must have arrived, so that a claim alone gets nothing.
 LONG_FRAME_BYTES_MAX: Final = 2 * 1024 * 1024
 LONG_FRAME_FIRST_PART: Final = 1 / 32
+LONG_HEADER_BYTES: Final = 1024  # behind a longer one a body is copied out
 LANGUAGE: Final = "PYTHON"
 
 FLAG_RESPONSE: Final = 1
@@ -342,9 +343,10 @@ class FrameDecoder:
         self._long, self._long_bytes = None, 0
         _rest_bytes, type_and_header = _unpack_prefix(frame)
         body_at = PREFIX_BYTES + (type_and_header & 0xFFFFFF)
+        # Who counts what it holds counts the body: a view must not keep much more than that.
+        body = frame[body_at:].toreadonly() if body_at <= LONG_HEADER_BYTES else frame[body_at:].tobytes()
         try:
-            header = frame[PREFIX_BYTES:body_at].tobytes()
-            return [_decode_parts(type_and_header >> 24, header, frame[body_at:].toreadonly())]
+            return [_decode_parts(type_and_header >> 24, frame[PREFIX_BYTES:body_at].tobytes(), body)]
         except FrameError as error:
             self.broken = error
             return []

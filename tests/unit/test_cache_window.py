@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from node.store.cache_window import STEPS
+from node.protocol.entry import INDEX_UNIT_BYTES
+from node.store.cache_window import FOLIO_BYTES_MAX, STEPS
 from node.store.file_store import FileStore
 from node.store.log_store import StoreIOError
 from node.store.platform import OsPlatform
@@ -18,30 +20,32 @@ KEPT = 2 * DATA_BYTES
 
 
 class Cache(OsPlatform):
-    """Notes what is given back, as (file, from, to), and fails where it is told to."""
+    """Notes what is given back, as (folder, file, from, to), and fails where it is told to."""
 
     def __init__(self) -> None:
-        self.given_back: list[tuple[str, int, int]] = []
-        self.names_of: dict[int, str] = {}
+        self.given_back: list[tuple[str, str, int, int]] = []
+        self.paths: dict[int, Path] = {}
         self.refuses = False
         self.sync_fails = False
 
     def open(self, path: Path, flags: int) -> int:
         fd = super().open(path, flags)
-        self.names_of[fd] = path.name
+        self.paths[fd] = path
         return fd
 
     def drop_cache(self, fd: int, offset: int, length: int) -> None:
         if self.refuses:
             raise OSError(errno.EINVAL, "not here")
-        self.given_back.append((self.names_of[fd], offset, offset + length))
+        path = self.paths[fd]
+        self.given_back.append((path.parent.name, path.name, offset, offset + length))
 
     def fdatasync(self, fd: int) -> None:  # type: ignore[override]
         if self.sync_fails:
             raise OSError(errno.EIO, "lost")
 
-    def positions(self) -> list[tuple[int, int]]:
-        return [(int(name) + first, int(name) + stop) for name, first, stop in self.given_back]
+    def positions(self, kind: str = "data") -> list[tuple[int, int]]:
+        found = [(int(name) + first, int(name) + stop) for at, name, first, stop in self.given_back if at == kind]
+        return sorted(found)
 
 
 def fill(store: FileStore, commits: int) -> None:
@@ -58,9 +62,10 @@ def test_what_leaves_the_window_is_given_back_once_and_the_newest_bytes_stay(tmp
         fill(store, 1)
         given_back = cache.positions()
         assert all(stop <= max(0, store.durable_position - KEPT) for _, stop in given_back)
-        for first, stop in given_back:  # back to back: nothing twice, nothing left out
-            assert first == at
-            at = stop
+        if given_back:  # nothing is left out between files, nor what lay across the last border
+            assert given_back[0][0] <= max(0, at - FOLIO_BYTES_MAX)
+            assert all(after[0] == before[1] for before, after in pairwise(given_back))
+            at = given_back[-1][1]
         cache.given_back.clear()
         assert store.durable_position - KEPT - at < max(1, KEPT // STEPS)
     assert at > 3 * DATA_BYTES
@@ -77,7 +82,7 @@ def test_after_a_cut_what_is_written_again_is_given_back_again(tmp_path: Path) -
     cache.given_back.clear()
     fill(store, 60)
     positions = cache.positions()
-    assert min(first for first, _ in positions) <= cut_at
+    assert min(first for first, _ in positions) <= max(0, cut_at - FOLIO_BYTES_MAX)
     assert all(stop <= store.durable_position - KEPT for _, stop in positions)
     assert sum(stop - first for first, stop in positions) > 2 * DATA_BYTES
     store.close()
@@ -123,5 +128,16 @@ def test_a_store_that_is_opened_again_goes_on_where_its_window_is(tmp_path: Path
     begun_at = again.durable_position - KEPT
     fill(again, 10)
     assert cache.given_back
-    assert min(first for first, _ in cache.positions()) == begun_at
+    assert min(first for first, _ in cache.positions()) == max(0, begun_at - FOLIO_BYTES_MAX)
     again.close()
+
+
+def test_the_index_has_a_window_of_its_own(tmp_path: Path) -> None:
+    cache = Cache()
+    store = open_store(tmp_path / "s", page_cache_bytes=8 * 320, platform=cache)
+    fill(store, 200)
+    positions = cache.positions("index")
+    assert positions
+    assert max(stop for _, stop in positions) <= 200 * INDEX_UNIT_BYTES - 320
+    assert max(stop for _, stop in positions) > 150 * INDEX_UNIT_BYTES
+    store.close()

@@ -66,6 +66,15 @@ def test_the_body_of_a_long_frame_is_its_own_and_nobody_can_write_to_it() -> Non
     assert (bytes(first.body), bytes(second.body)) == (pattern(200_000, 1), pattern(200_000, 2))
 
 
+def test_a_body_behind_a_long_header_does_not_keep_that_header() -> None:
+    header = b'{"code":7,"opaque":1' + b" " * 300_000 + b"}"
+    body = b"b" * 500
+    data = struct.pack(">iI", 4 + len(header) + len(body), len(header)) + header + body
+    (frame,) = take(FrameDecoder(), data, 50_000)
+    assert (frame.code, frame.opaque, frame.body) == (7, 1, body)
+    assert type(frame.body) is bytes
+
+
 def test_a_claim_of_a_long_frame_takes_no_memory_before_its_first_part_is_there() -> None:
     data = encode_frame(Frame(7, 1, bytes(LONG_FRAME_BYTES_MAX - 200)))
     for arrived in (8, 1_000, int(len(data) * LONG_FRAME_FIRST_PART) - 1):

@@ -93,24 +93,10 @@ def test_frames_of_every_size_pass_between_members_and_to_clients(group: TlsGrou
     asyncio.run(work())
 
 
-def test_who_has_no_certificate_is_not_let_in(group: TlsGroup) -> None:
-    async def work() -> None:
-        plain = group.client(deadline_s=2)
-        try:
-            with pytest.raises(Unreachable):
-                await plain.leader()
-        finally:
-            await plain.close()
-
-    asyncio.run(work())
-
-
-def test_a_certificate_of_another_authority_is_not_let_in(group: TlsGroup, tmp_path: Path) -> None:
-    stranger = Authority(tmp_path, "stranger")
+def refused(client: LedgerClient) -> None:
+    """Nobody answers this client."""
 
     async def work() -> None:
-        tls = client_context(*stranger.issue("client"), group.authority.certificate)
-        client = LedgerClient(group.peers, group=group.group, deadline_s=2, tls=tls)
         try:
             with pytest.raises(Unreachable):
                 await client.leader()
@@ -118,3 +104,13 @@ def test_a_certificate_of_another_authority_is_not_let_in(group: TlsGroup, tmp_p
             await client.close()
 
     asyncio.run(work())
+
+
+def test_who_has_no_certificate_is_not_let_in(group: TlsGroup) -> None:
+    refused(group.client(deadline_s=2))
+
+
+def test_a_certificate_of_another_authority_is_not_let_in(group: TlsGroup, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path, "stranger")
+    tls = client_context(*stranger.issue("client"), group.authority.certificate)
+    refused(group.client(deadline_s=2, tls=tls))

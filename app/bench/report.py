@@ -13,7 +13,8 @@ HEADING: Final = (
 def on_machine(machine: dict[str, Any]) -> str:
     """Where the numbers come from."""
     cpu, step_ns = machine["cpu"] or "unknown CPU", machine["python_step_ns"]
-    build = "profile-guided build" if machine["python_optimised"] else "build without profile-guided optimisation on record"
+    plain = "build without profile-guided optimisation on record"  # some packages have it and do not say so
+    build = "profile-guided build" if machine["python_optimised"] else plain
     return (
         f"on {machine['cpus']} cores ({cpu}), {machine['memory_mb'] / 1024:.0f} GiB, Python {machine['python']},"
         f" Linux {machine['kernel']}\n"

@@ -111,6 +111,15 @@ class Group:
         lasts = firsts if not self.runs else [stop - 1 for stop in islice(firsts, 1, None)]
         return map(tuple.__new__, repeat(AppendResult), zip(firsts, lasts, repeat(term)))
 
+    def errors(self, error: Exception) -> Iterator[Exception]:
+        """One a call. What an unknown outcome names is that call's own (SAFETY C2); nothing where the indexes that the
+        member named are not as many as the entries."""
+        if not isinstance(error, OutcomeUnknown) or len(self.answers) == 1:
+            return repeat(error)
+        firsts = self.firsts(error.first_index)
+        shared = error.first_index >= 0 and firsts[-1] == error.last_index + 1
+        return (_own(error, firsts[n], firsts[n + 1] - 1) if shared else _own(error) for n in range(len(self.answers)))
+
     def apart(self) -> list[Group]:
         """Every call by itself."""
         at = self.firsts(0)
@@ -335,9 +344,9 @@ class Appends:
 
     def _failed(self, group: Group, error: Exception) -> None:
         if self._settle(group):
-            for answer in group.answers:
+            for answer, own in zip(group.answers, group.errors(error), strict=False):
                 if not answer.done():
-                    answer.set_exception(error)
+                    answer.set_exception(own)
 
     def _settle(self, group: Group) -> bool:
         """False where that was done before."""
@@ -364,6 +373,13 @@ class Appends:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
+
+
+def _own(error: OutcomeUnknown, first_index: int = -1, last_index: int = -1) -> OutcomeUnknown:
+    term = error.term if first_index >= 0 else -1
+    own = OutcomeUnknown(str(error), code=error.code, first_index=first_index, last_index=last_index, term=term)
+    own.__cause__ = error.__cause__
+    return own
 
 
 def _pieces(group: Group) -> list[bytes]:

@@ -301,9 +301,13 @@ async def bodies_of(request: Request) -> tuple[list[bytes], int | None]:
 
 def unknown_outcome(detail: str, answer: AppendAnswer | None) -> Problem:
     known: Json = {}
+    where = "where the log ended"
     if answer is not None:
-        known = {"code": int(answer.code), "first_index": answer.first_index, "term": answer.term}
-    text = f"{detail} The entries may still commit: read from first_index before appending them again."
+        known = {"code": int(answer.code)}
+        if answer.first_index >= 0:
+            known |= {"first_index": answer.first_index, "last_index": answer.last_index, "term": answer.term}
+            where = "first_index"
+    text = f"{detail} The entries may still commit: read from {where} before appending them again."
     return Problem(504, "Outcome unknown", text, outcome="unknown", safe_to_retry=False, **known)
 
 

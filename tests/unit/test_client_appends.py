@@ -179,6 +179,41 @@ def test_what_was_sent_and_not_answered_is_unknown_and_not_sent_again(batch: boo
     assert len(against(counting(), work, deadline_s=0.5).appends) == 5
 
 
+def test_an_unknown_outcome_names_each_calls_own_entries_though_they_left_in_one_frame() -> None:
+    """A producer that reads what it was told to read must find its own entry there (C2)."""
+    refusals = [ResponseCode.LEADER_PENDING_FULL]
+    counts: list[int] = []
+
+    def script(request: AppendRequest) -> AppendAnswer | None:
+        if request.bodies[0] == b"warm":
+            return AppendAnswer(200, 2, 1 + len(request.bodies), 3, AppendedByte.YES)
+        if refusals:
+            return AppendAnswer(refusals.pop(), -1, -1, -1, AppendedByte.NOT_APPENDED)
+        counts.append(len(request.bodies))
+        return AppendAnswer(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 3, 7, 3, AppendedByte.UNKNOWN, detail="no quorum")
+
+    async def work(client: LedgerClient, member: Member) -> None:
+        await client.append(b"warm")
+        await asyncio.gather(client.append(b"warm"), client.append(b"warm"))  # nobody is alone any more
+        calls = [client.append(b"m1"), client.append(b"m2"), client.append_many([b"a", b"b"]), client.append(b"m3")]
+        told = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(one, OutcomeUnknown) for one in told)
+        assert [(one.first_index, one.last_index, one.term) for one in told] == [
+            (3, 3, 3), (4, 4, 3), (5, 6, 3), (7, 7, 3),
+        ]  # fmt: skip
+        assert {one.code for one in told} == {ResponseCode.WAIT_QUORUM_ACK_TIMEOUT}
+        assert len({id(one) for one in told}) == 4  # an exception that two raise gets both tracebacks
+        # What cannot be shared out, and what nobody named, names nothing.
+        few = AppendAnswer(ResponseCode.TERM_CHANGED, 3, 3, 3, AppendedByte.UNKNOWN)
+        for answer in (few, None):
+            member.script = lambda _request, answer=answer: answer  # type: ignore[misc]
+            told = await asyncio.gather(client.append(b"x"), client.append(b"y"), return_exceptions=True)
+            assert [(one.first_index, one.last_index) for one in told] == [(-1, -1)] * 2
+
+    against(script, work)
+    assert counts == [5]
+
+
 def test_closing_ends_what_waits_as_unknown() -> None:
     async def work(client: LedgerClient, member: Member) -> None:
         await client.append(b"warm")

@@ -39,6 +39,19 @@ def test_everything_of_one_turn_is_one_slab_and_each_request_has_its_outcome() -
     ]
 
 
+@pytest.mark.parametrize("ends_by", ["time", "stepping down"])
+def test_c2_an_unknown_outcome_of_a_merged_slab_names_each_requests_own_entries(ends_by: str) -> None:
+    leader = Leader()
+    (push,) = leader.propose([b"a"], [b"b", b"c"], [b"d"])
+    assert push.slab is not None and push.slab.count == 4
+    if ends_by == "time":
+        leader.leadership.closures.expire(leader.solo.now + 10_000 * MS, "n0")
+    else:
+        leader.leadership.end("a test says so", leader.solo.now)
+    assert [(o.first_index, o.last_index, o.term) for o in leader.done] == [(1, 1, 1), (2, 3, 1), (4, 4, 1)]
+    assert {o.appended for o in leader.done} == {Appended.UNKNOWN}
+
+
 def test_a_quorum_of_followers_commits_before_the_leaders_own_sync() -> None:
     leader = Leader()
     (push,) = leader.propose([b"a"])

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
-from node.engine.writer import Ended, Writer
+from node.engine.host import Host
+from node.engine.writer import Ended
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
 from node.store.log_store import (
@@ -48,13 +49,14 @@ class Disk:
         mended: Callable[[MendLog, Mended | None, str], None],
         damaged: Callable[[StoreCorrupt, int], None],
         fail: Callable[[str], None],
+        host: Host | None = None,
     ) -> None:
         self._store, self._flush = store, flush
         self._log_epoch, self._flushed, self._truncated = log_epoch, flushed, truncated
         self._mended, self._damaged, self._fail = mended, damaged, fail
         self._loop = asyncio.get_running_loop()
-        self._writer = Writer()
-        self._readers = ThreadPoolExecutor(2, "store-read")
+        host = host or Host()
+        self._writer, self._readers = host.writer(), host.readers()
         # By peer: the slab that it will most likely need next (its first index, the log's epoch, the read under way).
         self._ahead: dict[str, tuple[int, int, Future[Slab]]] = {}
         self._syncing = False

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import ssl
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,9 +21,9 @@ from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.engine.client_desk import ClientDesk
-from node.engine.clock import now_ns
 from node.engine.disk import Disk
 from node.engine.events import EventRing
+from node.engine.host import Host
 from node.engine.introspect import Introspection
 from node.engine.log_reads import LogReads
 from node.engine.options import read_token_file, replica_config
@@ -53,20 +52,22 @@ EXIT_REFUSED: Final = 3
 class Engine:
     """See the module's docstring. `run` returns the process's exit code; `reason` says why it is not 0."""
 
-    def __init__(self, settings: Settings, store: LogStore) -> None:
+    def __init__(self, settings: Settings, store: LogStore, host: Host | None = None) -> None:
         self.settings, self.store = settings, store
+        host = host or Host()
+        self.now_ns = host.now_ns
         self.boot_id = uuid.uuid4().hex[:12]
         self.reason = ""
         self.events = EventRing(self.boot_id)
         self._loop = asyncio.get_running_loop()
         self.introspection = Introspection(settings, store, self.events, self.boot_id)
         config = replica_config(settings, self.introspection.own_url)
-        self.replica = Replica(config, store, random.Random(), now_ns())
+        self.replica = Replica(config, store, host.random, self.now_ns())
         flush: FlushMode = config.flush
         self.disk = Disk(
             store, flush, log_epoch=lambda: self.replica.log_epoch,
             flushed=self._flushed, truncated=self._truncated, mended=self._mended, damaged=self._damaged,
-            fail=self.fail,
+            fail=self.fail, host=host,
         )  # fmt: skip
         node = settings.node
         tls = (node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
@@ -116,7 +117,7 @@ class Engine:
 
     async def _shut_down(self) -> None:
         with contextlib.suppress(Exception):
-            self.replica.stop(now_ns())
+            self.replica.stop(self.now_ns())
             if self._exit_code != EXIT_CRASHED:
                 self._carry_out()
         for timer in (self._timer, self._space_timer):
@@ -193,7 +194,7 @@ class Engine:
             self._guarded(self._one_turn)
 
     def _one_turn(self) -> None:
-        now = now_ns()
+        now = self.now_ns()
         if self._proposals.waiting:
             self._proposals.propose(now)
             if self._proposals.waiting:
@@ -252,7 +253,7 @@ class Engine:
     def _on_timer(self) -> None:
         self._timer = None
         self._deadline_moved = True
-        self._guarded(lambda: self.replica.tick(now_ns()))
+        self._guarded(lambda: self.replica.tick(self.now_ns()))
         self._guarded(self._one_turn)
 
     # --- from the core's point of view: what arrives --------------------------------------------------------------
@@ -261,7 +262,7 @@ class Engine:
         if self.reason:
             return
         try:
-            self.replica.receive(sender, message, now_ns())
+            self.replica.receive(sender, message, self.now_ns())
         except Exception as error:  # as in `_guarded`
             self._crashed(error)
         if isinstance(message, PushResponse):
@@ -272,19 +273,19 @@ class Engine:
             self._deadline_moved = True
 
     def peer_connected(self, peer_id: str) -> None:
-        self._guarded(lambda: self.replica.peer_connected(peer_id, now_ns()))
+        self._guarded(lambda: self.replica.peer_connected(peer_id, self.now_ns()))
         self._schedule()
 
     def peer_lost(self, peer_id: str) -> None:
-        self._guarded(lambda: self.replica.peer_lost(peer_id, now_ns()))
+        self._guarded(lambda: self.replica.peer_lost(peer_id, self.now_ns()))
         self._schedule()
 
     def _flushed(self, log_epoch: int, end_index: int) -> None:
-        self._guarded(lambda: self.replica.flushed(log_epoch, end_index, now_ns()))
+        self._guarded(lambda: self.replica.flushed(log_epoch, end_index, self.now_ns()))
         self._turn_if_wanted()
 
     def _truncated(self, order: TruncateLog, cut: bool) -> None:
-        epoch, now = order.log_epoch, now_ns()
+        epoch, now = order.log_epoch, self.now_ns()
         if cut:
             self._guarded(lambda: self.replica.truncated(epoch, order.cut_index, now))
         else:
@@ -294,7 +295,7 @@ class Engine:
     def _slab_read(self, request: ReadSlab, slab: Slab | None) -> None:
         if slab is None:
             self.note("read_failed", "warning", {"peer": request.peer_id, "index": request.first_index})
-        self._guarded(lambda: self.replica.slab_read(request, slab, now_ns()))
+        self._guarded(lambda: self.replica.slab_read(request, slab, self.now_ns()))
         self._schedule()
 
     def _damaged(self, error: StoreCorrupt, first_index: int) -> None:
@@ -302,25 +303,25 @@ class Engine:
         self._scrub_found(error.faults or [Fault(first_index, first_index, "record_invalid", str(error))])
 
     def _scrub_found(self, faults: Sequence[Fault]) -> None:
-        self._guarded(lambda: self.replica.log_damaged(faults, now_ns()))
+        self._guarded(lambda: self.replica.log_damaged(faults, self.now_ns()))
         self._schedule()
 
     def _scrub_finished(self) -> None:
-        self._guarded(lambda: self.replica.scrubbed(now_ns()))
+        self._guarded(lambda: self.replica.scrubbed(self.now_ns()))
         self._schedule()
 
     def _fetched(self, order: FetchLog, slab: Slab | None) -> None:
-        self._guarded(lambda: self.replica.fetched(order, slab, now_ns()))
+        self._guarded(lambda: self.replica.fetched(order, slab, self.now_ns()))
         self._schedule()
 
     def _mended(self, order: MendLog, result: Mended | None, error: str) -> None:
-        self._guarded(lambda: self.replica.mended(order.log_epoch, result, error, now_ns()))
+        self._guarded(lambda: self.replica.mended(order.log_epoch, result, error, self.now_ns()))
         self._schedule()
 
     def _try_space(self) -> None:
         """Lets the next append find out whether there is space again."""
         self._space_timer = None
-        self._guarded(lambda: self.replica.disk_full(False, now_ns()))
+        self._guarded(lambda: self.replica.disk_full(False, self.now_ns()))
         self._schedule()
 
     # --- for the desk, which frames wake: `read_done` follows -----------------------------------------------------
@@ -328,7 +329,7 @@ class Engine:
         self._proposals.add(origin, proposal, ordered)
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
-        self._guarded(lambda: self.replica.read_index(self._later(done), now_ns()))
+        self._guarded(lambda: self.replica.read_index(self._later(done), self.now_ns()))
         self._deadline_moved = True
 
     def transfer(
@@ -337,7 +338,7 @@ class Engine:
         deadline_ns = None if deadline_ms is None else deadline_ms * 1_000_000
         self._guarded(
             lambda: self.replica.transfer(
-                to, now_ns(), on_done=self._later(done), deadline_ns=deadline_ns, if_term=if_term
+                to, self.now_ns(), on_done=self._later(done), deadline_ns=deadline_ns, if_term=if_term
             )
         )
         self._deadline_moved = True
@@ -348,7 +349,7 @@ class Engine:
 
     def repair_now(self) -> None:
         """Another try for what is damaged, whatever was said before."""
-        self._guarded(lambda: self.replica.repair_now(now_ns()))
+        self._guarded(lambda: self.replica.repair_now(self.now_ns()))
         self._deadline_moved = True
 
     def _later(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -366,7 +367,7 @@ class Engine:
         self.events.add(kind, severity, detail)
 
     def _status(self) -> ReplicaStatus:
-        return self.replica.status(now_ns())
+        return self.replica.status(self.now_ns())
 
     # --- connections that were opened to us -----------------------------------------------------------------------
     def _on_open(self, connection: Connection) -> None:

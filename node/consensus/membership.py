@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from node.consensus.api import SECOND
 from node.consensus.member_state import MemberState
+from node.consensus.strangers import Stranger, Strangers
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.messages import Hello, ReadIndexRequest, ReadIndexResponse
 
 VERSION = 1
+REFUSAL_TOLD_EVERY_NS = 10 * SECOND  # whoever connects to us to be refused must not fill the list of events
 
 
 @dataclass(slots=True)
@@ -42,6 +45,8 @@ class Membership:
         self._target_seq: int | None = None
         self._ask_at = now
         self._reform_vote: tuple[int, str] | None = None
+        self.strangers = Strangers(member)
+        self._refusal_told_at: int | None = None
         self._try_forming(now)
 
     # --- HELLO --------------------------------------------------------------------------------------------------
@@ -97,13 +102,25 @@ class Membership:
         code, detail = self._judge(sender, hello)
         refused = detail if code is not ResponseCode.SUCCESS else hello.detail or "refused"
         if code is ResponseCode.SUCCESS and hello.code is ResponseCode.SUCCESS:
-            self._member.clear_alarm("hello_refused", now, peer_id=sender)
+            self.stranger_gone(sender, now)
             self._take_in(sender, hello, now)
+        elif hello.answer:
+            self.strangers.met(sender, Stranger.REFUSING, f"no connection with {sender}: {refused}", now)
         else:
-            text = f"no connection with {sender}: {refused}"
-            self._member.alarm("hello_refused", text, now, peer_id=sender if sender in self.peers else None)
+            self._tell_refusal(sender, str(refused), now)
         if not hello.answer:
             self._member.send(sender, self.hello(hello.seq, answer=True, code=code, detail=detail))
+
+    def stranger_gone(self, peer_id: str, now: int) -> None:
+        """Nobody listens at that peer's address any more, or a member does."""
+        self.strangers.gone(peer_id, now)
+        self._try_forming(now)
+
+    def _tell_refusal(self, sender: str, reason: str, now: int) -> None:
+        """Somebody who connected to us was refused: an event, now and then; no alarm, for it may be anybody."""
+        if self._refusal_told_at is None or now - self._refusal_told_at >= REFUSAL_TOLD_EVERY_NS:
+            self._refusal_told_at = now
+            self._member.event("hello_refused", now, "warning", peer=sender, text=reason)
 
     def _take_in(self, sender: str, hello: Hello, now: int) -> None:
         peer = self.peers[sender]
@@ -146,7 +163,7 @@ class Membership:
     def _try_forming(self, now: int) -> None:
         """VOTER with a quorum of equally new members; REJOINING where the group already has a history."""
         member = self._member
-        if member.voter_state is not VoterState.FORMING:
+        if member.voter_state is not VoterState.FORMING or self.strangers.plain:
             return
         hellos = [peer.hello for peer in self.peers.values() if peer.hello is not None]
         own = member.store.store_id

@@ -33,6 +33,7 @@ from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
 from node.consensus.reads import FollowerReads
 from node.consensus.status import ReplicaStatus
+from node.consensus.strangers import Stranger
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.messages import (
     FetchRequest,
@@ -329,6 +330,14 @@ class Replica(DiskReports):
             self.transfers.transferee_lost(peer_id, now)
         elif self.member.leader_id == peer_id:
             self.elector.leader_lost(now)
+
+    def stranger_met(self, peer_id: str, kind: Stranger, text: str, now: int) -> str | None:
+        """What answered at that peer's address is no member of ours; why this member must end, None: it goes on."""
+        return self.membership.strangers.met(peer_id, kind, text, now)
+
+    def nobody_there(self, peer_id: str, now: int) -> None:
+        """Nobody listens at that peer's address."""
+        self.membership.stranger_gone(peer_id, now)
 
     def disk_full(self, full: bool, now: int) -> None:
         """No space, or space again: heartbeats and reads go on, and another leads if it can (S8)."""

@@ -20,6 +20,7 @@ from node.config import Settings
 from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
+from node.consensus.strangers import Stranger
 from node.engine.client_desk import ClientDesk
 from node.engine.disk import Disk
 from node.engine.events import EventRing
@@ -278,6 +279,17 @@ class Engine:
 
     def peer_lost(self, peer_id: str) -> None:
         self._guarded(lambda: self.replica.peer_lost(peer_id, self.now_ns()))
+        self._schedule()
+
+    def stranger_met(self, peer_id: str, kind: Stranger, text: str) -> None:
+        """Something that is no member answered at that peer's address (SAFETY C8)."""
+        reason = self.replica.stranger_met(peer_id, kind, text, self.now_ns())
+        if reason is not None:
+            self.refuse(reason)
+        self._schedule()
+
+    def nobody_there(self, peer_id: str) -> None:
+        self._guarded(lambda: self.replica.nobody_there(peer_id, self.now_ns()))
         self._schedule()
 
     def _flushed(self, log_epoch: int, end_index: int) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from node.consensus.replica import Replica
+from node.consensus.strangers import Stranger
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.messages import FetchRequest, FetchResponse, Hello, Message, PushRequest, PushResponse
 from node.protocol.peers import split_address
@@ -57,7 +58,8 @@ class Driver(Protocol):
     def peer_lost(self, peer_id: str) -> None: ...
     def next_seq(self) -> int: ...
     def note(self, kind: str, severity: str, detail: dict[str, object]) -> None: ...
-    def refuse(self, reason: str) -> None: ...
+    def stranger_met(self, peer_id: str, kind: Stranger, text: str) -> None: ...
+    def nobody_there(self, peer_id: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -110,14 +112,15 @@ class PeerLinks:
         loop = asyncio.get_running_loop()
         link.hello, link.closed, link.pending = loop.create_future(), asyncio.Event(), {}
         connection = Connection(
-            partial(self._answered, link), partial(self._lost, link),
+            partial(self._answered, link), partial(self._dialled_lost, link),
             after_read=self._driver.read_done,
         )  # fmt: skip
         host, port = split_address(self._peers[link.peer_id])
-        accepted = False
+        accepted = opened = False
         try:
             async with asyncio.timeout(DIAL_WITHIN_S):
                 await dial(connection, host, port, self._tls)
+                opened = True
                 if self._tls is not None and connection.certificate_name != link.peer_id:
                     raise ConnectionError(f"the certificate names {connection.certificate_name!r}")
                 hello = self._driver.replica.hello(self._driver.next_seq())
@@ -129,11 +132,18 @@ class PeerLinks:
                 await link.closed.wait()
         except (OSError, TimeoutError) as error:
             if isinstance(error, ssl.SSLError) or "certificate" in str(error):
-                self._driver.note("tls", "warning", {"peer": link.peer_id, "text": str(error)})
+                self._met(link, Stranger.FOREIGN, str(error))
+            elif not opened:
+                self._driver.nobody_there(link.peer_id)
         finally:
             connection.abort()
             self._lost(link, connection)  # also where it closed before it was taken for ours
         return accepted
+
+    def _dialled_lost(self, link: Link, connection: Connection) -> None:
+        if connection.broken is not None and link.outbound is None:
+            self._met(link, Stranger.FOREIGN, f"what answers there speaks another protocol: {connection.broken}")
+        self._lost(link, connection)
 
     def _lost(self, link: Link, connection: Connection) -> None:
         link.closed.set()
@@ -143,7 +153,7 @@ class PeerLinks:
             link.outbound = None
             self._driver.peer_lost(link.peer_id)
 
-    def _answered(self, link: Link, _connection: Connection, frame: Frame) -> None:
+    def _answered(self, link: Link, connection: Connection, frame: Frame) -> None:
         """An answer on our own connection."""
         if not frame.flag & FLAG_RESPONSE:
             return
@@ -166,16 +176,22 @@ class PeerLinks:
                 if isinstance(answer, Hello):
                     self._greeted(link, answer)
         except BodyError as error:
-            self._driver.note("bad_answer", "warning", {"peer": link.peer_id, "text": str(error)})
             if link.outbound is not None:
+                self._driver.note("bad_answer", "warning", {"peer": link.peer_id, "text": str(error)})
                 link.outbound.abort()
+            else:
+                self._met(link, Stranger.FOREIGN, f"answers nonsense: {error}")
+                connection.abort()
+
+    def _met(self, link: Link, kind: Stranger, text: str) -> None:
+        """What answers at this peer's address is no member of ours (SAFETY C8)."""
+        self._driver.stranger_met(link.peer_id, kind, f"{link.peer_id} at {self._peers[link.peer_id]}: {text}")
 
     def _remoting_error(self, link: Link, code: RequestCode, frame: Frame) -> None:
         if code is RequestCode.HELLO and frame.code == RemotingCode.REQUEST_CODE_NOT_SUPPORTED:
-            self._driver.refuse(  # SAFETY C8
-                f"{link.peer_id} at {self._peers[link.peer_id]} is a plain DLedger node; groups that mix both are not"
-                " supported: take it out of the peers, or run a node of this kind there"
-            )
+            self._met(link, Stranger.PLAIN, "a plain DLedger node answers there")
+        elif code is RequestCode.HELLO and frame.code != RemotingCode.SYSTEM_BUSY:
+            self._met(link, Stranger.FOREIGN, f"the HELLO is answered with remoting code {frame.code}")
         if link.hello is not None and not link.hello.done():
             link.hello.set_result(False)
 

@@ -90,6 +90,11 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._on_closed(self)
 
+    @property
+    def broken(self) -> str | None:
+        """Why what came in cannot be frames; None: it is."""
+        return None if self._decoder.broken is None else str(self._decoder.broken)
+
     # --- our side -----------------------------------------------------------------------------------------------
     @property
     def backlog_bytes(self) -> int:

@@ -55,7 +55,9 @@ def test_hello_is_answered_with_a_verdict(changes: Any, code: ResponseCode) -> N
     assert isinstance(answer, Hello) and to == "n1"
     assert (answer.seq, answer.answer, answer.code, answer.node_id) == (5, True, code, "n0")
     assert (answer.detail is None) is (code is ResponseCode.SUCCESS)
-    assert bool(solo.replica.member.alarms) is (code is not ResponseCode.SUCCESS)
+    told = [detail["peer"] for kind, detail in solo.events if kind == "hello_refused"]
+    assert told == ([] if code is ResponseCode.SUCCESS else ["n1"])
+    assert not solo.replica.member.alarms  # whoever connects to us may be anybody
 
 
 def test_an_answer_is_not_answered_and_a_refusal_is_an_alarm_until_it_ends() -> None:

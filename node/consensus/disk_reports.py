@@ -54,6 +54,7 @@ class DiskReports(ABC):
         if member.truncating_from is None or log_epoch != member.log_epoch:
             return
         member.truncating_from = None
+        member.wrote_since_full = member.short_of_space  # its archive found space
         # A sync that ended meanwhile was ignored (R8); the store knows what it made durable below the cut.
         member.durable_index = min(self.store.durable_index, cut_index - 1)
         member.unsynced.cut(cut_index)

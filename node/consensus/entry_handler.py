@@ -307,9 +307,10 @@ class EntryHandler:
             member.event("bad_push", now, "warning", leader=push.leader_id, text=str(error))
             return Verdict(ResponseCode.UNEXPECTED_ARGUMENT)
         except StoreFull as error:
-            member.disk_full = True
-            member.alarm("disk_full", str(error), now)
+            member.no_space(str(error), now)
             return Verdict(ResponseCode.DISK_FULL)
+        if member.short_of_space:
+            member.wrote_since_full = True
         last_index = store.end_index
         member.verified_index = last_index
         member.unsynced.written(last_index, len(slab.data))

@@ -72,15 +72,17 @@ class Leadership:
             dispatcher.pump(now)
         self.append_noop(now)
 
-    def append_noop(self, now: int) -> None:
-        """The first entry of the own term, unless it is there already; a full disk has to wait for space."""
-        if self._member.store.end_index >= self.own_term_from:
+    def append_noop(self, now: int, *, again: bool = False) -> None:
+        """The first entry of the own term, unless it is there already; a full disk has to wait for space.
+
+        `again`: another one, by which a leader that nobody writes to finds out about its disk (S8).
+        """
+        if self._member.store.end_index >= self.own_term_from and not again:
             return
         try:
             self._append([b""], Magic.NOOP, now)
         except StoreFull as error:
-            self._member.disk_full = True
-            self._member.alarm("disk_full", str(error), now)
+            self._member.no_space(str(error), now)
 
     def next_epoch(self) -> int:
         """Above every epoch that this leadership used."""
@@ -148,8 +150,7 @@ class Leadership:
         except (StoreFull, EntryError) as error:
             full = isinstance(error, StoreFull)
             if full:
-                member.disk_full = True
-                member.alarm("disk_full", str(error), now)
+                member.no_space(str(error), now)
             code = ResponseCode.DISK_FULL if full else ResponseCode.UNEXPECTED_ARGUMENT
             for _proposal, closure in accepted:
                 closure.first_index = closure.last_index = -1
@@ -169,6 +170,8 @@ class Leadership:
         member = self._member
         self._prev_term = member.store.end_term
         slabs = member.store.append_as_leader(bodies, self.term, magic)
+        if member.short_of_space:
+            member.wrote_since_full = True
         for slab in slabs:
             member.unsynced.written(slab.last_index, len(slab.data))
         self.appended_at.append((member.store.end_index, now))

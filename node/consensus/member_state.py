@@ -96,7 +96,9 @@ class MemberState:
         self.log_epoch = 0
         self.truncating_from: int | None = None
         self.unsynced = UnsyncedBytes()
-        self.disk_full = False
+        # Gate and alarm of S8: appends are refused while `disk_full`; `short_of_space` stays until they succeed again.
+        self.disk_full = self.short_of_space = False
+        self.wrote_since_full = False
         self.alarms: dict[tuple[str, str | None], AlarmStatus] = {}
         self._seq = 0
         if store.end_term > self.hard.term:
@@ -250,6 +252,22 @@ class MemberState:
         """The reason is gone."""
         if self.alarms.pop((code, peer_id), None) is not None:
             self.event("alarm_cleared", now, code=code, peer=peer_id)
+
+    def no_space(self, text: str, now: int) -> None:
+        """The disk refused a write: all are refused until the next try, and the alarm stands until one succeeded."""
+        self.disk_full = self.short_of_space = True
+        self.wrote_since_full = False
+        self.alarm("disk_full", text, now)
+
+    def try_space(self, now: int) -> None:
+        """Lets the next write find out. Only a try that saw writes since the last one, and no refusal, ends the alarm.
+
+        One write alone proves little: a small one may fit where a large one is refused again and again.
+        """
+        if self.wrote_since_full and not self.disk_full:
+            self.short_of_space = self.wrote_since_full = False
+            self.clear_alarm("disk_full", now)
+        self.disk_full = False
 
     def fork_found(self, text: str, now: int, peer_id: str) -> None:
         """Equal index and term, another chain (R7): whose log is damaged shows by its own CRCs, so it is scrubbed."""

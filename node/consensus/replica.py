@@ -340,16 +340,20 @@ class Replica(DiskReports):
         self.membership.stranger_gone(peer_id, now)
 
     def disk_full(self, full: bool, now: int) -> None:
-        """No space, or space again: heartbeats and reads go on, and another leads if it can (S8)."""
+        """No space, or (every now and then, while the member is short of it) a try whether there is some again.
+
+        Heartbeats and reads go on, and another leads if it can (S8).
+        """
         member = self.member
-        member.disk_full = full
         if full:
-            member.alarm("disk_full", f"the disk of {self.config.self_id} is full", now)
+            member.no_space(f"the disk of {self.config.self_id} is full", now)
         else:
             self._left_over_full_disk = False
-            member.clear_alarm("disk_full", now)
+            idle = not member.disk_full and not member.wrote_since_full
+            member.try_space(now)
             if self.leadership is not None:
-                self.leadership.append_noop(now)
+                unasked = member.short_of_space and idle and not self.transfers.pauses_writes
+                self.leadership.append_noop(now, again=unasked)
         self._leave_a_full_disk(now)
 
     def _leave_a_full_disk(self, now: int) -> None:

@@ -232,7 +232,7 @@ class Engine:
         for event in effects.events:
             self.note(event.kind, event.severity, event.detail)
             self._deadline_moved = True  # something out of the ordinary: it may be due soon
-        if self.replica.member.disk_full and self._space_timer is None:
+        if self.replica.member.short_of_space and self._space_timer is None:
             self._space_timer = self._loop.call_later(DISK_FULL_RETRY_S, self._try_space)
 
     def _arm(self, now: int) -> None:

@@ -179,7 +179,7 @@ class Process:
             self.jobs.want_sync()
         for event in effects.events:
             tell.event(self.member, event)
-        if self.replica.member.disk_full and not self._space_due:
+        if self.replica.member.short_of_space and not self._space_due:
             self._space_due = True
             self.later(2 * self.timing.election_max_ns, self._try_space)
 

@@ -58,9 +58,15 @@ def test_a_full_disk_is_said_and_the_engine_stays(tmp_path: Path) -> None:
         state = await client.state("n0")
         assert (state["role"], state["disk"]["full"]) == ("LEADER", True)
         assert [alarm["code"] for alarm in state["alarms"]] == ["disk_full"]
+        since = state["alarms"][0]["since"]
         assert [entry.body for entry in await client.read(0, 10)] == [b"fits"]
+        await _until(lambda: not engine.replica.member.disk_full)  # the next append may try
+        with pytest.raises(NotAppended):
+            await client.append(b"does not fit either")
+        state = await client.state("n0")
+        assert [(one["code"], one["since"]) for one in state["alarms"]] == [("disk_full", since)]
         store.full = False
-        await _until(lambda: not engine.replica.member.disk_full)
+        await _until(lambda: not engine.replica.member.alarms)
         assert (await client.append(b"fits again")).first_index > 0
 
     assert run(tmp_path, store, work) == 0

@@ -181,6 +181,67 @@ def test_s8_the_noop_follows_when_there_is_space_again() -> None:
     assert solo.store.end_index == 1 and not solo.replica.member.alarms
 
 
+def stuck_with_a_full_disk() -> Leader:
+    """A leader whose disk refused an append, and whose peers cannot take over."""
+    leader = Leader()
+    leader.solo.store.full = True
+    leader.propose([b"a"])
+    nobody_takes_over(leader)
+    return leader
+
+
+def nobody_takes_over(leader: Leader) -> None:
+    while leader.solo.replica.transfers.current is not None:
+        to, order = next((to, m) for to, m in reversed(leader.solo.sent) if isinstance(m, TransferRequest))
+        leader.solo.receive(to, TransferResponse(order.seq, 1, ResponseCode.TAKE_LEADERSHIP_FAILED))
+
+
+def test_s8_the_alarm_of_a_full_disk_keeps_its_beginning_until_writes_succeed() -> None:
+    leader = stuck_with_a_full_disk()
+    solo, member = leader.solo, leader.solo.replica.member
+    since = member.alarms[("disk_full", None)].since_at_ns
+    for number in range(1, 6):  # as the driver asks every now and then; nobody writes meanwhile
+        solo.replica.disk_full(False, solo.now + number * MS)
+        nobody_takes_over(leader)
+        assert member.alarms[("disk_full", None)].since_at_ns == since
+        assert solo.replica.status(solo.now).disk_full and not solo.replica.status(solo.now).leader_ready
+    leader.propose([b"b"])
+    assert leader.done[-1].code is ResponseCode.DISK_FULL
+    nobody_takes_over(leader)
+    assert member.alarms[("disk_full", None)].since_at_ns == since
+    solo.store.full = False
+    solo.replica.disk_full(False, solo.now)
+    assert ("disk_full", None) in member.alarms, "nothing was written yet"
+    leader.propose([b"c"])
+    assert ("disk_full", None) in member.alarms, "a small write proves little: the next try decides"
+    solo.replica.disk_full(False, solo.now)
+    assert not member.alarms and not solo.replica.status(solo.now).disk_full
+
+
+def test_s8_a_leader_that_nobody_writes_to_finds_out_about_space_by_itself() -> None:
+    leader = stuck_with_a_full_disk()
+    leader.solo.store.full = False
+    end_index = leader.solo.store.end_index
+    for _ in range(3):
+        leader.solo.replica.disk_full(False, leader.solo.now)
+    assert not leader.solo.replica.member.alarms and leader.solo.store.end_index == end_index + 1
+
+
+def test_s8_small_writes_between_refused_large_ones_do_not_end_the_alarm() -> None:
+    leader = stuck_with_a_full_disk()
+    member = leader.solo.replica.member
+    since = member.alarms[("disk_full", None)].since_at_ns
+    for number in range(1, 5):
+        leader.solo.replica.disk_full(False, leader.solo.now + number * MS)
+        leader.solo.store.full = False
+        leader.propose([b"small"])
+        leader.solo.store.full = True
+        leader.propose([b"large"])
+        nobody_takes_over(leader)
+        assert leader.done[-1].code is ResponseCode.DISK_FULL
+        assert member.alarms[("disk_full", None)].since_at_ns == since
+
+
 # --- leadership ends ----------------------------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ class RequestCode(IntEnum):
     READ_INDEX = 52006
     FETCH = 52007
     STEER = 52008
+    PROOF = 52009  # proves the secret that members share, and carries the whole HELLO (SAFETY C11)
     USER_DEFINE_REQUEST = 59999
 
 

@@ -72,6 +72,7 @@ def open_store(settings: Settings) -> FileStore:
         init=settings.node.init,
         flush=settings.node.flush,
         page_cache_bytes=settings.store.page_cache_bytes,
+        serving=True,
     )
 
 

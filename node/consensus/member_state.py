@@ -116,6 +116,11 @@ class MemberState:
         self.term, self.voter_state = after.term, after.voter_state
         self.effects.hard_state = after
 
+    @property
+    def store_id(self) -> str:
+        """Our own store's; another one than at the open, once this store turned out to be a restored copy (E8)."""
+        return self.hard.store_id or self.store.store_id
+
     # --- roles --------------------------------------------------------------------------------------------------
     def change_role(self, event: RoleEvent, now: int, reason: str) -> None:
         """Follows ROLE_TRANSITIONS."""

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from node.consensus.api import SECOND
+from node.consensus.api import MS, SECOND
 from node.consensus.member_state import MemberState
 from node.consensus.strangers import Stranger, Strangers
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.messages import Hello, ReadIndexRequest, ReadIndexResponse
 
-VERSION = 1
 REFUSAL_TOLD_EVERY_NS = 10 * SECOND  # whoever connects to us to be refused must not fill the list of events
+VERSION_MIN, VERSION_MAX = 1, 2  # what this release speaks (docs/operations.md: how far back it goes)
 
 
 @dataclass(slots=True)
@@ -31,6 +31,16 @@ class PeerView:
     connected: bool = False
     voter_state: VoterState | None = None
     counts: bool = False
+
+    @property
+    def proven(self) -> bool:
+        """Whether TLS or C11 proved the peer that said hello last."""
+        return self.hello is not None and self.hello.proven
+
+    @property
+    def version(self) -> int:
+        """The highest that both ends speak."""
+        return 0 if self.hello is None else min(VERSION_MAX, self.hello.version_max)
 
 
 class Membership:
@@ -50,15 +60,15 @@ class Membership:
         self._try_forming(now)
 
     # --- HELLO --------------------------------------------------------------------------------------------------
-    def hello(self, seq: int, *, answer: bool = False, code: ResponseCode, detail: str | None = None) -> Hello:
-        """Our own HELLO."""
+    def hello(self, seq: int, *, to: str, answer: bool = False, code: ResponseCode, detail: str | None = None) -> Hello:
+        """Our own HELLO for that peer."""
         member, store = self._member, self._member.store
         config = member.config
         return Hello(
             seq=seq,
             group=config.group,
             node_id=config.self_id,
-            store_id=store.store_id,
+            store_id=member.store_id,
             voter_state=member.voter_state,
             end_index=store.end_index,
             sealed_from=store.sealed_from,
@@ -72,6 +82,12 @@ class Membership:
             detail=detail,
             recorded=dict(member.hard.store_ids),
             answer=answer,
+            version_min=VERSION_MIN,
+            version_max=VERSION_MAX,
+            term=member.term,
+            group_id=member.hard.group_id,
+            life_ids=member.hard.life_ids,
+            election_min_ms=config.timing.election_min_ns // MS if config.lease_reads else None,
         )
 
     def _judge(self, sender: str, hello: Hello) -> tuple[ResponseCode, str | None]:
@@ -83,7 +99,6 @@ class Membership:
         if hello.node_id != sender:
             return ResponseCode.UNEXPECTED_MEMBER, f"{sender!r} says it is {hello.node_id!r}"
         for name, ours, theirs in (
-            ("peers", config.peers_hash, hello.peers_hash),
             ("data_file_size", store.data_file_size, hello.data_file_size),
             ("index_file_size", store.index_file_size, hello.index_file_size),
             ("flush", config.flush, hello.flush),
@@ -92,8 +107,9 @@ class Membership:
             if ours != theirs:
                 text = f"{name} differs: {theirs} at {hello.node_id}, {ours} at {config.self_id}"
                 return ResponseCode.UNEXPECTED_ARGUMENT, text
-        if not hello.version_min <= VERSION <= hello.version_max:
-            text = f"versions {hello.version_min}..{hello.version_max} are spoken there, {VERSION} here"
+        if hello.version_min > VERSION_MAX or hello.version_max < VERSION_MIN:
+            spoken = f"versions {hello.version_min}..{hello.version_max} are spoken there"
+            text = f"{spoken}, {VERSION_MIN}..{VERSION_MAX} here"
             return ResponseCode.UNEXPECTED_ARGUMENT, text
         return ResponseCode.SUCCESS, None
 
@@ -109,7 +125,7 @@ class Membership:
         else:
             self._tell_refusal(sender, str(refused), now)
         if not hello.answer:
-            self._member.send(sender, self.hello(hello.seq, answer=True, code=code, detail=detail))
+            self._member.send(sender, self.hello(hello.seq, to=sender, answer=True, code=code, detail=detail))
 
     def stranger_gone(self, peer_id: str, now: int) -> None:
         """Nobody listens at that peer's address any more, or a member does."""
@@ -166,7 +182,7 @@ class Membership:
         if member.voter_state is not VoterState.FORMING or self.strangers.plain:
             return
         hellos = [peer.hello for peer in self.peers.values() if peer.hello is not None]
-        own = member.store.store_id
+        own = member.store_id
         for hello in hellos:
             recorded = hello.recorded.get(member.self_id)
             if recorded not in (None, own):
@@ -194,7 +210,7 @@ class Membership:
         member.event("voter_state", now, "info", state=state.value, was=was.value, reason=reason)
         for peer_id, peer in self.peers.items():  # what our HELLO said is no longer so
             if peer.connected:
-                member.send(peer_id, self.hello(member.next_seq(), code=ResponseCode.SUCCESS))
+                member.send(peer_id, self.hello(member.next_seq(), to=peer_id, code=ResponseCode.SUCCESS))
 
     # --- REJOINING ----------------------------------------------------------------------------------------------
     def tick(self, now: int) -> None:

@@ -307,9 +307,9 @@ class Replica(DiskReports):
         on_done(TransferOutcome(code, to, self.leader_id, self.term, text))
 
     # --- what the driver reports --------------------------------------------------------------------------------
-    def hello(self, seq: int) -> Hello:
-        """Our own, for the driver to open a connection with."""
-        return self.membership.hello(seq, code=ResponseCode.SUCCESS)
+    def hello(self, seq: int, to: str) -> Hello:
+        """Our own, for the driver to open a connection to that peer with."""
+        return self.membership.hello(seq, to=to, code=ResponseCode.SUCCESS)
 
     def peer_connected(self, peer_id: str, now: int) -> None:
         """Our outbound HELLO was accepted; its answer came in through `receive` before."""

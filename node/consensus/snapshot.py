@@ -54,7 +54,7 @@ def take(replica: Replica, now: int) -> ReplicaStatus:
         vote_floor=member.hard.vote_floor,
         flush=config.flush,
         lease_reads=config.lease_reads,
-        store_id=store.store_id,
+        store_id=member.store_id,
         sealed_from=store.sealed_from,
         disk_full=member.short_of_space,
         log=_log(replica),
@@ -113,9 +113,7 @@ def _peer(replica: Replica, peer_id: str) -> PeerStatus:
     member, config = replica.member, replica.config
     address = config.peers[peer_id]
     if peer_id == config.self_id:
-        return PeerStatus(
-            peer_id, address, config.api_url, True, member.voter_state, replica.store.store_id, replica.store.store_id
-        )
+        return PeerStatus(peer_id, address, config.api_url, True, member.voter_state, member.store_id, member.store_id)
     view = replica.membership.peers[peer_id]
     hello = view.hello
     return PeerStatus(

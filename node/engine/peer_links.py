@@ -12,7 +12,7 @@ import contextlib
 import random
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -123,7 +123,7 @@ class PeerLinks:
                 opened = True
                 if self._tls is not None and connection.certificate_name != link.peer_id:
                     raise ConnectionError(f"the certificate names {connection.certificate_name!r}")
-                hello = self._driver.replica.hello(self._driver.next_seq())
+                hello = self._driver.replica.hello(self._driver.next_seq(), link.peer_id)
                 self._send_request(link, connection, RequestCode.HELLO, hello)
                 accepted = await link.hello
             if accepted:
@@ -172,6 +172,8 @@ class PeerLinks:
                 self._driver.receive(link.peer_id, decode_fetch_answer(frame.body, seq))
             else:
                 answer = decode_response(code, frame.body, seq)
+                if isinstance(answer, Hello):
+                    answer = replace(answer, proven=self._tls is not None)
                 self._driver.receive(link.peer_id, answer)
                 if isinstance(answer, Hello):
                     self._greeted(link, answer)
@@ -237,7 +239,7 @@ class PeerLinks:
             connection.close()
             return
         self._greeting[hello.node_id] = (connection, frame)
-        self._driver.receive(hello.node_id, hello)
+        self._driver.receive(hello.node_id, replace(hello, proven=self._tls is not None))
 
     def closed(self, connection: Connection) -> None:
         """A connection that was opened to us is gone."""

@@ -25,6 +25,17 @@ class PushKind(IntEnum):
 
 
 @value_class(slots=True, frozen=True)
+class PeerRecord:
+    """What its sender has on record about the receiver (SAFETY E8): the store, its newest life, and an entry that it
+    acknowledged as durable and that is committed. `life_id` None, `mark_index` -1: none."""
+
+    store_id: str
+    life_id: str | None = None
+    mark_index: int = -1
+    mark_term: int = -1
+
+
+@value_class(slots=True, frozen=True)
 class Hello:
     """Opens a member connection; sent by both ends (request and answer have the same shape)."""
 
@@ -35,6 +46,7 @@ class Hello:
     voter_state: VoterState
     end_index: int
     sealed_from: int
+    # For version 1 only, which compares it; sent for as long as the downgrade policy reaches back to that version.
     peers_hash: str
     data_file_size: int
     index_file_size: int
@@ -52,6 +64,16 @@ class Hello:
     recorded: dict[str, str] = field(default_factory=dict)
     # Whether this is the answer to a HELLO. Not a body field: the frame's response flag says it.
     answer: bool = False
+    # --- since version 2 ---
+    term: int = -1  # stored by the sender (E10)
+    group_id: str | None = None  # C9; None: it has none yet
+    life_ids: tuple[str, ...] = ()  # drawn at each open for serving, the newest last (E8)
+    election_min_ms: int | None = None  # only where lease reads are on (E9)
+    record: PeerRecord | None = None  # what the sender has on record about the receiver (E8)
+    nonce: str | None = None  # C11: drawn for this connection
+    mac: str | None = None  # C11: in an answer, the accepter's proof
+    # Whether TLS or C11 proved the sender a member. Never on the wire: the receiving driver sets it.
+    proven: bool = False
 
 
 @value_class(slots=True, frozen=True)
@@ -87,14 +109,28 @@ class VoteResponse:
 
 
 @value_class(slots=True, frozen=True)
+class MemberMark:
+    """An entry that a member's store acknowledged as durable, and that is committed (SAFETY E8)."""
+
+    member_id: str
+    store_id: str
+    index: int
+    term: int
+
+
+@value_class(slots=True, frozen=True)
 class HeartBeatRequest:
-    """The leader lives. `commit_index`, `commit_chain` let a follower check a whole prefix in one comparison."""
+    """The leader lives. `commit_index`, `commit_chain` let a follower check a whole prefix in one comparison.
+
+    `marks`: what the leader knows each proven member to hold durably, committed (SAFETY E8).
+    """
 
     seq: int
     leader_id: str
     term: int
     commit_index: int = -1
     commit_chain: int | None = None
+    marks: tuple[MemberMark, ...] = ()
 
 
 @value_class(slots=True, frozen=True)

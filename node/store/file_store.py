@@ -62,7 +62,7 @@ class FileStore(CuttingLog):
     def __init__(self, opened: Opened, page_cache_bytes: int = 0) -> None:
         found = opened.recovered
         self.directory = opened.directory
-        self.store_id = opened.identity.store_id
+        self.store_id = opened.hard_state.store_id or opened.identity.store_id
         self.data_file_size = opened.identity.data_file_size
         self.index_file_size = opened.identity.index_file_size
         self.sealed_from = opened.sealed_from
@@ -119,11 +119,13 @@ class FileStore(CuttingLog):
         boot_id: str | None = None,
         page_cache_bytes: int = 0,
         platform: Platform = OS,
+        serving: bool = False,
     ) -> FileStore:
         """Recovers and opens. Raises StoreRefused, StoreCorrupt, StoreFull, StoreIOError; then nothing is held."""
         opened = open_directory(
-            Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform
-        )
+            Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform,
+            serving,
+        )  # fmt: skip
         return cls.made_of(opened, page_cache_bytes)
 
     @classmethod

@@ -21,6 +21,7 @@ CURRTERM = "currterm"
 _TERM_DIGITS = 19
 HARDSTATE = "hardstate"
 RESERVE = "reserve"
+LIVES_KEPT = 64
 _RESERVE = b"space for term and vote on a full disk\n".ljust(16 * 1024, b".")
 _TOLD_HOW = "this store has entries, so its term is not guessed: `quorumscope store repair DIR --set-term N`"
 
@@ -61,6 +62,10 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
         "voter_state": state.voter_state.value,
         "vote_floor": state.vote_floor,
         "store_ids": state.store_ids,
+        "life_ids": list(state.life_ids),
+        "peer_lives": state.peer_lives,
+        "store_id": state.store_id,
+        "group_id": state.group_id,
     }
 
 
@@ -76,7 +81,20 @@ def hard_state_from_json(value: dict[str, Any]) -> HardState:
     if voted_for is not None and not isinstance(voted_for, str):
         raise ValueError(f"a vote for {voted_for!r}")
     store_ids = {str(peer): str(store) for peer, store in value["store_ids"].items()}
-    return HardState(term, voted_for, VoterState(value["voter_state"]), floor, store_ids)
+    peer_lives = {str(peer): str(life) for peer, life in value.get("peer_lives", {}).items()}
+    life_ids = value.get("life_ids", [])
+    if not isinstance(life_ids, list) or not all(isinstance(one, str) for one in life_ids):
+        raise ValueError(f"lives {life_ids!r}")
+    ids = [value.get(name) for name in ("store_id", "group_id")]
+    if not all(one is None or isinstance(one, str) for one in ids):
+        raise ValueError(f"store and group {ids!r}")
+    kept = tuple(life_ids[-LIVES_KEPT:])
+    return HardState(term, voted_for, VoterState(value["voter_state"]), floor, store_ids, kept, peer_lives, *ids)
+
+
+def with_new_life(state: HardState, life_id: str) -> HardState:
+    """The state of a store that is opened for serving once more (SAFETY E8)."""
+    return replace(state, life_ids=(*state.life_ids, life_id)[-LIVES_KEPT:])
 
 
 def save_hard_state(directory: Path, state: HardState, platform: Platform = OS) -> None:

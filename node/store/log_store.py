@@ -72,7 +72,11 @@ class HardState:
     """What must be durable before an answer that depends on it leaves (SAFETY E2, E8).
 
     `vote_floor`: no vote in terms <= this one (a repaired term file, a finished rejoin). `store_ids`: the stores of the
-    peers, recorded before their first vote or ack counts.
+    peers, recorded before their first vote or ack counts; `peer_lives`: the newest life of each proven peer.
+    `life_ids`: our own, the newest last, one for each open for serving. `store_id`: drawn anew while running, when this
+    store turned out to be a restored copy; it counts instead of the identity's. `group_id`: C9; None: none yet.
+
+    Everything after `store_ids` is unknown to readers of version 1, which drop it with their next write.
     """
 
     term: int = 0
@@ -80,6 +84,10 @@ class HardState:
     voter_state: VoterState = VoterState.FORMING
     vote_floor: int = -1
     store_ids: dict[str, str] = field(default_factory=dict)
+    life_ids: tuple[str, ...] = ()
+    peer_lives: dict[str, str] = field(default_factory=dict)
+    store_id: str | None = None
+    group_id: str | None = None
 
 
 @value_class(slots=True, frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from node.protocol.codes import FlushMode, VoterState
 from node.store.checkpoint import Checkpoint, Slot
 from node.store.files import make_directory, sync_parents
-from node.store.hard_state import CURRTERM, adopt_currterm, load_hard_state, save_hard_state
+from node.store.hard_state import CURRTERM, adopt_currterm, load_hard_state, save_hard_state, with_new_life
 from node.store.identity import (
     DirectoryLock,
     Identity,
@@ -64,8 +64,12 @@ def open_directory(
     flush: FlushMode,
     boot_id: str | None,
     platform: Platform,
+    serving: bool = False,
 ) -> Opened:
-    """Raises StoreRefused, StoreCorrupt, StoreFull or StoreIOError; then nothing is left open."""
+    """`serving`: a new life begins (SAFETY E8).
+
+    Raises StoreRefused, StoreCorrupt, StoreFull or StoreIOError; then nothing is left open.
+    """
     check_sizes(data_file_size, index_file_size)
     make_directory(directory, platform)
     lock = DirectoryLock(directory, platform)
@@ -98,6 +102,8 @@ def open_directory(
             recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")
         sealed_from = _sealed_from(recovered, slot, found, java)
         hard = _settle_voter_state(hard, recovered, slot, flush, boot, ours=found is not None)
+        if serving:
+            hard = with_new_life(hard, platform.new_id())
         save_hard_state(directory, hard, platform)
         if found is None:
             found = fresh
@@ -127,7 +133,7 @@ def _hard_state(directory: Path, java: bool, has_entries: bool, init: bool, plat
     if stored is None:
         return HardState(voter_state=VoterState.FORMING if init else VoterState.REJOINING)
     pristine = HardState(voter_state=VoterState.REJOINING)
-    if init and not has_entries and stored == pristine:
+    if init and not has_entries and replace(stored, life_ids=()) == pristine:
         return replace(stored, voter_state=VoterState.FORMING)
     return stored
 

@@ -1,8 +1,6 @@
 """JSON bodies (FORMATS 2): fastjson's forms on the wire, the protocol's messages in here.
 
-Keys are alphabetical, nulls are left out, bytes are base64, CRCs are signed 32-bit numbers. Reading goes by name: order
-and unknown
-keys do not matter, and a missing key has DLedger's default. `seq` never travels in a body: it is the frame's opaque.
+What is common to all of them is in `json_fields.py`. `seq` never travels in a body: it is the frame's opaque.
 
 Invariant: whatever the bytes, reading ends in a value or in BodyError.
 """
@@ -10,13 +8,11 @@ Invariant: whatever the bytes, reading ends in a value or in BodyError.
 from __future__ import annotations
 
 import base64
-import binascii
-import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
-from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
-from node.protocol.entry import TERM_MAX, BytesLike, Entry, EntryError, pack_record, slab_of
+from node.protocol.codes import RequestCode, ResponseCode, VoteResult, VoterState
+from node.protocol.entry import BytesLike, Entry, EntryError, pack_record, slab_of
 from node.protocol.messages import (
     FetchRequest,
     HeartBeatRequest,
@@ -34,144 +30,10 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from node.transport.remoting import is_text
-from node.transport.slab_frames import BodyError, response_code
+from node.transport.hello_body import hello_fields, hello_of, mark_fields, marks_of
+from node.transport.json_fields import BodyError, Fields, dump, load, signed, unsigned
 
 __all__ = ["BodyError", "Fields", "decode_request", "decode_response", "dump", "encode_message", "load", "request_code"]
-
-T = TypeVar("T")
-INT64_MIN: Final = -(1 << 63)
-INT64_MAX: Final = (1 << 63) - 1
-
-
-def signed(crc: int | None) -> int | None:
-    """An unsigned CRC-32 as fastjson reads it: an int."""
-    return None if crc is None else crc - (1 << 32) if crc >= 1 << 31 else crc
-
-
-def unsigned(crc: int | None) -> int | None:
-    return None if crc is None else crc & 0xFFFFFFFF
-
-
-def dump(fields: Mapping[str, Any]) -> bytes:
-    """A body as fastjson writes a bean: alphabetical, nulls left out."""
-    kept = {name: value for name, value in fields.items() if value is not None}
-    return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
-
-
-class Fields:
-    """A JSON object, read by name and type. Every getter raises BodyError on a value of another type."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values
-
-    def number(self, name: str, default: int = -1) -> int:
-        """An int64."""
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
-            raise BodyError(f"{name} is not an int64")
-        return value
-
-    def term(self) -> int:
-        """One that can still be followed by others: a single message must not use up all terms."""
-        value = self.number("term")
-        if value > TERM_MAX:
-            raise BodyError(f"term {value} is nobody's")
-        return value
-
-    def optional_number(self, name: str) -> int | None:
-        return None if self.values.get(name) is None else self.number(name)
-
-    def text(self, name: str, default: str = "") -> str:
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if not is_text(value):
-            raise BodyError(f"{name} is not a string")
-        assert isinstance(value, str)
-        return value
-
-    def optional_text(self, name: str) -> str | None:
-        return None if self.values.get(name) is None else self.text(name)
-
-    def flag(self, name: str) -> bool:
-        value = self.values.get(name, False)
-        if not isinstance(value, bool):
-            raise BodyError(f"{name} is not true or false")
-        return value
-
-    def blob(self, name: str) -> bytes | None:
-        """Bytes from base64; None where the key is missing."""
-        value = self.optional_text(name)
-        return None if value is None else _unbase64(name, value)
-
-    def items(self, name: str) -> list[Any]:
-        value = self.values.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            raise BodyError(f"{name} is not a list")
-        return value
-
-    def texts(self, name: str) -> dict[str, str]:
-        value = self.values.get(name)
-        if value is None:
-            return {}
-        if not isinstance(value, dict) or not all(map(is_text, (*value, *value.values()))):
-            raise BodyError(f"{name} is not a table of strings")
-        return value
-
-    def list_of_texts(self, name: str) -> list[str]:
-        items = self.items(name)
-        if not all(map(is_text, items)):
-            raise BodyError(f"{name} is not a list of strings")
-        return items
-
-    def blobs(self, name: str) -> list[bytes]:
-        return [_unbase64(name, item) for item in self.items(name)]
-
-    def nested(self, name: str) -> Fields | None:
-        value = self.values.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise BodyError(f"{name} is not an object")
-        return Fields(value)
-
-    def choice(self, name: str, kind: Callable[[str], T], default: T) -> T:
-        """A member of a string enumeration."""
-        value = self.values.get(name)
-        if value is None:
-            return default
-        try:
-            return kind(self.text(name))
-        except ValueError:
-            raise BodyError(f"{name} {value!r} is not known") from None
-
-    def code(self) -> ResponseCode:
-        return response_code(self.number("code", ResponseCode.SUCCESS))
-
-
-def _unbase64(name: str, value: Any) -> bytes:
-    if not isinstance(value, str):
-        raise BodyError(f"{name} is not base64 text")
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        raise BodyError(f"{name} is not base64") from None
-
-
-def load(body: BytesLike) -> Fields:
-    """Raises BodyError unless the body is a JSON object."""
-    try:
-        values = json.loads(bytes(body))
-    except (ValueError, RecursionError) as error:
-        raise BodyError(f"the body is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise BodyError("the body is not a JSON object")
-    return Fields(values)
 
 
 # --- entries ----------------------------------------------------------------------------------------------------------
@@ -236,7 +98,7 @@ def encode_message(message: Message, group: str, local_id: str, remote_id: str) 
     }
     match message:
         case Hello():
-            base |= _hello_fields(message)
+            base |= hello_fields(message)
         case VoteRequest():
             base |= {
                 "leaderId": message.candidate_id,
@@ -251,6 +113,8 @@ def encode_message(message: Message, group: str, local_id: str, remote_id: str) 
         case HeartBeatRequest():
             base |= {"leaderId": message.leader_id, "term": message.term, "commitIndex": message.commit_index}
             base["commitChain"] = signed(message.commit_chain)
+            if message.marks:
+                base["marks"] = [mark_fields(mark) for mark in message.marks]
         case HeartBeatResponse():
             base |= {"code": int(message.code), "term": message.term, "endIndex": message.end_index}
             base["voterState"] = message.voter_state.value
@@ -269,17 +133,6 @@ def encode_message(message: Message, group: str, local_id: str, remote_id: str) 
     return dump(base)
 
 
-def _hello_fields(hello: Hello) -> dict[str, Any]:
-    return {
-        "code": int(hello.code), "detail": hello.detail, "group": hello.group, "node_id": hello.node_id,
-        "version_min": hello.version_min, "version_max": hello.version_max, "store_id": hello.store_id,
-        "voter_state": hello.voter_state.value, "end_index": hello.end_index, "sealed_from": hello.sealed_from,
-        "peers_hash": hello.peers_hash, "data_file_size": hello.data_file_size,
-        "index_file_size": hello.index_file_size, "flush": hello.flush.value, "lease_reads": hello.lease_reads,
-        "api_url": hello.api_url, "token": hello.token, "caps": list(hello.caps), "recorded": hello.recorded,
-    }  # fmt: skip
-
-
 def _ticket_fields(ticket: TransferTicket | None) -> dict[str, Any]:
     if ticket is None:
         return {}
@@ -292,7 +145,7 @@ def decode_request(code: int, body: BytesLike, seq: int) -> Message:
     fields = load(body)
     match code:
         case RequestCode.HELLO:
-            return _hello(fields, seq, answer=False)
+            return hello_of(fields, seq, answer=False)
         case RequestCode.VOTE | RequestCode.PRE_VOTE:
             return VoteRequest(
                 seq, fields.text("leaderId"), fields.term(), fields.number("ledgerEndIndex"),
@@ -301,7 +154,7 @@ def decode_request(code: int, body: BytesLike, seq: int) -> Message:
         case RequestCode.HEART_BEAT:
             chain = unsigned(fields.optional_number("commitChain"))
             commit_index = fields.number("commitIndex")
-            return HeartBeatRequest(seq, fields.text("leaderId"), fields.term(), commit_index, chain)
+            return HeartBeatRequest(seq, fields.text("leaderId"), fields.term(), commit_index, chain, marks_of(fields))
         case RequestCode.LEADERSHIP_TRANSFER:
             take = fields.number("takeLeadershipLedgerIndex")
             return TransferRequest(seq, fields.term(), fields.text("transfereeId"), take, _ticket(fields))
@@ -310,32 +163,6 @@ def decode_request(code: int, body: BytesLike, seq: int) -> Message:
         case RequestCode.PUSH:
             return _json_push(fields, seq)
     raise BodyError(f"request code {code} is not a member's")
-
-
-def _hello(fields: Fields, seq: int, *, answer: bool) -> Hello:
-    return Hello(
-        seq=seq,
-        group=fields.text("group"),
-        node_id=fields.text("node_id"),
-        store_id=fields.text("store_id"),
-        voter_state=fields.choice("voter_state", VoterState, VoterState.REJOINING),
-        end_index=fields.number("end_index"),
-        sealed_from=fields.number("sealed_from"),
-        peers_hash=fields.text("peers_hash"),
-        data_file_size=fields.number("data_file_size"),
-        index_file_size=fields.number("index_file_size"),
-        flush=fields.choice("flush", FlushMode, FlushMode.SYNC),
-        lease_reads=fields.flag("lease_reads"),
-        api_url=fields.optional_text("api_url"),
-        token=fields.optional_text("token"),
-        caps=tuple(fields.list_of_texts("caps")),
-        version_min=fields.number("version_min"),
-        version_max=fields.number("version_max"),
-        code=fields.code(),
-        detail=fields.optional_text("detail"),
-        recorded=fields.texts("recorded"),
-        answer=answer,
-    )
 
 
 def _ticket(fields: Fields) -> TransferTicket | None:
@@ -384,7 +211,7 @@ def decode_response(code: RequestCode, body: BytesLike, seq: int) -> Message:
     term = fields.term()
     match code:
         case RequestCode.HELLO:
-            return _hello(fields, seq, answer=True)
+            return hello_of(fields, seq, answer=True)
         case RequestCode.VOTE | RequestCode.PRE_VOTE:
             result = fields.choice("voteResult", VoteResult, VoteResult.UNKNOWN)
             return VoteResponse(seq, term, result, code is RequestCode.PRE_VOTE)

@@ -118,6 +118,8 @@ class Cluster:
         if not node.up or pair in self.cut_links or packet.link != self.links.get(pair, 0):
             return
         message = packet.message
+        if isinstance(message, Hello):
+            message = replace(message, proven=True)
         node.replica.receive(packet.sender, message, self.now)
         if isinstance(message, Hello) and message.answer:
             self.dialling.discard((packet.to, packet.sender))
@@ -135,7 +137,7 @@ class Cluster:
                 reachable = peer_id != node_id and self.nodes[peer_id].up and pair not in self.cut_links
                 if node.up and reachable and peer_id not in node.connected:
                     self.dialling.add((node_id, peer_id))
-                    self.post(node_id, peer_id, node.replica.hello(0))
+                    self.post(node_id, peer_id, node.replica.hello(0, peer_id))
 
     def drop_link(self, one: str, other: str) -> None:
         """Both connections of a pair close; what was in them is lost."""

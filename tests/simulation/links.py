@@ -10,6 +10,7 @@ accepted wire and `peer_lost` when either wire of a peer ends.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from node.consensus.api import MS
@@ -62,7 +63,7 @@ class Links:
         if link.attempt is not None or link.outbound is not None:
             return
         link.attempt = self._network.dial(process.id, link.peer_id)
-        self._network.send(link.attempt, DIALLER, process.replica.hello(process.next_seq()))
+        self._network.send(link.attempt, DIALLER, process.replica.hello(process.next_seq(), link.peer_id))
         process.later(self._dial_within_ns, self._dial_timed_out, link, link.attempt)
 
     def _dial_timed_out(self, link: Link, wire: Wire) -> None:
@@ -105,7 +106,9 @@ class Links:
 
     # --- what the network brings ----------------------------------------------------------------------------------
     def arrived(self, wire: Wire, end: int, message: Message) -> None:
-        """A message on one of our wires."""
+        """A message on one of our wires; whoever speaks there is a proven member (SAFETY C11)."""
+        if isinstance(message, Hello):
+            message = replace(message, proven=True)
         peer_id = wire.ends[1 - end]
         link = self._links[peer_id]
         if end == DIALLER:

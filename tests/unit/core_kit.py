@@ -9,6 +9,7 @@ from typing import Any
 from node.consensus.api import MS, Outcome, Proposal, ReplicaConfig, TransferOutcome
 from node.consensus.leadership import Leadership
 from node.consensus.member_state import MemberState
+from node.consensus.membership import VERSION_MAX
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoteResult, VoterState
 from node.protocol.entry import Slab
@@ -85,6 +86,7 @@ class Solo:
             "end_index": store.end_index, "sealed_from": 0, "peers_hash": self.replica.config.peers_hash,
             "data_file_size": store.data_file_size, "index_file_size": store.index_file_size,
             "flush": self.replica.config.flush, "lease_reads": self.replica.config.lease_reads, "answer": True,
+            "version_max": VERSION_MAX, "proven": True,
         }  # fmt: skip
         return Hello(seq=seq, **{**fields, **changes})
 

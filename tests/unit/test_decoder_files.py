@@ -19,15 +19,17 @@ from node.store.hard_state import (
     CURRTERM,
     HARDSTATE,
     adopt_currterm,
+    format_currterm,
     hard_state_to_json,
     load_hard_state,
     parse_currterm,
+    with_new_life,
 )
 from node.store.identity import BASE, IDENTITY, Identity, read_base, read_identity, write_identity
 from node.store.log_store import HardState, StoreRefused
 from node.store.truncation_archive import TruncationArchive
 
-STATE = HardState(7, "n1", VoterState.VOTER, 3, {"n1": "s1"})
+STATE = HardState(7, "n1", VoterState.VOTER, 3, {"n1": "s1"}, ("l1", "l2"), {"n1": "l9"}, "s7", "group-id")
 META = {
     "by": "n0", "leader": "n1", "term": 3, "from_index": 5, "to_index": 9, "reason": "conflict", "committed_at": 4,
     "time": "2026-01-01T00:00:00Z",
@@ -50,11 +52,24 @@ def test_a_currterm_that_is_no_term_says_none(tmp_path: Path, term: str) -> None
     assert (found.term, found.voted_for, found.vote_floor) == (7, None, 7)
 
 
+def test_a_hard_state_of_version_1_is_read_and_the_oldest_lives_are_dropped(tmp_path: Path) -> None:
+    known = ("term", "voted_for", "voter_state", "vote_floor", "store_ids")
+    old = {name: value for name, value in hard_state_to_json(STATE).items() if name in known}
+    (tmp_path / HARDSTATE).write_bytes(pack_sealed_json(old))
+    (tmp_path / "currterm").write_bytes(format_currterm(7, "n1"))
+    found = load_hard_state(tmp_path, has_entries=True)
+    assert found == HardState(7, "n1", VoterState.VOTER, 3, {"n1": "s1"})
+    for number in range(70):
+        found = with_new_life(found, f"l{number}")
+    assert (found.life_ids[0], found.life_ids[-1], len(found.life_ids)) == ("l6", "l69", 64)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"term": -1}, {"term": "7"}, {"term": 1 << 63}, {"term": None}, {"voted_for": 3}, {"voter_state": "KING"},
-        {"vote_floor": 1.5}, {"store_ids": []}, {"store_ids": None},
+        {"vote_floor": 1.5}, {"store_ids": []}, {"store_ids": None}, {"life_ids": "l"},
+        {"life_ids": [1]}, {"peer_lives": []}, {"store_id": 1}, {"group_id": []},
     ],
 )  # fmt: skip
 def test_a_hard_state_of_another_format_is_refused_with_what_to_do(tmp_path: Path, change: dict[str, Any]) -> None:

@@ -41,12 +41,15 @@ def state_of(solo: Solo) -> VoterState:
         ({"node_id": "n9"}, ResponseCode.UNKNOWN_MEMBER),
         ({"node_id": "n0"}, ResponseCode.UNKNOWN_MEMBER),
         ({"node_id": "n2"}, ResponseCode.UNEXPECTED_MEMBER),
-        ({"peers_hash": "other"}, ResponseCode.UNEXPECTED_ARGUMENT),
+        ({"peers_hash": "other"}, ResponseCode.SUCCESS),
         ({"flush": FlushMode.ASYNC}, ResponseCode.UNEXPECTED_ARGUMENT),
         ({"lease_reads": True}, ResponseCode.UNEXPECTED_ARGUMENT),
         ({"data_file_size": 1}, ResponseCode.UNEXPECTED_ARGUMENT),
         ({"index_file_size": 1}, ResponseCode.UNEXPECTED_ARGUMENT),
-        ({"version_min": 2, "version_max": 3}, ResponseCode.UNEXPECTED_ARGUMENT),
+        ({"version_min": 1, "version_max": 1}, ResponseCode.SUCCESS),
+        ({"version_min": 2, "version_max": 9}, ResponseCode.SUCCESS),
+        ({"version_min": 3, "version_max": 4}, ResponseCode.UNEXPECTED_ARGUMENT),
+        ({"version_min": 0, "version_max": 0}, ResponseCode.UNEXPECTED_ARGUMENT),
     ],
 )
 def test_hello_is_answered_with_a_verdict(changes: Any, code: ResponseCode) -> None:

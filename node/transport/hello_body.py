@@ -1,0 +1,102 @@
+"""The JSON body of HELLO (52000), and the marks that heartbeats pass round (SAFETY E8, E9, E10, C9, C11).
+
+Invariants: what a stranger says is bounded here: so many lives and marks, ids of so many characters; `proven` is never
+read from a body.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from node.protocol.codes import FlushMode, VoterState
+from node.protocol.messages import Hello, MemberMark, PeerRecord
+from node.transport.json_fields import SHORT_TEXT_MAX, BodyError, Fields
+
+LIVES_MAX: Final = 64
+MARKS_MAX: Final = 64
+
+
+def hello_fields(hello: Hello) -> dict[str, Any]:
+    return {
+        "code": int(hello.code), "detail": hello.detail, "group": hello.group, "node_id": hello.node_id,
+        "version_min": hello.version_min, "version_max": hello.version_max, "store_id": hello.store_id,
+        "voter_state": hello.voter_state.value, "end_index": hello.end_index, "sealed_from": hello.sealed_from,
+        "peers_hash": hello.peers_hash, "data_file_size": hello.data_file_size,
+        "index_file_size": hello.index_file_size, "flush": hello.flush.value, "lease_reads": hello.lease_reads,
+        "api_url": hello.api_url, "token": hello.token, "caps": list(hello.caps), "recorded": hello.recorded,
+        "term": hello.term, "group_id": hello.group_id, "life_ids": list(hello.life_ids),
+        "election_min_ms": hello.election_min_ms, "nonce": hello.nonce, "mac": hello.mac,
+        "record": _record_fields(hello.record),
+    }  # fmt: skip
+
+
+def _record_fields(record: PeerRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {
+        "store_id": record.store_id, "life_id": record.life_id,
+        "mark": {"index": record.mark_index, "term": record.mark_term},
+    }  # fmt: skip
+
+
+def mark_fields(mark: MemberMark) -> dict[str, Any]:
+    return {"id": mark.member_id, "index": mark.index, "store_id": mark.store_id, "term": mark.term}
+
+
+def hello_of(fields: Fields, seq: int, *, answer: bool) -> Hello:
+    return Hello(
+        seq=seq,
+        group=fields.text("group"),
+        node_id=fields.text("node_id"),
+        store_id=fields.text("store_id"),
+        voter_state=fields.choice("voter_state", VoterState, VoterState.REJOINING),
+        end_index=fields.number("end_index"),
+        sealed_from=fields.number("sealed_from"),
+        peers_hash=fields.text("peers_hash"),
+        data_file_size=fields.number("data_file_size"),
+        index_file_size=fields.number("index_file_size"),
+        flush=fields.choice("flush", FlushMode, FlushMode.SYNC),
+        lease_reads=fields.flag("lease_reads"),
+        api_url=fields.optional_text("api_url"),
+        token=fields.optional_text("token"),
+        caps=tuple(fields.list_of_texts("caps")),
+        version_min=fields.number("version_min"),
+        version_max=fields.number("version_max"),
+        code=fields.code(),
+        detail=fields.optional_text("detail"),
+        recorded=fields.texts("recorded"),
+        answer=answer,
+        term=fields.term(),
+        group_id=fields.short_text("group_id"),
+        life_ids=_lives(fields),
+        election_min_ms=fields.optional_number("election_min_ms"),
+        record=_record(fields),
+        nonce=fields.short_text("nonce"),
+        mac=fields.short_text("mac"),
+    )
+
+
+def _lives(fields: Fields) -> tuple[str, ...]:
+    lives = fields.list_of_texts("life_ids")[-LIVES_MAX:]
+    if any(len(life) > SHORT_TEXT_MAX for life in lives):
+        raise BodyError(f"a life's id has more than {SHORT_TEXT_MAX} characters")
+    return tuple(lives)
+
+
+def _record(fields: Fields) -> PeerRecord | None:
+    record = fields.nested("record")
+    if record is None:
+        return None
+    mark = record.nested("mark") or Fields({})
+    life_id = record.short_text("life_id")
+    return PeerRecord(record.text("store_id"), life_id, mark.number("index"), mark.number("term"))
+
+
+def marks_of(fields: Fields) -> tuple[MemberMark, ...]:
+    marks = []
+    for item in fields.items("marks")[:MARKS_MAX]:
+        if not isinstance(item, dict):
+            raise BodyError("a mark is not an object")
+        mark = Fields(item)
+        marks.append(MemberMark(mark.text("id"), mark.text("store_id"), mark.number("index"), mark.number("term")))
+    return tuple(marks)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from node.background import Background, reason_of
 from node.children import apart
 
 EXIT_REFUSED: Final = 3  # a person must settle it: lock held, wrong node, lost hard state, corruption
@@ -125,8 +126,13 @@ async def keep_engine(arguments: Sequence[str], stopping: asyncio.Event, data: P
     """Runs the engine until the stop (0), a refusal (its code) or, without `restart`, its crash (1)."""
     wait_s = 0.0
     while True:
-        child = await start("node.server", arguments)
-        code = await _ended(child, stopping)
+        began_at = time.monotonic()
+        try:
+            code = await _ended(await start("node.server", arguments), stopping)
+        except OSError as error:  # no memory or no process to be had: that passes
+            code, ended = 1, f"cannot be started ({error})"
+        else:
+            ended = f"ended with {code}"
         if code is None:
             return 0
         if code in NOT_RESTARTED:
@@ -134,8 +140,8 @@ async def keep_engine(arguments: Sequence[str], stopping: asyncio.Event, data: P
         record_crash(data, code)
         if not restart:
             return 1
-        wait_s = back_off_s(wait_s, time.monotonic() - child.started_at)
-        print(f"node: the engine ended with {code}; starting it again in {wait_s:.1f} s", file=sys.stderr, flush=True)
+        wait_s = back_off_s(wait_s, time.monotonic() - began_at)
+        print(f"node: the engine {ended}; starting it again in {wait_s:.1f} s", file=sys.stderr, flush=True)
         if await _wait(stopping, wait_s):
             return 0
 
@@ -151,7 +157,8 @@ async def supervise(arguments: Sequence[str]) -> int:
         loop.add_signal_handler(number, stopping.set)
 
     clear_reason(data)
-    control = asyncio.create_task(keep_control(passed_on, stopping))
+    background = Background(lambda name, error: print(f"node: {name}: {reason_of(error)}", file=sys.stderr, flush=True))
+    control = background.keep("the control plane", lambda: keep_control(passed_on, stopping))
     code = await keep_engine(passed_on, stopping, data, restart=not exit_with_engine)
     # A wrong command line and a port in use help nobody by staying up; a refusal is shown by the control plane. Where
     # that one ended for good too (the same command started twice), nothing is left to stay up for.
@@ -161,6 +168,7 @@ async def supervise(arguments: Sequence[str]) -> int:
         asked.cancel()
     stopping.set()
     await control
+    await background.stop()
     return code
 
 

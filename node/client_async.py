@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from node.background import Background
 from node.client_appends import AppendResult, Appends
 from node.client_errors import Denied, LedgerError, Unreachable
 from node.client_leader import DENIED, find_leader
@@ -62,7 +63,7 @@ class LedgerClient:
         self._appends = Appends(self, deadline_s, in_flight_max)
         self._leader_id: str | None = None
         self._looking_elsewhere = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Background()
 
     # --- appends ------------------------------------------------------------------------------------------------
     def submit(self, body: bytes) -> asyncio.Future[AppendResult]:
@@ -87,9 +88,7 @@ class LedgerClient:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """A task that ends with this client."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.run("a ledger client's work", work)
 
     # --- the leader ---------------------------------------------------------------------------------------------
     def forget(self, link: MemberLink) -> None:
@@ -243,9 +242,7 @@ class LedgerClient:
     async def close(self) -> None:
         """Ends every connection; what still waits ends as unknown."""
         self._appends.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         for link in self._links.values():
             link.close()
         await asyncio.sleep(0)

@@ -18,11 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from app.audit.launch import Lines, last_words, request_cancel, start_job, write_spec
 from app.audit.progress import STEPS
 from app.audit.replicas import ReplicaSpec
 from app.db.audits import FINAL, AuditRow, Audits, Json, as_json
 from app.db.engine import Sessions
+from node.background import Background
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,8 @@ class AuditRunner:
         self._on_end = on_end
         self.live: dict[str, Json] = {}
         self._slots = asyncio.Semaphore(running_max)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._following = Background()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}  # those that this console has started itself
 
     async def start(self) -> None:
         """Takes up every audit that had not ended when the console did."""
@@ -57,10 +61,7 @@ class AuditRunner:
 
     async def stop(self) -> None:
         """Stops following; the jobs go on."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._following.stop()
 
     async def launch(
         self,
@@ -115,32 +116,35 @@ class AuditRunner:
         for old in list(self.live)[:-KEPT_IN_MEMORY]:
             if self.live[old]["state"] in FINAL:
                 del self.live[old]
-        task = asyncio.create_task(self._run(row), name=f"audit {row.id}")
-        self._tasks[row.id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(row.id, None))
+        # A database that is away for a while ends no audit: its job is found again by what stands in its directory.
+        self._following.keep(f"audit {row.id}", lambda: self._run(row.id))
 
-    async def _run(self, row: AuditRow) -> None:
+    async def _run(self, audit_id: str) -> None:
+        row = await self.kept.get(audit_id)
+        if row is None or row.state in FINAL:
+            return
         directory = Path(row.directory)
         try:
             async with self._slots:
-                process: subprocess.Popen[bytes] | None = None
-                pid = row.pid
+                process, pid = self._processes.get(row.id), row.pid
                 if row.state == "queued":
-                    if (directory / "cancel").exists():
+                    if process is None and (directory / "cancel").exists():
                         await self._finish(row.id, "cancelled")
                         return
-                    process = await asyncio.to_thread(start_job, directory)
+                    if process is None:
+                        process = self._processes[row.id] = await asyncio.to_thread(start_job, directory)
                     pid = process.pid
                     await self.kept.running(row.id, pid)
                     self._show(row.id, state="running", progress=self.live[row.id]["progress"] or starting())
                 await self._follow(row.id, directory, process, pid)
-        except asyncio.CancelledError:
+        except SQLAlchemyError:
             raise
         except Exception as error:
             log.exception("audit %s could not be followed", row.id)
             await self._finish(row.id, "failed", problem={"code": "failed", "detail": str(error)})
         finally:
             if self.live.get(row.id, {}).get("state") in FINAL:
+                self._processes.pop(row.id, None)
                 with contextlib.suppress(FileNotFoundError):
                     (directory / "spec.json").unlink()  # it may hold a token
 

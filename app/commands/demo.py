@@ -113,7 +113,7 @@ def announce(running: Demo) -> None:
     if running.options.live_table:
         from app.demo.table import show_table
 
-        running.tasks.append(asyncio.create_task(show_table(running)))
+        running.background.keep("the table", lambda: show_table(running))
 
 
 def announcement(running: Demo) -> str:

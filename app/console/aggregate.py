@@ -85,6 +85,8 @@ def member(sample: NodeSample, leader: NodeSample | None, watermark: Json | None
     if reach != "ok":
         reason = sample.problem or ("its engine does not run" if reach == "down" else "no answer yet")
         unknown.append({"field": "state", "reason": reason, "since": since})
+    else:
+        unknown += [{"field": name, "reason": why, "since": since} for name, why in sample.untold.items()]
     if leader is None:
         unknown += [{"field": f, "reason": NO_LEADER_REASON, "since": since} for f in ("watermark", "dispatcher")]
     return {

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -25,11 +26,13 @@ from app.console.operations import Steering
 from app.console.preflight import preflight
 from app.console.sampler import NodeSample
 from app.console.settings import ConsoleSettings, Seed
+from app.console.shapes import STATE, misfit
 from app.console.watch import Watch
 from app.db.base import utc_now
 from app.db.engine import Sessions
 from app.db.models import Cluster
 from app.db.repositories import RUNNING, Clusters, Events, Operations
+from node.background import Background, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +62,7 @@ class Console:
         self.seed_problems: dict[str, str] = {}
         self.event_queue: asyncio.Queue[tuple[str, str | None, list[Json]]] = asyncio.Queue(EVENT_QUEUE_MAX)
         self.attaching = asyncio.Lock()
-        self.tasks: list[asyncio.Task[None]] = []
+        self.background = Background()
 
     # --- life ---
 
@@ -67,14 +70,14 @@ class Console:
         await self.operations_kept.orphaned()
         for row in await self.clusters_kept.all():
             self.watch(row)
-        jobs = [self.assemble_forever(), self.keep_events(), self.save_history_forever()]
-        jobs += [self.attach_seed(seed) for seed in self.settings.seeds]
-        self.tasks = [asyncio.create_task(job) for job in jobs]
+        self.background.keep("assembling views", self.assemble_forever)
+        self.background.keep("storing events", self.keep_events)
+        self.background.keep("storing history", self.save_history_forever)
+        for seed in self.settings.seeds:
+            self.background.keep(f"attaching {seed.control_url}", partial(self.attach_seed, seed))
 
     async def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.background.stop()
         await asyncio.gather(*(one.stop() for one in self.watches.values()))
         await self.steering.close()
         await self.history_kept.save()
@@ -116,7 +119,10 @@ class Console:
                 return
             except ConsoleError as error:
                 self.seed_problems[seed.control_url] = error.detail
-                await asyncio.sleep(SEED_RETRY_S)
+            except Exception as error:  # such as a database that is away: said on the page, and tried again
+                log.exception("attaching %s failed", seed.control_url)
+                self.seed_problems[seed.control_url] = reason_of(error)
+            await asyncio.sleep(SEED_RETRY_S)
 
     def take_events(self, cluster_id: str, node_id: str | None, items: list[Json]) -> None:
         with contextlib.suppress(asyncio.QueueFull):
@@ -142,9 +148,7 @@ class Console:
 
     def address_learned(self, cluster_id: str, sample: NodeSample) -> None:
         moved = self.clusters_kept.moved(cluster_id, sample.node_id, sample.address, sample.control_url)
-        task = asyncio.create_task(moved)
-        self.tasks.append(task)
-        task.add_done_callback(self.tasks.remove)
+        self.background.run(f"storing where {sample.node_id} is", moved)
 
     # --- what is watched ---
 
@@ -168,6 +172,9 @@ class Console:
         """One control plane names them all: `state.peers` carries the others' addresses."""
         url = normal_control_url(control_url)
         state = await self.nodes.get(url, "state")
+        wrong = misfit(state, STATE)
+        if wrong is not None:
+            raise Invalid(f"{url} answers an odd state: {wrong}")
         if not state.get("group") or not state.get("self_id"):
             raise Invalid(f"{url} is no control plane of a node: it names neither group nor node")
         found = {str(one["id"]): one for one in state.get("peers") or [] if one.get("id")}
@@ -323,4 +330,7 @@ class Console:
 
 
 def url_or_none(told: Any) -> str | None:
-    return normal_control_url(str(told)) if told else None
+    """One that no member can be asked at is as good as none: another member may name a better one."""
+    with contextlib.suppress(Invalid):
+        return normal_control_url(str(told)) if told else None
+    return None

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.db.base import rfc3339, utc_now
+from node.background import Background
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class Hub:
         self.topics: dict[LiveKey, Topic] = {}
         self.stopping = asyncio.Event()
         self.count = 0
+        self.background = Background()
 
     def stop(self) -> None:
         self.stopping.set()
@@ -100,10 +102,7 @@ class Hub:
 
     async def close(self) -> None:
         self.stop()
-        tasks = [topic.task for topic in self.topics.values() if topic.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.background.stop()
 
     async def stream(self, key: LiveKey, alive: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
         """Everything at once, then what changes; ends when the console stops or the session dies."""
@@ -134,7 +133,7 @@ class Hub:
         if topic is None:
             topic = self.topics[key] = Topic(key)
             self.refresh(topic)
-            topic.task = asyncio.create_task(self.run(topic), name=f"live {key.page}")
+            topic.task = self.background.run(f"live {key.page}", self.run(topic))
         topic.subscribers.add(subscriber)
         self.count += 1
         for name, encoded in topic.last.items():

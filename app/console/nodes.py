@@ -15,6 +15,8 @@ import httpx2
 
 from app.console.errors import ConsoleError, Invalid, NodeUnreachable
 from app.console.settings import ConsoleSettings
+from node.background import reason_of
+from node.protocol.peers import check_host
 
 IN_FLIGHT_MAX = 64
 ANSWER_BYTES_MAX = 16 << 20
@@ -48,6 +50,7 @@ def normal_control_url(text: str) -> str:
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
+        check_host(parts.hostname or "")
     except ValueError as error:
         raise Invalid(f"{text!r}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query or parts.username:
@@ -103,6 +106,8 @@ class Nodes:
             raise NodeUnreachable(f"{control_url} did not answer in time", code="timeout") from None
         except httpx2.HTTPError as error:
             raise NodeUnreachable(f"{control_url}: {error or type(error).__name__}", code="unreachable") from None
+        except (OSError, ValueError, httpx2.InvalidURL) as error:  # such as a host name that no resolver takes
+            raise NodeUnreachable(f"{control_url}: {reason_of(error)}", code="unreachable") from None
 
     async def json(self, method: str, control_url: str, path: str, **more: Any) -> dict[str, Any]:
         """The answer's object; NodeRefused for an error status."""
@@ -111,7 +116,7 @@ class Nodes:
             raise NodeUnreachable(f"{control_url} answered {len(answer.content)} bytes for {path}", code="too_long")
         try:
             body = answer.json() if answer.content else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         if answer.status_code >= 400:
             raise NodeRefused(answer.status_code, body if isinstance(body, dict) else {}, control_url)

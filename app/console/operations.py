@@ -13,6 +13,7 @@ from typing import Any
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.nodes import NodeRefused, Nodes
 from app.db.repositories import CANCELLED, DONE, FAILED, RUNNING, UNKNOWN, Operations
+from node.background import Background, reason_of
 
 Json = dict[str, Any]
 POLL_S = 0.25
@@ -27,23 +28,17 @@ class Steering:
     def __init__(self, nodes: Nodes, operations: Operations) -> None:
         self.nodes = nodes
         self.operations = operations
-        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.background = Background()
 
     async def close(self) -> None:
         """What still runs is left to `Operations.orphaned` at the next start."""
-        for task in self.tasks.values():
-            task.cancel()
-        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        await self.background.stop()
 
     def transfer(
         self, operation: Json, leader_url: str, body: Json, deadline_ms: int, leader_now: Callable[[], str | None]
     ) -> None:
-        task = asyncio.create_task(
-            self.follow_transfer(operation["id"], leader_url, body, deadline_ms, leader_now),
-            name=f"transfer {operation['id']}",
-        )
-        self.tasks[operation["id"]] = task
-        task.add_done_callback(lambda _: self.tasks.pop(operation["id"], None))
+        following = self.follow_transfer(operation["id"], leader_url, body, deadline_ms, leader_now)
+        self.background.run(f"transfer {operation['id']}", following)
 
     async def follow_transfer(
         self, operation_id: str, leader_url: str, body: Json, deadline_ms: int, leader_now: Callable[[], str | None]
@@ -60,8 +55,11 @@ class Steering:
             await self.end(operation_id, FAILED, None, problem_of(refusal))
         except (TimeoutError, NodeUnreachable) as error:
             await self.end_unknown(operation_id, body.get("to"), str(error), leader_now)
+        except Exception as error:  # an answer that is none: whoever asked must not wait for ever
+            await self.end_unknown(operation_id, body.get("to"), reason_of(error), leader_now)
+            raise
         else:
-            state = remote.get("state")
+            state = str(remote.get("state"))
             await self.end(
                 operation_id,
                 state if state in STATES else UNKNOWN,

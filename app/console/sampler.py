@@ -1,22 +1,27 @@
 """Samples the control planes: one poller per node, so that a silent one delays nobody.
 
-Invariants: a poller has one round in flight. What a node said last stays until it says something new; how old that is,
+Invariants: a poller has one round in flight, and goes on whatever it is answered: what is no answer counts as a miss,
+and the sample says why. What a node said last stays until it says something new; how old that is,
 `NodeSample` knows: three missed samples make it stale. Only a leader is asked for watermarks, dispatchers and closures.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from app.console.errors import ConsoleError
+from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.nodes import Nodes
+from app.console.shapes import SHAPES, misfit
 from app.db.base import utc_now
+from node.background import Background, reason_of
+
+log = logging.getLogger(__name__)
 
 MISSES_UNTIL_STALE = 3
 EVENTS_EVERY_ROUNDS = 4
@@ -42,6 +47,7 @@ class NodeSample:
     watermarks: Json | None = None
     dispatchers: Json | None = None
     closures: Json | None = None
+    untold: dict[str, str] = field(default_factory=dict)  # what it did not tell last time, and why
     events_cursor: str | None = None
     rounds: int = 0
 
@@ -68,21 +74,24 @@ class Poller:
         self.nodes = nodes
         self.interval_s = interval_s
         self.on_events = on_events
-        self.task: asyncio.Task[None] | None = None
+        self.background = Background()
 
     def start(self) -> None:
-        self.task = asyncio.create_task(self.run(), name=f"poll {self.sample.node_id}")
+        self.background.keep(f"polling {self.sample.node_id}", self.run)
 
     async def stop(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self.task
+        await self.background.stop()
 
     async def run(self) -> None:
         while True:
             started = time.monotonic()
-            await self.round()
+            try:
+                await self.round()
+            except Exception as error:
+                if self.sample.problem != reason_of(error):  # once, not with every sample
+                    log.exception("polling %s failed", self.sample.node_id)
+                self.sample.misses += 1
+                self.sample.problem = reason_of(error)
             await asyncio.sleep(max(0.05, self.interval_s - (time.monotonic() - started)))
 
     async def round(self) -> None:
@@ -92,7 +101,7 @@ class Poller:
             sample.problem = "no member has named its control plane's address"
             return
         try:
-            state = await self.nodes.get(sample.control_url, "state")
+            state = await self.ask("state")
         except ConsoleError as error:
             sample.misses += 1
             sample.problem = error.detail
@@ -113,19 +122,32 @@ class Poller:
     async def leader_views(self) -> None:
         """Each view on its own: one that fails leaves the others and its own last answer is dropped."""
         names = ("watermarks", "dispatchers", "closures")
-        assert self.sample.control_url is not None
-        answers = await asyncio.gather(
-            *(self.nodes.get(self.sample.control_url, name) for name in names), return_exceptions=True
-        )
+        answers = await asyncio.gather(*map(self.ask, names), return_exceptions=True)
         for name, answer in zip(names, answers, strict=True):
             setattr(self.sample, name, answer if isinstance(answer, dict) else None)
+            if isinstance(answer, BaseException):
+                self.sample.untold[name] = answer.detail if isinstance(answer, ConsoleError) else reason_of(answer)
+            else:
+                self.sample.untold.pop(name, None)
 
     async def poll_events(self) -> None:
         sample = self.sample
-        assert sample.control_url is not None
-        with contextlib.suppress(ConsoleError):
-            answer = await self.nodes.get(sample.control_url, "events", limit=EVENTS_LIMIT, cursor=sample.events_cursor)
-            items = answer.get("items") or []
-            if items:
-                self.on_events(sample.node_id, items)
-            sample.events_cursor = answer.get("next") or sample.events_cursor
+        try:
+            answer = await self.ask("events", limit=EVENTS_LIMIT, cursor=sample.events_cursor)
+        except ConsoleError as error:
+            sample.untold["events"] = error.detail
+            return
+        sample.untold.pop("events", None)
+        items = answer.get("items") or []
+        if items:
+            self.on_events(sample.node_id, items)
+        sample.events_cursor = answer.get("next") or sample.events_cursor
+
+    async def ask(self, what: str, **params: Any) -> Json:
+        """A resource of this node, in the shape that the console counts with. Raises ConsoleError."""
+        assert self.sample.control_url is not None
+        answer = await self.nodes.get(self.sample.control_url, what, **params)
+        wrong = misfit(answer, SHAPES[what])
+        if wrong is not None:
+            raise NodeUnreachable(f"{self.sample.control_url} answers an odd {what}: {wrong}", code="odd_answer")
+        return answer

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from app.console.aggregate import ClusterInfo, group_view, lag_entries
-from app.console.nodes import Nodes
+from app.console.errors import Invalid
+from app.console.nodes import Nodes, normal_control_url
 from app.console.problems import classify
 from app.console.recall import Recall
 from app.console.sampler import NodeSample, Poller
@@ -102,7 +103,10 @@ class Watch:
         for teller in self.samples:
             for peer in (teller.state or {}).get("peers") or [] if teller.reach == "ok" else []:
                 if peer.get("control_url"):
-                    url = str(peer["control_url"]).rstrip("/")
+                    try:
+                        url = normal_control_url(peer["control_url"])
+                    except Invalid:
+                        continue  # nothing that could be asked
                     told.setdefault(str(peer.get("id")), []).append((url, str(peer.get("address") or "")))
         for node_id, addresses in told.items():
             poller = self.pollers.get(node_id)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from app.demo.processes import engine_of
 from app.demo.relay import Links
 from app.demo.state import DemoMember
+from node.background import Background, reason_of
 from node.protocol.entry import HEAD_BYTES, Magic
 from node.store.log_store import StoreError
 from node.store.reader import StoreReader
@@ -59,7 +60,7 @@ class Breaker:
         self.leader = leader
         self.remark = remark
         self.mend_after_s = mend_after_s
-        self._menders: set[asyncio.Task[None]] = set()
+        self._menders = Background(lambda name, error: remark(f"{name}: {reason_of(error)}"))
         self.kinds: Mapping[str, Callable[[str | None], Awaitable[Broken]]] = {
             "flip": self.flip,
             "pause": self.pause,
@@ -80,9 +81,7 @@ class Breaker:
 
     async def stop(self) -> None:
         """Forgets what is still to be mended; the demo ends."""
-        for task in self._menders:
-            task.cancel()
-        await asyncio.gather(*self._menders, return_exceptions=True)
+        await self._menders.stop()
 
     async def flip(self, node: str | None) -> Broken:
         """One bit of one committed entry's body, in a follower's data file."""
@@ -174,9 +173,7 @@ class Breaker:
             mend()
             self.remark(text)
 
-        task = asyncio.create_task(wait())
-        self._menders.add(task)
-        task.add_done_callback(self._menders.discard)
+        self._menders.run(f"mending ({text})", wait())
 
 
 def flip_one_bit(store: Path) -> tuple[int, Path, int]:

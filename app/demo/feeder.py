@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from node.background import Background, reason_of
 from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown
 
 TICK_S: Final = 0.05
@@ -49,7 +50,7 @@ class Feeder:
         self.body_bytes_max = body_bytes_max
         self.remark = remark
         self.fed = Fed()
-        self._flights: set[asyncio.Task[None]] = set()
+        self._flights = Background(lambda name, error: remark(f"{name}: {reason_of(error)}"))
         self._resting = False
 
     async def run(self) -> None:
@@ -69,14 +70,10 @@ class Feeder:
                 if not bodies and count:
                     break
                 if bodies:
-                    task = asyncio.create_task(self._send(bodies))
-                    self._flights.add(task)
-                    task.add_done_callback(self._flights.discard)
-            await asyncio.gather(*self._flights)
+                    self._flights.run("feeding", self._send(bodies))
+            await asyncio.gather(*self._flights.tasks)
         finally:
-            for task in self._flights:
-                task.cancel()
-            await asyncio.gather(*self._flights, return_exceptions=True)
+            await self._flights.stop()
 
     def _messages(self) -> Iterator[bytes]:
         while True:

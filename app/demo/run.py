@@ -26,6 +26,7 @@ from app.demo.messages import Flights, Lines
 from app.demo.processes import Processes, free_ports_from
 from app.demo.relay import Links
 from app.demo.state import DemoMember, DemoState, process_start_ticks, running_demos, write_note
+from node.background import Background, reason_of
 from node.client import LedgerClient
 from node.config import format_peers, split_address
 
@@ -97,13 +98,14 @@ class Demo:
     console_url: str | None = None
     login_link: str | None = None
     summary: dict[str, Any] | None = None
-    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    background: Background = field(init=False)
 
     def __post_init__(self) -> None:
         ids = [f"n{number}" for number in range(self.options.members)]
         logs = self.directory / "logs"
         logs.mkdir()
         self.processes = Processes(logs)
+        self.background = Background(lambda name, error: self.remark(f"{name}: {reason_of(error)}"))
         member_ports = free_ports_from(MEMBER_PORT, len(ids))
         control_ports = free_ports_from(CONTROL_PORT, len(ids))
         self.addresses = {one: f"127.0.0.1:{port}" for one, port in zip(ids, member_ports, strict=True)}
@@ -132,8 +134,8 @@ class Demo:
         self.feeder = Feeder(
             self.client, await source, self.options.rate_per_s, self.options.body_bytes_max, self.remark
         )  # fmt: skip
-        self.tasks.append(asyncio.create_task(self.feeder.run()))
-        self.tasks.append(asyncio.create_task(self._watch()))
+        self.background.keep("the feeder", self.feeder.run)
+        self.background.keep("the watch", self._watch)
 
     def _source(self) -> Iterable[bytes]:
         return Flights() if self.options.file is None else Lines(self.options.file)
@@ -227,14 +229,12 @@ class Demo:
         """Takes everything down; within three seconds, and whatever failed before."""
         if self.note is not None:
             self.note.unlink(missing_ok=True)
-        for task in self.tasks:
-            task.cancel()
-        ending = [self.processes.stop()]
+        ending = [self.background.stop(), self.processes.stop()]
         if self.breaker is not None:
             ending.append(self.breaker.stop())
         if self.door is not None:
             ending.append(self.door.stop())
-        await asyncio.gather(*ending, *self.tasks, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         await asyncio.gather(self.client.close(), self.links.stop(), return_exceptions=True)
         if self.options.directory is None and not self.options.keep:
             shutil.rmtree(self.directory, ignore_errors=True)

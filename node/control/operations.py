@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from node.background import Background
 from node.control.problems import Problem
 
 Json = dict[str, Any]
@@ -25,7 +26,7 @@ class Operations:
     def __init__(self) -> None:
         self.kept: OrderedDict[str, Json] = OrderedDict()
         self.by_key: dict[str, str] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.background = Background()
 
     def start(self, kind: str, key: str | None, progress: str, work: Callable[[], Awaitable[Json]]) -> Json:
         """`work` returns the end: {state, outcome} or {state, problem}."""
@@ -40,9 +41,7 @@ class Operations:
             "problem": None,
         }
         self.keep(operation, key)
-        task = asyncio.create_task(self.run(operation, work))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.background.run(f"operation {kind} {operation['id']}", self.run(operation, work))
         return operation
 
     def keep(self, operation: Json, key: str | None) -> None:
@@ -70,9 +69,7 @@ class Operations:
         return found
 
     async def close(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.background.stop()
 
 
 def unknown(why: str) -> Json:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
+from node.background import Background, reason_of
 from node.consensus.replica import Replica
 from node.consensus.strangers import Stranger
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
@@ -85,20 +86,22 @@ class PeerLinks:
         self._greeting: dict[str, tuple[Connection, Frame]] = {}
         self._pushes = PushEncoder()
         self._window_bytes = driver.replica.config.push_window_bytes
-        self._tasks: list[asyncio.Task[None]] = []
+        self._dialling = Background(self._dialler_failed)
 
     def start(self) -> None:
-        """Dials every peer, for ever."""
-        self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links.values()]
+        """Dials every peer, for ever and whatever happens."""
+        for link in self._links.values():
+            self._dialling.keep(f"the link to {link.peer_id}", partial(self._keep, link))
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._dialling.stop()
         for link in self._links.values():
             for connection in (link.outbound, link.inbound):
                 if connection is not None:
                     connection.close()
+
+    def _dialler_failed(self, name: str, error: BaseException) -> None:
+        self._driver.note("task_failed", "critical", {"task": name, "text": reason_of(error)})
 
     # --- outbound -----------------------------------------------------------------------------------------------
     async def _keep(self, link: Link) -> None:

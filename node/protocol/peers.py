@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 # DLedger splits "n0-host:port" at the first "-" and the list at ";": an id may hold neither.
+HOST_BYTES_MAX: Final = 253
+# A name, an IPv4 or an IPv6 address with its zone; labels of a name are checked by IDNA's own rules.
+HOST: Final = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
 MEMBER_ID: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
 
 
@@ -19,9 +22,20 @@ def split_address(address: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise ValueError(f'"{address}": write an IPv6 address in brackets, as [::1]:20911')
+    check_host(host)
     if not port_text.isascii() or not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
         raise ValueError(f'"{address}": the port must be a number from 1 to 65535')
     return host, int(port_text)
+
+
+def check_host(host: str) -> None:
+    """Raises ValueError for what can be no host's name: resolvers refuse it with errors of all kinds, or ask for it."""
+    try:
+        encoded = host.encode("idna")
+    except UnicodeError as error:
+        raise ValueError(f'"{host}" is no host name: {error.__cause__ or error}') from error
+    if not encoded or len(encoded) > HOST_BYTES_MAX or not HOST.fullmatch(encoded.decode("ascii", "replace")):
+        raise ValueError(f'"{host}" is no host name')
 
 
 def parse_peers(text: str) -> dict[str, str]:

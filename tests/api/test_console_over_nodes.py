@@ -41,7 +41,7 @@ async def steer(kit: Kit, ann: Person, leader: str) -> str:
     path = "/api/v1/clusters/api/leadership-transfer"
     asked = await ann.change("POST", path, json={"to": target})
     assert asked.status_code == 202, asked.text
-    task = kit.console.steering.tasks.get(asked.json()["id"])
+    task = kit.console.steering.background.get(f"transfer {asked.json()['id']}")
     if task is not None:
         await task
     done = (await ann.get(f"/api/v1/operations/{asked.json()['id']}")).json()

@@ -147,11 +147,11 @@ def test_operations_are_bounded_and_always_end() -> None:
         operations = Operations()
         first = operations.start("transfer", "k", "", fails)
         assert operations.start("transfer", "k", "", done) is first
-        await asyncio.gather(*operations.tasks)
+        await asyncio.gather(*operations.background.tasks)
         assert first["state"] == "unknown" and "gone" in first["problem"]["detail"]
         for _ in range(KEPT_MAX + 50):
             operations.start("transfer", None, "", done)
-            await asyncio.gather(*operations.tasks)
+            await asyncio.gather(*operations.background.tasks)
         assert len(operations.kept) <= KEPT_MAX + 1
         with pytest.raises(Problem):
             operations.get(first["id"])

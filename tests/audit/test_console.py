@@ -226,7 +226,7 @@ def test_a_console_that_restarts_finds_its_audits_again(tmp_path: Path) -> None:
             again = kit.app.state.audit_runner = AuditRunner(kit.app.state.sessions, tmp_path / "audits")
             await again.start()
             states = [(await ended(ann, row.id))["state"] for row in rows]
-            assert states == ["done", "done", "failed"]
+            assert states == ["done", "done", "failed"], [(await ended(ann, row.id))["problem"] for row in rows]
             gone = (await ann.get(f"/api/v1/audits/{rows[2].id}")).json()
             assert gone["problem"]["code"] == "process_ended"
             await again.stop()

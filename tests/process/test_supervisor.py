@@ -26,8 +26,8 @@ def stand_ins(tmp_path: Path) -> Path:
     package = tmp_path / "node"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    real = Path(__file__).parents[2] / "node" / "__main__.py"
-    (package / "__main__.py").write_text(real.read_text())
+    for name in ("__main__.py", "background.py", "children.py"):
+        (package / name).write_text((Path(__file__).parents[2] / "node" / name).read_text())
     (package / "control.py").write_text(CONTROL)
     return tmp_path
 

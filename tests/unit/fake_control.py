@@ -36,6 +36,8 @@ class FakeNode:
     events: list[Json] = field(default_factory=list)
     truncations: list[Json] = field(default_factory=list)
     bodies: dict[int, str] = field(default_factory=dict)
+    # Resource -> what it answers instead, as nodes of strangers might: any JSON (also NaN), or bytes that are none.
+    odd: dict[str, Any] = field(default_factory=dict)
 
     def state(self) -> Json:
         leader = self.group.leader
@@ -104,6 +106,10 @@ class FakeGroup(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectError("connection refused", request=request)
         self.requests.append(request)
         path = request.url.path.removeprefix("/api/v1/").split("/")
+        if path[0] in node.odd:
+            odd = node.odd[path[0]]
+            content = odd if isinstance(odd, bytes) else json.dumps(odd).encode()
+            return httpx2.Response(200, content=content, request=request)
         status, body = self.answer(node, request, path)
         return httpx2.Response(status, json=body, request=request)
 

@@ -22,7 +22,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def ended(kit: Kit, person: Person, operation_id: str) -> dict[str, Any]:
-    task = kit.console.steering.tasks.get(operation_id)
+    task = kit.console.steering.background.get(f"transfer {operation_id}")
     if task is not None:
         await task
     found: dict[str, Any] = (await person.get(f"/api/v1/operations/{operation_id}")).json()

@@ -46,7 +46,8 @@ def run(tmp_path: Path, store: MemoryStore, work: Work, flush: FlushMode = Flush
     return asyncio.run(both())
 
 
-def test_a_full_disk_is_said_and_the_engine_stays(tmp_path: Path) -> None:
+def test_a_full_disk_is_said_and_the_engine_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.engine.engine.DISK_FULL_RETRY_S", 0.2)
     store = MemoryStore()
 
     async def work(engine: Engine, client: LedgerClient) -> None:

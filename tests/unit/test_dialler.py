@@ -1,0 +1,58 @@
+"""A dialler goes on whatever happens to it: the peer that cannot be dialled today is there tomorrow."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.config import load
+from node.engine import peer_links
+from node.engine.engine import Engine
+from node.store.memory_store import MemoryStore
+from node.transport.connection import Connection, dial
+from tests.conftest import free_ports
+
+
+def connected(engine: Engine, peer_id: str) -> bool:
+    return engine.replica.membership.peers[peer_id].connected
+
+
+def test_a_dialler_outlives_what_nobody_foresaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = free_ports(2)
+    peers = f"n0-127.0.0.1:{ports[0]};n1-127.0.0.1:{ports[1]}"
+    troubles: list[Exception] = [UnicodeError("label empty or too long"), ZeroDivisionError("odd")]
+
+    async def troubled(connection: Connection, host: str, port: int, tls: Any = None) -> None:
+        if troubles and port == ports[1]:
+            raise troubles.pop(0)
+        await dial(connection, host, port, tls)
+
+    monkeypatch.setattr(peer_links, "dial", troubled)
+
+    async def both() -> None:
+        engines, running, ready = [], [], []
+        for name in ("n0", "n1"):
+            settings = load({"node.id": name, "peers": peers, "node.data": str(tmp_path / name)}, None, {})
+            engine = Engine(settings, MemoryStore(store_id=name))
+            up = asyncio.Event()
+            running.append(asyncio.create_task(engine.run(lambda _port, up=up: up.set())))  # type: ignore[misc]
+            engines.append(engine)
+            ready.append(up.wait())
+        await asyncio.gather(*ready)
+        async with asyncio.timeout(20):
+            while not (connected(engines[0], "n1") and connected(engines[1], "n0")):  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.02)
+        told = [one for one in engines[0].events.since(None)["items"] if one["kind"] == "task_failed"]
+        assert [one["detail"] for one in told] == [
+            {"task": "the link to n1", "text": "UnicodeError: label empty or too long"},
+            {"task": "the link to n1", "text": "ZeroDivisionError: odd"},
+        ]
+        for engine in engines:
+            engine.stop()
+        assert await asyncio.gather(*running) == [0, 0]
+
+    asyncio.run(both())
+    assert not troubles

@@ -1,0 +1,236 @@
+"""Answers that no node of ours gives: every poller goes on, says why, and shows the others as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.console.shapes import SHAPES, misfit
+from node.config import ConfigError, load
+from node.protocol.peers import parse_peers
+from tests.unit.console_kit import Kit, run, running
+from tests.unit.fake_control import FakeGroup
+
+NAN, INFINITY = float("nan"), float("inf")
+HUGE = 10**40
+
+
+def with_field(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy with the field at a dotted path replaced."""
+    copy: dict[str, Any] = json.loads(json.dumps(body))
+    *way, last = path.split(".")
+    place: Any = copy
+    for step in way:
+        place = place[int(step) if step.isdigit() else step]
+    place[int(last) if last.isdigit() else last] = value
+    return copy
+
+
+def test_what_our_nodes_answer_fits() -> None:
+    group = FakeGroup()
+    leader = group.nodes["n0"]
+    leader.alarms = ["diverged", {"code": "disk_full", "severity": "critical", "since": None, "text": "full"}]
+    leader.faults = [{"first_index": 3, "last_index": 4, "kind": "rot", "detail": ""}]
+    answers = {
+        "state": leader.state(), "watermarks": group.watermarks(leader), "dispatchers": group.dispatchers(leader),
+        "closures": group.closures, "events": {"items": [], "next": None},
+    }  # fmt: skip
+    assert {name: misfit(answer, SHAPES[name]) for name, answer in answers.items()} == dict.fromkeys(SHAPES)
+
+
+ODD_STATES: list[tuple[str, Any, str]] = [
+    ("term", "four", "term is no whole number"),
+    ("term", NAN, "term is no whole number"),
+    ("term", HUGE, "term is out of range"),
+    ("term", True, "term is no whole number"),
+    ("log", [1, 2], "log is no object"),
+    ("log.end_index", INFINITY, "log.end_index is no whole number"),
+    ("log.end_index", {"value": 3}, "log.end_index is no whole number"),
+    ("log.committed_index", -HUGE, "log.committed_index is out of range"),
+    ("role", 7, "role is no text"),
+    ("role", "L" * 100_000, "role is a text of 100000 characters"),
+    ("peers", {"n0": "x"}, "peers is no list"),
+    ("peers", [3], "peers[0] is no object"),
+    ("peers", [{"address": "h:1"}], "peers[0].id is missing"),
+    ("peers", [{"id": "n2", "control_url": ["x"]}], "peers[0].control_url is no text"),
+    ("alarms", 3, "alarms is no list"),
+    ("alarms", [[1]], "alarms[0] is no text"),
+    ("faults", [{"first_index": 1}], "faults[0].last_index is missing"),
+    ("unknown", [None], "unknown[0] is no object"),
+    ("engine", {"is": "ok"}, "engine is no text"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "says"), ODD_STATES, ids=[f"{p}={str(v)[:12]}" for p, v, _ in ODD_STATES])
+def test_an_odd_state_counts_as_no_answer_and_says_why(path: str, value: Any, says: str) -> None:
+    state = FakeGroup().nodes["n1"].state()
+    assert misfit(with_field(state, path, value), SHAPES["state"]) == says
+
+
+WHOLE_ANSWERS: list[Any] = [[], 7, "up", NAN, b"", b"\xff\xfe", b"[" * 100_000, {"state": 1}]
+VIEWS: list[tuple[str, str, Any]] = [
+    ("watermarks", "peers", [{"id": "n1", "last_ack_ms": NAN}]),
+    ("watermarks", "peers.1.lag_entries", "many"),
+    ("watermarks", "needed", "two"),
+    ("dispatchers", "items", [{"peer_id": "n1"}]),
+    ("dispatchers", "items.0.transitions", [{"to": "APPEND"}]),
+    ("closures", "pending", HUGE),
+    ("closures", "groups", [{"needed": 1}]),
+    ("events", "items", "none"),
+    ("events", "items", [{"at": 7, "kind": ["x"]}]),
+    ("events", "next", 12),
+]
+
+
+async def healed(kit: Kit, node_id: str) -> None:
+    """The poller of that node still polls: an answer in order is taken in."""
+    sample = kit.console.watch_of("demo").pollers[node_id].sample
+    rounds = sample.rounds
+    await kit.until(lambda: sample.rounds > rounds + 1 and sample.problem is None and not sample.untold)
+
+
+def story(tmp_path: Path, work: Callable[[Kit], Any]) -> None:
+    async def told() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            for poller in kit.console.watch_of("demo").pollers.values():
+                poller.interval_s = 0.0  # then it asks as often as it may
+            await work(kit)
+
+    run(told())
+
+
+def test_a_poller_outlives_whatever_it_is_answered(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        node = kit.group.nodes["n1"]
+        sample = kit.console.watch_of("demo").pollers["n1"].sample
+        state = node.state()
+        for odd in [*WHOLE_ANSWERS, *(with_field(state, path, value) for path, value, _ in ODD_STATES)]:
+            node.odd["state"] = odd
+            await kit.until(lambda: sample.problem is not None)
+            view = kit.console.watch_of("demo").assemble()
+            assert view["leader_id"] == "n0" and view["members"][1]["problem"], odd
+            node.odd.clear()
+            await kit.until(lambda: sample.problem is None)
+        await healed(kit, "n1")
+
+    story(tmp_path, work)
+
+
+def test_an_odd_view_of_the_leader_is_unknown_and_the_rest_goes_on(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        group, leader = kit.group, kit.group.nodes["n0"]
+        watch = kit.console.watch_of("demo")
+        plain = {
+            "watermarks": group.watermarks(leader), "dispatchers": group.dispatchers(leader),
+            "closures": group.closures, "events": {"items": [], "next": None},
+        }  # fmt: skip
+        for what, path, value in VIEWS:
+            leader.odd[what] = with_field(plain[what], path, value)
+            await kit.until(lambda what=what: what in watch.pollers["n0"].sample.untold)
+            view = watch.assemble()
+            (n0,) = (one for one in view["members"] if one["id"] == "n0")
+            reason = next(one["reason"] for one in n0["unknown"] if one["field"] == what)
+            assert reason.startswith(f"http://127.0.0.1:8431 answers an odd {what}: ")
+            assert view["leader_id"] == "n0"
+            leader.odd.clear()
+            await kit.until(lambda: not watch.pollers["n0"].sample.untold)
+        await healed(kit, "n0")
+
+    story(tmp_path, work)
+
+
+def test_an_address_that_no_resolver_takes_is_passed_over(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        kit.group.nodes["n1"].alive = False
+        sample = kit.console.watch_of("demo").pollers["n1"].sample
+        state = kit.group.nodes["n0"].state()
+        for url in ("http://a..b:1", "http://[::1", "ftp://x", "http://" + "a" * 300):
+            kit.group.nodes["n0"].odd["state"] = with_field(state, "peers.1.control_url", url)
+            misses = sample.misses
+            await kit.until(lambda misses=misses: sample.misses > misses + 1)
+            assert sample.control_url == "http://127.0.0.1:8432"
+        kit.group.nodes["n0"].odd.clear()
+        kit.group.nodes["n1"].alive = True
+        await healed(kit, "n1")
+
+    story(tmp_path, work)
+
+
+def test_an_error_that_nobody_foresaw_ends_no_poller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(kit: Kit) -> None:
+        poller = kit.console.watch_of("demo").pollers["n1"]
+        with monkeypatch.context() as patch:
+
+            def broken() -> None:
+                raise UnicodeError("label empty or too long")
+
+            patch.setattr(poller, "round", broken)
+            await kit.until(lambda: poller.sample.misses > 3)
+            assert poller.sample.problem == "UnicodeError: label empty or too long"
+        await healed(kit, "n1")
+        said = [record for record in caplog.records if record.getMessage() == "polling n1 failed"]
+        assert len(said) == 1, "once, not with every sample"
+
+    story(tmp_path, work)
+
+
+def test_a_seed_that_answers_nonsense_is_tried_until_it_makes_sense(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        group.nodes["n0"].odd["state"] = with_field(group.nodes["n0"].state(), "peers", "many")
+        async with running(tmp_path, group) as kit:
+            await kit.until(lambda: kit.console.seed_problems)
+            assert kit.console.seed_problems == {
+                "http://127.0.0.1:8431": "http://127.0.0.1:8431 answers an odd state: peers is no list"
+            }
+            group.nodes["n0"].odd.clear()
+            await kit.watched()
+            assert not kit.console.seed_problems
+
+    run(work())
+
+
+def test_a_transfer_that_is_answered_with_nonsense_ends_unknown(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        olga = await kit.person("olga", "operator")
+        for odd in ({"state": "running"}, {"state": ["done"]}, {"state": "running", "id": {}}):
+            kit.group.nodes["n0"].odd["leadership-transfer"] = odd
+            body = {"to": "n1", "if_term": 4}
+            asked = await olga.change("POST", "/api/v1/clusters/demo/leadership-transfer", json=body)
+            assert asked.status_code == 202
+            task = kit.console.steering.background.get(f"transfer {asked.json()['id']}")
+            if task is not None:
+                await task
+            told = (await olga.get(f"/api/v1/operations/{asked.json()['id']}")).json()
+            assert told["state"] in ("unknown", "failed"), odd
+
+    story(tmp_path, work)
+
+
+@pytest.mark.parametrize("host", ["a..b", ".", "a" * 64, "a b", "x" * 300, "a\0b", "münchen..de"])
+def test_a_host_name_that_can_be_none_is_refused_where_it_is_configured(host: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no host name"):
+        parse_peers(f"n0-127.0.0.1:1;n1-{host}:2")
+    with pytest.raises(ConfigError, match=r"peers: .*is no host name"):
+        load({"node.id": "n0", "peers": f"n0-127.0.0.1:1;n1-{host}:2"}, None, {})
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "n0.svc.cluster.local", "my_host", "[::1]", "[fe80::1%eth0]", "münchen.de"]
+)
+def test_host_names_that_are_some_are_taken(host: str) -> None:
+    assert parse_peers(f"n0-{host}:2") == {"n0": f"{host}:2"}
+
+
+def test_httpx_raises_what_is_caught_here() -> None:
+    """Host names are judged before they are asked for; this is what would come out otherwise."""
+    with pytest.raises((httpx2.InvalidURL, UnicodeError, httpx2.HTTPError)):
+        httpx2.get("http://a..b:1/", trust_env=False)

@@ -38,9 +38,14 @@ class DiskReports(ABC):
     def flushed(self, log_epoch: int, end_index: int, now: int) -> None:
         """Everything up to `end_index` is durable; `log_epoch` is the one in which that sync began (R8)."""
         member = self.member
-        if log_epoch != member.log_epoch or end_index <= member.durable_index:
+        if log_epoch != member.log_epoch:
             return
-        member.durable_index = min(end_index, self.store.end_index)
+        durable_index = min(end_index, self.store.end_index)
+        if member.truncating_from is not None:  # what is about to be cut is not to be counted on, until the cut failed
+            durable_index = min(durable_index, member.truncating_from - 1)
+        if durable_index <= member.durable_index:
+            return
+        member.durable_index = durable_index
         member.unsynced.durable(member.durable_index)
         if self.leadership is None:
             self.handler.durable_moved()

@@ -186,6 +186,26 @@ def test_r8_a_sync_that_ended_during_the_cut_is_not_forgotten() -> None:
     assert solo.replica.member.durable_index == 1 and solo.replica.member.unsynced.total == 0
 
 
+@pytest.mark.parametrize("archived", [True, False])
+def test_r8_no_sync_counts_what_is_ordered_to_go(archived: bool) -> None:
+    """A sync that begins in the cut's own epoch, before the cut itself, covers what is about to go."""
+    solo = Solo(store_of([1]))
+    solo.append(solo.slab(0, [b"a", b"b"]), 1)
+    solo.compare(1, term=2)
+    solo.push(PushKind.TRUNCATE, term=2, first_index=2, prev_term=2)
+    cut = solo.effects.truncate
+    assert cut is not None
+    solo.sync()
+    assert solo.store.durable_index == 2 and solo.replica.member.durable_index == 1
+    if archived:
+        solo.store.truncate(2, cut.record)
+        solo.replica.truncated(cut.log_epoch, 2, solo.now)
+        assert solo.replica.member.durable_index == 1
+    else:
+        solo.replica.truncate_failed(cut.log_epoch, solo.now)
+        assert solo.replica.member.durable_index == 2
+
+
 def test_s4_an_archive_that_cannot_be_written_cuts_nothing() -> None:
     solo = Solo(store_of([1, 1]))
     solo.compare(0, term=2)

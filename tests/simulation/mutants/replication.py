@@ -51,6 +51,13 @@ def from_below(member: Any, end_index: int) -> int:
     return min(end_index, store.end_at_start)
 
 
+def slot_first(jobs: Any) -> None:
+    """The idle timer fires between the order of a cut and the cut: its sync belongs to the cut's own epoch."""
+    ticket = None if jobs._syncing else jobs._store.prepare_checkpoint()
+    if ticket is not None:
+        jobs._run_ticket(ticket, slot_owed=False)
+
+
 # What the handler's guards stand against, one by one: no conflict; verified or committed entries.
 NO_CONFLICT = ignored(HANDLER + "_truncate", "not conflict")
 OBEY_ANY_CUT = (
@@ -289,6 +296,21 @@ REPLICATION = (
             ),
         ),
         FORKS,
+    ),
+    Mutant(
+        "durable_report_not_clamped",
+        "R8",
+        "a sync that begins after a cut was ordered counts what is about to go",
+        (ignored("node.consensus.replica:Replica.flushed", "member.truncating_from is not None"),),
+        FORKS,
+        {"slot_first": slot_first},
+        cause=(
+            Edit(
+                "tests.simulation.process:Process._carry_out",
+                "self.jobs.truncate(effects.truncate)",
+                "slot_first(self.jobs)\n        self.jobs.truncate(effects.truncate)",
+            ),
+        ),
     ),
     Mutant(
         "lost_push_not_resent",

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
-from node.store.log_store import HardState, TruncationRecord
+from node.store.log_store import HardState, LogStore, Mended, TruncationRecord
 
 
 class Send(NamedTuple):  # made for every message: a tenth of what a frozen dataclass costs
@@ -60,10 +60,18 @@ class FetchLog:
 
 @dataclass(slots=True, frozen=True)
 class MendLog:
-    """Write a peer's entries into a fault, then `replica.mended(log_epoch, mended_or_None, error, now)`."""
+    """Write a peer's entries into a fault, then `replica.mended(log_epoch, mended_or_None, error, now)`.
+
+    Without a slab: heal the fault that begins at `first_index` with what lies on this disk.
+    """
 
     log_epoch: int
-    slab: Slab
+    slab: Slab | None
+    first_index: int
+
+    def carry_out(self, store: LogStore) -> Mended:
+        """The work itself, in the writer's thread. Raises EntryError, StoreFull, StoreIOError."""
+        return store.mend_alone(self.first_index) if self.slab is None else store.mend(self.slab)
 
 
 @dataclass(slots=True, frozen=True)

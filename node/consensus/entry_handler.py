@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from node.consensus.effects import TruncateLog
 from node.consensus.member_state import MemberState
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.entry import (
@@ -23,11 +22,12 @@ from node.protocol.entry import (
     unpack_record,
 )
 from node.protocol.messages import PushKind, PushRequest, PushResponse
-from node.store.faults import fault_at
-from node.store.log_store import StoreCorrupt, StoreFull, TruncationRecord
+from node.store.faults import fault_at, in_words
+from node.store.log_store import Fault, StoreCorrupt, StoreFull
 
 BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
 REFUSED = ResponseCode.INCONSISTENT_INDEX
+NO_TERM = 0  # no entry is of this term: a leader then looks right below the index that comes with it
 
 
 @dataclass(slots=True, frozen=True)
@@ -164,6 +164,9 @@ class EntryHandler:
     def _match_damaged(self, index: int, push: PushRequest, now: int) -> Verdict:
         """Nobody can say that the two are equal before ours is repaired; sometimes one can say that they are not."""
         member = self._member
+        lost = member.unlinkable_at(index)
+        if lost is not None:  # it will never be repaired: the leader is to look right below it
+            return Verdict(ResponseCode.INCONSISTENT_STATE, NO_TERM, lost.first_index)
         lowest, highest = member.term_bounds(index)
         if lowest <= push.prev_term <= highest:
             return Verdict(BUSY)
@@ -197,10 +200,11 @@ class EntryHandler:
         cut = push.first_index
         if cut > store.end_index:
             return OK
+        lost = member.unlinkable_at(cut)
         ours, conflict = self._conflict(cut, push)
-        if conflict is None:
+        if conflict is None and (lost is None or push.commit_index < cut):
             return Verdict(BUSY)
-        if not conflict:
+        if conflict is False and lost is None:
             return OK
         if cut <= max(member.verified_index, member.committed_index):
             self._refused(f"TRUNCATE from {cut}", push, now)
@@ -212,18 +216,24 @@ class EntryHandler:
         except StoreCorrupt as error:  # it rotted since: where the cut begins is known again once it is repaired
             member.note_damage(error)
             return Verdict(BUSY)
+        if lost is not None and not conflict:
+            return self._give_up(lost, cut, push, now)
         reason = f"term {ours} here, " + (f"term {push.prev_term}" if push.prev_term != -1 else "nothing") + " there"
-        record = TruncationRecord(
-            by=member.self_id, leader_id=sender, term=push.term, from_index=cut, to_index=store.end_index,
-            reason=f"TRUNCATE from {sender} in term {push.term}: {reason}", committed_index=member.committed_index,
-        )  # fmt: skip
-        member.log_epoch += 1  # a sync under way no longer speaks of this log (R8)
-        member.durable_index = min(member.durable_index, cut - 1)
-        member.truncating_from = cut
-        member.effects.truncate = TruncateLog(member.log_epoch, cut, record)
-        member.event(
-            "truncation", now, "warning", from_index=cut, to_index=store.end_index, leader=sender, term=push.term
-        )
+        member.order_cut(cut, sender, f"TRUNCATE from {sender} in term {push.term}: {reason}", now)
+        return Verdict(BUSY)
+
+    def _give_up(self, fault: Fault, cut: int, push: PushRequest, now: int) -> Verdict:
+        """Cuts damage that nobody's entries link, though nothing proves a conflict: a torn tail, a lost history.
+
+        What goes may have been acknowledged here, so the vote goes first, durably (E8). The leader has committed what
+        it holds there without this member: the group has a quorum without its vote.
+        """
+        if push.commit_index < cut:
+            return Verdict(BUSY)
+        member = self._member
+        what = f"{in_words([fault])} cannot be linked by any member's entries"
+        member.on_rejoin(f"{what}; what lies from there on is given up", now)
+        member.order_cut(cut, push.leader_id, f"{what}: given up under {push.leader_id} in term {push.term}", now)
         return Verdict(BUSY)
 
     def _conflict(self, cut: int, push: PushRequest) -> tuple[int, bool | None]:

@@ -7,7 +7,8 @@ intact entries on both sides; the store proves that, this part only finds somebo
 damaged, each somewhere else, and the group heals before it elects.
 
 Nothing is ever dropped here. An entry that nobody can give is reported; it goes only where a leader, elected by voters
-that never held it, cuts it as any other conflict (R5), or where a person says so.
+that never held it, cuts it as any other conflict (R5), where that leader cannot link it and orders a cut right there
+(`EntryHandler` gives the vote up first, E8), or where a person says so.
 
 Invariants: one fetch or one mend is under way at a time; of what a peer sends only the next entries of the fault asked
 for are taken; a peer never serves what is damaged in its own log.
@@ -36,10 +37,12 @@ BACKOFF_MAX_NS = 30 * SECOND
 CANNOT_HELP = frozenset(
     {ResponseCode.INDEX_OUT_OF_RANGE, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ResponseCode.DISK_ERROR}
 )
+DAMAGED_TOO = "damaged there as well"
+VAIN_ROUNDS = 2
 IN_WORDS = {
     ResponseCode.INDEX_OUT_OF_RANGE: "its log ends before",
     ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN: "its log begins behind",
-    ResponseCode.DISK_ERROR: "damaged there as well",
+    ResponseCode.DISK_ERROR: DAMAGED_TOO,
 }
 
 
@@ -58,11 +61,14 @@ class Attempt:
     givers: list[str] = field(default_factory=list)  # whose entries make up what is mended so far
     wanted_through: int = -1  # entries behind the fault that the store needs to tell who lies
     vain_rounds: int = 0  # how often in a row every member of the group was asked, and none could
+    alone: bool = False  # whether this disk's own bytes were tried, or are right now: they are nearest
+    leader: tuple[int, str | None] = (-1, None)  # the (term, leader) that the next field speaks of
+    leader_rounds: int = 0  # how often in a row that leader's entries were asked for, and did not link
 
     @property
     def hopeless(self) -> bool:
         """Twice in a row: after the first time a leader may be just about to cut what nobody has."""
-        return self.vain_rounds >= 2
+        return self.vain_rounds >= VAIN_ROUNDS
 
     @property
     def last_index(self) -> int:
@@ -106,6 +112,7 @@ class LogRepair:
             self._forget_what_is_no_fault()
         self._say_what_is_damaged(now)
         self._say_what_is_lost(now)
+        self._mark_unlinkable()
         return True
 
     def _forget_what_is_no_fault(self) -> None:
@@ -145,11 +152,15 @@ class LogRepair:
 
     def advance(self, now: int) -> None:
         """The next step, where none is under way: the lowest fault that somebody may be asked about."""
-        if not self._attempts or self._under_way() or self._member.truncating_from is not None:
+        member = self._member
+        if not self._attempts or self._under_way() or member.truncating_from is not None:
             return
         for attempt in self._attempts.values():
             if now < attempt.retry_at:
                 continue
+            if member.store.mends_alone and not attempt.alone:
+                self._mend_alone(attempt)
+                return
             peer_id = self._whom_to_ask(attempt)
             if peer_id is not None:
                 self._ask(attempt, peer_id, now)
@@ -163,6 +174,13 @@ class LogRepair:
         left = [peer for peer in left if peer not in attempt.cannot]
         first = (attempt.peer_id, self._member.leader_id)
         return min(left, key=lambda peer: (peer != first[0], peer != first[1], peer), default=None)
+
+    def _mend_alone(self, attempt: Attempt) -> None:
+        """A sound record whose index record or position is wrong needs no peer (S5, S7)."""
+        member = self._member
+        self._current, attempt.alone, attempt.peer_id = attempt, True, member.self_id
+        self._mending = True
+        member.effects.mend = MendLog(member.log_epoch, None, attempt.fault.first_index)
 
     def _ask(self, attempt: Attempt, peer_id: str, now: int) -> None:
         member = self._member
@@ -179,11 +197,27 @@ class LogRepair:
         attempt.vain_rounds = attempt.vain_rounds + 1 if everybody else 0
         if attempt.hopeless != was_hopeless:
             self._say_what_is_lost(now)
+        self._count_for_leader(attempt)
         attempt.retry_at = now + attempt.backoff_ns
         if attempt.cannot or attempt.failed:  # with nobody connected there was no try
             attempt.backoff_ns = min(attempt.backoff_ns * 2, BACKOFF_MAX_NS)
         attempt.cannot, attempt.failed, attempt.peer_id = {}, set(), None
         attempt.restart()
+
+    def _count_for_leader(self, attempt: Attempt) -> None:
+        """A leader holds all that is committed: where its entries do not link, none that must stay lies there (S6)."""
+        leader = (self._member.term, self._member.leader_id)
+        if attempt.leader != leader:
+            attempt.leader, attempt.leader_rounds = leader, 0
+        why = attempt.cannot.get(leader[1] or "")
+        is_no = why is not None and why not in (IN_WORDS[ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN], DAMAGED_TOO)
+        attempt.leader_rounds = attempt.leader_rounds + 1 if is_no else 0
+        self._mark_unlinkable()
+
+    def _mark_unlinkable(self) -> None:
+        """Twice, for the same reason as in `hopeless`."""
+        attempts = self._attempts.items()
+        self._member.unlinkable = {first: one.leader for first, one in attempts if one.leader_rounds >= VAIN_ROUNDS}
 
     def _refused(self, attempt: Attempt, peer_id: str, why: str, *, for_good: bool) -> None:
         """This peer gives nothing now; another one may go on where it stopped."""
@@ -207,7 +241,7 @@ class LogRepair:
             self._refused(attempt, sender, "it sent something else", for_good=True)
         elif self._member.truncating_from is None:
             self._mending = True
-            self._member.effects.mend = MendLog(self._member.log_epoch, slab)
+            self._member.effects.mend = MendLog(self._member.log_epoch, slab, slab.first_index)
         self.advance(now)
 
     @staticmethod
@@ -225,13 +259,18 @@ class LogRepair:
     def _judge_mended(self, attempt: Attempt, result: Mended | None, error: str, now: int) -> None:
         member, peer_id = self._member, attempt.peer_id
         assert peer_id is not None
-        if result is None:
+        if peer_id == member.self_id and (result is None or not result.healed):
+            attempt.peer_id = None  # so a peer is asked
+        elif result is None:
             member.event("repair_failed", now, "warning", peer=peer_id, text=error)
             self._refused(attempt, peer_id, error, for_good=False)
             attempt.restart()
             attempt.retry_at = now + attempt.backoff_ns
             attempt.backoff_ns = min(attempt.backoff_ns * 2, BACKOFF_MAX_NS)
-            return
+        else:
+            self._mended_by(peer_id, attempt, result, now)
+
+    def _mended_by(self, peer_id: str, attempt: Attempt, result: Mended, now: int) -> None:
         for healed in result.healed:
             self._healed(healed, peer_id, attempt, now)
         if not result.healed and result.mended_through >= attempt.next_index:
@@ -277,7 +316,7 @@ class LogRepair:
     def retry_now(self, now: int) -> None:
         """A person wants it tried again: nobody's earlier refusal and no pause stands in the way."""
         for attempt in self._attempts.values():
-            attempt.cannot, attempt.failed, attempt.retry_at = {}, set(), now
+            attempt.cannot, attempt.failed, attempt.retry_at, attempt.alone = {}, set(), now, False
             attempt.backoff_ns = BACKOFF_MIN_NS
         self.advance(now)
 

@@ -15,12 +15,12 @@ from enum import StrEnum
 from typing import Any
 
 from node.consensus.api import Randomness, ReplicaConfig
-from node.consensus.effects import Effects, Event, new_send
+from node.consensus.effects import Effects, Event, TruncateLog, new_send
 from node.consensus.status import AlarmStatus
 from node.protocol.codes import FlushMode, Role
 from node.protocol.messages import Message
 from node.store.faults import fault_at
-from node.store.log_store import LogStore, StoreCorrupt
+from node.store.log_store import Fault, LogStore, StoreCorrupt, TruncationRecord
 
 
 class RoleEvent(StrEnum):
@@ -80,6 +80,8 @@ class MemberState:
         self.gathered: Effects | None = None  # the batch, once something was put into it
         # Called with a reason just before this member stops being the leader.
         self.on_abdicate: Callable[[str, int], None] = lambda _reason, _now: None
+        # Called with a reason where this member must give up its vote before it gives up entries (E8, S6).
+        self.on_rejoin: Callable[[str, int], None] = lambda _reason, _now: None
 
         self.hard = store.hard_state
         self.term, self.voter_state = self.hard.term, self.hard.voter_state  # copies: asked for all the time
@@ -95,6 +97,8 @@ class MemberState:
         self.verified_index = -1
         self.log_epoch = 0
         self.truncating_from: int | None = None
+        # Faults, by their first index, that the leader (term, id) could not give entries for: see `unlinkable_at`.
+        self.unlinkable: dict[int, tuple[int, str | None]] = {}
         self.unsynced = UnsyncedBytes()
         # Gate and alarm of S8: appends are refused while `disk_full`; `short_of_space` stays until they succeed again.
         self.disk_full = self.short_of_space = False
@@ -179,6 +183,19 @@ class MemberState:
         self.store.note_progress(index, index)
         return True
 
+    def order_cut(self, cut: int, leader_id: str | None, reason: str, now: int) -> None:
+        """Archive and cut from `cut` on: the driver's work, of which nothing counts from now on (R8, S4)."""
+        record = TruncationRecord(
+            by=self.self_id, leader_id=leader_id, term=self.term, from_index=cut, to_index=self.store.end_index,
+            reason=reason, committed_index=self.committed_index,
+        )  # fmt: skip
+        self.log_epoch += 1  # a sync under way no longer speaks of this log
+        self.durable_index = min(self.durable_index, cut - 1)
+        self.truncating_from = cut
+        self.effects.truncate = TruncateLog(self.log_epoch, cut, record)
+        end_index = self.store.end_index
+        self.event("truncation", now, "warning", from_index=cut, to_index=end_index, leader=leader_id, term=self.term)
+
     def chain_at(self, index: int) -> int | None:
         """The chain at `index`, None where it is not known."""
         try:
@@ -219,6 +236,16 @@ class MemberState:
             self.note_damage(error)  # perhaps nobody knew of it
             return True
         return False
+
+    def unlinkable_at(self, index: int) -> Fault | None:
+        """The fault that holds `index`, if our present leader has nothing that links it, and all of it may go.
+
+        What is verified or committed never may; what another leader could not give, this one perhaps can.
+        """
+        fault = fault_at(self.store.faults, index)
+        if fault is None or self.unlinkable.get(fault.first_index) != (self.term, self.leader_id):
+            return None
+        return fault if fault.first_index > max(self.verified_index, self.committed_index) else None
 
     def term_bounds(self, index: int) -> tuple[int, int]:
         """Between which terms that of a damaged entry must lie: terms never go down along a log."""

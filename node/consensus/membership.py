@@ -57,6 +57,7 @@ class Membership:
         self._reform_vote: tuple[int, str] | None = None
         self.strangers = Strangers(member)
         self._refusal_told_at: int | None = None
+        member.on_rejoin = self.rejoin
         self._try_forming(now)
 
     # --- HELLO --------------------------------------------------------------------------------------------------
@@ -202,6 +203,12 @@ class Membership:
             self._become(VoterState.REJOINING, f"{member.leader_id} already leads the group", now)
         if self._reform_vote is not None and self._reform_vote == (member.term, member.leader_id):
             self.reformed(now)
+
+    def rejoin(self, reason: str, now: int) -> None:
+        """This member is about to lose what it may have acknowledged: no vote until it holds everything again."""
+        if self._member.voter_state is not VoterState.REJOINING:
+            self._become(VoterState.REJOINING, reason, now)
+            self.target_index = self._target_of = None
 
     def _become(self, state: VoterState, reason: str, now: int, **also: int) -> None:
         member = self._member

@@ -190,14 +190,15 @@ class Disk:
 
         def finished(outcome: Ended[Mended]) -> None:
             error = outcome.error
+            self._ahead.clear()  # what was read ahead may be from before
             if error is None:
                 self._mended(order, outcome.value, "")
             elif isinstance(error, StoreFull | EntryError):
                 self._mended(order, None, str(error))
             else:
-                self._fail(f"mending from entry {order.slab.first_index} on failed: {error}")
+                self._fail(f"mending from entry {order.first_index} on failed: {error}")
 
-        self._writer.run(partial(self._store.mend, order.slab), finished)
+        self._writer.run(partial(order.carry_out, self._store), finished)
 
     def scrub(self, from_index: int, max_bytes: int, done: Callable[[Scrubbed | None, str], None]) -> None:
         """One step of a scrub; None where the log was cut or trimmed meanwhile: then nothing it met counts."""

@@ -48,7 +48,7 @@ from node.store.log_store import (
 from node.store.opening import Opened, open_directory
 from node.store.platform import OS, Platform
 from node.store.recent_slabs import RecentSlabs
-from node.store.slab_pieces import settle
+from node.store.slab_pieces import settle, straightened
 from node.store.sync_ticket import FileTicket, Mark
 from node.store.unsealed import UnsealedChains, is_unsealed, strip_seals
 
@@ -171,7 +171,8 @@ class FileStore(CuttingLog):
             chain = slab.last_chain
         if slab.prev_chain != self.end_chain or slab.last_chain != chain:
             slab = replace(slab, prev_chain=self.end_chain, last_chain=chain)
-        self._write(settle(slab, self._end_pos, self.data_file_size))
+        pieces = settle(slab, self._end_pos, self.data_file_size)
+        self._write(pieces if self.sealed_from else [straightened(piece) for piece in pieces])  # S6
 
     def _write(self, slabs: list[Slab]) -> None:
         """All or nothing: what was written before the disk was full is zeroed again (SAFETY S8)."""
@@ -234,7 +235,9 @@ class FileStore(CuttingLog):
             unit = INDEX_UNIT.unpack_from(slab.index_records, (index - slab.first_index) * INDEX_UNIT_BYTES)
             return unpack_record(slab.data, unit[1] - slab.pos)
         self._refuse_damaged(index)
-        entry = find_record(self._data, self._index, index)[1]
+        found, entry = find_record(self._data, self._index, index)
+        if entry.pos != found.pos and self.sealed_from == 0:  # the next scrub writes it anew
+            entry = replace(entry, pos=found.pos)
         if (entry.body_crc or entry.chain_crc) and crc32(entry.body) != entry.body_crc:
             text = f"entry {index}: its body does not match its CRC"
             raise StoreCorrupt(text, [Fault(index, index, "crc_invalid", text)])

@@ -27,7 +27,7 @@ from node.store.segment_list import SegmentList
 from node.store.sync_ticket import Mark
 from node.store.term_table import TermTable
 from node.store.truncation_archive import TruncationArchive
-from node.store.walk import Cursor
+from node.store.walk import Cursor, Walk
 
 _WIDEN_MOST = 8  # records behind a fault that may turn out to be damaged as well
 
@@ -43,6 +43,7 @@ class HealingLog(LogStore):
     _archive: TruncationArchive
     _platform: Platform
     _node_id: str
+    mends_alone = True
     _begin_pos: int
     _terms: TermTable
     _ring: RecentSlabs
@@ -96,7 +97,7 @@ class HealingLog(LogStore):
             slab = read_raw_slab(self._data, self._index, first_index, last_index, max_bytes)
             prev_chain = self._chain_before(first_index)
             last_chain = verify_slab(slab, prev_chain, bodies=True)
-            if self.sealed_from == 0:  # no CRC covers it: rot there would go on to the peers
+            if self.sealed_from == 0:  # no CRC covers it: it is put right on this disk before anybody gets it
                 for fault in position_faults(slab):
                     raise StoreCorrupt(fault.detail, [fault])
         except (EntryError, StoreCorrupt) as error:
@@ -203,6 +204,24 @@ class HealingLog(LogStore):
             raise
         return self._healed(stage)
 
+    def mend_alone(self, first_index: int) -> Mended:
+        fault = fault_at(self.faults, first_index)
+        if fault is None or fault.first_index != first_index:
+            raise EntryError(f"no fault begins at entry {first_index}")
+        result = Mended(first_index - 1, (), self.faults)
+        try:
+            left = self._left_of(fault)
+        except NoLinkError as error:
+            return replace(result, detail=str(error))
+        cursor = Cursor(left.end_pos, first_index, left.term, left.chain, self.sealed_from)
+        walk = Walk(self._data, cursor, last_index=fault.last_index)
+        for slab in walk.slabs():
+            result = self.mend(slab)
+            if result.healed or result.mended_through < slab.last_index:
+                return result
+        self._drop_stage()
+        return Mended(first_index - 1, (), self.faults, walk.stop.detail)
+
     def _stage_for(self, slab: Slab) -> Stage:
         """What was staged, where `slab` continues it; else a new one. Raises EntryError, NoLinkError."""
         stage = self._stage
@@ -257,6 +276,7 @@ class HealingLog(LogStore):
         with self._terms_lock:  # the loop may be appending the first entry of a new term
             self._terms = self._terms.mended(runs, stage.last_index)
         healed = replace(stage.fault, last_index=stage.last_index)
+        self._ring.forget_through(stage.last_index)  # what memory holds of it may be from before
         with self._faults_lock:
             left = without(self.faults, healed)  # a fault may have grown while this was written
             self._set_faults(merged(left, self.begin_index, self.end_index))

@@ -162,6 +162,7 @@ class LogStore(ABC):
     index_file_size: int
     # Sorted, disjoint; empty = sound as far as is known. End index, term and chain are known in spite of them.
     faults: tuple[Fault, ...] = ()
+    mends_alone: bool = False  # whether `mend_alone` is worth a try
 
     # --- loop half ---------------------------------------------------------------------------------------------
     @abstractmethod
@@ -244,6 +245,14 @@ class LogStore(ABC):
         Raises EntryError (the slab fits no fault), StoreFull, StoreIOError.
         """
         raise EntryError(f"slab {slab.first_index}..{slab.last_index} fits no fault: this log has none")
+
+    def mend_alone(self, first_index: int) -> Mended:
+        """Heals the fault that begins at `first_index` with what lies on this very disk, where that is possible.
+
+        A record that is sound itself, and that the chain links on both sides, only needs its index record or the
+        position in its head written anew. Otherwise nothing is changed, and a peer is asked. A writer's work.
+        """
+        return Mended(first_index - 1, (), self.faults, "this store keeps no other copy")
 
     def scrub(self, from_index: int, max_bytes: int) -> Scrubbed:
         """Reads from the disk itself and verifies everything; a reader's work. At the end `next_index` is end + 1."""

@@ -24,7 +24,7 @@ from node.store.platform import Platform
 from node.store.resync import read_head
 from node.store.segment import Segment
 from node.store.segment_list import SegmentList
-from node.store.slab_pieces import settle
+from node.store.slab_pieces import settle, straightened
 from node.store.sync_ticket import Mark
 from node.store.truncation_archive import TruncationArchive
 from node.store.unsealed import is_unsealed
@@ -79,7 +79,10 @@ class Stage:
         self.last_index = max(self.last_index, fault.last_index)
 
     def add(self, slab: Slab, file_bytes: int, sealed_from: int) -> None:
-        """The next entries. Raises NoLinkError where they do not continue what is here."""
+        """The next entries. Raises NoLinkError where they do not continue what is here.
+
+        Where the layout was never shifted (no heritage) a head that says another position is put right (S6).
+        """
         end = self.end
         if end.chain is None:
             raise NoLinkError(f"the chain before entry {slab.first_index} is not known")
@@ -92,7 +95,7 @@ class Stage:
             settled = settle(replace(slab, prev_chain=end.chain, last_chain=chain), end.end_pos, file_bytes)
         except EntryError as error:
             raise NoLinkError(str(error)) from error
-        for piece in settled:
+        for piece in settled if sealed_from else map(straightened, settled):
             raw = bytes(piece.data) + piece.index_records
             write_all(self._fd, raw, self._length, f"writing {self._path}", self._platform)
             kept = replace(piece, data=b"", index_records=b"")

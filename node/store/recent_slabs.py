@@ -32,6 +32,7 @@ class RecentSlabs:
         self._from = 0  # slabs before this place in the lists count as gone already
         self._bytes = 0  # of those that count
         self._gone_bytes = 0  # of those before them
+        self._floor = -1  # what lies below is not given from memory any more: see `forget_through`
 
     @property
     def size_bytes(self) -> int:
@@ -52,9 +53,14 @@ class RecentSlabs:
             del self._slabs[: self._from], self._firsts[: self._from]
             self._from = self._gone_bytes = 0
 
+    def forget_through(self, index: int) -> None:
+        """Entries up to `index` are read from the disk from now on; called by a thread, beside the loop's `add`."""
+        self._floor = max(self._floor, index + 1)
+
     def cut(self, cut_index: int) -> RecentSlabs:
         """Another ring without the entries from `cut_index` on: cuts happen in a thread, and this one is being read."""
         kept = RecentSlabs(self._bytes_max)
+        kept._floor = self._floor
         for slab in self._slabs[self._from :]:
             if slab.last_index < cut_index:
                 kept.add(slab)
@@ -65,7 +71,7 @@ class RecentSlabs:
     def _place(self, index: int) -> int:
         """Where in the lists `index` lies, or -1."""
         slabs = self._slabs
-        if not slabs or index > slabs[-1].last_index:
+        if not slabs or index > slabs[-1].last_index or index < self._floor:
             return -1
         if index >= slabs[-1].first_index:
             return len(slabs) - 1

@@ -20,7 +20,7 @@ from node.store.identity import UNKNOWN_TERM, Base
 from node.store.log_store import ORIGIN, EntryMeta, Fault, StoreCorrupt, TruncationRecord
 from node.store.resync import Head, read_head
 from node.store.segment_list import SegmentList
-from node.store.slab_pieces import slab_meta
+from node.store.slab_pieces import slab_meta, straightened, wrong_positions
 from node.store.survey import FaultCollector, Finding, Survey, Trust
 from node.store.term_search import BrokenIndexError, term_runs
 from node.store.term_table import TermTable
@@ -206,6 +206,7 @@ class Recovery:
             if found_at is not None and found_at.index == item.first_index:
                 self._rewrite_filler(found_at, item.pos)
             found_at = None
+            item = self._straighten(item)
             self._repair_index(item)
             self._note_terms(item)
             slot = self._slot
@@ -213,6 +214,17 @@ class Recovery:
                 self._seen = slab_meta(item, slot.durable_index)
             self._newest = item
         return survey
+
+    def _straighten(self, slab: Slab) -> Slab:
+        """No checksum covers the position in a head: where the layout was never shifted it is written anew (S6)."""
+        wrong = wrong_positions(slab) if self._case.sealed_from == 0 and not self._case.java else []
+        if not wrong:
+            return slab
+        named = ", ".join(str(slab.first_index + at) for at in wrong[:5]) + (", ..." if len(wrong) > 5 else "")
+        self._alarm(f"the positions in the heads of entries {named} were wrong and have been written anew")
+        right = straightened(slab)
+        self._data.write(right.pos, right.data)
+        return right
 
     def _rewrite_filler(self, at: Cursor, next_pos: int) -> None:
         """No entry was damaged, only what fills the file's end: that follows from the layout alone (S5)."""

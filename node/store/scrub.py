@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from node.protocol.entry import INDEX_DTYPE, INDEX_UNIT, INDEX_UNIT_BYTES, Magic, Slab
-from node.protocol.slab_verify import slab_heads
+from node.protocol.entry import HEAD, INDEX_UNIT, INDEX_UNIT_BYTES, Magic, Slab
 from node.store.damage import read_unit
 from node.store.faults import merged
 from node.store.log_store import Fault
 from node.store.segment_list import SegmentList
+from node.store.slab_pieces import wrong_positions
 from node.store.survey import FaultCollector, Survey, Trust
 from node.store.walk import Cursor
 
@@ -68,11 +66,11 @@ def index_faults(index: SegmentList, slab: Slab) -> Iterator[Fault]:
 
 def position_faults(slab: Slab) -> Iterator[Fault]:
     """The one field of a head that no CRC covers: where every entry was laid out here, it says where the record is."""
-    said, lies = slab_heads(slab)["pos"], np.frombuffer(slab.index_records, dtype=INDEX_DTYPE)["pos"]
-    for number in np.flatnonzero(said != lies):
-        at = slab.first_index + int(number)
-        detail = f"its head says position {int(said[number])}, it lies at {int(lies[number])}"
-        yield Fault(at, at, "record_invalid", detail)
+    for number in wrong_positions(slab):
+        at = slab.first_index + number
+        lies = INDEX_UNIT.unpack_from(slab.index_records, number * INDEX_UNIT_BYTES)[1]
+        said = HEAD.unpack_from(slab.data, lies - slab.pos)[4]
+        yield Fault(at, at, "position_mismatch", f"its head says position {said}, it lies at {lies}")
 
 
 def cursor_behind_fault(index: SegmentList, number: int, term: int, sealed_from: int) -> Cursor | None:

@@ -207,7 +207,7 @@ class Cluster:
             result: Mended | None = None
             text = ""
             try:
-                result = node.store.mend(order.slab)
+                result = order.carry_out(node.store)
             except (StoreFull, EntryError) as error:
                 text = str(error)
             node.replica.mended(order.log_epoch, result, text, self.now)

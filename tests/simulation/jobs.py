@@ -177,13 +177,13 @@ class Jobs:
 
     def mend(self, order: MendLog) -> None:
         """Writes a peer's entries into a fault."""
-        self._write(partial(self._store.mend, order.slab), partial(self._mended, order))
+        self._write(partial(order.carry_out, self._store), partial(self._mended, order))
 
     def _mended(self, order: MendLog, mended: Mended | None, error: Exception | None) -> None:
         if error is None or isinstance(error, (StoreFull, EntryError)):
             self._process.mended(order, mended, "" if error is None else str(error))
         else:
-            self._process.fail(f"entry {order.slab.first_index} could not be mended: {error}")
+            self._process.fail(f"entry {order.first_index} could not be mended: {error}")
 
     def scrub(self) -> None:
         """Reads the whole log from the disk once, step by step, and reports what is damaged."""

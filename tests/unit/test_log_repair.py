@@ -50,7 +50,7 @@ def give(solo: Solo, peer: str, request: FetchRequest, slab: Slab | None, code: 
     sent = solo.receive(peer, FetchResponse(request.seq, code, 5, slab))
     while solo.effects.mend is not None:
         order = solo.effects.mend
-        solo.replica.mended(order.log_epoch, solo.store.mend(order.slab), "", solo.now)
+        solo.replica.mended(order.log_epoch, order.carry_out(solo.store), "", solo.now)
         sent += solo.take()
     return sent
 

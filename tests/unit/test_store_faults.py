@@ -506,7 +506,7 @@ def test_a_scrub_finds_what_rots_while_the_store_is_open(sound: Path, tmp_path: 
         found.extend(step.faults)
     assert [(one.first_index, one.last_index, one.kind) for one in found] == [
         (20, 20, "crc_invalid"), (40, 41, "crc_invalid"), (60, 60, "index_record_mismatch"),
-        (70, 70, "record_invalid"),
+        (70, 70, "position_mismatch"),
     ]  # fmt: skip
     assert steps > 3 and store.faults == ()
     store.note_faults(found)

@@ -83,6 +83,9 @@ class LeaderElector:
         self._timeout_ns = 0
         self._campaign_at = now
         self._draw_timeout(now)
+        # With lease reads on, our former life may have promised its leader a lease: no vote before it is over (E9).
+        waits = member.config.lease_reads and bool(member.others)
+        self._no_vote_before = now + self._timing.election_min_ns if waits else now
         if not member.others:
             self._campaign_at = now
 
@@ -113,7 +116,7 @@ class LeaderElector:
             start = max(now, member.leader_contact_at + timing.election_min_ns)
         else:
             member.leader_contact_at = None
-        self._campaign_at = min(self._campaign_at, start + quick)
+        self._campaign_at = max(self._no_vote_before, min(self._campaign_at, start + quick))
 
     def _retry_soon(self, now: int) -> None:
         timing = self._timing
@@ -137,6 +140,9 @@ class LeaderElector:
     def campaign(self, now: int) -> None:
         """The time-out ran out: a pre-vote, if this member may lead at all."""
         member = self._member
+        if now < self._no_vote_before:  # our own vote is a vote
+            self._campaign_at = self._no_vote_before
+            return
         voter = member.voter_state is VoterState.VOTER
         # What is known of the others' states may be old: a voter tries the ordinary way every other time, and learns
         # from the votes that it gets who is a voter by now.
@@ -248,6 +254,7 @@ class LeaderElector:
         if vote.ledger_end_term == store.end_term and vote.ledger_end_index < store.end_index:
             return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
         may_vote = self._membership.may_reform() if vote.reform else member.voter_state is VoterState.VOTER
+        may_vote = may_vote and (now >= self._no_vote_before or self._handed_over(vote))
         if vote.pre:
             return self._judge_pre(vote, may_vote, now)
         return self._judge_real(vote, may_vote, now)
@@ -293,6 +300,16 @@ class LeaderElector:
             self._membership.voted_to_reform(vote.candidate_id, vote.term)
         self._draw_timeout(now)
         return VoteResult.ACCEPT
+
+    def _handed_over(self, vote: VoteRequest) -> bool:
+        """Whether the leader whose lease we may have promised gave it up for this candidate (E9).
+
+        Also once the vote's own term was adopted: whoever campaigns in it leads nobody there yet.
+        """
+        ticket = vote.ticket
+        if ticket is None or ticket.transferee_id != vote.candidate_id or vote.term != ticket.term + 1:
+            return False
+        return self._member.term in (ticket.term, vote.term)
 
     def _ticket_valid(self, vote: VoteRequest) -> bool:
         """The leader of our present term handed it to this candidate for the very next one (E4)."""

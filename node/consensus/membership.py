@@ -85,11 +85,15 @@ class Membership:
             answer=answer,
             version_min=VERSION_MIN,
             version_max=VERSION_MAX,
-            term=member.term,
+            term=store.hard_state.term,  # what is durable, whatever this batch still has to save
             group_id=member.hard.group_id,
             life_ids=member.hard.life_ids,
-            election_min_ms=config.timing.election_min_ns // MS if config.lease_reads else None,
+            election_min_ms=self._election_min_ms(),
         )
+
+    def _election_min_ms(self) -> int | None:
+        config = self._member.config
+        return config.timing.election_min_ns // MS if config.lease_reads else None
 
     def _judge(self, sender: str, hello: Hello) -> tuple[ResponseCode, str | None]:
         config, store = self._member.config, self._member.store
@@ -104,8 +108,10 @@ class Membership:
             ("index_file_size", store.index_file_size, hello.index_file_size),
             ("flush", config.flush, hello.flush),
             ("lease_reads", config.lease_reads, hello.lease_reads),
+            # A lease lasts as long as everybody waits with its vote (E9); version 1 does not say how long.
+            ("election_min_ms", self._election_min_ms() or hello.election_min_ms, hello.election_min_ms),
         ):
-            if ours != theirs:
+            if ours != theirs and theirs is not None:
                 text = f"{name} differs: {theirs} at {hello.node_id}, {ours} at {config.self_id}"
                 return ResponseCode.UNEXPECTED_ARGUMENT, text
         if hello.version_min > VERSION_MAX or hello.version_max < VERSION_MIN:

@@ -29,6 +29,7 @@ from node.protocol.codes import Role, VoterState
 from tests.simulation.member import Member
 from tests.simulation.network import SLOW_FACTOR
 from tests.simulation.process import Process
+from tests.simulation.schemes import Schemes
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -38,7 +39,7 @@ PATROL_NS = 200 * MS
 OPS_AHEAD = 40  # a crash at an I/O boundary comes within so many calls
 
 
-class Nemesis:
+class Nemesis(Schemes):
     """One per world."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
@@ -54,7 +55,7 @@ class Nemesis:
             "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader", "clock_jump", "pause",
             "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
             "lost_write", "lost_tail", "lost_checkpoint",
-            "scrub", "wipe",
+            "scrub", "wipe", "cut_lease",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:
@@ -397,6 +398,7 @@ class Nemesis:
         self.active = False
         world = self._world
         world.network.heal()
+        world.workload.reads_only = False
         for member_id in world.ids:
             member = world.members[member_id]
             member.platform.faults.clear()

@@ -48,6 +48,7 @@ class Swarm:
     bridge: float = 0.0  # two parts that only one member reaches both of
     ring: float = 0.0  # everyone reaches two neighbours only
     isolate_leader: float = 0.0
+    cut_lease: float = 0.0  # a leader is cut off while the followers that granted its lease start anew
     partition_ms: float = 200.0  # how long one lasts, about
     hold: float = 0.5  # share of partitions that hold back what is sent, as TCP does; the others lose it
     # Clocks.
@@ -197,4 +198,6 @@ FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     ("expected_index", 0.3, _between(0.05, 0.5)),
     ("ordered", 0.3, _between(0.1, 1.0)),
     ("client_loss", 0.3, _between(0.02, 0.2)),
+    # Drawn last, so that what a seed meant before it still means.
+    ("cut_lease", 0.15, _between(0.5, 2.0)),
 )

@@ -68,6 +68,7 @@ class Workload:
         self.transfers_done = 0
         self.transfers_lost = 0  # the process that was asked is gone
         self.running = True
+        self.reads_only = False
         self._bodies = 0
         self._connections = 0
         self._requests: dict[int, Request] = {}
@@ -147,7 +148,7 @@ class Workload:
 
     # --- appends --------------------------------------------------------------------------------------------------
     def _append(self) -> bool:
-        member = self._target(0.85)
+        member = None if self.reads_only else self._target(0.85)
         if member is not None:
             self.append(member)
         return member is not None

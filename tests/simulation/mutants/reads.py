@@ -94,6 +94,28 @@ READING = (
         },
     ),
     Mutant(
+        "lease_forgotten_at_restart",
+        "E9",
+        "with lease reads on, a member that starts anew votes at once, whatever lease it granted before",
+        (
+            Edit(
+                "node.consensus.leader_elector:LeaderElector._judge",
+                "may_vote and (now >= self._no_vote_before or self._handed_over(vote))",
+                "MUTANT.instead(may_vote and (now >= self._no_vote_before or self._handed_over(vote)), may_vote)",
+            ),
+        ),
+        {
+            **LONELY,
+            "lease_reads": True,
+            "cut_lease": 6.0,
+            **dict.fromkeys(("isolate_leader", "partition", "reset", "crash", "fsync_error", "transfers"), 0.0),
+            "reads": 200.0,
+            "appends": 120.0,
+            "sync_ms": 0.3,
+            "delay_ms": 0.2,
+        },
+    ),
+    Mutant(
         "lease_read_after_transfer",
         "E7",
         "lease reads go on after take-leadership was sent",

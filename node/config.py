@@ -58,11 +58,15 @@ NODE_FLAGS: Final[Mapping[str, str]] = {
     "--control": "control.address",
     "--flush": "node.flush",
     "--init": "node.init",
+    "--group-token": "node.group_token",
+    "--secret-file": "node.secret_file",
+    "--make-secret": "node.make_secret",
 }
-SWITCHES: Final = ("--init",)
+SWITCHES: Final = ("--init", "--make-secret")
 USAGE: Final = (
     "usage: python -m node --id ID --peers ID-HOST:PORT;… [--group G] [--data DIR] [--control HOST:PORT]"
-    " [--flush sync|async] [--init] [--config FILE] [--set TABLE.KEY=VALUE]… [--exit-with-engine]"
+    " [--flush sync|async] [--init] [--group-token TOKEN] [--secret-file FILE] [--make-secret]"
+    " [--config FILE] [--set TABLE.KEY=VALUE]… [--exit-with-engine]"
 )
 
 
@@ -116,10 +120,11 @@ class Settings(BaseModel):
         strangers = [name for name in self.node.preferred_leaders if name not in self.peers]
         if strangers:
             raise ConfigError(f'[node] preferred_leaders: "{strangers[0]}" is not one of [peers] ({known})')
-        if not is_loopback(split_address(self.self_address)[0]) and not (self.node.tls or self.node.allow_plaintext):
+        if not is_loopback(split_address(self.self_address)[0]) and not self._proves_members():
             raise ConfigError(
-                f"[peers] {self.node.id} = {self.self_address} is beyond loopback: give [node] tls_cert_file,"
-                " tls_key_file and tls_ca_file, or say [node] allow_plaintext = true"
+                f"[peers] {self.node.id} = {self.self_address} is beyond loopback: give [node] secret_file, or"
+                " tls_cert_file, tls_key_file and tls_ca_file; while a running group gets its first secret,"
+                ' secret = "optional" needs allow_plaintext = true as well'
             )
         control_host = split_address(self.control.address)[0]
         if not is_loopback(control_host) and (self.control_token_file is None or self.control.tls_cert_file is None):
@@ -132,9 +137,16 @@ class Settings(BaseModel):
                 raise ConfigError(f"{key} = {path} ({self.origin.get(key, DEFAULT)}): there is no such file")
         return self
 
+    def _proves_members(self) -> bool:
+        """Whether nobody becomes a member here without TLS or the secret, or somebody said that it is meant so."""
+        node = self.node
+        return node.tls or (node.secret_file is not None and (node.secret == "required" or node.allow_plaintext))
+
     def _named_files(self) -> Iterable[tuple[str, Path | None]]:
         for key in ("token_file", "tls_cert_file", "tls_key_file", "tls_ca_file"):
             yield f"node.{key}", getattr(self.node, key)
+        if not self.node.make_secret:
+            yield "node.secret_file", self.node.secret_file
         for key in ("token_file", "tls_cert_file", "tls_key_file"):
             yield f"control.{key}", getattr(self.control, key)
 

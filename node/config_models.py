@@ -18,6 +18,7 @@ from node.protocol.peers import MEMBER_ID, split_address
 
 MIB: Final = 1024 * 1024
 INDEX_UNIT_BYTES: Final = 32
+GROUP_TOKEN: Final = re.compile(r"[!-~]{8,255}")
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 
 
@@ -62,6 +63,9 @@ class NodeTable(Table):
     init: bool = False
     """Makes the store of a member of a NEW group. Harmless on one that exists; without it an empty directory
     is taken for a lost log, and the member does not vote before a leader has brought it back."""
+    group_token: Annotated[str, _named(GROUP_TOKEN, "group token")] = ""
+    """With init: the new group's id is made of this and its name, so that another group of that name is told apart from
+    the first frame. Any text, the same on all members; no secret. Without it the first leader draws an id."""
     flush: FlushMode = FlushMode.SYNC
     """When a write counts: "sync" = on a quorum's disks, "async" = in a quorum's page caches. Belongs to the group."""
     lease_reads: bool = False
@@ -88,8 +92,16 @@ class NodeTable(Table):
     """Key of that certificate."""
     tls_ca_file: Path | None = None
     """The CA that signed the members' certificates."""
+    secret_file: Path | None = None
+    """A file with the secret that members share, one a line, readable by its owner only: without TLS, members prove to
+    each other that they have it. They prove the first one and take any: so it is changed while the group runs."""
+    secret: Literal["required", "optional"] = "required"
+    """"optional" lets a member pass that proves nothing, under an alarm: while a group gets its first secret."""
+    make_secret: bool = False
+    """With init: makes secret_file, if there is none yet. The other members need a copy of it."""
     allow_plaintext: bool = False
-    """Says in so many words that a member port beyond loopback may go without TLS."""
+    """Says in so many words that a member port beyond loopback may go without a proof while a running group gets its
+    first secret: with secret_file and secret = "optional". Otherwise it needs TLS or a required secret."""
 
     @property
     def tls(self) -> bool:
@@ -101,6 +113,8 @@ class NodeTable(Table):
         given = [self.tls_cert_file, self.tls_key_file, self.tls_ca_file]
         if any(given) and not all(given):
             raise ValueError("TLS between members needs tls_cert_file, tls_key_file and tls_ca_file together")
+        if self.make_secret and not (self.init and self.secret_file):
+            raise ValueError("make_secret makes secret_file for a new group: give init and secret_file as well")
         return self
 
 

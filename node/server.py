@@ -24,6 +24,7 @@ import uvloop
 from node.config import USAGE, ConfigError, Settings, parse_node_arguments
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
+from node.member_secret import make_secret, read_secrets
 from node.store.file_store import FileStore
 from node.store.log_store import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
 
@@ -76,6 +77,15 @@ def open_store(settings: Settings) -> FileStore:
     )
 
 
+def check_secret(settings: Settings) -> None:
+    """Makes the file where that was asked for; a bad one is said before anything is stored. Raises ConfigError."""
+    path = settings.node.secret_file
+    if path is not None:
+        if settings.node.make_secret:
+            make_secret(path)
+        read_secrets(path)
+
+
 def calm_collector() -> None:
     """Spares the garbage collector what lives as long as the process; the hot path makes no cycles."""
     gc.collect()
@@ -115,7 +125,10 @@ def run(settings: Settings) -> int:
     """From the opened store to the closed one."""
     data = settings.node.data
     try:
+        check_secret(settings)
         store = open_store(settings)
+    except ConfigError as error:
+        return say(EXIT_REFUSED, str(error), data)
     except (StoreRefused, StoreCorrupt) as error:
         return say(EXIT_REFUSED, with_command(str(error), settings.store_directory), data)
     except (StoreFull, StoreIOError, StoreError) as error:

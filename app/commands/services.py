@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.common import ConfigOption, Exit, Failure, PeersOption, say
-from node.config import NODE_FLAGS, ConfigError, Settings, load, parse_set, read_token, split_address
+from node.config import NODE_FLAGS, SWITCHES, ConfigError, Settings, load, parse_set, read_token, split_address
 
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Any other setting; repeatable.")
@@ -40,6 +40,18 @@ def node(
     control: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the control plane listens.")] = None,
     flush: Annotated[str | None, typer.Option(metavar="sync|async", help="When a write counts.")] = None,
     init: Annotated[bool, typer.Option("--init", help="This member belongs to a NEW group: make its store.")] = False,
+    group_token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN", help="With --init: tells this group from others of its name; same on all members."
+        ),
+    ] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The secret that members prove to each other without TLS.")
+    ] = None,
+    make_secret: Annotated[
+        bool, typer.Option("--make-secret", help="With --init: make the secret file, if there is none.")
+    ] = False,
     exit_with_engine: Annotated[
         bool, typer.Option("--exit-with-engine", help="End when the engine ends (for service managers).")
     ] = False,
@@ -55,6 +67,9 @@ def node(
         "control.address": control,
         "node.flush": flush,
         "node.init": "true" if init else None,
+        "node.group_token": group_token,
+        "node.secret_file": secret_file,
+        "node.make_secret": "true" if make_secret else None,
     }
     try:
         overrides = {**given, **dict(parse_set(text) for text in settings or [])}
@@ -71,7 +86,7 @@ def node_arguments(given: dict[str, Any], checked: Settings, config: Path | None
     """The command line of `python -m node`. The data directory is always named: the supervisor reads that one."""
     arguments: list[str] = []
     for flag, key in NODE_FLAGS.items():
-        if key == "node.init":
+        if flag in SWITCHES:
             arguments += [flag] if given[key] else []
         elif key == "node.data":
             arguments += [flag, str(checked.node.data)]

@@ -69,6 +69,8 @@ class ReplicaConfig:
     lease_reads: bool = False
     preferred_leaders: tuple[str, ...] = ()
     api_url: str | None = None
+    # Whether members prove a secret (SAFETY C11): one that does not is let in under an alarm, or not at all.
+    proof_wanted: bool = False
     # Where the log lies, for what an operator is told to type.
     store_directory: str = "DIR"
     pending_requests_max: int = 10_000

@@ -19,6 +19,7 @@ from node.consensus.strangers import Stranger, Strangers
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.messages import Hello, ReadIndexRequest, ReadIndexResponse
 
+REASON_MAX = 300  # characters of what a stranger may say
 REFUSAL_TOLD_EVERY_NS = 10 * SECOND  # whoever connects to us to be refused must not fill the list of events
 VERSION_MIN, VERSION_MAX = 1, 2  # what this release speaks (docs/operations.md: how far back it goes)
 
@@ -125,14 +126,24 @@ class Membership:
         code, detail = self._judge(sender, hello)
         refused = detail if code is not ResponseCode.SUCCESS else hello.detail or "refused"
         if code is ResponseCode.SUCCESS and hello.code is ResponseCode.SUCCESS:
-            self.stranger_gone(sender, now)
+            self._met_or_gone(sender, hello, now)
             self._take_in(sender, hello, now)
         elif hello.answer:
-            self.strangers.met(sender, Stranger.REFUSING, f"no connection with {sender}: {refused}", now)
+            self.strangers.met(
+                sender, Stranger.REFUSING, f"no connection with {sender}: {str(refused)[:REASON_MAX]}", now
+            )
         else:
-            self._tell_refusal(sender, str(refused), now)
+            self._tell_refusal(sender, str(refused)[:REASON_MAX], now)
         if not hello.answer:
             self._member.send(sender, self.hello(hello.seq, to=sender, answer=True, code=code, detail=detail))
+
+    def _met_or_gone(self, sender: str, hello: Hello, now: int) -> None:
+        """A member speaks: nobody else stands at its address; while the secret is introduced it may have none yet."""
+        if self._member.config.proof_wanted and not hello.proven:
+            text = f'{sender} is let in without proving the members\' secret, because secret is "optional"'
+            self.strangers.met(sender, Stranger.UNPROVEN, text, now)
+        else:
+            self.stranger_gone(sender, now)
 
     def stranger_gone(self, peer_id: str, now: int) -> None:
         """Nobody listens at that peer's address any more, or a member does."""

@@ -27,7 +27,7 @@ from node.engine.events import EventRing
 from node.engine.host import Host
 from node.engine.introspect import Introspection
 from node.engine.log_reads import LogReads
-from node.engine.options import read_token_file, replica_config
+from node.engine.options import member_trust, read_token_file, replica_config
 from node.engine.peer_links import MEMBER_CODES, PeerLinks
 from node.engine.proposals import Done, Proposals
 from node.engine.quota import Quota
@@ -73,7 +73,7 @@ class Engine:
         node = settings.node
         tls = (node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
         self._server_tls, client_tls = _contexts(tls)
-        self.links = PeerLinks(self, config.group, config.self_id, config.peers, client_tls)
+        self.links = PeerLinks(self, config.group, config.self_id, config.peers, client_tls, member_trust(settings))
         self.scrubber = Scrubber(
             store, self.disk, bytes_per_s=settings.store.scrub_bytes_per_s, pause_s=settings.store.scrub_pause_s,
             found=self._scrub_found, finished=self._scrub_finished,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from node.config import Settings, read_token
 from node.consensus.api import MS, ReplicaConfig, Timing
+from node.engine.member_handshake import Trust
+from node.member_secret import read_secrets
 
 
 def replica_config(settings: Settings, api_url: str) -> ReplicaConfig:
@@ -27,6 +29,7 @@ def replica_config(settings: Settings, api_url: str) -> ReplicaConfig:
         lease_reads=node.lease_reads,
         preferred_leaders=tuple(node.preferred_leaders),
         api_url=api_url,
+        proof_wanted=node.secret_file is not None,
         store_directory=str(settings.store_directory),
         pending_requests_max=node.max_pending_requests_num,
         pending_entries_max=node.max_pending_entries,
@@ -35,6 +38,13 @@ def replica_config(settings: Settings, api_url: str) -> ReplicaConfig:
         catch_up_bytes_per_s=node.peer_push_quota_bytes_per_s,
         max_transfer_wait_index=node.max_leadership_transfer_wait_index,
     )
+
+
+def member_trust(settings: Settings) -> Trust:
+    """What makes a member one. Raises ConfigError."""
+    node = settings.node
+    secrets = () if node.secret_file is None else read_secrets(node.secret_file)
+    return Trust(node.tls, secrets, node.secret == "required")
 
 
 def read_token_file(settings: Settings) -> str | None:

@@ -1,9 +1,9 @@
 """Two connections to every peer: ours to it carries our requests, its to us carries its requests and our answers.
 
-Invariants: the first frame of a member connection is HELLO, and its verdict decides; member codes count only on a
-connection whose HELLO (and certificate name, with TLS) was that member's (SAFETY C7). Sends are allowed to get lost: a
-peer that does not read gets no more entries once a push window of them waits for it, and nothing at all once
-BACKLOG_BYTES_MAX do. Entries keep their order among themselves; everything else passes those that wait.
+Invariants: the first frame of a member connection is HELLO, and its verdict decides; member codes, and answers to ours,
+count only on a connection whose HELLO (proven by certificate or secret where one is asked for) was that member's
+(SAFETY C7). Sends are allowed to get lost: a
+peer that does not read gets nothing more once BACKLOG_BYTES_MAX wait for it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ import contextlib
 import random
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
 from node.background import Background, reason_of
 from node.consensus.replica import Replica
 from node.consensus.strangers import Stranger
+from node.engine.member_handshake import MemberHandshake, Trust
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
-from node.protocol.messages import FetchRequest, FetchResponse, Hello, Message, PushKind, PushRequest, PushResponse
+from node.protocol.messages import FetchRequest, FetchResponse, Hello, Message, PushRequest, PushResponse
 from node.protocol.peers import split_address
 from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, request_code
 from node.transport.connection import Connection, dial
 from node.transport.fetch_frames import decode_fetch, decode_fetch_answer, encode_fetch, encode_fetch_answer
-from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame, plain_frame
+from node.transport.member_proof import ProofError
+from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame
 from node.transport.slab_frames import PushEncoder, decode_push, decode_push_answer, encode_push_answer
 
 PLAIN_CODES: Final = frozenset({RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT})  # DLedger's
@@ -36,7 +38,7 @@ SERVED_CODES: Final = frozenset(
         RequestCode.FETCH,
     }
 )  # fmt: skip
-MEMBER_CODES: Final = SERVED_CODES | PLAIN_CODES | {RequestCode.HELLO}
+MEMBER_CODES: Final = SERVED_CODES | PLAIN_CODES | {RequestCode.HELLO, RequestCode.PROOF}
 SLAB_PUSH: Final = RequestCode.SLAB_PUSH
 SUCCESS: Final = RemotingCode.SUCCESS
 NOT_ASKED: Final = (None, -1)
@@ -44,7 +46,7 @@ DIAL_WITHIN_S: Final = 2.0
 REDIAL_S_MIN: Final = 0.03
 REDIAL_S_MAX: Final = 1.0
 SETTLED_AFTER_S: Final = 0.3
-BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024  # in the transport: the longest frame and a part, and short ones behind
+BACKLOG_BYTES_MAX: Final = 32 * 1024 * 1024
 PENDING_MAX: Final = 8192
 OPAQUE_MASK: Final = 0x7FFFFFFF
 
@@ -80,8 +82,12 @@ class Link:
 class PeerLinks:
     """All of them."""
 
-    def __init__(self, driver: Driver, group: str, self_id: str, peers: Mapping[str, str], tls: ssl.SSLContext | None):
+    def __init__(
+        self, driver: Driver, group: str, self_id: str, peers: Mapping[str, str], tls: ssl.SSLContext | None,
+        trust: Trust,
+    ) -> None:  # fmt: skip
         self._driver, self._group, self._self_id, self._peers, self._tls = driver, group, self_id, peers, tls
+        self._handshake = MemberHandshake(driver, group, self_id, peers, trust, self._accepted)
         self._links = {peer_id: Link(peer_id) for peer_id in peers if peer_id != self_id}
         self._greeting: dict[str, tuple[Connection, Frame]] = {}
         self._pushes = PushEncoder()
@@ -126,11 +132,9 @@ class PeerLinks:
             async with asyncio.timeout(DIAL_WITHIN_S):
                 await dial(connection, host, port, self._tls)
                 opened = True
-                connection.carry_members()
                 if self._tls is not None and connection.certificate_name != link.peer_id:
                     raise ConnectionError(f"the certificate names {connection.certificate_name!r}")
-                hello = self._driver.replica.hello(self._driver.next_seq(), link.peer_id)
-                self._send_request(link, connection, RequestCode.HELLO, hello)
+                self._greet(link, connection)
                 accepted = await link.hello
             if accepted:
                 link.outbound, link.connected_at = connection, loop.time()
@@ -145,6 +149,20 @@ class PeerLinks:
             connection.abort()
             self._lost(link, connection)  # also where it closed before it was taken for ours
         return accepted
+
+    def _greet(self, link: Link, connection: Connection) -> None:
+        """The first frame."""
+        first = self._handshake.first_frame(connection, link.peer_id)
+        if first is None:
+            hello = self._driver.replica.hello(self._driver.next_seq(), link.peer_id)
+            self._send_request(link, connection, RequestCode.HELLO, hello)
+        else:
+            self._send_raw(link, connection, RequestCode.HELLO, first)
+
+    def _send_raw(self, link: Link, connection: Connection, code: RequestCode, body: bytes) -> None:
+        seq = self._driver.next_seq()
+        link.pending[seq & OPAQUE_MASK] = (code, seq)
+        connection.send_body(code, 0, seq & OPAQUE_MASK, [body])
 
     def _dialled_lost(self, link: Link, connection: Connection) -> None:
         if connection.broken is not None and link.outbound is None:
@@ -165,7 +183,8 @@ class PeerLinks:
             return
         try:
             if frame.opaque == -1 and frame.code == SLAB_PUSH:
-                self._driver.receive(link.peer_id, decode_push_answer(frame.body, -1))
+                if connection.peer_id is not None:
+                    self._driver.receive(link.peer_id, decode_push_answer(frame.body, -1))
                 return
             code, seq = link.pending.pop(frame.opaque, NOT_ASKED)
             if code is None:
@@ -176,13 +195,13 @@ class PeerLinks:
                 self._driver.receive(link.peer_id, decode_push_answer(frame.body, seq))
             elif code is RequestCode.FETCH:
                 self._driver.receive(link.peer_id, decode_fetch_answer(frame.body, seq))
+            elif code in (RequestCode.HELLO, RequestCode.PROOF):
+                self._hello_answered(link, connection, frame, seq)
             else:
-                answer = decode_response(code, frame.body, seq)
-                if isinstance(answer, Hello):
-                    answer = replace(answer, proven=self._tls is not None)
-                self._driver.receive(link.peer_id, answer)
-                if isinstance(answer, Hello):
-                    self._greeted(link, answer)
+                self._driver.receive(link.peer_id, decode_response(code, frame.body, seq))
+        except ProofError as error:
+            self._met(link, Stranger.UNPROVEN, f"what answers there does not prove the members' secret: {error}")
+            connection.abort()
         except BodyError as error:
             if link.outbound is not None:
                 self._driver.note("bad_answer", "warning", {"peer": link.peer_id, "text": str(error)})
@@ -203,9 +222,17 @@ class PeerLinks:
         if link.hello is not None and not link.hello.done():
             link.hello.set_result(False)
 
-    def _greeted(self, link: Link, answer: Hello) -> None:
+    def _hello_answered(self, link: Link, connection: Connection, frame: Frame, seq: int) -> None:
+        proof = self._handshake.next_frame(connection, link.peer_id, frame)
+        if proof is not None:
+            self._send_raw(link, connection, RequestCode.PROOF, proof)
+            return
+        answer = self._handshake.answer_of(connection, frame, seq)
+        self._driver.receive(link.peer_id, answer)
         view = self._driver.replica.membership.peers[link.peer_id]
         good = answer.code is ResponseCode.SUCCESS and view.hello is answer
+        if good:
+            connection.peer_id = link.peer_id
         if link.hello is not None and not link.hello.done():
             link.hello.set_result(good)
 
@@ -216,7 +243,9 @@ class PeerLinks:
             if frame.code == SLAB_PUSH and connection.peer_id is not None:
                 self._driver.receive(connection.peer_id, decode_push(frame.body, connection.peer_id, frame.opaque))
             elif frame.code == RequestCode.HELLO:
-                self._hello(connection, frame)
+                self._handshake.hello(connection, frame)
+            elif frame.code == RequestCode.PROOF:
+                self._handshake.proof(connection, frame)
             elif connection.peer_id is None:
                 text = "a member's request on a connection without that member's HELLO"
                 connection.answer(frame, self._refusal(ResponseCode.UNEXPECTED_MEMBER, text))
@@ -235,17 +264,10 @@ class PeerLinks:
     def _refusal(self, code: ResponseCode, text: str) -> bytes:
         return dump({"code": int(code), "group": self._group, "localId": self._self_id, "detail": text})
 
-    def _hello(self, connection: Connection, frame: Frame) -> None:
-        hello = decode_request(RequestCode.HELLO, frame.body, frame.opaque)
-        assert isinstance(hello, Hello)
-        name = connection.certificate_name
-        if self._tls is not None and name != hello.node_id:
-            text = f"the certificate names {name!r}, the HELLO {hello.node_id!r}"
-            connection.answer(frame, self._refusal(ResponseCode.UNEXPECTED_MEMBER, text))
-            connection.close()
-            return
+    def _accepted(self, connection: Connection, frame: Frame, hello: Hello) -> None:
+        """A HELLO that may go to the core, whose answer says whether it is taken."""
         self._greeting[hello.node_id] = (connection, frame)
-        self._driver.receive(hello.node_id, replace(hello, proven=self._tls is not None))
+        self._driver.receive(hello.node_id, hello)
 
     def closed(self, connection: Connection) -> None:
         """A connection that was opened to us is gone."""
@@ -253,6 +275,8 @@ class PeerLinks:
         if link is None or link.inbound is not connection:
             return
         link.inbound = None
+        if self._handshake.trust.lenient and not connection.proven:
+            self._driver.nobody_there(link.peer_id)  # ends the alarm about one that proved nothing
         # The peer is likely gone: ours to it is opened anew, unless it is younger than this news (else two nodes could
         # go on closing each other's fresh connections).
         if link.outbound is not None and asyncio.get_running_loop().time() - link.connected_at < SETTLED_AFTER_S:
@@ -271,39 +295,20 @@ class PeerLinks:
         link = self._links.get(to)
         if link is None:
             return
-        if isinstance(message, PushRequest):
-            if link.outbound is not None:
-                self._push(link, link.outbound, message)
-            return
-        code = request_code(message)
+        code = SLAB_PUSH if isinstance(message, PushRequest) else request_code(message)
         if code is None:
             self._send_answer(link, message)
         elif link.outbound is not None and link.outbound.backlog_bytes < BACKLOG_BYTES_MAX:
             self._send_request(link, link.outbound, code, message)
 
-    def _push(self, link: Link, connection: Connection, push: PushRequest) -> None:
-        """Entries wait for those before them; an order passes them, and a COMPARE makes them void."""
-        opaque = push.seq & OPAQUE_MASK
-        if push.slab is None:
-            if push.kind is PushKind.COMPARE:
-                connection.withdraw_long()
-            if connection.backlog_bytes < BACKLOG_BYTES_MAX:
-                self._asked(link, opaque, SLAB_PUSH, push.seq)
-                connection.send(self._pushes.frame(push, opaque))
-        elif connection.waiting_bytes < self._window_bytes:
-            self._asked(link, opaque, SLAB_PUSH, push.seq)
-            connection.send_long(self._pushes.frame(push, opaque))
-
-    @staticmethod
-    def _asked(link: Link, opaque: int, code: RequestCode, seq: int) -> None:
-        link.pending[opaque] = (code, seq)
-        if len(link.pending) > PENDING_MAX:
-            del link.pending[next(iter(link.pending))]
-
     def _send_request(self, link: Link, connection: Connection, code: RequestCode, message: Message) -> None:
         opaque = message.seq & OPAQUE_MASK
-        self._asked(link, opaque, code, message.seq)
-        if isinstance(message, FetchRequest):
+        link.pending[opaque] = (code, message.seq)
+        if len(link.pending) > PENDING_MAX:
+            del link.pending[next(iter(link.pending))]
+        if isinstance(message, PushRequest):
+            connection.send(self._pushes.frame(message, opaque))
+        elif isinstance(message, FetchRequest):
             connection.send_body(code, 0, opaque, [encode_fetch(message)])
         else:
             body = encode_message(message, self._group, self._self_id, link.peer_id)
@@ -319,9 +324,7 @@ class PeerLinks:
                 connection.send_body(RequestCode.SLAB_PUSH, FLAG_RESPONSE | FLAG_ONE_WAY, -1, [body])
                 return
         elif isinstance(message, FetchResponse):
-            if connection.waiting_bytes < self._window_bytes:
-                answer = encode_fetch_answer(message)
-                connection.send_long(plain_frame(RemotingCode.SUCCESS, FLAG_RESPONSE, message.seq, answer))
+            connection.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, message.seq, encode_fetch_answer(message))
             return
         else:
             body = encode_message(message, self._group, self._self_id, link.peer_id)
@@ -337,7 +340,6 @@ class PeerLinks:
             connection.close()
             return
         connection.peer_id = to
-        connection.carry_members()
         previous, link.inbound = link.inbound, connection
         if previous is not None and previous is not connection:
             with contextlib.suppress(OSError):

@@ -171,8 +171,8 @@ class AccepterProof:
         content = (self._hello, self._answer, *more)
         return Said(self._group_id, self.node_id, self._self_id, self._dialer_nonce, self._nonce, content)
 
-    def check(self, proof: BytesLike) -> bytes:
-        """The dialer's whole HELLO, once it proved itself; this object is used up. Raises ProofError."""
+    def check(self, proof: BytesLike) -> None:
+        """Whether the dialer proved itself, and the whole HELLO with it; this object is used up. Raises ProofError."""
         if not self._answer:
             raise ProofError("its HELLO was not answered, or proved already")
         try:
@@ -185,4 +185,3 @@ class AccepterProof:
             raise ProofError("it has another secret")
         if fields.get("node_id") != self.node_id:
             raise ProofError("its HELLO named another member")
-        return bytes(proof)

@@ -24,7 +24,6 @@ DATA_FILE_BYTES: Final = 128 * 1024  # files roll about once a second
 _SETTINGS: Final = (
     f"store.mapped_file_size_for_entry_data_bytes={DATA_FILE_BYTES}",
     "store.mapped_file_size_for_entry_index_bytes=16384",
-    "node.allow_plaintext=true",
 )
 _STOP_WITHIN_S: Final = 10.0
 
@@ -138,7 +137,8 @@ def make_members(
         settings = [word for setting in (*_SETTINGS, *more, f"node.token_file={token}") for word in ("--set", setting)]
         arguments = [
             "-m", "node", "--id", member_id, "--group", GROUP, "--peers", peers, "--data", str(data),
-            "--control", network.control_of(member_id), "--init", *settings,
+            "--control", network.control_of(member_id), "--init",
+            "--secret-file", str(directory / "member-secret"), "--make-secret", *settings,
         ]  # fmt: skip
         members[member_id] = Member(member_id, data, arguments, network.prefix_of(member_id), processes)
     return members

@@ -21,6 +21,8 @@ from node.protocol.codes import FlushMode
 
 PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
 
+BEYOND = ("--peers", "n0-10.1.2.3:20911", "--id", "n0")
+
 
 def write(directory: Path, text: str) -> Path:
     path = directory / "quorumscope.toml"
@@ -131,7 +133,14 @@ def test_lists_are_written_with_commas_outside_files() -> None:
         (["--peers", PEERS, "--id", "n0", "extra"], "unknown argument extra"),
         (["--peers", PEERS, "--id", "n0", "--set", "node.flush"], "write TABLE.KEY=VALUE"),
         (["--peers", PEERS, "--id", "n0", "--set", "node.preferred_leaders=n9"], '"n9" is not one of [peers]'),
-        (["--peers", "n0-10.1.2.3:20911", "--id", "n0"], "allow_plaintext = true"),
+        ([*BEYOND], "give [node] secret_file, or tls_cert_file"),
+        ([*BEYOND, "--set", "node.allow_plaintext=true"], "give [node] secret_file, or tls_cert_file"),
+        ([*BEYOND, "--secret-file", __file__, "--set", "node.secret=optional"], "needs allow_plaintext = true as well"),
+        ([*BEYOND, "--secret-file", "/nope"], "there is no such file"),
+        ([*BEYOND, "--secret-file", "/nope", "--make-secret"], "give init and secret_file as well"),
+        ([*BEYOND, "--init", "--make-secret"], "give init and secret_file as well"),
+        ([*BEYOND, "--set", "node.secret=maybe"], "'required' or 'optional'"),
+        (["--peers", PEERS, "--id", "n0", "--group-token", "short"], "is no group token"),
         (["--peers", PEERS, "--id", "n0", "--control", "0.0.0.0:8431"], "needs token_file, tls_cert_file"),
         (["--peers", PEERS, "--id", "n0", "--set", "node.token_file=/nope"], "there is no such file"),
         (["--peers", PEERS, "--id", "n0", "--set", "node.tls_cert_file=/nope"], "together"),
@@ -153,9 +162,16 @@ def test_a_node_command_line_becomes_settings(tmp_path: Path) -> None:
     assert settings.origin["timing.max_push_time_out_ms"] == "flag --set timing.max_push_time_out_ms"
 
 
-def test_allow_plaintext_says_it_in_so_many_words() -> None:
-    arguments = ["--peers", "n0-10.1.2.3:20911", "--id", "n0", "--set", "node.allow_plaintext=true"]
-    assert parse_node_arguments(arguments, {}).self_address == "10.1.2.3:20911"
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--secret-file", __file__],
+        ["--init", "--make-secret", "--secret-file", "/nope"],
+        ["--secret-file", __file__, "--set", "node.secret=optional", "--set", "node.allow_plaintext=true"],
+    ],
+)
+def test_a_secret_opens_a_port_beyond_loopback(arguments: list[str]) -> None:
+    assert parse_node_arguments([*BEYOND, *arguments], {}).self_address == "10.1.2.3:20911"
 
 
 def test_peers_and_addresses_read_and_write_as_dledger_does() -> None:

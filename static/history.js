@@ -5,10 +5,10 @@ const note = document.getElementById("history-note");
 const HEIGHT = 260;
 const RAIL = 18;
 const RELOAD_MS = 5000;
-// Told apart by dash as well as by tone: no colour carries a meaning here.
+// Told apart by dash as well as by tone; the colours that mean attention and critical are no replica's.
 const LOOKS = [
-  ["--committed", []], ["--ink", [6, 4]], ["--attention", [2, 3]], ["--soft", [10, 4, 2, 4]],
-  ["--critical", [1, 3]], ["--committed", [12, 6]], ["--ink", [1, 2]], ["--unknown", [4, 4]],
+  ["--committed", []], ["--ink", [6, 4]], ["--soft", [2, 3]], ["--committed", [12, 6]],
+  ["--ink", [1, 2]], ["--soft", [10, 4, 2, 4]], ["--committed", [2, 3]], ["--unknown", [4, 4]],
 ];
 let plot = null;
 let data = null;
@@ -27,6 +27,10 @@ function goTo(seconds) {
   location.assign(here);
 }
 
+// What the legend shows: the sample under the pointer, else the newest one.
+const newest = (u, series) => u.data[series].findLast((v) => v != null);
+const amount = (v) => (v == null ? "unknown" : v.toLocaleString("en"));
+
 // Replica n has three columns: worst, lowest, highest; the last two only carry the band.
 function columns(history, ids) {
   const of = (id) => history.replicas[id];
@@ -38,7 +42,7 @@ function lines(ids) {
     const [tone, dash] = LOOKS[n % LOOKS.length];
     const edge = { show: true, stroke: "transparent", width: 0, points: { show: false }, spanGaps: false };
     return [
-      { label: id, stroke: css(tone), dash, width: 1.6, spanGaps: false, points: { size: 3 }, value: (_, v, __, at) => (v != null ? v.toLocaleString("en") : at == null ? "" : "unknown") },
+      { label: id, stroke: css(tone), dash, width: 1.6, spanGaps: false, points: { size: 3 }, value: (u, v, series, at) => amount(at == null ? newest(u, series) : v) },
       { ...edge, label: `${id} lowest`, class: "edge" }, { ...edge, label: `${id} highest`, class: "edge" },
     ];
   });
@@ -83,7 +87,7 @@ function draw(history) {
   const until = Date.parse(history.until) / 1000;
   const wide = Number(box.dataset.rangeS) >= 86400;
   const options = {
-    width: box.clientWidth, height: HEIGHT, series: [{ label: "At", value: (_, t) => (t == null ? "" : clock(t, wide)) }, ...lines(ids)], bands: bands(ids), padding: [RAIL, 8, 0, 0],
+    width: box.clientWidth, height: HEIGHT, series: [{ label: "At", value: (u, t) => { const at = t ?? newest(u, 0); return at == null ? "no sample yet" : clock(at, wide); } }, ...lines(ids)], bands: bands(ids), padding: [RAIL, 8, 0, 0],
     scales: {
       x: { time: true, range: () => [Date.parse(history.since) / 1000, until] },
       y: { distr: 4, asinh: 1, range: (_, low, high) => [0, Math.max(10, high ?? 0)] },

@@ -212,6 +212,33 @@ def test_no_page_is_wider_than_the_screen(visit: Visit, width: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
 
 
+@pytest.mark.parametrize("width", [360, 768])
+def test_a_narrow_screen_hides_no_column(visit: Visit, width: int) -> None:
+    """A row becomes a card: every cell is drawn inside the screen, under its column's name."""
+    page = visit(viewport={"width": width, "height": 900}).page
+    for path in ("/", GROUP, f"{GROUP}/log", f"{GROUP}/events", "/users", "/admin-trail"):
+        page.goto(path)
+        outside = page.evaluate(
+            """() => [...document.querySelectorAll('main tbody td, main tbody th')].filter((cell) => {
+                 const box = cell.getBoundingClientRect();
+                 return box.width > 0 && (box.left < -1 || box.right > innerWidth + 1);
+               }).map((cell) => cell.textContent.trim())"""
+        )
+        assert outside == [], f"{path} at {width}"
+    page.goto(GROUP)
+    button = page.get_by_role("link", name="Make n1 leader").bounding_box()
+    assert button is not None and button["x"] >= 0 and button["x"] + button["width"] <= width
+    assert page.locator("#member-n1 td[data-label='Durable']").is_visible()
+
+
+def test_the_chart_names_the_newest_value_without_a_pointer(visit: Visit) -> None:
+    page = visit().page
+    page.goto(GROUP)
+    values = page.locator(".history .u-legend .u-series:not(.edge) .u-value")
+    expect(values.nth(1)).to_have_text("0")
+    expect(values.first).not_to_have_text("")
+
+
 def test_without_scripts_every_page_reads_and_the_form_moves_leadership(visit: Visit, group: FakeGroup) -> None:
     visitor = visit("operator", java_script_enabled=False)
     page = visitor.page

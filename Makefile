@@ -1,25 +1,52 @@
-# Every target sets up what it needs: `make setup` is idempotent and runs only when the pinned requirements changed.
+# Every target sets up what it needs, in three steps: what running needs (requirements.txt), what audits need on top of
+# that (requirements-audit.txt: Spark), everything (requirements-dev.txt). Each step is done once per content of its lock
+# and of pyproject.toml; one that was interrupted is done again, over whatever it left.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.setup-$(shell cat requirements.txt pyproject.toml | cksum | cut -d' ' -f1)
+sum = $(shell cat $(1) pyproject.toml | cksum | cut -d' ' -f1)
+RUN := $(VENV)/.setup-run-$(call sum,requirements.txt)
+AUDIT := $(VENV)/.setup-audit-$(call sum,requirements-audit.txt)
+ALL := $(VENV)/.setup-all-$(call sum,requirements-dev.txt)
+PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet
+# One pip at a time in one environment. An audit that starts meanwhile waits for this lock (app/audit/spark.py).
+LOCKED := $(if $(shell command -v flock),flock --no-fork $(VENV)/.audit.lock)
+# Where the machine has it: the installation in the background ends with the demo that wanted it.
+WITH_PARENT := $(if $(shell command -v setpriv),setpriv --pdeathsig TERM)
 
 .PHONY: setup demo test prove lint types imports bench clean lock
 
-setup: $(STAMP)
+setup: $(ALL)
 
-$(STAMP): requirements.txt pyproject.toml
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; this is " + sys.version.split()[0] + ". Set PYTHON=…") if sys.version_info < (3, 11) else None'
-	@test -x $(BIN)/pip || { echo "setup: creating $(VENV)"; $(PYTHON) -m venv $(VENV) || { echo "setup: the venv module is missing: apt-get install python3-venv"; exit 1; }; }
-	@echo "setup: installing pinned packages (PySpark alone is 456 MB; the first time takes some minutes)"
-	@$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements.txt
-	@$(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -e . >$(VENV)/install.log 2>&1 || { cat $(VENV)/install.log; exit 1; }
+	@echo "setup: creating $(VENV)"; $(PYTHON) -m venv $(VENV) || { echo "setup: the venv module is missing: apt-get install python3-venv"; exit 1; }
+
+$(RUN): | $(BIN)/pip
+	@echo "setup: installing what running needs"
+	@$(LOCKED) $(PIP_INSTALL) --require-hashes -r requirements.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@$(BIN)/pip check
-	@rm -f $(VENV)/.setup-*; touch $@
+	@rm -f $(VENV)/.setup-run-*; touch $@
+
+$(AUDIT): $(RUN)
+	@echo "setup: installing Spark for audits (PySpark is 456 MB)"
+	@$(LOCKED) $(PIP_INSTALL) --require-hashes -r requirements-audit.txt
+	@rm -f $(VENV)/.setup-audit-*; touch $@
+
+$(ALL): | $(BIN)/pip
+	@echo "setup: installing everything (PySpark alone is 456 MB; the first time takes some minutes)"
+	@$(LOCKED) $(PIP_INSTALL) --require-hashes -r requirements-dev.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@$(BIN)/pip check
+	@rm -f $(VENV)/.setup-*; touch $(RUN) $(AUDIT) $@
 	@echo "setup: ready"
 
-demo: setup
-	@$(BIN)/quorumscope demo $(ARGS)
+# The first page comes first: Spark is installed while it is looked at.
+demo: $(RUN)
+	@test -e $(AUDIT) || { echo "demo: Spark, for audits, is installed meanwhile (see $(VENV)/audit.log)"; \
+	  $(WITH_PARENT) nice $(MAKE) --no-print-directory $(AUDIT) >$(VENV)/audit.log 2>&1 & }; \
+	exec $(BIN)/quorumscope demo $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -43,11 +70,14 @@ bench: setup
 	$(BIN)/quorumscope bench append
 	$(BIN)/quorumscope bench failover
 
-# Re-pins requirements.txt; leaves no registry address in it.
+# Re-pins all three, the larger ones first; leaves no registry address in them.
+COMPILE := $(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe --no-header --build-deps-for editable
 lock: setup
-	$(BIN)/pip-compile -q --generate-hashes --extra dev --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe --no-header -o requirements.txt pyproject.toml
+	$(COMPILE) --extra audit --extra dev -o requirements-dev.txt pyproject.toml
+	$(COMPILE) --no-annotate --extra audit -c requirements-dev.txt -o requirements-audit.txt pyproject.toml
+	$(COMPILE) --no-annotate -c requirements-dev.txt -o requirements.txt pyproject.toml
 	@# pip-compile drops a marker that holds here; atheris has wheels for this one platform only.
-	@sed -i 's/^atheris==\([0-9.]*\) \\$$/atheris==\1 ; platform_system == "Linux" and platform_machine == "x86_64" \\/' requirements.txt
+	@sed -i 's/^atheris==\([0-9.]*\) \\$$/atheris==\1 ; platform_system == "Linux" and platform_machine == "x86_64" \\/' requirements-dev.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -173,13 +173,13 @@ class Screen:
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
-        self._last_step: str | None = None
+        self._last_said: str | None = None
 
     def show(self, event: dict[str, Any]) -> None:
         step = event["step"]
         if step is None:
             return
-        text = STEP_TEXT[step]
+        text = event["waits_for"] or STEP_TEXT[step]
         if event["blocks_total"]:
             text += (
                 f": {event['blocks_done']:,} of {event['blocks_total']:,} blocks, {event['bytes_done'] / 1e6:,.0f} MB"
@@ -188,9 +188,9 @@ class Screen:
                 text += f", {event['eta_s']:.0f} s left"
         if self._live:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-        elif step != self._last_step:
-            print(f"audit: {STEP_TEXT[step]}", file=sys.stderr, flush=True)
-        self._last_step = step
+        elif (said := event["waits_for"] or STEP_TEXT[step]) != self._last_said:
+            print(f"audit: {said}", file=sys.stderr, flush=True)
+            self._last_said = said
 
     def clear(self) -> None:
         if self._live:

@@ -34,6 +34,7 @@ from app.audit.replicas import ReplicaSpec, open_segments
 from app.audit.result import DEPTHS, build_result
 from app.audit.session import LOCAL, is_local, start_session
 from app.audit.sizes import estimate_bytes
+from app.audit.spark import NoSpark, await_spark
 from app.audit.tasks import (
     BLOCK_ENTRIES,
     FACTS_PER_BLOCK_MAX,
@@ -144,6 +145,8 @@ class Job:
             self.fail(USAGE, "usage", str(error))
         except NoJava as error:
             self.fail(FAILED, "no_java", str(error))
+        except NoSpark as error:
+            self.fail(FAILED, "no_spark", str(error))
         except Exception as error:  # the last line must tell it, whatever it was
             self.fail(FAILED, "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         self._count()
@@ -175,6 +178,7 @@ class Job:
 
     def _start_jvm(self) -> None:
         self.progress.mark("starting_jvm", "running")
+        await_spark(self.progress.wait)
         self._session = start_session(self.spec.master, work_dir=self.work_dir)
         self.progress.mark("starting_jvm", "done")
 

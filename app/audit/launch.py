@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.audit.replicas import ReplicaSpec
-from app.audit.session import ROOT
+from app.resources import code_root
 
 
 def write_spec(directory: Path, replicas: Sequence[ReplicaSpec], **options: Any) -> Path:
@@ -33,7 +33,7 @@ def start_job(directory: Path) -> subprocess.Popen[bytes]:
     """Starts the job of a directory, in a session of its own so that it outlives who started it."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
+        "PYTHONPATH": os.pathsep.join([str(code_root()), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
     }
     with (directory / "progress.jsonl").open("wb") as out, (directory / "log").open("wb") as log:
         return subprocess.Popen(

@@ -32,6 +32,7 @@ class Progress:
     bytes_total: int | None = None
     rows_done: int = 0
     comparing_since_s: float | None = None
+    waits_for: str | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _finished: bool = False
 
@@ -40,6 +41,12 @@ class Progress:
             self.states[step] = state
             if step == "comparing" and state == "running":
                 self.comparing_since_s = time.monotonic()
+        self.emit()
+
+    def wait(self, reason: str | None) -> None:
+        """Says why nothing moves; None: it moves again."""
+        with self._lock:
+            self.waits_for = reason
         self.emit()
 
     def totals(self, blocks: int, size_bytes: int | None) -> None:
@@ -78,6 +85,7 @@ class Progress:
             "bytes_total": self.bytes_total,
             "rows_done": self.rows_done,
             "eta_s": self.eta_s(),
+            "waits_for": self.waits_for,
             "elapsed_s": round(self.elapsed_s, 1),
         }
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from app.audit.java import find_java_home
+from app.resources import code_root
 
-ROOT = Path(__file__).resolve().parents[2]
 LOCAL = "local[*]"
 # What a task needs: the comparison and the values it decodes.
 SHIPPED = ("app/__init__.py", "app/audit/*.py", "node/__init__.py", "node/protocol/*.py", "node/store/*.py")
@@ -26,10 +26,11 @@ JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -XX:-UsePe
 
 def pack_modules(target: Path) -> Path:
     """Writes the archive for --py-files."""
+    root = code_root()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for pattern in SHIPPED:
-            for path in sorted(ROOT.glob(pattern)):
-                archive.write(path, path.relative_to(ROOT))
+            for path in sorted(root.glob(pattern)):
+                archive.write(path, path.relative_to(root))
     return target
 
 

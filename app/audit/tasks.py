@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from app.audit.blocks import BlockIO, BlockResult, Party, compare_block, digest_block
 from app.audit.fence import Fence, ReplicaFence, coverage
 from app.audit.observe import Fact
@@ -21,9 +19,6 @@ from app.audit.replicas import ReplicaSpec, open_segments
 BLOCK_ENTRIES = 8192
 FACTS_PER_BLOCK_MAX = 2000
 ROW_SCHEMA = "task long, rows long, bytes long, found long, facts string"
-_ARROW = pa.schema(
-    [("task", pa.int64()), ("rows", pa.int64()), ("bytes", pa.int64()), ("found", pa.int64()), ("facts", pa.string())]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +86,12 @@ def compare_piece(piece: Piece, parties: Sequence[Party], depth: str, block: int
 
 
 def _row(number: int, result: BlockResult) -> Any:
+    import pyarrow as pa  # here: the job starts, and can say so, where Spark is not installed
+
     facts = json.dumps([fact.as_json() for fact in result.facts[:FACTS_PER_BLOCK_MAX]])
     values: tuple[Any, ...] = (number, result.rows, result.bytes_read, len(result.facts), facts)
-    return pa.RecordBatch.from_arrays(
-        [pa.array([v], type=f.type) for v, f in zip(values, _ARROW, strict=True)], schema=_ARROW
-    )
+    columns = [pa.array([value], type=pa.string() if value is facts else pa.int64()) for value in values]
+    return pa.RecordBatch.from_arrays(columns, names=[column.split()[0] for column in ROW_SCHEMA.split(", ")])
 
 
 def facts_of(text: str) -> list[Fact]:

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from app.commands.common import Exit, Failure, JsonOption
+from app.resources import code_root
 
 EPILOG = (
     "Exit codes: 0 every promise held; 1 one was broken (the line that does it again is printed);"
@@ -25,11 +26,14 @@ EPILOG = (
 
 def source_tree() -> Path:
     """Where `tests/simulation` lies: beside `app`, or in the working directory. Raises Failure."""
-    for tree in (Path(__file__).resolve().parents[2], Path.cwd()):
+    for tree in (code_root(), Path.cwd()):
         if (tree / "tests" / "simulation" / "__main__.py").is_file():
             return tree
-    text = "the simulator lies in the source tree (tests/simulation), which is not here: run it in a checkout"
-    raise Failure(Exit.UNDETERMINED, text)
+    raise Failure(
+        Exit.UNDETERMINED,
+        "the simulator lies in the source tree (tests/simulation) and is not installed with the package:"
+        " run this command in a clone",
+    )
 
 
 def simulate(

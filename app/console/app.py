@@ -26,9 +26,10 @@ from app.api import router as api_router
 from app.console import errors, live_routes, login
 from app.console.console import Console
 from app.console.live import Fragment, Hub, LiveKey
-from app.console.settings import ROOT, ConsoleSettings
+from app.console.settings import ConsoleSettings
 from app.db.engine import open_engine, open_sessions, upgrade_async
 from app.db.repositories import meta
+from app.resources import resource
 from app.security.gate import Gate
 from app.security.identity import Identity
 
@@ -116,7 +117,7 @@ def include_routes(app: FastAPI) -> None:
         if (found := part(name)) is not None:
             app.include_router(found.router, include_in_schema=False)
     app.add_api_route("/healthz", healthz, include_in_schema=False)
-    app.mount("/static", StaticFiles(directory=ROOT / "static"), name="static")
+    app.mount("/static", StaticFiles(directory=resource("static")), name="static")
 
 
 async def about(request: Request) -> dict[str, str]:
@@ -130,7 +131,7 @@ async def healthz() -> Response:
 
 def templates_of(app: FastAPI) -> Jinja2Templates:
     env = Environment(
-        loader=FileSystemLoader(ROOT / "templates"),
+        loader=FileSystemLoader(resource("templates")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

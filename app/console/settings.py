@@ -10,7 +10,6 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_DB = Path(".quorumscope") / "console.db"
 
 

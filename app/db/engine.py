@@ -15,7 +15,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
-ROOT = Path(__file__).resolve().parents[2]
+from app.resources import resource
+
 Sessions = async_sessionmaker[AsyncSession]
 
 
@@ -56,8 +57,8 @@ def open_sessions(engine: AsyncEngine) -> Sessions:
 
 
 def alembic_config(db_url: str) -> Config:
-    config = Config(ROOT / "alembic.ini")
-    config.set_main_option("script_location", str(ROOT / "migrations"))
+    config = Config()
+    config.set_main_option("script_location", str(resource("migrations")).replace("%", "%%"))
     config.attributes["db_url"] = sync_url(db_url)
     return config
 

@@ -15,7 +15,8 @@ from starlette.staticfiles import StaticFiles
 
 from app.console import fragments
 from app.console.app import create_app
-from app.console.settings import ROOT, ConsoleSettings
+from app.console.settings import ConsoleSettings
+from app.resources import resource
 from tests.unit.views import ALL, NOW
 
 
@@ -69,7 +70,7 @@ def build() -> Starlette:
     return Starlette(
         routes=[
             Route("/api/v1/clusters/orders/history", history),
-            Mount("/static", StaticFiles(directory=ROOT / "static")),
+            Mount("/static", StaticFiles(directory=resource("static"))),
             Route("/{name}", show),
         ]
     )

@@ -53,7 +53,7 @@ def test_wrong_words_are_64(capfd: pytest.CaptureFixture[str]) -> None:
 def test_without_a_source_tree_it_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(simulate, "__file__", str(tmp_path / "app" / "commands" / "simulate.py"))
+    monkeypatch.setattr(simulate, "code_root", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     assert run(["simulate", "--seed", "1"]) == Exit.UNDETERMINED == 2
     said = capsys.readouterr().err

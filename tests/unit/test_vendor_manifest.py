@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.console.settings import ROOT
+from app.resources import code_root
+
+ROOT = code_root()
 
 VENDOR = ROOT / "static" / "vendor"
 MANIFEST = json.loads((VENDOR / "manifest.json").read_text())

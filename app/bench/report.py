@@ -85,6 +85,22 @@ def slow_follower_table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def slow_network_table(result: dict[str, Any]) -> list[str]:
+    """One line for each size of bodies."""
+    lines = [f"links of {result['link_mb_per_s']:g} MB/s each way, flush {result['flush']}"]
+    lines.append(
+        f"{'body bytes':>10} {'in flight':>9} {'MB/s':>7} {'of link':>8} {'acked':>6} {'unknown':>8} {'refused':>8}"
+        f" {'elections':>9} {'p50 s':>7} {'p99 s':>7}"
+    )
+    for row in result["results"]:
+        lines.append(
+            f"{row['body_bytes']:>10,} {row['in_flight']:>9} {row['acknowledged_mb_per_s']:>7.2f}"
+            f" {row['share_of_link']:>8.1%} {row['acknowledged']:>6} {row['unknown_share']:>8.1%} {row['refused']:>8}"
+            f" {row['elections']:>9} {row['p50_s']:>7.2f} {row['p99_s']:>7.2f}"
+        )
+    return lines
+
+
 def memory_table(result: dict[str, Any]) -> list[str]:
     """One line a process."""
     lines = [f"{result['entries']:,} entries of {result['body_bytes']} bytes in {result['minutes']:g} minutes"]

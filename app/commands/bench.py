@@ -14,6 +14,7 @@ from app.bench.report import (
     memory_table,
     on_machine,
     slow_follower_table,
+    slow_network_table,
     undisturbed_table,
 )
 from app.commands.common import Exit, Failure, JsonOption, show_json
@@ -31,6 +32,7 @@ Examples:
   quorumscope bench failover --runs 20 --load
   quorumscope bench failover --how partition
   quorumscope bench slow-follower --how throttled
+  quorumscope bench slow-network
   quorumscope bench undisturbed
   quorumscope bench memory --minutes 60"""
 
@@ -188,6 +190,36 @@ def slow_follower(
         rounds=rounds, backlog_mb=backlog_mb, directory=_directory(data),
     )  # fmt: skip
     _show(_measured(lambda: run(options)), as_json, slow_follower_table)
+    return Exit.FINE
+
+
+@commands.command("slow-network")
+def slow_network(
+    link_mb_per_s: Annotated[
+        float, typer.Option("--link", metavar="MB/S", min=0.01, max=10_000, help="What each link carries each way.")
+    ] = 5.0,
+    in_flight: Annotated[
+        int, typer.Option(metavar="N", min=1, max=512, help="Clients, each with one append at a time.")
+    ] = 24,
+    body_bytes: Annotated[int, typer.Option(metavar="N", min=1, max=4_000_000, help="Size of a body.")] = 1_000_000,
+    largest: Annotated[bool, typer.Option(help="Also with bodies of the largest size.")] = True,
+    flush: FlushOption = "sync",
+    seconds: SecondsOption = 15.0,
+    rounds: RoundsOption = 1,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """What is acknowledged over links that carry less than is asked.
+
+    The share of one link's rate, outcomes that stay unknown, and elections, of which there should be none.
+    """
+    from app.bench.slow_network import SlowNetworkOptions, run
+
+    options = SlowNetworkOptions(
+        flush=_flush(flush), in_flight=in_flight, body_bytes=body_bytes, largest=largest,
+        link_mb_per_s=link_mb_per_s, seconds=seconds, rounds=rounds, directory=_directory(data),
+    )  # fmt: skip
+    _show(_measured(lambda: run(options)), as_json, slow_network_table)
     return Exit.FINE
 
 

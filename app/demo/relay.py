@@ -111,11 +111,18 @@ class Relay:
             self._tasks.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: asyncio.Event) -> None:
+        """A timer that fires late is made up for, by CHUNK_BYTES at most: the rate is what was asked, not less."""
+        clock = asyncio.get_running_loop().time
+        free_at = 0.0  # when all that was read so far has passed a link of that rate
         with contextlib.suppress(OSError):
             while chunk := await reader.read(CHUNK_BYTES):
-                wait_s = self.delay_s + (len(chunk) / self.bytes_per_s if self.bytes_per_s else 0.0)
-                if wait_s:
-                    await asyncio.sleep(wait_s)
+                if self.bytes_per_s:
+                    took_s, now = len(chunk) / self.bytes_per_s, clock()
+                    free_at = max(free_at, now - CHUNK_BYTES / self.bytes_per_s) + took_s
+                    if free_at > now:
+                        await asyncio.sleep(free_at - now)
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
                 await way.wait()
                 writer.write(chunk)
                 await writer.drain()

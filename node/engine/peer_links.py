@@ -2,8 +2,9 @@
 
 Invariants: the first frame of a member connection is HELLO, and its verdict decides; member codes, and answers to ours,
 count only on a connection whose HELLO (proven by certificate or secret where one is asked for) was that member's
-(SAFETY C7). Sends are allowed to get lost: a
-peer that does not read gets nothing more once BACKLOG_BYTES_MAX wait for it.
+(SAFETY C7). Sends are allowed to get lost: a peer that does not read gets no more entries once a push window of them
+waits for it, and nothing at all once BACKLOG_BYTES_MAX do. Entries keep their order among themselves; everything else
+passes those that wait.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from node.consensus.replica import Replica
 from node.consensus.strangers import Stranger
 from node.engine.member_handshake import MemberHandshake, Trust
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
-from node.protocol.messages import FetchRequest, FetchResponse, Hello, Message, PushRequest, PushResponse
+from node.protocol.messages import FetchRequest, FetchResponse, Hello, Message, PushKind, PushRequest, PushResponse
 from node.protocol.peers import split_address
 from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, request_code
 from node.transport.connection import Connection, dial
 from node.transport.fetch_frames import decode_fetch, decode_fetch_answer, encode_fetch, encode_fetch_answer
 from node.transport.member_proof import ProofError
-from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame
+from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame, plain_frame
 from node.transport.slab_frames import PushEncoder, decode_push, decode_push_answer, encode_push_answer
 
 PLAIN_CODES: Final = frozenset({RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT})  # DLedger's
@@ -46,7 +47,7 @@ DIAL_WITHIN_S: Final = 2.0
 REDIAL_S_MIN: Final = 0.03
 REDIAL_S_MAX: Final = 1.0
 SETTLED_AFTER_S: Final = 0.3
-BACKLOG_BYTES_MAX: Final = 32 * 1024 * 1024
+BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024  # in the transport: the longest frame and a part, and short ones behind
 PENDING_MAX: Final = 8192
 OPAQUE_MASK: Final = 0x7FFFFFFF
 
@@ -132,6 +133,7 @@ class PeerLinks:
             async with asyncio.timeout(DIAL_WITHIN_S):
                 await dial(connection, host, port, self._tls)
                 opened = True
+                connection.carry_members()
                 if self._tls is not None and connection.certificate_name != link.peer_id:
                     raise ConnectionError(f"the certificate names {connection.certificate_name!r}")
                 self._greet(link, connection)
@@ -295,20 +297,39 @@ class PeerLinks:
         link = self._links.get(to)
         if link is None:
             return
-        code = SLAB_PUSH if isinstance(message, PushRequest) else request_code(message)
+        if isinstance(message, PushRequest):
+            if link.outbound is not None:
+                self._push(link, link.outbound, message)
+            return
+        code = request_code(message)
         if code is None:
             self._send_answer(link, message)
         elif link.outbound is not None and link.outbound.backlog_bytes < BACKLOG_BYTES_MAX:
             self._send_request(link, link.outbound, code, message)
 
-    def _send_request(self, link: Link, connection: Connection, code: RequestCode, message: Message) -> None:
-        opaque = message.seq & OPAQUE_MASK
-        link.pending[opaque] = (code, message.seq)
+    def _push(self, link: Link, connection: Connection, push: PushRequest) -> None:
+        """Entries wait for those before them; an order passes them, and a COMPARE makes them void."""
+        opaque = push.seq & OPAQUE_MASK
+        if push.slab is None:
+            if push.kind is PushKind.COMPARE:
+                connection.withdraw_long()
+            if connection.backlog_bytes < BACKLOG_BYTES_MAX:
+                self._asked(link, opaque, SLAB_PUSH, push.seq)
+                connection.send(self._pushes.frame(push, opaque))
+        elif connection.waiting_bytes < self._window_bytes:
+            self._asked(link, opaque, SLAB_PUSH, push.seq)
+            connection.send_long(self._pushes.frame(push, opaque))
+
+    @staticmethod
+    def _asked(link: Link, opaque: int, code: RequestCode, seq: int) -> None:
+        link.pending[opaque] = (code, seq)
         if len(link.pending) > PENDING_MAX:
             del link.pending[next(iter(link.pending))]
-        if isinstance(message, PushRequest):
-            connection.send(self._pushes.frame(message, opaque))
-        elif isinstance(message, FetchRequest):
+
+    def _send_request(self, link: Link, connection: Connection, code: RequestCode, message: Message) -> None:
+        opaque = message.seq & OPAQUE_MASK
+        self._asked(link, opaque, code, message.seq)
+        if isinstance(message, FetchRequest):
             connection.send_body(code, 0, opaque, [encode_fetch(message)])
         else:
             body = encode_message(message, self._group, self._self_id, link.peer_id)
@@ -324,7 +345,9 @@ class PeerLinks:
                 connection.send_body(RequestCode.SLAB_PUSH, FLAG_RESPONSE | FLAG_ONE_WAY, -1, [body])
                 return
         elif isinstance(message, FetchResponse):
-            connection.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, message.seq, encode_fetch_answer(message))
+            if connection.waiting_bytes < self._window_bytes:
+                answer = encode_fetch_answer(message)
+                connection.send_long(plain_frame(RemotingCode.SUCCESS, FLAG_RESPONSE, message.seq, answer))
             return
         else:
             body = encode_message(message, self._group, self._self_id, link.peer_id)
@@ -340,6 +363,7 @@ class PeerLinks:
             connection.close()
             return
         connection.peer_id = to
+        connection.carry_members()
         previous, link.inbound = link.inbound, connection
         if previous is not None and previous is not connection:
             with contextlib.suppress(OSError):

@@ -2,14 +2,20 @@
 
 Bytes go from the socket straight into the decoder's buffer (BufferedProtocol). Invariants: `on_frame` sees each whole
 frame once, in order; after `on_closed` nothing more happens; what cannot be a frame is answered with an error frame and
-ends the connection. Reading stops while the other side does not take its answers, or while someone asked for it (C5).
+ends the connection. A client that does not take its answers is not read from, nor where someone asked for it (C5).
+
+Between members an answer is always read, however much waits to be sent: a leader that stopped would fail what its
+followers acknowledged long ago. There long frames wait here and not in the transport, so that short ones (heartbeats,
+votes, answers) pass them; those that have begun to leave go first, whole.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -26,6 +32,10 @@ from node.transport.remoting import (
 )
 
 WRITE_BUFFER_HIGH_BYTES: Final = 8 * 1024 * 1024
+# Between members: with less than this in the transport the next long frame follows, and behind it and what the kernel
+# has not sent yet a heartbeat waits. Together some 80 ms at 5 MB/s, and enough for a loop that is late by 1 ms.
+MEMBER_BUFFER_BYTES: Final = 256 * 1024
+UNSENT_BYTES_MAX: Final = 128 * 1024  # in the kernel, beside what is on its way
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -37,14 +47,21 @@ class Connection(asyncio.BufferedProtocol):
         on_closed: Callable[[Connection], None],
         on_open: Callable[[Connection], None] | None = None,
         after_read: Callable[[], None] | None = None,
+        on_part: Callable[[Connection], None] | None = None,
     ) -> None:
-        """`after_read` runs once all frames of one read were handed to `on_frame`."""
+        """`after_read` runs once all frames of one read were handed to `on_frame`; `on_part` for a read that brought
+        bytes of a frame and ended none: a long one is under way (SAFETY E6)."""
         self._on_frame, self._on_closed, self._on_open = on_frame, on_closed, on_open
-        self._after_read = after_read
+        self._after_read, self._on_part = after_read, on_part
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._stops: set[str] = set()  # why reading is stopped; empty: it is not
         self._held: list[BytesLike] = []  # frames that leave together at `release`
+        self._between_members = False
+        self._transport_full = False
+        self._waiting: deque[Sequence[BytesLike]] = deque()  # long frames that have not begun to leave
+        self.waiting_bytes = 0
+        """What those long frames take."""
         self.peer_id: str | None = None
         self.proof: object | None = None  # the proof of membership under way (SAFETY C11) ...
         self.proven = False  # ... and whether it was given
@@ -72,10 +89,13 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         decoder = self._decoder
         told = decoder.broken
-        for frame in decoder.filled(nbytes):
+        frames = decoder.filled(nbytes)
+        for frame in frames:
             if self.closed:
                 break
             self._on_frame(self, frame)
+        if not frames and self._on_part is not None:
+            self._on_part(self)
         if self._after_read is not None:
             self._after_read()
         if decoder.broken is not told and not self.closed:
@@ -83,13 +103,21 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def pause_writing(self) -> None:
-        self.stop_reading("writes")
+        self._transport_full = True
+        if not self._between_members:
+            self.stop_reading("writes")
 
     def resume_writing(self) -> None:
+        self._transport_full = False
         self.resume_reading("writes")
+        while self._waiting and not self._transport_full:
+            frame = self._waiting.popleft()
+            self.waiting_bytes -= sum(map(len, frame))
+            self.send(frame)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self.withdraw_long()
         self._on_closed(self)
 
     @property
@@ -98,9 +126,19 @@ class Connection(asyncio.BufferedProtocol):
         return None if self._decoder.broken is None else str(self._decoder.broken)
 
     # --- our side -----------------------------------------------------------------------------------------------
+    def carry_members(self) -> None:
+        """From now on this is between members; see the module's docstring. Once it is open."""
+        assert self._transport is not None
+        self._between_members = True
+        self.resume_reading("writes")
+        self._transport.set_write_buffer_limits(high=MEMBER_BUFFER_BYTES)
+        sock = self._transport.get_extra_info("socket")
+        with contextlib.suppress(OSError, AttributeError):  # not every system has it
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+
     @property
     def backlog_bytes(self) -> int:
-        """What was sent and the other side has not taken yet."""
+        """What was sent and the other side has not taken yet, without what waits here."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     @property
@@ -117,6 +155,19 @@ class Connection(asyncio.BufferedProtocol):
         """Writes pieces as they are; nothing after the close."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(pieces)
+
+    def send_long(self, frame: Sequence[BytesLike]) -> None:
+        """A frame that keeps its place among those sent so, and lets those sent otherwise pass."""
+        if self._transport_full or self._waiting:
+            self._waiting.append(frame)
+            self.waiting_bytes += sum(map(len, frame))
+        else:
+            self.send(frame)
+
+    def withdraw_long(self) -> None:
+        """What was sent so and has not begun to leave is not wanted any more."""
+        self._waiting.clear()
+        self.waiting_bytes = 0
 
     def send_frame(self, frame: Frame) -> None:
         self.send([encode_frame(frame)])
@@ -159,12 +210,14 @@ class Connection(asyncio.BufferedProtocol):
         self._stops.add(why)
 
     def resume_reading(self, why: str) -> None:
+        if why not in self._stops:
+            return
         self._stops.discard(why)
         if not self._stops and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Sends what is queued, then closes."""
+        """Sends what is queued but for long frames, then closes."""
         if self._transport is not None:
             self._transport.close()
 

@@ -35,6 +35,8 @@ class Timing:
     # A follower's lease of its leader is `election_min_ns`; it campaigns after a random time in [min, max).
     election_min_ns: int = 500 * MS
     election_max_ns: int = 1_000 * MS
+    # Silence is counted in ticks; a leader that no quorum answered for so long by the clock steps down in any case.
+    quorum_silence_max_ns: int = 10 * SECOND
     # How long a round waits for answers of connected peers: two durable writes and the way there, also on a busy disk.
     vote_round_ns: int = 500 * MS
     # Pause before another round of votes.
@@ -55,6 +57,11 @@ class Timing:
     preferred_check_ns: int = 2 * SECOND
     # A lease read trusts clocks to drift apart by no more than this share of the lease (one in `lease_drift_divisor`).
     lease_drift_divisor: int = 10
+
+    @property
+    def tick_ns(self) -> int:
+        """How far the ticks are apart in which silence is counted."""
+        return max(1, self.heartbeat_ns // 2)
 
 
 @dataclass(slots=True, frozen=True)

@@ -17,6 +17,7 @@ from enum import StrEnum
 
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
+from node.consensus.ticks import Ticks
 from node.protocol.codes import Role, VoteResult, VoterState
 from node.protocol.messages import TransferTicket, VoteRequest, VoteResponse
 
@@ -80,26 +81,42 @@ class LeaderElector:
         # Checks a ticket that this member itself handed out as leader.
         self.ticket_is_ours: Callable[[TransferTicket], bool] = lambda _ticket: False
         self._reform_turn = False
-        self._timeout_ns = 0
-        self._campaign_at = now
+        # Since when this member heard nothing: what renews its patience, and the lease that it grants, are two things.
+        self._silence = Ticks(self._timing.tick_ns, now)
+        self._patience = (1, 0)  # the time-out drawn last: how many ticks, and when the first is due
+        self._ticks_needed = 1
         self._draw_timeout(now)
         # With lease reads on, our former life may have promised its leader a lease: no vote before it is over (E9).
         waits = member.config.lease_reads and bool(member.others)
         self._no_vote_before = now + self._timing.election_min_ns if waits else now
         if not member.others:
-            self._campaign_at = now
+            self._campaign_in(0, now)
 
     # --- timers -------------------------------------------------------------------------------------------------
     def _draw_timeout(self, now: int) -> None:
         timing = self._timing
-        self._timeout_ns = self._member.rng.randrange(timing.election_min_ns, timing.election_max_ns)
-        self._campaign_at = now + self._timeout_ns
+        timeout_ns = self._member.rng.randrange(timing.election_min_ns, timing.election_max_ns)
+        self._patience = self._silence.split(timeout_ns)
+        self._listen(now)
+
+    def _listen(self, now: int) -> None:
+        """The whole time-out again."""
+        self._ticks_needed, first_ns = self._patience
+        self._silence.begin(now, first_ns)
+
+    def _campaign_in(self, wait_ns: int, now: int) -> None:
+        self._ticks_needed, first_ns = self._silence.split(wait_ns)
+        self._silence.begin(now, first_ns)
 
     def leader_spoke(self, now: int) -> None:
         """Any frame from the leader counts as a heartbeat."""
         self._round = None
         self._taking = None
-        self._campaign_at = now + self._timeout_ns
+        self._listen(now)
+
+    def leader_bytes(self, now: int) -> None:
+        """Bytes of a frame of the leader's that is not complete: it is not silent, and has promised nothing (E6)."""
+        self._listen(now)
 
     def stepped_down(self, now: int) -> None:
         """Another term, or no leadership any more: wait before campaigning."""
@@ -116,16 +133,18 @@ class LeaderElector:
             start = max(now, member.leader_contact_at + timing.election_min_ns)
         else:
             member.leader_contact_at = None
-        self._campaign_at = max(self._no_vote_before, min(self._campaign_at, start + quick))
+        left_ns = self._silence.due_at + (self._ticks_needed - self._silence.count - 1) * self._silence.period_ns - now
+        wait_ns = max(self._no_vote_before - now, min(left_ns, start + quick - now))
+        self._campaign_in(max(0, wait_ns), now)
 
     def _retry_soon(self, now: int) -> None:
         timing = self._timing
-        self._campaign_at = now + self._member.rng.randrange(timing.vote_retry_min_ns, timing.vote_retry_max_ns)
+        self._campaign_in(self._member.rng.randrange(timing.vote_retry_min_ns, timing.vote_retry_max_ns), now)
 
     def next_deadline(self) -> int | None:
         if self._member.role is Role.LEADER:
             return None
-        return self._round.ends_at if self._round is not None else self._campaign_at
+        return self._round.ends_at if self._round is not None else self._silence.due_at
 
     def tick(self, now: int) -> None:
         if self._member.role is Role.LEADER:
@@ -133,7 +152,7 @@ class LeaderElector:
         if self._round is not None:
             if now >= self._round.ends_at:
                 self._close_round(now)
-        elif now >= self._campaign_at:
+        elif self._silence.passed(now) and self._silence.count >= self._ticks_needed:
             self.campaign(now)
 
     # --- the candidate's side -----------------------------------------------------------------------------------
@@ -141,7 +160,7 @@ class LeaderElector:
         """The time-out ran out: a pre-vote, if this member may lead at all."""
         member = self._member
         if now < self._no_vote_before:  # our own vote is a vote
-            self._campaign_at = self._no_vote_before
+            self._campaign_in(self._no_vote_before - now, now)
             return
         voter = member.voter_state is VoterState.VOTER
         # What is known of the others' states may be old: a voter tries the ordinary way every other time, and learns

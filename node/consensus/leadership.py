@@ -3,8 +3,8 @@
 Built when a quorum elected us, thrown away when we step down, so that nothing of one term can leak into another.
 
 Invariants: an entry of the own term (a NOOP) is the first thing appended; the committed index moves only by
-`committable` over the voters' watermarks (SAFETY R3); without a quorum of answers for an election time-out the
-leadership ends (E6). Slabs go to the followers before the leader's own sync.
+`committable` over the voters' watermarks (SAFETY R3); without a quorum of answers for an election time-out, counted in
+ticks, the leadership ends (E6). Slabs go to the followers before the leader's own sync.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from node.consensus.membership import Membership
 from node.consensus.push_window import InFlight
 from node.consensus.quorum_ack_checker import committable, quorum_value
 from node.consensus.reads import ALWAYS, LeaderReads
+from node.consensus.ticks import Ticks
 from node.protocol.codes import DispatcherState, ResponseCode, VoterState
 from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, EntryError, Magic, Slab
 from node.protocol.messages import (
@@ -56,6 +57,9 @@ class Leadership:
         self.reads = LeaderReads(member, membership.counts, now)
         self.dispatchers = {peer: EntryDispatcher(member, peer, first_epoch, now) for peer in member.others}
         self._answered_at = dict.fromkeys(member.others, now)
+        self._ticks = Ticks(self._timing.tick_ns, now)
+        self._silent_ticks_max = self._ticks.split(self._timing.election_max_ns)[0]
+        self._answered_tick = dict.fromkeys(member.others, 0)  # how many ticks had passed then
         # Each peer's dispatcher, and whether it has a share in the quorum.
         self._shares = [(dispatcher, membership.peers[peer]) for peer, dispatcher in self.dispatchers.items()]
         self._beat_at = now
@@ -229,6 +233,7 @@ class Leadership:
         """An answer of our term: counts for check-quorum and reads, unless the peer has no share (E6, R6)."""
         if self._membership.peers[peer_id].counts and self.dispatchers[peer_id].state not in STANDING_BACK:
             self._answered_at[peer_id] = now
+            self._answered_tick[peer_id] = self._ticks.count
             if seq >= 0:
                 self.reads.answered(peer_id, seq)
                 if self.reads.pending:
@@ -289,10 +294,17 @@ class Leadership:
         """Since when a quorum has answered; we ourselves always do. Only answers that count move it (`_heard`)."""
         return quorum_value([ALWAYS, *self._answered_at.values()])
 
+    def _silent_ticks(self) -> int:
+        """For how many ticks no quorum has answered: whether a tick came late does not matter (E6)."""
+        return self._ticks.count - quorum_value([ALWAYS, *self._answered_tick.values()])
+
     def tick(self, now: int) -> None:
         member = self._member
-        if now >= self.quorum_contact_at() + self._timing.election_max_ns:
+        if self._ticks.passed(now) and self._silent_ticks() > self._silent_ticks_max:
             member.change_role(RoleEvent.DEPOSED, now, "no quorum of answers for an election time-out")
+            return
+        if now >= self.quorum_contact_at() + self._timing.quorum_silence_max_ns:
+            member.change_role(RoleEvent.DEPOSED, now, "no quorum of answers for long by the clock")
             return
         if now >= self._beat_at:
             self.beat(now)
@@ -304,7 +316,7 @@ class Leadership:
         self.reads.expire(now)
 
     def next_deadline(self) -> int:
-        times = [self._beat_at, self.quorum_contact_at() + self._timing.election_max_ns]
+        times = [self._beat_at, self._ticks.due_at]
         waits = [self.closures.next_deadline(), self.reads.next_deadline()]
         waits += [dispatcher.next_deadline() for dispatcher in self.dispatchers.values()]
         return min([*times, *(at for at in waits if at is not None)])

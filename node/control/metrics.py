@@ -31,6 +31,8 @@ class Snapshot:
         for name in LOG_GAUGES:
             yield from gauge(f"quorumscope_log_{name}", f"The log's {name.replace('_', ' ')}", log.get(name))
         yield from gauge("quorumscope_disk_free_bytes", "Free on the log's disk", disk.get("free_bytes"))
+        gap_text = "The longest time between two ticks of the engine so far, in milliseconds"
+        yield from gauge("quorumscope_tick_gap_max_ms", gap_text, self.state.get("tick_gap_max_ms"))
         yield from gauge("quorumscope_alarms", "Alarms that stand", len(self.state.get("alarms") or []))
         yield from self.damage()
         for name in CLOSURE_GAUGES:

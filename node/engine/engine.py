@@ -1,7 +1,7 @@
 """The engine: one loop that feeds the core, and carries out what it asks in its order of duty.
 
 Everything that arrives in one turn of the loop goes to the core first; then `_turn` proposes all appends at once,
-carries out the effects (hard state before anything leaves), and arms one timer.
+carries out the effects (hard state before anything leaves), and arms one timer (`metronome`).
 
 Invariants: the core is entered from the loop only; completions leave after the hard state of their batch is durable; a
 disk error ends the engine and is never retried (SAFETY S1).
@@ -27,6 +27,7 @@ from node.engine.events import EventRing
 from node.engine.host import Host
 from node.engine.introspect import Introspection
 from node.engine.log_reads import LogReads
+from node.engine.metronome import Metronome
 from node.engine.options import member_trust, read_token_file, replica_config
 from node.engine.peer_links import MEMBER_CODES, PeerLinks
 from node.engine.proposals import Done, Proposals
@@ -90,8 +91,8 @@ class Engine:
         timing = config.timing
         self._look_again_ns = min(timing.push_timeout_ns, timing.closure_timeout_ns) // LOOK_AGAIN_SHARE
         self._look_again_at = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0
+        self._metronome = Metronome(self._on_tick, self.now_ns, timing.tick_ns)
+        self.introspection.tick_gap_max_ns = lambda: self._metronome.gap_max_ns
         self._seq = 0
         self._exit_code = 0
         self._ended = asyncio.Event()
@@ -102,7 +103,7 @@ class Engine:
         """Serves until `stop` or an error. Raises OSError when the port cannot be had."""
         host, port = split_address(self.settings.self_address)
         server = await self._loop.create_server(
-            lambda: Connection(self._on_frame, self._on_closed, self._on_open, self.read_done),
+            lambda: Connection(self._on_frame, self._on_closed, self._on_open, self.read_done, self._on_part),
             host,
             port,
             ssl=self._server_tls,
@@ -121,9 +122,9 @@ class Engine:
             self.replica.stop(self.now_ns())
             if self._exit_code != EXIT_CRASHED:
                 self._carry_out()
-        for timer in (self._timer, self._space_timer):
-            if timer is not None:
-                timer.cancel()
+        self._metronome.stop()
+        if self._space_timer is not None:
+            self._space_timer.cancel()
         self.scrubber.stop()
         await self.links.stop()
         for connection in list(self._connections):
@@ -182,7 +183,7 @@ class Engine:
 
         Only appends wait for the loop, to be merged with other clients', and only while others wait for their quorum.
         """
-        if self._proposals.waiting:
+        if self._proposals.waiting and not self._metronome.owed:
             if self.replica.has_pending:
                 self._schedule_plain()
             else:
@@ -196,7 +197,7 @@ class Engine:
 
     def _one_turn(self) -> None:
         now = self.now_ns()
-        if self._proposals.waiting:
+        if self._proposals.waiting and not self._metronome.owed:  # else first the judgement, then what asks for it (E6)
             self._proposals.propose(now)
             if self._proposals.waiting:
                 self._schedule_plain()
@@ -236,25 +237,18 @@ class Engine:
             self._space_timer = self._loop.call_later(DISK_FULL_RETRY_S, self._try_space)
 
     def _arm(self, now: int) -> None:
-        """One timer; an earlier one than needed is left alone, a tick too many does no harm.
+        """The next tick.
 
         Appends and their answers begin no shorter wait than their time-outs, so that it is enough to look every now and
         then (a look costs as much as a tenth of an append).
         """
         self._deadline_moved = False
         self._look_again_at = now + self._look_again_ns
-        at = self.replica.next_deadline()
-        if self._timer is not None:
-            if self._timer_at <= at:
-                return
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._loop.call_later(max(0, at - now) / 1e9, self._on_timer)
+        self._metronome.arm(self.replica.next_deadline(), now)
 
-    def _on_timer(self) -> None:
-        self._timer = None
+    def _on_tick(self, now: int) -> None:
         self._deadline_moved = True
-        self._guarded(lambda: self.replica.tick(self.now_ns()))
+        self._guarded(lambda: self.replica.tick(now))
         self._guarded(self._one_turn)
 
     # --- from the core's point of view: what arrives --------------------------------------------------------------
@@ -392,6 +386,11 @@ class Engine:
     def _on_closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self.links.closed(connection)
+
+    def _on_part(self, connection: Connection) -> None:
+        """Bytes came that complete no frame: of the leader's, they say that it is there."""
+        if connection.peer_id is not None and not self.reason:
+            self.replica.leader_bytes(connection.peer_id, self.now_ns())
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         if self.reason or frame.flag & FLAG_RESPONSE:

@@ -25,6 +25,7 @@ class Introspection:
     def __init__(self, settings: Settings, store: LogStore, events: EventRing, boot_id: str) -> None:
         self._settings, self._store, self._events, self._boot_id = settings, store, events, boot_id
         self.scrub: Callable[[], dict[str, Any] | None] = lambda: None
+        self.tick_gap_max_ns: Callable[[], int] = lambda: 0
         self._renderers: Mapping[str, Callable[[ReplicaStatus], dict[str, Any]]] = {
             "state": self._state,
             "watermarks": self._watermarks,
@@ -74,6 +75,7 @@ class Introspection:
             "leader_ready": status.leader_ready,
             "quorum_contact_ms": status.quorum_contact_ms,
             "reads_pending": status.reads_pending,
+            "tick_gap_max_ms": round(self.tick_gap_max_ns() / 1e6, 1),
             "timing": settings.timing.model_dump(),
             "log": {
                 "begin_index": log.begin_index,

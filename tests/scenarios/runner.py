@@ -15,7 +15,7 @@ what happened into the files instead. The safety invariants are checked after ev
     flush n1                            n1's disk finishes one group commit
     crash n1 / restart n1 / wipe n1 [init]
     partition n0 n1 | n2 / heal / reset n0 n1 / connect
-    tick 100ms [n1] / run 2s            time passes for timers only / with everything delivered
+    tick 100ms [n1] / run 2s            time passes for timers only, in one leap / with everything delivered
     transfer n0 to=n1 [deadline=500ms] [if_term=2] / read n1
     order n2 TRUNCATE from=n1 term=2 cut=3 [prev_term=2] [epoch=9] | order n2 COMMIT from=n1 term=2 commit=9
     vote n2 from=n1 term=9 end=5/3 [pre]

@@ -30,6 +30,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "pre_vote_changes_nothing": "a pre-vote moves nobody's term (E3)",
     "live_leader_not_unseated": "a vote without a valid ticket moves no term while the leader lives (E4)",
     "check_quorum": "a leader that hears no quorum steps down (E6)",
+    "stall_keeps_leader": "where members stand still together and nothing else happens, nobody's leadership ends (E6)",
     "transfer_caught_up": "take-leadership goes to a member that holds everything (E7)",
     "no_lease_after_transfer": "no lease read once take-leadership was sent (E7)",
     "rejoining_no_vote": "only a VOTER votes, except to form the group again (E8)",

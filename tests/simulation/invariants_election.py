@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
+# What can end a leadership for a good reason, other than a stall.
+UNSETTLING = (
+    "drop", "duplicate", "reorder", "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader",
+    "clock_jump", "pause", "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot",
+    "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "wipe", "transfers", "preferred_leader",
+)  # fmt: skip
 SILENCE_TIMEOUTS = 4  # a leader that heard no quorum for so many longest election time-outs should have noticed
 
 
@@ -46,9 +52,12 @@ class Elections(Observer):
         self._contact: dict[tuple[str, str], int] = {}  # (leader, peer) -> when an answer came
         self._awake_since: dict[str, int] = {}  # since when it leads and runs
         self._world: World | None = None
+        self._unsettled = True  # whether anything but a stall can end a leadership in this world
+        self._settled_term: int | None = None  # since all members followed one leader, and nothing else happens here
 
     def started(self, world: World) -> None:
         self._world = world
+        self._unsettled = any(getattr(world.config, name) for name in UNSETTLING)
 
     # --- terms ------------------------------------------------------------------
     def booted(self, member: Member) -> None:
@@ -222,6 +231,8 @@ class Elections(Observer):
             raise Violation("transfer_caught_up", text)
 
     def stepped(self, world: World) -> None:
+        if not self._unsettled:
+            self._keeps_leader(world)
         for member in world.members.values():
             replica = member.replica
             if replica is None:
@@ -232,6 +243,19 @@ class Elections(Observer):
                 self._awake_since[member.id] = world.now
             else:
                 self._check_quorum(world, member)
+
+    def _keeps_leader(self, world: World) -> None:
+        """E6: nothing can end a leadership here but members that stand still together, and that must not."""
+        replicas = [member.replica for member in world.members.values()]
+        leaders = {(one.term, one.leader_id) if one is not None else None for one in replicas}
+        if self._settled_term is None:
+            if len(leaders) == 1 and None not in leaders and replicas[0] is not None and replicas[0].leader_id:
+                self._settled_term = replicas[0].term
+        elif any(one is not None and one.term != self._settled_term for one in replicas):
+            text = f"the leadership of term {self._settled_term} ended although nobody was gone\n{world.describe()}"
+            raise Violation("stall_keeps_leader", text)
+        elif all(one is not None and one.role is not Role.LEADER for one in replicas):
+            raise Violation("stall_keeps_leader", f"nobody leads term {self._settled_term} any more")
 
     def _check_quorum(self, world: World, member: Member) -> None:
         """E6: a leader without a quorum of answers for long steps down."""

@@ -55,7 +55,7 @@ class Nemesis(Schemes):
             "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader", "clock_jump", "pause",
             "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
             "lost_write", "lost_tail", "lost_checkpoint",
-            "scrub", "wipe", "cut_lease",
+            "scrub", "wipe", "cut_lease", "stall",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:
@@ -194,6 +194,21 @@ class Nemesis(Schemes):
     def _resume(self, process: Process) -> None:
         if process.alive:
             process.resume()
+
+    def _stall(self) -> bool:
+        """The whole machine stands still, or all of them do: they go on a tenth of a time-out apart at most."""
+        election_ns = self._world.config.election_ms * MS
+        still_ns = int(election_ns * 0.4 * 25 ** self._rng.random())
+        processes = [one.process for one in self._world.members.values() if one.process is not None]
+        for process in processes:
+            begins_ns = self._rng.randrange(election_ns // 10)
+            self._world.schedule(begins_ns, self._end, self._stand_still, (process, still_ns))
+        return self._fault("stall", f"{len(processes)} members for {still_ns / MS:.1f} ms")
+
+    def _stand_still(self, process: Process, still_ns: int) -> None:
+        if process.alive and not process.paused:
+            process.paused = True
+            self._world.schedule(still_ns, self._end, self._resume, (process,))
 
     def _stop(self) -> bool:
         member = self._victim()

@@ -56,6 +56,7 @@ class Process:
         self._done: Done = []
         self._turn_due = False
         self._tick_at: int | None = None
+        self._tick_owed = False
         self._seq = 0
         self._space_due = False
         self.replica = Replica(self.config, store, random.Random(rng.getrandbits(64)), self.clock.now())
@@ -143,7 +144,7 @@ class Process:
 
     def _turn(self) -> None:
         self._turn_due = False
-        if self._proposals.waiting:
+        if self._proposals.waiting and not self._tick_owed:
             self._proposals.propose(self.clock.now())
             if self._proposals.waiting:
                 self._schedule_turn()
@@ -185,6 +186,8 @@ class Process:
 
     def _arm(self) -> None:
         """One timer; an earlier one than needed is left alone, a tick too many does no harm."""
+        if self._tick_owed:
+            return
         at = self.replica.next_deadline()
         if self._tick_at is not None and self._tick_at <= at:
             return
@@ -195,6 +198,11 @@ class Process:
         if armed_for != self._tick_at:
             return
         self._tick_at = None
+        self._tick_owed = True
+        self.later(0, self._judge)  # behind all that has arrived until now, as behind one poll of every socket
+
+    def _judge(self) -> None:
+        self._tick_owed = False
         self.replica.tick(self.clock.now())
         self._turn()
 

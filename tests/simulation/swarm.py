@@ -58,6 +58,7 @@ class Swarm:
     # Processes and machines.
     pause: float = 0.0
     pause_ms: float = 150.0
+    stall: float = 0.0  # all members stand still together, and go on a little apart
     stop: float = 0.0  # clean ends
     crash: float = 0.0
     crash_at_io: float = 0.0
@@ -100,6 +101,7 @@ class Swarm:
             heartbeat_ns=election // 4,
             election_min_ns=election,
             election_max_ns=2 * election,
+            quorum_silence_max_ns=20 * election,
             vote_round_ns=election,
             vote_retry_min_ns=election // 8,
             vote_retry_max_ns=election // 2,
@@ -200,4 +202,5 @@ FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     ("client_loss", 0.3, _between(0.02, 0.2)),
     # Drawn last, so that what a seed meant before it still means.
     ("cut_lease", 0.15, _between(0.5, 2.0)),
+    ("stall", 0.2, _between(0.3, 2.0)),
 )

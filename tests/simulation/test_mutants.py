@@ -31,6 +31,8 @@ FAST = (
     "slot_before_data",
     "failed_sync_finished",
     "hard_state_after_send",
+    "leader_silence_by_the_clock",
+    "late_tick_counts_many",
 )
 SEEDS = 40  # most need one or two
 

@@ -100,6 +100,20 @@ class Solo:
         return self.take()
 
     def tick(self, milliseconds: int) -> list[tuple[str, Message]]:
+        """So much time passes for a member that runs: its timer fires when it is due, until it asks for votes."""
+        until, sent = self.now + milliseconds * MS, []
+        while (at := self.replica.next_deadline()) < until:
+            self.now = max(at, self.now + MS)
+            self.replica.tick(self.now)
+            sent += self.take()
+            if any(isinstance(message, VoteRequest) for _to, message in sent):
+                self.now = until
+                return sent
+        self.now = until
+        return sent + self.late_tick(0)
+
+    def late_tick(self, milliseconds: int) -> list[tuple[str, Message]]:
+        """One tick after so much time: the member stood still until then."""
         self.now += milliseconds * MS
         self.replica.tick(self.now)
         return self.take()

@@ -9,6 +9,7 @@ import pytest
 from node.consensus.api import MS
 from node.consensus.leader_elector import ParseResult, parse_votes
 from node.consensus.member_state import ROLE_TRANSITIONS, RoleEvent
+from node.consensus.ticks import Ticks
 from node.protocol.codes import Role, VoteResult, VoterState
 from node.protocol.messages import PushKind, TransferTicket, VoteRequest, VoteResponse
 from node.store.log_store import Fault
@@ -199,6 +200,58 @@ def test_e5_with_lease_reads_grants_wait_for_the_leases_end() -> None:
     assert ask(solo, "n2", pre=True) is A
 
 
+@pytest.mark.parametrize("milliseconds", [200, 1300, 60_000])
+def test_e6_a_follower_that_stood_still_counts_one_tick_and_no_more(milliseconds: int) -> None:
+    solo = Solo(store_of([1, 2], term=3))
+    solo.follow(term=3)
+    solo.tick(150)
+    assert not [m for _to, m in solo.late_tick(milliseconds) if isinstance(m, VoteRequest)]
+    assert not [m for _to, m in solo.tick(299) if isinstance(m, VoteRequest)]
+    assert solo.replica.leader_id == "n1"
+    assert [m for _to, m in solo.tick(600) if isinstance(m, VoteRequest)], "a leader that is gone is missed"
+
+
+def test_e6_the_lease_goes_by_the_clock_whoever_stood_still() -> None:
+    """A member that woke does not campaign, and no longer keeps others from it."""
+    solo = Solo(store_of([1, 2], term=3))
+    solo.follow(term=3)
+    solo.late_tick(499)
+    assert ask(solo, "n2", pre=True) is HL
+    solo.late_tick(1)
+    assert ask(solo, "n2", pre=True) is A
+
+
+def test_e6_bytes_of_the_leader_put_off_a_campaign_and_renew_no_lease() -> None:
+    solo = Solo(store_of([1, 2], term=3))
+    solo.follow(term=3)
+    for _ in range(20):
+        assert not [m for _to, m in solo.tick(200) if isinstance(m, VoteRequest)]
+        solo.replica.leader_bytes("n1", solo.now)
+    assert ask(solo, "n2", pre=True) is A, "the lease ran out by the clock"
+
+
+def test_e6_bytes_of_any_other_member_put_off_nothing() -> None:
+    solo = Solo(store_of([1, 2], term=3))
+    solo.follow(term=3)
+    asked = []
+    for _ in range(5):
+        asked += [m for _to, m in solo.tick(200) if isinstance(m, VoteRequest)]
+        solo.replica.leader_bytes("n2", solo.now)
+    assert asked
+
+
+def test_e6_undisturbed_ticks_take_exactly_the_time_that_was_drawn() -> None:
+    for wait_ns in (1, 49, 50, 51, 100, 730, 999):
+        ticks = Ticks(50, 1000)
+        needed, first_ns = ticks.split(wait_ns)
+        ticks.begin(1000, first_ns)
+        now = 1000
+        while ticks.count < needed:
+            now = ticks.due_at
+            assert not ticks.passed(now - 1) and ticks.passed(now)
+        assert now == 1000 + wait_ns
+
+
 def test_e1_a_real_campaign_raises_the_term_and_votes_for_itself_durably() -> None:
     solo = Solo(store_of([1, 2], term=3))
     asked = solo.tick(1000)
@@ -249,13 +302,18 @@ def test_two_answers_of_one_peer_are_one_vote() -> None:
 
 def test_retries_are_randomized_and_a_living_leader_is_waited_for() -> None:
     solo = Solo(store_of([1, 2], term=3))
-    deadlines = set()
+    waits = set()
+    request = next(m for to, m in solo.tick(1100) if to == "n1" and isinstance(m, VoteRequest))
     for _ in range(4):
-        request = next(m for to, m in solo.tick(1100) if to == "n1" and isinstance(m, VoteRequest))
         for peer in ("n1", "n2"):
             solo.receive(peer, VoteResponse(request.seq, 3, HL, pre=True))
-        deadlines.add(solo.replica.next_deadline() - solo.now)
-    assert len(deadlines) == 4 and min(deadlines) >= 500 * MS
+        told_at, asked = solo.now, []
+        while not asked:
+            solo.now = solo.replica.next_deadline()
+            asked = [m for to, m in solo.late_tick(0) if to == "n1" and isinstance(m, VoteRequest)]
+        (request,) = asked
+        waits.add(solo.now - told_at)
+    assert len(waits) == 4 and min(waits) >= 500 * MS and max(waits) < 1000 * MS
 
 
 def test_no_campaign_while_the_log_is_being_cut() -> None:

@@ -348,7 +348,7 @@ def test_an_entry_that_nobody_has_is_reported_with_what_each_said_and_never_drop
             peer, request = fetches(solo.sent)[-1]
             give(solo, peer, request, None, code)
         assert ("log_unrecoverable" in alarms(solo)) is (_round == 1)
-        solo.tick(31_000)
+        solo.late_tick(31_000)
     text = solo.replica.member.alarms[("log_unrecoverable", None)].text
     for words in ("entries 1..2", "damaged there as well", "its log ends before", "quorumscope store verify"):
         assert words in text

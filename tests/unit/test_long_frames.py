@@ -12,6 +12,7 @@ from node.consensus.entry_handler import _tail_of
 from node.protocol.entry import HEAD_BYTES, Slab
 from node.protocol.slab_encode import encode_slab
 from node.store.slab_pieces import cut_slab, settle
+from node.transport.connection import Connection
 from node.transport.remoting import (
     BUFFER_BYTES_KEPT,
     BUFFER_BYTES_MIN,
@@ -105,3 +106,20 @@ def test_a_part_of_a_slab_does_not_hold_the_memory_of_the_whole() -> None:
     assert len(parts) > 3
     assert all(type(part.data) is bytes for part in parts)
     assert b"".join(part.data for part in parts[2:]) == made.data
+
+
+def test_bytes_that_complete_no_frame_are_told_and_no_others() -> None:
+    """What the engine takes for a sign of life from its leader (SAFETY E6)."""
+    said: list[str] = []
+    connection = Connection(
+        lambda _one, _frame: said.append("frame"), lambda _one: None, on_part=lambda _one: said.append("part")
+    )
+
+    def arrive(data: bytes) -> None:
+        connection.get_buffer(len(data))[: len(data)] = data
+        connection.buffer_updated(len(data))
+
+    whole = encode_frame(Frame(310, 1, b"b" * 100))
+    for piece in (whole[:3], whole[3:60], whole[60:], whole, whole + whole[:9], whole[9:]):
+        arrive(piece)
+    assert said == ["part", "part", "frame", "frame", "frame", "frame"]

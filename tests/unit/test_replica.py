@@ -248,13 +248,45 @@ def test_s8_small_writes_between_refused_large_ones_do_not_end_the_alarm() -> No
 def test_e6_no_quorum_of_answers_for_an_election_time_out() -> None:
     leader = Leader()
     leader.propose([b"x"])
-    for _ in range(9):
+    for _ in range(10):
         leader.solo.tick(100)
     assert leader.solo.replica.role is Role.LEADER
     leader.solo.tick(100)
     assert leader.solo.replica.role is Role.CANDIDATE
     assert [(o.appended, o.first_index, o.term) for o in leader.done] == [(Appended.UNKNOWN, 1, 1)]
     assert leader.done[0].leader_id is None
+
+
+@pytest.mark.parametrize("milliseconds", [200, 1300, 5000])
+def test_e6_a_leader_that_stood_still_counts_one_tick_and_no_more(milliseconds: int) -> None:
+    leader = Leader()
+    for _ in range(4):  # whatever it had counted before
+        leader.solo.tick(100)
+    leader.solo.late_tick(milliseconds)
+    assert leader.solo.replica.role is Role.LEADER
+    leader.solo.tick(400)
+    assert leader.solo.replica.role is Role.LEADER
+    leader.solo.tick(500)
+    assert leader.solo.replica.role is Role.CANDIDATE, "those that run and answer nothing are silent all the same"
+
+
+def test_e6_ten_seconds_of_the_clock_end_a_leadership_in_any_case() -> None:
+    leader = Leader()
+    leader.solo.late_tick(9_999)
+    assert leader.solo.replica.role is Role.LEADER
+    leader.solo.late_tick(1)
+    assert leader.solo.replica.role is Role.CANDIDATE
+
+
+def test_e6_a_stall_makes_no_lease_longer() -> None:
+    leader = Leader(lease_reads=True)
+    for to, beat in leader.solo.tick(100):
+        if isinstance(beat, HeartBeatRequest):
+            leader.solo.receive(to, HeartBeatResponse(beat.seq, 1, ResponseCode.SUCCESS, 0))
+    assert leader.leadership.reads.lease_holds(leader.solo.now)
+    leader.solo.late_tick(500)
+    assert leader.solo.replica.role is Role.LEADER
+    assert not leader.leadership.reads.lease_holds(leader.solo.now)
 
 
 def test_e6_one_answering_follower_of_two_is_enough() -> None:
@@ -315,7 +347,7 @@ def test_stop_fails_what_waits_as_unknown_and_nothing_happens_after() -> None:
     leader.solo.replica.stop(leader.solo.now)
     assert [o.appended for o in leader.done] == [Appended.UNKNOWN] and len(outcomes) == 1
     leader.solo.replica.stop(leader.solo.now)
-    assert leader.solo.tick(5000) == []
+    assert leader.solo.late_tick(5000) == []
     assert leader.solo.replica.propose([b"y"], leader.solo.now).outcome is not None
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.simulation.invariants_election import UNSETTLING
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 
 ELECTOR = "node.consensus.leader_elector:LeaderElector."
 MEMBERSHIP = "node.consensus.membership:Membership."
+LEADERSHIP_TICK = "node.consensus.leadership:Leadership.tick"
+TICKS = "node.consensus.ticks:Ticks."
 
 # Elections all the time, and machines that forget what was not durable.
 UNREST: dict[str, Any] = {"members": 3, "isolate_leader": 4.0, "crash": 2.0, "power_loss": 2.0, "reset": 2.0}
+STALLS: dict[str, Any] = {"stall": 3.0} | dict.fromkeys(UNSETTLING, 0)
 WIPES: dict[str, Any] = {"members": 3, "wipe": 2.0, "isolate_leader": 3.0, "partition": 2.0, "crash": 1.0, "rot": 0.0}
 
 
@@ -114,17 +118,86 @@ ELECTION = (
         "E6",
         "a leader leads on, whether a quorum answers or not",
         (
-            ignored(
-                "node.consensus.leadership:Leadership.tick",
-                "now >= self.quorum_contact_at() + self._timing.election_max_ns",
-            ),
-            Edit(
-                "node.consensus.leadership:Leadership.next_deadline",
-                "times = [self._beat_at, self.quorum_contact_at() + self._timing.election_max_ns]",
-                "times = [self._beat_at]",
-            ),
+            ignored(LEADERSHIP_TICK, "self._silent_ticks() > self._silent_ticks_max"),
+            ignored(LEADERSHIP_TICK, "now >= self.quorum_contact_at() + self._timing.quorum_silence_max_ns"),
         ),
         {"isolate_leader": 4.0, "partition": 2.0, "partition_ms": 1500.0},
+    ),
+    Mutant(
+        "leader_silence_by_the_clock",
+        "E6",
+        "a leader that stood still takes the time that passed for silence",
+        (
+            Edit(
+                LEADERSHIP_TICK,
+                "self._ticks.passed(now) and self._silent_ticks() > self._silent_ticks_max",
+                "MUTANT.instead(self._ticks.passed(now) and self._silent_ticks() > self._silent_ticks_max, "
+                "now >= self.quorum_contact_at() + self._timing.election_max_ns)",
+            ),
+        ),
+        STALLS,
+    ),
+    Mutant(
+        "late_tick_counts_many",
+        "E6",
+        "a tick that comes late counts for all those that it should have come after",
+        (
+            Edit(
+                TICKS + "passed",
+                "self.count += 1",
+                "self.count += MUTANT.instead(1, 1 + (now - self.due_at) // self.period_ns)",
+            ),
+        ),
+        STALLS,
+    ),
+    Mutant(
+        "missed_ticks_come_after",
+        "E6",
+        "the ticks of a stall are made up for, one at every look",
+        (
+            Edit(
+                TICKS + "passed",
+                "self.due_at = now + self.period_ns",
+                "self.due_at = MUTANT.instead(now + self.period_ns, self.due_at + self.period_ns)",
+            ),
+        ),
+        STALLS,
+    ),
+    Mutant(
+        "campaign_by_the_clock",
+        "E6",
+        "a follower that stood still campaigns, because its leader was not heard for a time-out by the clock",
+        (
+            Edit(
+                ELECTOR + "tick",
+                "self._silence.passed(now) and self._silence.count >= self._ticks_needed",
+                "(self._silence.passed(now) and self._silence.count >= self._ticks_needed) or MUTANT.instead("
+                "False, now >= (self._member.leader_contact_at or now) + self._timing.election_max_ns)",
+            ),
+        ),
+        STALLS,
+    ),
+    Mutant(
+        "lease_in_ticks",
+        "E6",
+        "a leader that stood still goes on with the lease that it had by its ticks",
+        (
+            Edit(
+                "node.consensus.leadership:Leadership.read_index",
+                "self.reads.lease_holds(now)",
+                "MUTANT.instead(self.reads.lease_holds(now), "
+                "self._member.config.lease_reads and not self.reads.lease_void and self._silent_ticks() < 4)",
+            ),
+        ),
+        {
+            "members": 3,
+            "lease_reads": True,
+            "pause": 4.0,
+            "pause_ms": 400.0,
+            "reads": 150.0,
+            "appends": 150.0,
+            "clients": 5,
+        },
     ),
     Mutant(
         "wiped_node_votes",

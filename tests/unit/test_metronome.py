@@ -1,0 +1,90 @@
+"""The engine's timer on the loop that engines run on: a late tick comes after everything that waited to be read."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import pytest
+import uvloop
+
+from node.engine.metronome import Metronome
+
+MS = 1_000_000
+SOCKETS = 40
+
+
+class Reader(asyncio.Protocol):
+    """Notes what it reads; the one that reads "stall" keeps the loop until every other has something to read."""
+
+    def __init__(self, seen: list[str], others: list[socket.socket]) -> None:
+        self._seen, self._others = seen, others
+
+    def data_received(self, data: bytes) -> None:
+        if data == b"stall":
+            for one in self._others:
+                one.send(b"x")
+            time.sleep(0.05)
+        else:
+            self._seen.append("read")
+
+
+async def stalled(with_metronome: bool) -> list[str]:
+    """A loop that stands still past its timer while it reads, in the order of what it does then."""
+    loop, seen, ended = asyncio.get_running_loop(), list[str](), asyncio.Event()
+
+    def tick(_now: int = 0) -> None:
+        seen.append("tick")
+        loop.call_later(0.02, ended.set)
+
+    pairs = [socket.socketpair() for _ in range(SOCKETS + 1)]
+    others = [theirs for _, theirs in pairs[1:]]
+    transports = [(await loop.create_connection(lambda: Reader(seen, others), sock=ours))[0] for ours, _ in pairs]
+    await asyncio.sleep(0.01)  # every socket is polled
+    now = time.monotonic_ns()
+    if with_metronome:
+        Metronome(tick, time.monotonic_ns, 1000 * MS).arm(now + 20 * MS, now)
+    else:
+        loop.call_later(0.02, tick)
+    pairs[0][1].send(b"stall")
+    await ended.wait()
+    for transport in transports:
+        transport.close()
+    for _, theirs in pairs:
+        theirs.close()
+    return seen
+
+
+def test_the_loop_itself_runs_a_late_timer_before_it_reads() -> None:
+    """Why there is a metronome: without it a tick would judge before it has heard."""
+    assert uvloop.run(stalled(False)) == ["tick", *["read"] * SOCKETS]
+
+
+@pytest.mark.parametrize("factory", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def test_a_late_tick_comes_after_one_poll_of_every_socket(factory: object) -> None:
+    for _ in range(10):
+        with asyncio.Runner(loop_factory=factory) as runner:  # type: ignore[arg-type]
+            assert runner.run(stalled(True)) == [*["read"] * SOCKETS, "tick"]
+
+
+def test_one_timer_the_earliest_wins_and_none_is_later_than_allowed() -> None:
+    async def run() -> tuple[list[int], int, int]:
+        ticks: asyncio.Queue[int] = asyncio.Queue()
+        began = time.monotonic_ns()
+        metronome = Metronome(ticks.put_nowait, time.monotonic_ns, 30 * MS)
+        metronome.arm(began + 10_000 * MS, began)
+        metronome.arm(began + 20_000 * MS, began)
+        first = await ticks.get()
+        metronome.arm(0, time.monotonic_ns())
+        second = await ticks.get()
+        gap_ns = metronome.gap_max_ns
+        metronome.arm(0, time.monotonic_ns())
+        metronome.stop()
+        metronome.arm(0, time.monotonic_ns())
+        await asyncio.sleep(0.02)
+        assert ticks.empty()
+        return [first, second], gap_ns, began
+
+    (first, second), gap_ns, began = asyncio.run(run())
+    assert first >= began + 29 * MS and gap_ns == second - first

@@ -327,7 +327,10 @@ class Appends:
             leader = (answer.leader_id or None, answer.leader_address or None)
             raise NotAppended(text, code=code, leader_id=leader[0], leader_address=leader[1])
         retry.reason = text
-        retry.not_appended = NotAppended(text, code=code, leader_id=answer.leader_id or None)
+        retry.hint_s = answer.retry_after_ms / 1000
+        retry.not_appended = NotAppended(
+            text, code=code, leader_id=answer.leader_id or None, retry_after_s=retry.hint_s or None
+        )
         if code is ResponseCode.NOT_LEADER:
             retry.at_once = self._leaders.redirected(link, answer.leader_id)
 

@@ -25,14 +25,15 @@ class OutcomeUnknown(LedgerError):
 
 
 class NotAppended(LedgerError):
-    """Definitely not appended, and not worth another try as it is."""
+    """Definitely not appended, and not worth another try as it is. `retry_after_s`: when the leader said it may be."""
 
     def __init__(
         self, message: str, *, code: ResponseCode = ResponseCode.UNKNOWN, leader_id: str | None = None,
-        leader_address: str | None = None,
+        leader_address: str | None = None, retry_after_s: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(message)
         self.code, self.leader_id, self.leader_address = code, leader_id, leader_address
+        self.retry_after_s = retry_after_s
 
 
 class Unreachable(LedgerError):

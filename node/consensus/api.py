@@ -6,7 +6,7 @@ into the core, and must only hand its argument on; it must not call back into th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -83,6 +83,8 @@ class ReplicaConfig:
     pending_requests_max: int = 10_000
     pending_entries_max: int = 1_000_000
     pending_bytes_max: int = 256 * 1024 * 1024
+    # So much may wait whatever was measured of the links, and with a quarter of it waiting a link counts as busy.
+    pending_floor_bytes: int = 1024 * 1024
     unsynced_bytes_max: int = 64 * 1024 * 1024
     push_window_slabs: int = 32
     push_window_bytes: int = 8 * 1024 * 1024
@@ -126,15 +128,17 @@ class Outcome(NamedTuple):
     appended: Appended
     leader_id: str | None = None
     detail: str = ""
+    retry_after_ns: int = 0  # of a refusal: when there will be room; 0: nobody can tell
 
 
 class Proposal:
     """Bodies to append as one contiguous run; one request, one outcome (SAFETY C3, C4).
 
     `expected_index` is the index that its first entry must get; None: any. `size_bytes` is that of all bodies.
+    `origin` is whom it came from, so that who is refused gets a turn of its own; None: nobody that comes back.
     """
 
-    __slots__ = ("bodies", "expected_index", "on_done", "size_bytes", "timeout_ns")
+    __slots__ = ("bodies", "expected_index", "on_done", "origin", "size_bytes", "timeout_ns")
 
     def __init__(
         self,
@@ -142,9 +146,10 @@ class Proposal:
         on_done: Callable[[Outcome], None],
         expected_index: int | None = None,
         timeout_ns: int | None = None,
+        origin: Hashable | None = None,
     ) -> None:
         self.bodies, self.on_done, self.expected_index, self.timeout_ns = bodies, on_done, expected_index, timeout_ns
-        self.size_bytes = size_of(bodies)
+        self.size_bytes, self.origin = size_of(bodies), origin
 
 
 @dataclass(slots=True, frozen=True)

@@ -15,6 +15,7 @@ from node.consensus.api import MS, Appended, Outcome, ReplicaConfig
 from node.consensus.status import ClosureGroupStatus, ClosuresStatus, ClosureStatus
 from node.protocol.codes import ResponseCode
 
+PATIENCE = 4
 EXPIRY_STEP_NS = 50 * MS  # expired closures are looked for at most this often
 ITEMS_MAX = 100
 SUCCESS = ResponseCode.SUCCESS
@@ -41,9 +42,9 @@ class Closure:
         self.outcome = outcome
         self.on_done(outcome)
 
-    def refuse(self, code: ResponseCode, leader_id: str | None, detail: str) -> None:
+    def refuse(self, code: ResponseCode, leader_id: str | None, detail: str, retry_after_ns: int = 0) -> None:
         """Nothing was appended."""
-        self.complete(Outcome(code, -1, -1, -1, Appended.NOT_APPENDED, leader_id, detail))
+        self.complete(Outcome(code, -1, -1, -1, Appended.NOT_APPENDED, leader_id, detail, retry_after_ns))
 
     def unknown(self, code: ResponseCode, leader_id: str | None, detail: str) -> None:
         """Appended here, but nobody can say whether it stays."""
@@ -65,6 +66,11 @@ class ClosureTable:
 
     def __len__(self) -> int:
         return len(self.pending)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the bodies that wait."""
+        return self._bytes
 
     def room(self) -> tuple[int, int, int]:
         """How many more requests, entries and bytes may wait (SAFETY C5)."""
@@ -104,14 +110,20 @@ class ClosureTable:
             self._next_expiry = None
 
     def expire(self, now: int, leader_id: str) -> None:
-        """Fails what waited too long, as unknown (WAIT_QUORUM_ACK_TIMEOUT)."""
+        """Fails what waited too long, as unknown (WAIT_QUORUM_ACK_TIMEOUT).
+
+        Where a link became slow after it was let in, what moves on is given more time, up to PATIENCE time-outs: its
+        client is better served by a late answer than by one that says nothing.
+        """
         if self._next_expiry is None or now < self._next_expiry:
             return
+        timeout_ns = self._config.timing.closure_timeout_ns
+        moving = self._last_completed is not None and now - self._last_completed[0] < timeout_ns // 2
         kept: deque[Closure] = deque()
         earliest: int | None = None
         pending, self.pending = self.pending, kept
         for closure in pending:
-            if closure.deadline <= now:
+            if closure.deadline <= now and not (moving and now < closure.created_at + PATIENCE * timeout_ns):
                 self._forget(closure)
                 closure.unknown(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, leader_id, "no quorum of acks in time")
             else:

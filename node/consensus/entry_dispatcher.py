@@ -307,6 +307,7 @@ class EntryDispatcher:
             flush = self._member.config.flush
             mark = watermark(answer.verified_index, answer.durable_index, flush, answer.faulty_from)
             self.watermark_index = max(self.watermark_index, mark)
+            self.window.rate.taken(mark, now)
             if answer.faulty_from != self.faulty_from:
                 self._faults_seen(answer.faulty_from)
             self.durable_index = answer.durable_index
@@ -428,8 +429,8 @@ class EntryDispatcher:
         if self._asked_seq is not None and now >= self._asked_at + timeout:
             self._asked_seq = None
             self.resends += 1
-        since, oldest = self.window.waiting_since(), self.window.oldest()
-        if since is not None and oldest is not None and now >= since + timeout:
+        silent_from, oldest = self.window.silent_from(), self.window.oldest()
+        if silent_from is not None and oldest is not None and now >= silent_from:
             self.resends += 1
             self.last_error = f"no answer to entry {oldest.first_index} in time"
             self._rewind()
@@ -443,7 +444,7 @@ class EntryDispatcher:
             times.append(self._retry_at)
         if self._asked_seq is not None:
             times.append(self._asked_at + self._timing.push_timeout_ns)
-        since = self.window.waiting_since()
-        if since is not None:
-            times.append(since + self._timing.push_timeout_ns)
+        silent_from = self.window.silent_from()
+        if silent_from is not None:
+            times.append(silent_from)
         return min(times, default=None)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from node.consensus.api import Proposal
+from node.consensus.admission import Admission
+from node.consensus.api import MS, Proposal
 from node.consensus.closures import Closure, ClosureTable
 from node.consensus.effects import new_send
 from node.consensus.entry_dispatcher import STANDING_BACK, EntryDispatcher
@@ -34,6 +35,7 @@ from node.protocol.messages import (
 from node.protocol.packed_bodies import gather, longest_of
 from node.store.log_store import StoreFull
 
+FULL = ResponseCode.LEADER_PENDING_FULL
 REFUSES_US = frozenset(
     {
         ResponseCode.NOT_FOLLOWER,
@@ -54,6 +56,7 @@ class Leadership:
         self.term = member.term
         self.own_term_from = member.store.end_index + 1
         self.closures = ClosureTable(member.config, member.term)
+        self.admission = Admission(member.config)
         self.reads = LeaderReads(member, membership.counts, now)
         self.dispatchers = {peer: EntryDispatcher(member, peer, first_epoch, now) for peer in member.others}
         self._answered_at = dict.fromkeys(member.others, now)
@@ -104,6 +107,9 @@ class Leadership:
         unsynced = member.unsynced.total
         bytes_left = min(bytes_left, member.config.unsynced_bytes_max - unsynced)
         idle = unsynced == 0 and len(self.closures) == 0
+        waiting_bytes = self.closures.size_bytes
+        rate: int | None = None
+        measured = False
         for proposal in proposals:
             closure = Closure(proposal.on_done)
             closures.append(closure)
@@ -112,11 +118,20 @@ class Leadership:
             size_bytes = proposal.size_bytes
             refusal = self._refusal(proposal, count, size_bytes, next_index)
             fits = requests_left >= 1 and entries_left >= count and bytes_left >= size_bytes
-            if refusal is None and not fits and (accepted or not idle):  # one request alone is always let in
-                refusal = (ResponseCode.LEADER_PENDING_FULL, "too much waits for its quorum or its sync already")
+            wait_ns = 0
+            if refusal is None and (accepted or not idle):  # one request alone is always let in
+                if not fits:
+                    refusal = FULL, "too much waits for its quorum or its sync already"
+                elif self._shares and (waiting_bytes >= self.admission.judged_from_bytes or self.admission.promised):
+                    if not measured:
+                        rate, measured = self.quorum_rate(now), True
+                    wait_ns = self.admission.judge(proposal.origin, size_bytes, waiting_bytes, rate, now)
+                    if wait_ns:
+                        refusal = FULL, f"the links of a quorum carry no more now; room in {wait_ns // MS + 1} ms"
             if refusal is not None:
-                closure.refuse(refusal[0], member.self_id, refusal[1])
+                closure.refuse(refusal[0], member.self_id, refusal[1], wait_ns)
                 continue
+            waiting_bytes += size_bytes
             closure.first_index = next_index
             next_index += count
             closure.last_index = next_index - 1
@@ -129,6 +144,19 @@ class Leadership:
         if accepted:
             self._append_accepted(accepted, gather(batches), now)
         return closures
+
+    def quorum_rate(self, now: int) -> int | None:
+        """How many bytes a second a commit can follow: what the slowest peer that it must wait for takes.
+
+        None: nothing was measured of it yet, or a commit waits for no peer. 0: it is not there.
+        """
+        rates = [ALWAYS]
+        for dispatcher, peer in self._shares:
+            there = peer.counts and dispatcher.connected and dispatcher.state is DispatcherState.APPEND
+            measured = dispatcher.window.rate.bytes_per_s(now) if there else 0
+            rates.append(ALWAYS if measured is None else measured)
+        rate = quorum_value(rates)
+        return None if rate == ALWAYS else rate
 
     def _refusal(
         self, proposal: Proposal, count: int, size_bytes: int, next_index: int
@@ -163,7 +191,10 @@ class Leadership:
         for proposal, closure in accepted:  # registered before anything can commit them (FORMATS 6.9)
             closure.term = self.term
             closure.created_at = now
-            closure.deadline = now + (default_ns if proposal.timeout_ns is None else proposal.timeout_ns)
+            own_ns = 0
+            if closure.size_bytes >= self.admission.judged_from_bytes:
+                own_ns = self.admission.own_time_ns(closure.size_bytes, self.quorum_rate(now))
+            closure.deadline = now + own_ns + (default_ns if proposal.timeout_ns is None else proposal.timeout_ns)
             self.closures.add(closure)
         self._replicate(slabs, now)
 

@@ -1,4 +1,5 @@
-"""What limits the pushes to one peer: the window of unanswered slabs, and the quota of a peer far behind.
+"""What limits the pushes to one peer: the window of unanswered slabs, and the quota of a peer far behind; and what the
+way to it was measured to carry.
 
 Invariants: slabs in the window lie in the order of sending, so that an absolute `verified` acknowledges a run from the
 front; the quota lets a peer have at least its floor, and never more than a share of the measured capacity while others
@@ -7,12 +8,16 @@ append.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, NamedTuple
 
 from node.consensus.api import MS, SECOND, ReplicaConfig
 
 SHARE: Final = 0.9  # of the measured capacity, for a peer far behind while others append
 LOADED_NS: Final = 200 * MS  # so long after an append the leader counts as busy
+SPAN_NS: Final = 50 * MS  # a rate is measured over at least so long, while the link is busy
+LATE_NS: Final = 250 * MS  # from then on what has not come yet counts, too: the link may have become slow
+SAMPLES: Final = 4  # the best of so many counts: a pause of the machine makes no link slow
 PROBE_SLAB_BYTES: Final = 512 * 1024  # after a time-out the way may be thin: a whole slab would take long to answer
 
 
@@ -25,6 +30,62 @@ class InFlight(NamedTuple):
     sent_at: int
 
 
+def busy_bytes(config: ReplicaConfig) -> int:
+    """A link on which less waits does not count as busy, and less is never too much to wait for a quorum."""
+    return max(1, config.pending_floor_bytes // 4)
+
+
+class DeliveryRate:
+    """What one peer takes, in bytes a second."""
+
+    def __init__(self, busy_bytes: int) -> None:
+        """With less than `busy_bytes` waiting for it a link does not count as busy."""
+        self._busy_bytes = busy_bytes
+        self._waiting: deque[InFlight] = deque()
+        self._waiting_bytes = 0
+        self._since: int | None = None  # measured since then
+        self._taken_bytes = 0
+        self._samples: deque[int] = deque(maxlen=SAMPLES)
+
+    def sent(self, slab: InFlight) -> None:
+        """A slab leaves, behind all that left before."""
+        self._waiting.append(slab)
+        self._waiting_bytes += slab.size_bytes
+        if self._since is None and self._waiting_bytes >= self._busy_bytes:
+            self._since, self._taken_bytes = slab.sent_at, 0
+
+    def taken(self, watermark_index: int, now: int) -> None:
+        """The peer counts with all up to `watermark_index`."""
+        waiting, taken_bytes = self._waiting, 0
+        while waiting and waiting[0].last_index <= watermark_index:
+            taken_bytes += waiting.popleft().size_bytes
+        self._waiting_bytes -= taken_bytes
+        if self._since is None or not taken_bytes:
+            return
+        self._taken_bytes += taken_bytes
+        busy = self._waiting_bytes >= self._busy_bytes
+        span_ns = now - self._since
+        if busy and span_ns < SPAN_NS:
+            return
+        if self._taken_bytes >= self._busy_bytes:
+            self._samples.append(self._taken_bytes * SECOND // max(1, span_ns))
+        self._since, self._taken_bytes = now if busy else None, 0
+
+    def forget_sent(self) -> None:
+        """What was sent is void; what was measured stays."""
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._since = None
+
+    def bytes_per_s(self, now: int) -> int | None:
+        """None: nobody knows yet."""
+        known = max(self._samples, default=None)
+        if self._since is None or not self._waiting or now - self._since < LATE_NS:
+            return known
+        at_best = (self._taken_bytes + self._waiting[0].size_bytes) * SECOND // (now - self._since)
+        return at_best if known is None else min(known, at_best)
+
+
 class PushWindow:
     """Unanswered APPENDs; only one at a time while probing (after a time-out, until an answer comes)."""
 
@@ -35,6 +96,9 @@ class PushWindow:
         self.size_bytes = 0
         self.probing = False
         self._progress_at = 0  # something was acknowledged
+        self.rate = DeliveryRate(busy_bytes(config))
+        self._long_bytes = busy_bytes(config)
+        self._timeout_ns, self._slow_bytes_per_s = config.timing.push_timeout_ns, max(1, config.pending_floor_bytes)
 
     def __len__(self) -> int:
         return len(self._in_flight)
@@ -47,6 +111,7 @@ class PushWindow:
     def sent(self, seq: int, slab: InFlight) -> None:
         self._in_flight[seq] = slab
         self.size_bytes += slab.size_bytes
+        self.rate.sent(slab)
 
     def answered(self, seq: int, verified_index: int, now: int) -> InFlight | None:
         """Forgets what the peer verified; gives what was sent as `seq`, if that was still open."""
@@ -72,9 +137,18 @@ class PushWindow:
         oldest = self.oldest()
         return None if oldest is None else max(oldest.sent_at, self._progress_at)
 
+    def silent_from(self) -> int | None:
+        """When nothing was acknowledged for too long; None: it is empty. A long frame is on its way for long."""
+        since, oldest = self.waiting_since(), self.oldest()
+        if since is None or oldest is None:
+            return None
+        own_ns = oldest.size_bytes * SECOND // self._slow_bytes_per_s if oldest.size_bytes >= self._long_bytes else 0
+        return since + self._timeout_ns + own_ns
+
     def clear(self) -> None:
         self._in_flight.clear()
         self.size_bytes = 0
+        self.rate.forget_sent()
 
 
 class CatchUpQuota:

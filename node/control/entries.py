@@ -320,6 +320,9 @@ async def refused(parts: Parts, answer: AppendAnswer) -> Problem:
         return not_leader(state, outcome=outcome)
     text = answer.detail or f"The leader refused: {code.name}"
     if code in BUSY:
-        return Problem(503, "Not now", text, headers=RETRY, code=int(code), outcome=outcome)
+        after_s = max(1, -(-answer.retry_after_ms // 1000))
+        known = {"retry_after_ms": answer.retry_after_ms} if answer.retry_after_ms else {}
+        headers = {"retry-after": str(after_s)}
+        return Problem(503, "Not now", text, headers=headers, code=int(code), outcome=outcome, **known)
     status = 409 if code is ResponseCode.INCONSISTENT_INDEX else 422
     return Problem(status, "Refused", text, code=int(code), outcome=outcome)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
+from node.consensus.api import MS
 from node.consensus.replica import Appended, Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
 from node.engine.introspect import Introspection
 from node.engine.log_reads import LogReads
@@ -126,7 +127,8 @@ class ClientDesk:
             return AppendAnswer(outcome.code, *indexes, appended)
         leader_id = outcome.leader_id or ""
         address = self._driver.address_of(outcome.leader_id)
-        return AppendAnswer(outcome.code, *indexes, appended, leader_id, address, outcome.detail)
+        retry_after_ms = -(-outcome.retry_after_ns // MS)
+        return AppendAnswer(outcome.code, *indexes, appended, leader_id, address, outcome.detail, retry_after_ms)
 
     def _fast_read(self, connection: Connection, frame: Frame) -> None:
         request = decode_read(frame.body)

@@ -21,6 +21,8 @@ class Origin(Protocol):
 
     order_broken: bool  # an append that was to keep its order failed
 
+    def __hash__(self) -> int: ...
+
 
 class Core(Protocol):
     """What takes proposals."""
@@ -46,7 +48,7 @@ class Proposals:
                 origin.order_broken = True
             done.append((deliver, outcome))
 
-        proposal.on_done = ended
+        proposal.on_done, proposal.origin = ended, origin
         self.waiting.append((origin, proposal, ordered))
 
     def _take(self) -> list[tuple[Origin, Proposal, bool]]:

@@ -43,6 +43,8 @@ PUSH_ANSWER: Final = struct.Struct(">iqqqqqqq")
 FAULTY_FROM: Final = struct.Struct(">q")  # behind a push answer, where the member's log is damaged
 APPEND_HEAD: Final = struct.Struct(">iqI")
 APPEND_ANSWER: Final = struct.Struct(">iqqqB")
+RETRY_AFTER: Final = struct.Struct(">I")
+RETRY_AFTER_MS_MAX: Final = 60_000
 NO_TEXTS: Final = bytes(6)  # three lengths of 0
 READ_HEAD: Final = struct.Struct(">qiB")
 READ_ANSWER: Final = struct.Struct(">iqqqI")
@@ -99,6 +101,7 @@ class AppendAnswer(NamedTuple):
     leader_id: str = ""
     leader_address: str = ""
     detail: str = ""
+    retry_after_ms: int = 0  # of a refusal: when there will be room; 0: nobody can tell
 
 
 _APPENDED: Final = tuple(AppendedByte)  # by number
@@ -270,14 +273,16 @@ def decode_append(body: BytesLike) -> AppendRequest:
 
 
 def encode_append_answer(answer: AppendAnswer) -> bytes:
-    """Texts are cut at 64 KiB."""
+    """Texts are cut at 64 KiB. When to come back stands behind them, if known: older clients do not look there."""
     packed = APPEND_ANSWER.pack(answer.code, answer.first_index, answer.last_index, answer.term, answer.appended)
-    if not (answer.leader_id or answer.leader_address or answer.detail):
+    if not (answer.leader_id or answer.leader_address or answer.detail or answer.retry_after_ms):
         return packed + NO_TEXTS
     parts = [packed]
     for text in (answer.leader_id, answer.leader_address, answer.detail):
         raw = text.encode()[:0xFFFF]
         parts += (len(raw).to_bytes(2, "big"), raw)
+    if answer.retry_after_ms > 0:
+        parts.append(RETRY_AFTER.pack(min(answer.retry_after_ms, RETRY_AFTER_MS_MAX)))
     return b"".join(parts)
 
 
@@ -287,7 +292,7 @@ def decode_append_answer(body: BytesLike) -> AppendAnswer:
         code, first_index, last_index, term, appended = APPEND_ANSWER.unpack_from(body)
         offset = APPEND_ANSWER.size
         if body[offset:] == NO_TEXTS and appended < len(_APPENDED):
-            return _new_answer((code, first_index, last_index, term, _APPENDED[appended], "", "", ""))
+            return _new_answer((code, first_index, last_index, term, _APPENDED[appended], "", "", "", 0))
         texts: list[str] = []
         for _ in range(3):
             (size,) = struct.unpack_from(">H", body, offset)
@@ -295,7 +300,12 @@ def decode_append_answer(body: BytesLike) -> AppendAnswer:
                 raise BodyError(f"a text of {size} bytes goes past the answer's end")
             texts.append(bytes(body[offset + 2 : offset + 2 + size]).decode(errors="replace"))
             offset += 2 + size
-        return AppendAnswer(code, first_index, last_index, term, AppendedByte(appended), *texts)
+        retry_after_ms = 0
+        if len(body) - offset >= RETRY_AFTER.size:
+            retry_after_ms = min(RETRY_AFTER.unpack_from(body, offset)[0], RETRY_AFTER_MS_MAX)
+        leader_id, leader_address, detail = texts
+        known = AppendedByte(appended), leader_id, leader_address, detail, retry_after_ms
+        return AppendAnswer(code, first_index, last_index, term, *known)
     except (struct.error, ValueError) as error:
         raise BodyError(f"a broken append answer: {error}") from None
 

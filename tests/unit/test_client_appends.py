@@ -137,6 +137,28 @@ def test_a_refusal_that_may_pass_is_tried_again() -> None:
     assert len(against(script, work).appends) == 5
 
 
+def test_a_client_comes_back_when_it_was_told_to_and_not_before() -> None:
+    full = ResponseCode.LEADER_PENDING_FULL
+    at: list[float] = []
+    good, told_ms = counting(), [150, 100]
+
+    def script(request: AppendRequest) -> AppendAnswer | None:
+        at.append(asyncio.get_running_loop().time())
+        if told_ms:
+            return AppendAnswer(full, -1, -1, -1, AppendedByte.NOT_APPENDED, "n0", "", "full", told_ms.pop())
+        return good(request)
+
+    async def work(client: LedgerClient, _member: Member) -> None:
+        assert (await client.append(b"x")).first_index == 0
+        assert at[1] - at[0] >= 0.1 and at[2] - at[1] >= 0.15
+        told_ms.append(60_000)
+        with pytest.raises(NotAppended) as refused:  # at once: there is no time for another try
+            await client.append(b"y")
+        assert (refused.value.code, refused.value.retry_after_s) == (full, 60)
+
+    assert len(against(script, work, deadline_s=5).appends) == 4
+
+
 def test_one_bad_body_does_not_spoil_the_others_of_its_frame() -> None:
     good = counting()
 

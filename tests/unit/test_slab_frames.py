@@ -121,11 +121,15 @@ def test_an_append_comes_back(sent: list[bytes], expected: int, ordered: bool) -
     assert decode_append(b"".join(encode_append(request))) == request
 
 
-@given(st.integers(0, 999), int64, int64, int64, st.sampled_from(AppendedByte), st.text(max_size=20))
+@given(
+    st.integers(0, 999), int64, int64, int64, st.sampled_from(AppendedByte), st.text(max_size=20), st.booleans(),
+    st.integers(0, 60_000),
+)  # fmt: skip
 def test_an_append_answer_comes_back(
-    code: int, first: int, last: int, term: int, appended: AppendedByte, said: str
+    code: int, first: int, last: int, term: int, appended: AppendedByte, said: str, known: bool, after_ms: int
 ) -> None:
-    answer = AppendAnswer(code, first, last, term, appended, "n1", "127.0.0.1:1", said)
+    leader = ("n1", "127.0.0.1:1") if known else ("", "")
+    answer = AppendAnswer(code, first, last, term, appended, *leader, said, after_ms)
     assert decode_append_answer(encode_append_answer(answer)) == answer
 
 

@@ -317,8 +317,8 @@ REPLICATION = (
         "FORMATS 6.19",
         "an APPEND that was never answered is never sent again",
         (
-            ignored(DISPATCHER + "tick", "since is not None and oldest is not None and now >= since + timeout"),
-            Edit(DISPATCHER + "next_deadline", "if since is not None:", "if False:"),
+            ignored(DISPATCHER + "tick", "silent_from is not None and oldest is not None and now >= silent_from"),
+            Edit(DISPATCHER + "next_deadline", "if silent_from is not None:", "if False:"),
         ),
         {"drop": 0.1, "appends": 20.0},
     ),

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from node.background import Background, reason_of
-from node.children import apart
+from node.children import apart, environment, python
 
 EXIT_REFUSED: Final = 3  # a person must settle it: lock held, wrong node, lost hard state, corruption
 EXIT_USAGE: Final = 64
@@ -64,10 +64,8 @@ class Child:
 async def start(module: str, arguments: Sequence[str]) -> Child:
     """Starts `python -m module` with our own interpreter, output passed through."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        module,
-        *arguments,
+        *python("-m", module, *arguments),
+        env=environment(),
         preexec_fn=apart(signal.SIGTERM),
     )
     return Child(process, time.monotonic())

@@ -1,4 +1,6 @@
-"""How a child process is started: out of reach of the terminal's signals, and never outliving who started it."""
+"""How a child process is started: out of reach of the terminal's signals, never outliving who started it, and from our
+own code: a folder that happens to hold a package `node` or `app` is not looked into.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,27 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_ROOT: Final = Path(__file__).resolve().parents[1]  # where our packages lie
+
+
+def python(*arguments: str) -> list[str]:
+    """The command line of our own interpreter, which puts no current folder before what is installed (-P)."""
+    return [sys.executable, "-P", *arguments]
+
+
+def environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What `python` runs in: as `given` (or ours), and safe for grandchildren; finds our packages also in a clone."""
+    result = dict(os.environ if given is None else given) | {"PYTHONSAFEPATH": "1"}
+    if _ROOT.name not in ("site-packages", "dist-packages"):
+        paths = [path for path in result.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_ROOT)]
+        result["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *paths])
+    return result
 
 
 def apart(when_parent_dies: signal.Signals) -> Callable[[], None]:
@@ -18,10 +36,16 @@ def apart(when_parent_dies: signal.Signals) -> Callable[[], None]:
 
     So a Ctrl-C reaches the parent alone, which stops its children in order. Not a session: see `node.priority`.
     """
+    return dying_with_parent(when_parent_dies, own_group=True)
+
+
+def dying_with_parent(when_parent_dies: signal.Signals, *, own_group: bool = False) -> Callable[[], None]:
+    """The same, in the parent's process group: a Ctrl-C reaches both."""
     parent_pid = os.getpid()
 
     def between_fork_and_exec() -> None:  # only calls that were prepared before the fork
-        os.setpgid(0, 0)
+        if own_group:
+            os.setpgid(0, 0)
         if sys.platform == "linux":
             _LIBC.prctl(_PR_SET_PDEATHSIG, when_parent_dies)
             if os.getppid() != parent_pid:

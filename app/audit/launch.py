@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from app.audit.replicas import ReplicaSpec
-from app.resources import code_root
+from node.children import environment, python
 
 
 def write_spec(directory: Path, replicas: Sequence[ReplicaSpec], **options: Any) -> Path:
@@ -31,14 +30,10 @@ def write_spec(directory: Path, replicas: Sequence[ReplicaSpec], **options: Any)
 
 def start_job(directory: Path) -> subprocess.Popen[bytes]:
     """Starts the job of a directory, in a session of its own so that it outlives who started it."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(code_root()), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
-    }
     with (directory / "progress.jsonl").open("wb") as out, (directory / "log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "app.audit.job", str(directory / "spec.json")],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=log, env=environment, start_new_session=True,
+            python("-m", "app.audit.job", str(directory / "spec.json")),
+            stdin=subprocess.DEVNULL, stdout=out, stderr=log, env=environment(), start_new_session=True,
         )  # fmt: skip
 
 

@@ -64,6 +64,7 @@ def start_session(master: str = LOCAL, app_name: str = "quorumscope audit", work
     log_config.write_text(LOG_CONFIG)
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONSAFEPATH"] = "1"  # workers must not find another `app` in the current folder
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(submit_args(master, modules, log_config))
     if is_local(master):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

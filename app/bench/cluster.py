@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import sys
 import tempfile
 from asyncio.subprocess import Process
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.common import free_ports
-from node.children import apart
+from node.children import apart, environment, python
 from node.client import LedgerClient, LedgerError
 
 GROUP = "bench"
@@ -89,7 +88,7 @@ class BenchCluster:
     async def _run(self, module: str, node_id: str) -> Process:
         data = self.directory / node_id
         data.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", module, "--id", node_id, "--group", GROUP]
+        command = python("-m", module, "--id", node_id, "--group", GROUP)
         command += ["--peers", self.routes.get(node_id, self.peers)]
         command += ["--data", str(data), "--flush", self.flush, "--init"]
         command += ["--control", f"127.0.0.1:{self.control_ports[node_id]}"]
@@ -97,7 +96,7 @@ class BenchCluster:
             command += ["--set", setting]
         with (self.directory / f"{node_id}.log").open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                *command, stdout=log, stderr=log, preexec_fn=apart(signal.SIGKILL)
+                *command, stdout=log, stderr=log, env=environment(), preexec_fn=apart(signal.SIGKILL)
             )
 
     def signal(self, node_id: str, number: signal.Signals) -> None:

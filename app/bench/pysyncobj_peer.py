@@ -13,6 +13,7 @@ import importlib.util
 import itertools
 import json
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from app.bench.common import Sample, free_ports
 from app.bench.load import BODIES_MIN, Case, different_bodies, sample_of
 from app.bench.running import spare_the_collector
 from app.bench.usage import cpu_s
+from node.children import apart, environment, python
 
 READY_WITHIN_S: Final = 20.0
 TRY_S: Final = 1.5
@@ -58,10 +60,11 @@ class PySyncObjCluster:
         addresses = [f"127.0.0.1:{port}" for port in free_ports(self.size)]
         for own in addresses:
             others = [address for address in addresses if address != own]
-            command = [sys.executable, "-m", "app.bench.pysyncobj_peer", self.configuration, own, *others]
+            command = python("-m", "app.bench.pysyncobj_peer", self.configuration, own, *others)
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
-            )
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
+                env=environment(), preexec_fn=apart(signal.SIGKILL),
+            )  # fmt: skip
             self.processes.append(process)
         return self
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import statistics
-import sys
 from asyncio.subprocess import Process
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -23,7 +22,7 @@ from app.bench.load import Case, measure
 from app.bench.machine import machine
 from app.bench.paced import paced
 from app.bench.running import measured
-from node.children import apart
+from node.children import apart, environment, python
 
 POLL_MS: Final = 200
 START_WITHIN_S: Final = 60.0
@@ -80,8 +79,8 @@ class Visitors:
     async def _start(self, name: str, arguments: list[str]) -> None:
         with (self._cluster.directory / f"{name}.log").open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *arguments,
+                *python(*arguments),
+                env=environment(),
                 stdout=log,
                 stderr=log,
                 preexec_fn=apart(signal.SIGKILL),

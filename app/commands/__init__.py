@@ -1,1 +1,1 @@
-"""The commands of `quorumscope`, one file per family; `app.cli` puts them together."""
+"""The commands of `quorumscope`, one file per family; `app.command_line` puts them together."""

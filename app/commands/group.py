@@ -225,16 +225,25 @@ def transfer(
         finally:
             await client.close()
 
-    result = run_async(work)
-    moved = result.get("code") == ResponseCode.SUCCESS
+    told = run_async(work)
+    moved = told.get("code") == ResponseCode.SUCCESS
+    leads_now = to is not None and told.get("leaderId") == to
+    result = {
+        "moved": moved,
+        "code": told.get("code"),
+        "leader_id": told.get("leaderId"),
+        "transferee_id": told.get("transfereeId"),
+        "term": told.get("term"),
+        "detail": told.get("detail"),
+    }
     if as_json:
         show_json(result)
-    elif not moved and to is not None and result.get("leaderId") == to:
-        print(f"{to} leads already, in term {result.get('term')}")
+    elif not moved and leads_now:
+        print(f"{to} leads already, in term {result['term']}")
     else:
-        leads = f"{result.get('leaderId') or 'nobody known'} leads in term {result.get('term')}"
-        print(f"moved: {leads}" if moved else f"not moved: {leads}; {result.get('detail') or 'no reason given'}")
-    return Exit.FINE if moved or (to is not None and result.get("leaderId") == to) else Exit.FINDING
+        leads = f"{result['leader_id'] or 'nobody known'} leads in term {result['term']}"
+        print(f"moved: {leads}" if moved else f"not moved: {leads}; {result['detail'] or 'no reason given'}")
+    return Exit.FINE if moved or leads_now else Exit.FINDING
 
 
 def register(app: typer.Typer) -> None:

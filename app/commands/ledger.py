@@ -176,10 +176,13 @@ def append(
     tally = Tally()
     source = _open(file)
     failure: Failure | None = None
+    interrupted = False
     try:
         run_async(lambda: _append_all(target, source, split, batch, expected_index, deadline_s, tally))
     except Failure as caught:
         failure = caught
+    except KeyboardInterrupt:
+        interrupted = True
     result = tally.as_json()
     if as_json:
         show_json(result)
@@ -189,7 +192,7 @@ def append(
         print(f"appended {tally.appended}{where}, {result['entries_per_s']:,.0f} entries/s{unknown}")
     if failure is not None:
         raise failure
-    return Exit.FINE
+    return Exit.INTERRUPTED if interrupted else Exit.FINE
 
 
 def _open(file: str) -> BinaryIO:
@@ -222,7 +225,7 @@ async def _append_all(
                 result = await client.append_many(bodies, expected_index=expected_index)
             except NotAppended:
                 raise
-            except OutcomeUnknown:
+            except (OutcomeUnknown, asyncio.CancelledError):  # a Ctrl-C, too, leaves open what was on its way
                 tally.unknown += len(bodies)
                 raise
             tally.add(result.first_index, result.last_index)
@@ -295,8 +298,9 @@ def get(
 def tail(
     from_index: Annotated[int | None, typer.Option("--from", metavar="N", min=0, help="Start at this index.")] = None,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", metavar="N", min=0, help="Without --from: the last N entries.")
-    ] = 10,
+        int | None,
+        typer.Option("--lines", "-n", metavar="N", min=0, help="The last N entries (10); with --from: N and no more."),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as entries are committed.")] = False,
     peers: PeersOption = None,
     node: NodeOption = None,
@@ -305,19 +309,29 @@ def tail(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Print the newest entries; -f follows."""
+    """Print the newest entries, or those from an index; -f follows."""
     target = target_of(peers, node, group, config, token_file)
 
-    async def work() -> None:
+    async def work() -> Exit:
         client = target.client()
         try:
-            at = from_index if from_index is not None else max(await _committed(client) - lines + 1, 0)
-            await _follow(client, at, follow, as_json)
+            if from_index is None:
+                last = 10 if lines is None else lines
+                at, wanted = max(await _committed(client) - last + 1, 0), None
+            else:
+                at, wanted = from_index, lines
+                end = await _committed(client)
+                if at > end:
+                    ends = f"the log ends at {end}" if end >= 0 else "the log is empty"
+                    say(f"tail: nothing is committed from {at} on: {ends}" + ("; waiting" if follow else ""))
+                    if not follow:
+                        return Exit.UNDETERMINED
+            await _follow(client, at, follow, as_json, wanted)
+            return Exit.FINE
         finally:
             await client.close()
 
-    run_async(work)
-    return Exit.FINE
+    return run_async(work)
 
 
 async def _committed(client: LedgerClient) -> int:
@@ -327,9 +341,10 @@ async def _committed(client: LedgerClient) -> int:
     return -1 if committed is None else int(committed)
 
 
-async def _follow(client: LedgerClient, at: int, follow: bool, as_json: bool) -> None:
+async def _follow(client: LedgerClient, at: int, follow: bool, as_json: bool, wanted: int | None) -> None:
+    """Prints from `at` on: to the end, for ever with `follow`, and no more than `wanted` entries."""
     complained = False
-    while True:
+    while wanted is None or wanted > 0:
         try:
             entries = await client.read(at, TAIL_READ_ENTRIES)
             complained = False
@@ -340,9 +355,10 @@ async def _follow(client: LedgerClient, at: int, follow: bool, as_json: bool) ->
                 say(f"tail: {failure_of(error)}; waiting")
             complained = True
             entries = []
-        for entry in entries:
+        for entry in entries[:wanted]:
             print_entry(entry, as_json)
             at = entry.index + 1
+        wanted = None if wanted is None else wanted - min(len(entries), wanted)
         sys.stdout.flush()
         if not entries:
             if not follow:

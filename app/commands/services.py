@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.common import ConfigOption, Exit, Failure, PeersOption, say
+from node.children import environment, python
 from node.config import NODE_FLAGS, SWITCHES, ConfigError, Settings, load, parse_set, read_token, split_address
 
 SetOption = Annotated[
@@ -79,7 +80,7 @@ def node(
     arguments = node_arguments(given, checked, config, settings or [])
     if exit_with_engine:
         arguments.append("--exit-with-engine")
-    os.execv(sys.executable, [sys.executable, "-m", "node", *arguments])
+    os.execve(sys.executable, python("-m", "node", *arguments), environment())
 
 
 def node_arguments(given: dict[str, Any], checked: Settings, config: Path | None, settings: list[str]) -> list[str]:

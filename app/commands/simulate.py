@@ -6,10 +6,8 @@ says so and does nothing. Its options, output and exit codes are the simulator's
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +15,7 @@ import typer
 
 from app.commands.common import Exit, Failure, JsonOption
 from app.resources import code_root
+from node.children import dying_with_parent, environment, python
 
 EPILOG = (
     "Exit codes: 0 every promise held; 1 one was broken (the line that does it again is printed);"
@@ -82,8 +81,9 @@ def run_tree(tree: Path, words: list[str]) -> int:
 
     It has processes and mounts of its own to end: what interrupts this command is passed on, and waited for.
     """
-    command = [sys.executable, "-m", "tests.simulation", *words]
-    process = subprocess.Popen(command, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)})
+    variables = environment() | {"PYTHONPATH": str(tree)}
+    command = python("-m", "tests.simulation", *words)
+    process = subprocess.Popen(command, cwd=tree, env=variables, preexec_fn=dying_with_parent(signal.SIGTERM))
     before = signal.signal(signal.SIGTERM, lambda number, _frame: process.send_signal(number))
     try:
         while True:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.commands.common import Exit, Failure, JsonOption, say, show_json
+from node.children import environment, python
 
 if TYPE_CHECKING:
     from node.store.reader import StoreReader
@@ -167,9 +167,9 @@ def adopt(
 
 def _decided(directory: Path, arguments: list[str], *, dry_run: bool, as_json: bool) -> int:
     """Runs the process that takes the store's lock; its result is printed as it is, a refusal is this command's."""
-    command = [sys.executable, "-m", "node.store.repair", str(store_directory(directory)), *arguments]
+    command = python("-m", "node.store.repair", str(store_directory(directory)), *arguments)
     command += ["--dry-run"] * dry_run + ["--json"] * as_json
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     if not done.stdout:
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
         raise Failure(Exit.FINDING, lines[-1].removeprefix("repair: "))

@@ -11,13 +11,12 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from node.children import apart
+from node.children import apart, environment, python
 
 STOP_WITHIN_S: Final = 2.3
 
@@ -83,13 +82,12 @@ class Processes:
 
         `prefix` is a command that ends by becoming the one behind it, in the same process: `nsenter --net=…`.
         """
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUMSCOPE_")}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("QUORUMSCOPE_")}
         with (self.logs / f"{name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *prefix,
-                sys.executable,
-                *arguments,
-                env=environment | dict(variables or {}) | {"PYTHONUNBUFFERED": "1"},
+                *python(*arguments),
+                env=environment(inherited) | dict(variables or {}) | {"PYTHONUNBUFFERED": "1"},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,41 +1,132 @@
-"""A Ctrl-C ends a command with 130, also while it waits for a line that nobody types."""
+"""A Ctrl-C ends a command with 130 and one line whenever it comes; a reader that goes away, with no word."""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from node.children import apart
+from tests.process.group import Group
+
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
+WITHIN_S = 30.0
 
 
-@pytest.mark.parametrize("arguments", [["append"], ["tail", "--follow"]])
-def test_interrupted(arguments: list[str]) -> None:
-    # Not before the command waits: a signal during its imports would be another story.
-    command = [sys.executable, "-m", "app.cli", *arguments, "--peers", "n0-127.0.0.1:1"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+def started(arguments: list[str], **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "app.cli", *arguments],
+        cwd=ROOT, env=os.environ | variables, text=True, preexec_fn=apart(signal.SIGKILL),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it says after a Ctrl-C, which ends it with 130."""
     try:
-        _until_threads(process.pid, 1 if arguments == ["tail", "--follow"] else 2)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
-        assert process.stderr is not None
-        assert "Traceback" not in process.stderr.read()
+        out, err = process.communicate(timeout=WITHIN_S)
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+        return out, err
     finally:
         process.kill()
         process.communicate()
 
 
+def until(wanted: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not wanted():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("arguments", [["append"], ["tail", "--follow"]])
+def test_interrupted(arguments: list[str]) -> None:
+    process = started([*arguments, "--peers", "n0-127.0.0.1:1"])
+    _until_threads(process.pid, 1 if arguments == ["tail", "--follow"] else 2)
+    _, said = interrupted(process)
+    assert said.splitlines()[-1] == "interrupted"
+
+
+@pytest.mark.parametrize("swallows", [False, True], ids=["plain", "swallowed"])
+def test_interrupted_during_the_imports(tmp_path: Path, swallows: bool) -> None:
+    """`typer` of the test's takes for ever to import, and may catch whatever is raised into it."""
+    waits = f"open({str(tmp_path / 'there')!r}, 'w').close()\nimport time\ntime.sleep(600)\n"
+    guarded = "try:\n" + "".join(f"    {line}\n" for line in waits.splitlines()) + "except BaseException:\n    pass\n"
+    (tmp_path / "typer.py").write_text(guarded if swallows else waits)
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    process = started(["status"], PYTHONPATH=paths)
+    until((tmp_path / "there").exists, "it never imported anything")
+    assert interrupted(process) == ("", "interrupted\n")
+
+
+def test_an_append_that_is_interrupted_says_what_was_acknowledged_and_what_is_open(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    try:
+        group.start_all()
+        peers = ";".join(f"{member}-{address}" for member, address in group.peers.items())
+        process = started(["append", "--batch", "2", "--json", "--peers", peers, "--group", group.group])
+        assert process.stdin is not None
+        process.stdin.write("one\ntwo\nthree\n")
+        process.stdin.flush()
+        reader = started(["tail", "--from", "0", "-n", "2", "-f", "--peers", peers, "--group", group.group])
+        assert reader.wait(WITHIN_S) == 0, "the first batch was acknowledged, the second waits for its second line"
+        reader.communicate()
+        _until_threads(process.pid, 2)
+        out, err = interrupted(process)
+        told = json.loads(out)
+        assert (told["appended"], told["unknown"]) == (2, 0)
+        assert told["ranges"] == [[told["first_index"], told["last_index"]]]
+        assert err.splitlines() == ["interrupted"]
+
+        process = started(["append", "--batch", "2", "--json", "--peers", peers, "--group", group.group])
+        for node_id in group.peers:  # nobody will answer: what is on its way stays open
+            group.signal(node_id, signal.SIGSTOP)
+        assert process.stdin is not None
+        process.stdin.write("four\nfive\nsix\n")
+        process.stdin.flush()
+        _until_threads(process.pid, 2)
+        out, err = interrupted(process)
+        told = json.loads(out)
+        assert (told["appended"], told["unknown"], told["ranges"], told["first_index"]) == (0, 2, [], -1)
+        assert err.splitlines() == ["interrupted"]
+    finally:
+        group.close()
+
+
+def test_a_reader_that_goes_away_ends_a_command_without_a_word(tmp_path: Path) -> None:
+    group = Group(tmp_path, size=1)
+    try:
+        group.start_all()
+        on = ["--peers", f"n0-{group.peers['n0']}", "--group", group.group]
+        process = started(["append", *on])
+        process.communicate("\n".join("x" * 1000 for _ in range(2000)), timeout=WITHIN_S)
+        assert process.returncode == 0
+        for arguments in (["tail", "--from", "0"], ["tail", "--from", "0", "-f"], ["get", "1", "-n", "1500"]):
+            process = started([*arguments, *on])
+            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout.readline() == "x" * 1000 + "\n"
+            process.stdout.close()
+            assert process.wait(WITHIN_S) == 0, arguments
+            assert process.stderr.read() == ""
+            process.stderr.close()
+    finally:
+        group.close()
+
+
 def _until_threads(pid: int, count: int) -> None:
     """Until a process has so many threads and has slept for a moment: it waits for input, or for its poll."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WITHIN_S
     asleep = 0
     while time.monotonic() < deadline and asleep < 10:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import one_line, run
+from app.cli import run
+from app.command_line import one_line
 from app.commands.common import Exit
 
 PEERS = "n0-127.0.0.1:1"

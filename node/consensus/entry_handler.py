@@ -49,6 +49,7 @@ class EntryHandler:
         self._member = member
         self._leader: tuple[int, str] | None = None  # (term, leader) that the fields below belong to
         self._dispatch_epoch = -1
+        self._told_at = 0  # when the leader was last told what it had not asked for
         self._early: dict[int, PushRequest] = {}  # APPENDs that came before what they follow, by first index
 
     # --- entrance -----------------------------------------------------------------------------------------------
@@ -123,6 +124,12 @@ class EntryHandler:
         following = member.role is Role.FOLLOWER and self._leader == (member.term, member.leader_id)
         if following and member.leader_id is not None and self._dispatch_epoch >= 0:
             self._answer(member.leader_id, -1, self._dispatch_epoch, OK)
+
+    def leader_bytes(self, now: int) -> None:
+        """A long frame of the leader's is on its way: once a heartbeat it learns where we stand (E6)."""
+        if now - self._told_at >= self._member.config.timing.heartbeat_ns:
+            self._told_at = now
+            self.durable_moved()
 
     def truncated(self) -> None:
         """The cut is durable: what arrived early followed a log that is no more."""

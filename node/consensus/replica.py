@@ -200,10 +200,12 @@ class Replica(DiskReports):
     def leader_bytes(self, peer_id: str, now: int) -> None:
         """Bytes of an unfinished frame came on that member's own connection: our leader, if it is, is not silent (E6).
 
-        That is all they say: neither the lease nor anything else is renewed by them.
+        That is all they say: neither the lease nor anything else is renewed by them. The leader is told in its turn
+        that we are there: its heartbeats, which we would answer, wait behind that frame.
         """
         if self.member.role is Role.FOLLOWER and self.member.leader_id == peer_id:
             self.elector.leader_bytes(now)
+            self.handler.leader_bytes(now)
 
     def _settle(self, now: int) -> None:
         """What may follow from any step: damage, a finished joining, a full disk just met, a transfer's next step.

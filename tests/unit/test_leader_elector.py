@@ -11,7 +11,7 @@ from node.consensus.leader_elector import ParseResult, parse_votes
 from node.consensus.member_state import ROLE_TRANSITIONS, RoleEvent
 from node.consensus.ticks import Ticks
 from node.protocol.codes import Role, VoteResult, VoterState
-from node.protocol.messages import PushKind, TransferTicket, VoteRequest, VoteResponse
+from node.protocol.messages import PushKind, PushResponse, TransferTicket, VoteRequest, VoteResponse
 from node.store.log_store import Fault
 from tests.scenarios.cluster import Cluster
 from tests.unit.core_kit import NOW, Solo, member_of, store_of
@@ -228,6 +228,23 @@ def test_e6_bytes_of_the_leader_put_off_a_campaign_and_renew_no_lease() -> None:
         assert not [m for _to, m in solo.tick(200) if isinstance(m, VoteRequest)]
         solo.replica.leader_bytes("n1", solo.now)
     assert ask(solo, "n2", pre=True) is A, "the lease ran out by the clock"
+
+
+def test_e6_while_a_long_frame_is_under_way_its_leader_hears_of_us_once_a_heartbeat() -> None:
+    """Its heartbeats wait behind that frame: without a word of ours it would step down."""
+    solo = Solo(store_of([1, 2], term=3))
+    solo.follow(term=3)
+    solo.now += 100 * MS
+    told = []
+    for _ in range(100):
+        solo.now += 10 * MS
+        solo.replica.leader_bytes("n1", solo.now)
+        solo.replica.leader_bytes("n2", solo.now)
+        told += solo.take()
+    assert {to for to, _message in told} == {"n1"}
+    answers = [message for _to, message in told if isinstance(message, PushResponse)]
+    assert len(answers) == len(told) == 10
+    assert {(answer.seq, answer.end_index, answer.term) for answer in answers} == {(-1, 1, 3)}
 
 
 def test_e6_bytes_of_any_other_member_put_off_nothing() -> None:

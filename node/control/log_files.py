@@ -15,6 +15,7 @@ from node.config import Settings
 from node.control.problems import Problem
 from node.protocol.codes import ResponseCode
 from node.store.log_store import StoreError, StoreRefused
+from node.store.platform import OS, Platform
 from node.store.reader import StoreReader
 
 Result = TypeVar("Result")
@@ -25,8 +26,8 @@ IDENTITY_FILE = "quorumscope.json"
 class LogFiles:
     """One reader behind one lock; opened when the directory exists, and again after an error."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.directory = settings.store_directory
+    def __init__(self, settings: Settings, platform: Platform = OS) -> None:
+        self.directory, self._platform = settings.store_directory, platform
         self.reader: StoreReader | None = None
         self.lock = asyncio.Lock()
 
@@ -37,10 +38,14 @@ class LogFiles:
 
     def in_thread(self, work: Callable[[StoreReader], Result], upto_index: int | None) -> Result:
         try:
-            if self.reader is not None and self.reader.is_java and (self.directory / IDENTITY_FILE).exists():
+            if (
+                self.reader is not None
+                and self.reader.is_java
+                and self._platform.exists(self.directory / IDENTITY_FILE)
+            ):
                 self.reader = None  # opened before the engine had written whose store it is
             if self.reader is None:
-                self.reader = StoreReader(self.directory)
+                self.reader = StoreReader(self.directory, platform=self._platform)
             self.reader.refresh(upto_index)
             return work(self.reader)
         except (FileNotFoundError, StoreRefused) as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +29,11 @@ EMPTY: dict[str, Json] = {
 }
 
 
+def now_s() -> float:
+    """For ages only; the loop's own clock."""
+    return asyncio.get_running_loop().time()
+
+
 def now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -47,7 +51,7 @@ class Snapshots:
         """`state`, `watermarks`, `dispatchers` or `closures`, at most CACHE_S old while the engine answers."""
         async with self.locks.setdefault(what, asyncio.Lock()):
             known = self.last.get(what)
-            if known is not None and time.monotonic() - known[0] < CACHE_S:
+            if known is not None and now_s() - known[0] < CACHE_S:
                 return known[1]
             try:
                 answer = await self.ask(what, None)
@@ -56,7 +60,7 @@ class Snapshots:
             except (EngineSilent, EngineRefused) as error:
                 return await self.without_engine(what, "stale", str(error))
             self.unheard_since = None
-            self.last[what] = (time.monotonic(), answer)
+            self.last[what] = (now_s(), answer)
             return answer
 
     def outdate(self) -> None:

@@ -57,7 +57,7 @@ class Elections(Observer):
 
     def started(self, world: World) -> None:
         self._world = world
-        self._unsettled = any(getattr(world.config, name) for name in UNSETTLING)
+        self._unsettled = any(getattr(world.config, name, 0) for name in UNSETTLING)
 
     # --- terms ------------------------------------------------------------------
     def booted(self, member: Member) -> None:

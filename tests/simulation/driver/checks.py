@@ -1,0 +1,33 @@
+"""All that is checked in the driver's world: the core's invariants as they are, and what only this world can see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.simulation.driver.control import ControlPlanes, Moments
+from tests.simulation.invariants_clients import Clients
+from tests.simulation.invariants_disk import Disks
+from tests.simulation.invariants_election import Elections
+from tests.simulation.invariants_log import Logs
+from tests.simulation.liveness import Liveness
+from tests.simulation.mirror import Mirrors
+from tests.simulation.observer import Observer
+
+DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
+    "frames": "what a process writes can be cut into frames and read by its receiver",
+    "never_sent_again": "a client sends an append again only after an answer that it was not appended (C2)",
+    "current_is_current": "what a control plane calls current was so while it was asked (INTERFACES: engine ok)",
+    "committed_is_committed": "what a control plane shows as committed is what is committed there",
+    "control_reads": "a control plane reads the files of an orderly store without an error",
+}
+
+
+def driver_checks() -> list[Observer]:
+    """One set of observers for one world, in the order in which they must hear of things."""
+    mirrors, moments = Mirrors(), Moments()
+    logs = Logs(mirrors)
+    return [
+        mirrors, moments, logs, Elections(mirrors), Disks(mirrors), Clients(logs), ControlPlanes(logs, moments),
+        Liveness(mirrors, logs),
+    ]  # fmt: skip

@@ -1,0 +1,292 @@
+"""One member's machine: its disk, its clock, and the supervisor that keeps a real engine on it.
+
+Each engine that starts is an incarnation with a loop of its own. To the invariants it is what `tests/simulation/member`
+is to them. Invariants: at most one engine runs; nothing of an engine that crashed touches the disk any more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from node.config import Settings, load
+from node.consensus.api import MS
+from node.consensus.replica import Replica
+from node.engine.engine import EXIT_CRASHED, Engine
+from node.engine.host import Host
+from node.protocol.codes import VoterState
+from node.store.file_store import FileStore
+from node.store.log_store import HardState, StoreError
+from tests.simulation.clock import MemberClock
+from tests.simulation.damage import Damage
+from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
+from tests.simulation.driver.loop import SimulatedLoop
+from tests.simulation.driver.threads import SLOW_FACTOR, SimulatedReaders, SimulatedWriter
+from tests.simulation.driver.watch import watch
+from tests.simulation.member import OPERATOR_ERRORS
+from tests.simulation.observer import Violation, of_exception
+
+if TYPE_CHECKING:
+    from tests.simulation.driver.world import DriverWorld
+
+FIRST_PORT = 20911
+RESTART_NS = 40 * MS
+
+
+class DriverPlatform(SimulatedPlatform):
+    """A disk that takes nothing from a process that has crashed, however long its code goes on unwinding."""
+
+    def __init__(self, rng: random.Random, clock: Callable[[], int], name: str) -> None:
+        super().__init__(rng, clock, name)
+        self.taken_from = False  # the process is gone, and no other has started
+        self.on_crash: Callable[[], None] = lambda: None  # at once, before anything unwinds
+
+    def _enter(self, what: str, path: str, size_bytes: int) -> bool:
+        if self.taken_from:
+            raise SimulatedCrash(f"{what} of {path} by a process that is gone")
+        try:
+            return super()._enter(what, path, size_bytes)
+        except SimulatedCrash:
+            self._gone()
+            raise
+
+    def _leave(self, last: bool, what: str, path: str) -> None:
+        if last:
+            self._gone()
+        super()._leave(last, what, path)
+
+    def _gone(self) -> None:
+        self.taken_from = True
+        self.on_crash()
+
+
+class Machine:
+    """See the module's docstring."""
+
+    def __init__(self, world: DriverWorld, member_id: str, rng: random.Random) -> None:
+        self.world, self.id, self._rng = world, member_id, rng
+        config = world.config
+        self.clock = MemberClock(lambda: world.now, self._boot_offset())
+        self.platform = DriverPlatform(random.Random(rng.getrandbits(64)), self.clock.now, member_id)
+        self.settings = self._settings()
+        self.directory = self.settings.store_directory
+        self.sync_ns = int(config.sync_ms * MS)
+        self.powered, self.paused, self.is_refused, self.lost_memory = True, False, False, False
+        self.incarnation = 0
+        self.loop: SimulatedLoop | None = None
+        self.engine: Engine | None = None
+        self.replica: Replica | None = None
+        self.store: FileStore | None = None
+        self.last_error: BaseException | None = None
+        self.last_voter_state: VoterState | None = None
+        self.damage = Damage(self.platform, self.directory)
+        self.excused = False  # a fault of its disk may end its engine with an error
+        self._crash_loops = 0
+        self.platform.on_crash = self._crashed_at_io
+
+    def _boot_offset(self) -> int:
+        return self._rng.randrange(10_000 * MS) if self.world.config.clock_offset else 0
+
+    def _settings(self) -> Settings:
+        config, election = self.world.config, self.world.config.election_ms
+        values: dict[str, Any] = {
+            "node.id": self.id,
+            "node.group": "g",
+            "node.data": f"/sim/{self.id}",
+            "node.init": True,
+            "node.flush": "sync" if config.flush_sync else "async",
+            "node.lease_reads": config.lease_reads,
+            "peers": ";".join(f"{one}-127.0.0.1:{FIRST_PORT + n}" for n, one in enumerate(self.world.ids)),
+            "store.mapped_file_size_for_entry_data_bytes": config.data_file_size,
+            "store.mapped_file_size_for_entry_index_bytes": config.index_file_size,
+            "store.scrub_pause_s": 2,
+            "timing.heart_beat_time_interval_ms": election // 4,
+            "timing.election_timeout_min_ms": election,
+            "timing.election_timeout_max_ms": 2 * election,
+            "timing.max_push_time_out_ms": 2 * election,
+            "timing.max_wait_ack_time_ms": config.ack_within_ms,
+            "timing.leadership_transfer_wait_timeout_ms": 4 * election,
+        }
+        return load(values, None, {})
+
+    @property
+    def up(self) -> bool:
+        return self.engine is not None
+
+    @property
+    def process(self) -> Engine | None:
+        """As the invariants know it."""
+        return self.engine
+
+    # --- life -----------------------------------------------------------------------------------------------------
+    def boot(self) -> bool:
+        """The supervisor starts an engine; False where there is nothing to start."""
+        if self.up or not self.powered:
+            return False
+        self.incarnation += 1
+        self.is_refused, self.paused = False, False
+        self.platform.taken_from = False
+        world = self.world
+        loop = SimulatedLoop(
+            world.timeline,
+            self.id,
+            self.clock,
+            world.network,
+            random.Random(self._rng.getrandbits(64)),
+            self._loop_error,
+        )
+        self.loop = loop
+        try:
+            store = self._open()
+            self.note_voter_state(store.hard_state)
+            engine = loop.run_here(Engine, self.settings, store, self._host(loop))
+        except SimulatedCrash:
+            self.crash("io_boundary")
+        except OPERATOR_ERRORS as error:
+            self.last_error, self.is_refused = error, True
+            self.platform.crash_process()
+            world.tell.refused(self, error)
+        except StoreError as error:
+            self.last_error = error
+            self._not_excused("opening its store", error)
+            self.crash("store_error")
+        except Exception as error:
+            world.violate(of_exception(f"starting {self.id}", error))
+            self.crash("store_error")
+        else:
+            self.engine, self.store, self.replica = engine, store, engine.replica
+            watch(self, engine, store)
+            world.tell.booted(self)
+            loop.run_here(loop.create_task, self._run(engine, store, loop))
+        return True
+
+    def _open(self) -> FileStore:
+        config = self.world.config
+        return FileStore.open(
+            self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
+            index_file_size=config.index_file_size, init=True, flush=self.settings.node.flush, page_cache_bytes=0,
+            platform=self.platform,
+        )  # fmt: skip
+
+    def _host(self, loop: SimulatedLoop) -> Host:
+        rng = random.Random(self._rng.getrandbits(64))
+
+        def crashed() -> None:
+            self._crashed_in(loop)
+
+        return Host(
+            now_ns=self.clock.now,
+            random=random.Random(self._rng.getrandbits(64)),
+            writer=lambda: SimulatedWriter(loop, rng, self._pace, crashed),
+            readers=lambda: SimulatedReaders(loop, rng, self._pace, crashed),
+        )
+
+    def _pace(self) -> int:
+        config, rng = self.world.config, self._rng
+        slow = config.slow_disk and self.world.faulty and rng.random() < config.slow_disk
+        return (self.sync_ns // 2 + rng.randrange(self.sync_ns + 1)) * (SLOW_FACTOR if slow else 1)
+
+    async def _run(self, engine: Engine, store: FileStore, loop: SimulatedLoop) -> None:
+        """As `node.server` does it."""
+        code = await engine.run(lambda _port: None)
+        try:
+            store.close()
+        except StoreError as error:
+            self._not_excused("closing its store", error)
+            code = code or EXIT_CRASHED
+        if code:
+            self._not_excused("running", engine.reason)
+        self.world.timeline.schedule(0, self._ended_by_itself, loop, code)
+
+    def _not_excused(self, doing: str, error: object) -> None:
+        if not self.excused and not self.platform.faults.enospc:
+            self.world.violate(Violation("no_exception", f"{self.id}, {doing}: {error!s}"))
+
+    def _ended_by_itself(self, loop: SimulatedLoop, code: int) -> None:
+        if loop is self.loop and loop.alive:
+            self.platform.crash_process()
+            self._ended("stopped" if code == 0 else "store_error")
+            self._restart_later()
+
+    def _loop_error(self, loop: SimulatedLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, SimulatedCrash):
+            self._crashed_in(loop)
+        elif loop.alive and not isinstance(error, Violation):
+            if isinstance(error, (StoreError, OSError)) and self.excused:
+                return
+            where = f"{self.id}: {context.get('message')}"
+            self.world.violate(Violation("no_exception", where) if error is None else of_exception(where, error))
+
+    def _crashed_at_io(self) -> None:
+        if self.engine is not None and self.loop is not None:
+            self._crashed_in(self.loop)
+
+    def _crashed_in(self, loop: SimulatedLoop) -> None:
+        if loop is self.loop and loop.alive:
+            self.crash("io_boundary")
+
+    # --- its end --------------------------------------------------------------------------------------------------
+    def crash(self, how: str = "process") -> None:
+        """SIGKILL: the page cache stays, the supervisor starts it again."""
+        self.platform.taken_from = True
+        self.platform.crash_process()
+        self._ended(how)
+        self._restart_later()
+
+    def lose_power(self) -> None:
+        """Nobody is told, the page cache is gone."""
+        self.powered = False
+        self.lost_memory |= not self.world.config.flush_sync
+        self.world.network.dark.add(self.id)
+        self.platform.taken_from = True
+        self.platform.lose_power()
+        self._ended("power_loss")
+
+    def power_on(self) -> bool:
+        if self.powered:
+            return False
+        self.powered = True
+        self.clock.reboot(self._boot_offset())
+        self.world.network.machine_back(self.id)
+        return self.boot()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.engine is not None and self.loop is not None:
+            self.loop.socket_ready(self.engine.stop)
+
+    def pause(self) -> None:
+        if self.up and self.loop is not None:
+            self.paused = True
+            self.loop.pause()
+
+    def resume(self) -> None:
+        if self.paused and self.loop is not None:
+            self.paused = False
+            self.loop.resume()
+
+    def _ended(self, how: str) -> None:
+        if self.loop is not None:
+            self.loop.kill()
+            self.world.graveyard.append((self.loop, self.engine, self.store))
+        self.loop = None
+        self.engine = self.replica = self.store = None
+        self.paused = False
+        self.excused = False
+        self.incarnation += 1
+        self.world.tell.crashed(self, how)
+
+    def _restart_later(self) -> None:
+        self._crash_loops += 1
+        wait_ns = RESTART_NS * self._rng.randrange(50, 151) // 100
+        self.world.timeline.schedule(wait_ns, self._restart, self.incarnation)
+
+    def _restart(self, incarnation: int) -> bool:
+        return incarnation == self.incarnation and self.boot()
+
+    def note_voter_state(self, state: HardState) -> None:
+        self.last_voter_state = state.voter_state
+        if state.voter_state is VoterState.VOTER:
+            self.lost_memory = False

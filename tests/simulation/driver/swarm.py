@@ -1,0 +1,127 @@
+"""What one seed of the driver's world enables: the group's shape, the pace of things, and which faults come how often.
+
+Fields mean what they mean in `tests/simulation/swarm.py`; the time scale is that of the product's own constants (dials
+of two seconds, re-dials of up to one), so periods are longer here. Rates are events per simulated second.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(slots=True, frozen=True)
+class DriverSwarm:
+    """See the module's docstring."""
+
+    members: int = 3
+    flush_sync: bool = True
+    lease_reads: bool = False
+    data_file_size: int = 16 * 1024
+    index_file_size: int = 32 * 128
+    election_ms: int = 160
+    ack_within_ms: int = 600  # an append that found no quorum by then has an unknown outcome
+    sync_ms: float = 2.0
+    slow_disk: float = 0.0  # share of disk jobs that take 20 times as long
+    delay_ms: float = 0.5
+    piece_bytes: int = 1448  # what the network carries at a time, at most
+    bytes_per_s: int = 0
+    reset: float = 0.0
+    partition: float = 0.0
+    asymmetric: float = 0.0
+    isolate_leader: float = 0.0
+    partition_ms: float = 500.0
+    slow_link: float = 0.0
+    clock_offset: bool = False
+    pause: float = 0.0
+    stall: float = 0.0  # every engine at once: the machine under them stands still
+    pause_ms: float = 300.0
+    stop: float = 0.0
+    crash: float = 0.0
+    crash_at_io: float = 0.0
+    power_loss: float = 0.0
+    down_ms: float = 300.0
+    fsync_error: float = 0.0
+    enospc: float = 0.0
+    clients: int = 2
+    bursts: float = 25.0  # of appends, per client
+    burst_max: int = 4
+    body_bytes: int = 40
+    in_flight_max: int = 1000
+    deadline_s: float = 1.5
+    expected_index: float = 0.1
+    reads: float = 8.0
+    transfers: float = 0.0
+    client_loss: float = 0.0  # clients that are closed in the middle, and made anew
+    ordered: int = 1  # producers that ask for order on a connection of their own
+    looks: float = 8.0  # questions to the control planes
+    # Damage is not among this world's faults; the invariants ask.
+    rot: float = 0.0
+    misdirected_write: float = 0.0
+    lost_write: float = 0.0
+    lost_tail: float = 0.0
+    lost_checkpoint: float = 0.0
+
+    @classmethod
+    def from_seed(cls, seed: int, **overrides: Any) -> DriverSwarm:
+        """The one this seed enables, with fields replaced by `overrides`."""
+        return replace(cls(**_choose(random.Random(f"driver {seed}"))), **overrides)
+
+
+CALM = DriverSwarm()
+
+
+def _choose(rng: random.Random) -> dict[str, Any]:
+    """Everything is drawn in a fixed order, so that one field's chances do not move another's."""
+    chosen: dict[str, Any] = {
+        "members": rng.choice((3, 3, 3, 4, 5)),
+        "flush_sync": rng.random() < 0.75,
+        "lease_reads": rng.random() < 0.2,
+        "data_file_size": rng.choice((8, 16, 64)) * 1024,
+        "index_file_size": rng.choice((64, 256)) * 32,
+        "sync_ms": rng.choice((0.5, 2.0, 10.0)),
+        "delay_ms": rng.choice((0.1, 0.5, 3.0)),
+        "piece_bytes": rng.choice((64, 536, 1448, 65536)),
+        "ack_within_ms": rng.choice((150, 600)),
+        "partition_ms": rng.choice((150.0, 500.0, 1500.0)),
+        "pause_ms": rng.choice((50.0, 300.0, 900.0)),
+        "down_ms": rng.choice((50.0, 300.0, 900.0)),
+        "clock_offset": rng.random() < 0.5,
+        "clients": rng.randrange(1, 4),
+        "bursts": rng.choice((8.0, 25.0, 60.0)),
+        "burst_max": rng.choice((1, 4, 12)),
+        "body_bytes": rng.choice((12, 40, 400, 2000)),
+        "in_flight_max": rng.choice((3, 20, 1000)),
+        "deadline_s": rng.choice((0.4, 1.5, 4.0)),
+        "reads": rng.choice((4.0, 15.0)),
+    }
+    for name, chance, intensity in FAULTS:
+        on, value = rng.random() < chance, intensity(rng)
+        chosen[name] = value if on else 0.0
+    return chosen
+
+
+def _between(low: float, high: float) -> Callable[[random.Random], float]:
+    return lambda rng: round(low * (high / low) ** rng.random(), 4)
+
+
+FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
+    ("slow_disk", 0.3, _between(0.02, 0.3)),
+    ("reset", 0.4, _between(0.2, 3.0)),
+    ("partition", 0.3, _between(0.2, 1.0)),
+    ("asymmetric", 0.2, _between(0.2, 1.0)),
+    ("isolate_leader", 0.4, _between(0.2, 1.5)),
+    ("slow_link", 0.2, _between(0.2, 1.0)),
+    ("pause", 0.3, _between(0.2, 1.5)),
+    ("stall", 0.25, _between(0.2, 1.0)),
+    ("stop", 0.2, _between(0.1, 0.7)),
+    ("crash", 0.4, _between(0.2, 1.5)),
+    ("crash_at_io", 0.3, _between(0.2, 1.5)),
+    ("power_loss", 0.35, _between(0.2, 1.0)),
+    ("fsync_error", 0.15, _between(0.1, 0.7)),
+    ("enospc", 0.15, _between(0.1, 0.7)),
+    ("transfers", 0.4, _between(0.2, 2.0)),
+    ("client_loss", 0.3, _between(0.2, 1.0)),
+)

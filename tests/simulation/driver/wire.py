@@ -1,0 +1,142 @@
+"""What leaves a process, read off the bytes that it writes: members' messages, and clients' appends for C2.
+
+A message is told when its last byte is handed to the socket: then it cannot be called back, whatever the driver does
+with it before (queues, duties). Invariant: nothing here changes or delays a byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from node.protocol.codes import RemotingCode, RequestCode
+from node.protocol.messages import Message
+from node.transport.bodies import BodyError, decode_request, decode_response
+from node.transport.fetch_frames import decode_fetch, decode_fetch_answer
+from node.transport.remoting import FLAG_RESPONSE, Frame, FrameDecoder
+from node.transport.slab_frames import (
+    AppendedByte,
+    decode_append,
+    decode_append_answer,
+    decode_push,
+    decode_push_answer,
+)
+from tests.simulation.driver.sockets import Socket
+from tests.simulation.observer import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.driver.world import DriverWorld
+
+SLAB_PUSH, SUCCESS = RequestCode.SLAB_PUSH, RemotingCode.SUCCESS
+JSON_CODES = frozenset(
+    {
+        RequestCode.HELLO, RequestCode.VOTE, RequestCode.PRE_VOTE, RequestCode.HEART_BEAT,
+        RequestCode.LEADERSHIP_TRANSFER, RequestCode.READ_INDEX,
+    }
+)  # fmt: skip
+# Answers outside the protocol's bodies that promise: not even looked at.
+NOT_TAKEN = frozenset({RemotingCode.SYSTEM_BUSY, RemotingCode.REQUEST_CODE_NOT_SUPPORTED})
+
+
+class _End:
+    """What is known of one end's bytes."""
+
+    __slots__ = ("asked", "decoder")
+
+    def __init__(self) -> None:
+        self.decoder = FrameDecoder()
+        self.asked: dict[int, Any] = {}  # at the dialling end: opaque -> code, or the bodies of an append
+
+
+class Wire:
+    """One per world; a watcher of its network."""
+
+    def __init__(self, world: DriverWorld) -> None:
+        self._world = world
+        self._doubtful: dict[bytes, str] = {}  # bodies that were sent and not refused since -> what became of them
+        self.frames = 0
+
+    def written(self, socket: Socket, pieces: Sequence[memoryview]) -> None:
+        """The network's watcher."""
+        end = _end_of(socket)
+        decoder = end.decoder
+        for piece in pieces:
+            at = 0
+            while at < len(piece):
+                room = decoder.writable()
+                size = min(len(room), len(piece) - at)
+                room[:size] = piece[at : at + size]
+                at += size
+                for frame in decoder.filled(size):
+                    self.frames += 1
+                    self._frame(socket, frame)
+                if decoder.broken is not None:
+                    text = f"{socket.loop.machine} writes what is no frame: {decoder.broken}"
+                    self._world.violate(Violation("frames", text))
+                    return
+
+    def _frame(self, socket: Socket, frame: Frame) -> None:
+        sender, to = socket.loop.machine, socket.other.loop.machine
+        members = self._world.members
+        asked = _end_of(socket if socket.dialled else socket.other).asked
+        if sender in members and to in members and sender != to:
+            message = self._message(frame, sender, asked, dialled=socket.dialled)
+            if message is not None and members[sender].store is not None:
+                self._world.tell.sent(members[sender], to, message)
+        elif socket.dialled and frame.code == RequestCode.FAST_APPEND:
+            self._asks(frame, asked, sender)
+        elif not socket.dialled and frame.opaque in asked:
+            self._answers(frame, asked.pop(frame.opaque))
+
+    # --- members --------------------------------------------------------------------------------------------------
+    def _message(self, frame: Frame, sender: str, asked: dict[int, Any], *, dialled: bool) -> Message | None:
+        """None: not a member's message, or an answer that carries none."""
+        try:
+            if dialled:
+                asked[frame.opaque] = frame.code
+                if frame.code == SLAB_PUSH:
+                    return decode_push(frame.body, sender, frame.opaque)
+                if frame.code == RequestCode.FETCH:
+                    return decode_fetch(frame.body, frame.opaque)
+                return decode_request(frame.code, frame.body, frame.opaque) if frame.code in JSON_CODES else None
+            if frame.opaque == -1 and frame.code == SLAB_PUSH:
+                return decode_push_answer(frame.body, -1)
+            code = asked.pop(frame.opaque, None)
+            if not frame.flag & FLAG_RESPONSE or frame.code != SUCCESS or code is None:
+                return None
+            if code == SLAB_PUSH:
+                return decode_push_answer(frame.body, frame.opaque)
+            if code == RequestCode.FETCH:
+                return decode_fetch_answer(frame.body, frame.opaque)
+            return decode_response(RequestCode(code), frame.body, frame.opaque) if code in JSON_CODES else None
+        except BodyError as error:
+            self._world.violate(Violation("frames", f"{sender} writes a body that nobody can read: {error}"))
+            return None
+
+    # --- clients: C2 ------------------------------------------------------------------------------------------------
+    def _asks(self, frame: Frame, asked: dict[int, Any], sender: str) -> None:
+        bodies = [bytes(body) for body in decode_append(frame.body).bodies]
+        for body in bodies:
+            if body in self._doubtful:
+                text = f"{sender} sends {body[:24]!r} again, which {self._doubtful[body]}"
+                self._world.violate(Violation("never_sent_again", text))
+            self._doubtful[body] = "was sent, and not refused since"
+        asked[frame.opaque] = bodies
+
+    def _answers(self, frame: Frame, bodies: Any) -> None:
+        refused = frame.code in NOT_TAKEN
+        if frame.code == SUCCESS:
+            answer = decode_append_answer(frame.body)
+            refused = answer.appended is AppendedByte.NOT_APPENDED
+        for body in bodies:
+            if refused:
+                self._doubtful.pop(body, None)
+            else:
+                self._doubtful[body] = "was answered, and not refused"
+
+
+def _end_of(socket: Socket) -> _End:
+    if socket.tap is None:
+        socket.tap = _End()
+    end: _End = socket.tap
+    return end

@@ -1,0 +1,205 @@
+"""A whole group of real engines, real clients and real control planes on one machine-less clock.
+
+One queue of events in simulated time drives everything; one seed decides everything that is left to chance, also what
+the product itself asks of `random`. The observers are those of the core's simulator: to them a `Machine` is a member.
+
+Invariants: a run is a pure function of seed, steps and swarm; a promise that is found broken anywhere, in whatever
+callback, ends the run with the step in which it was found.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from node.consensus.api import MS, SECOND
+from node.protocol.codes import DispatcherState, Role, VoterState
+from tests.simulation.clock import MemberClock
+from tests.simulation.driver.loop import Timeline
+from tests.simulation.driver.machine import FIRST_PORT, Machine
+from tests.simulation.driver.nemesis import DriverNemesis
+from tests.simulation.driver.sockets import Network
+from tests.simulation.driver.swarm import DriverSwarm
+from tests.simulation.driver.wire import Wire
+from tests.simulation.driver.workload import ClientProcess, Workload
+from tests.simulation.history import History
+from tests.simulation.observer import Broadcast, Observer, Violation
+
+CALM_WITHIN_NS = 60 * SECOND
+CALM_LOOK_NS = 50 * MS
+
+
+class _Told:
+    """A broadcast whose violations are written down: the product would take one for an error of its own."""
+
+    def __init__(self, world: DriverWorld, broadcast: Broadcast) -> None:
+        self._world, self._broadcast = world, broadcast
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        hook: Callable[..., None] = getattr(self._broadcast, name)
+
+        def tell(*args: Any) -> None:
+            try:
+                hook(*args)
+            except Violation as violation:
+                self._world.violate(violation)
+
+        setattr(self, name, tell)
+        return tell
+
+
+class _Ports(Network):
+    def machine_of_port(self, port: int) -> str:
+        return f"n{port - FIRST_PORT}"
+
+
+class DriverWorld:
+    """See the module's docstring."""
+
+    def __init__(self, seed: int, config: DriverSwarm, observers: Iterable[Observer] = ()) -> None:
+        self.seed, self.config = seed, config
+        self.timeline = Timeline()
+        self.rng = self._random("world")
+        self.steps = 0
+        self.faulty = True
+        self.violation: Violation | None = None
+        self.graveyard: list[Any] = []
+        self.ids = [f"n{number}" for number in range(config.members)]
+        self.history = History()
+        self.network = _Ports(self.timeline, self._random("network"), int(config.delay_ms * MS), config.piece_bytes)
+        self.network.bytes_per_s = config.bytes_per_s
+        self.client_clock = MemberClock(lambda: self.now)
+        self.wire = Wire(self)
+        self.network.watchers.append(self.wire.written)
+        self.tell: Any = _Told(self, Broadcast(observers))
+        self.members = {one: Machine(self, one, self._random(one)) for one in self.ids}
+        self.nemesis = DriverNemesis(self, self._random("nemesis"))
+        self.workload = Workload(self, self._random("workload"))
+        self._product = self._random("product").getstate()  # of the module `random`, while the product runs
+        self._started = False
+
+    def _random(self, name: str) -> random.Random:
+        return random.Random(f"driver {name} {self.seed}")
+
+    @property
+    def now(self) -> int:
+        return self.timeline.now
+
+    def violate(self, violation: Violation) -> None:
+        """The first one counts."""
+        if self.violation is None:
+            self.violation = violation
+
+    # --- time -----------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        self.tell.started(self)
+        for one in self.ids:
+            self.timeline.schedule(self.rng.randrange(5 * MS), self.members[one].boot)
+        self.workload.start()
+        self.nemesis.start()
+
+    def step(self) -> None:
+        """The next thing that happens. Raises Violation."""
+        self.start()
+        self.timeline.step()
+        self.steps += 1
+        self.tell.stepped(self)
+        if self.violation is not None:
+            raise self.violation
+
+    def run(self, steps: int) -> None:
+        with _seeded(self):
+            for _ in range(steps):
+                self.step()
+
+    # --- the end --------------------------------------------------------------------------------------------------
+    def heal_and_settle(self) -> None:
+        """Faults and clients stop; runs until all is calm, then everybody is asked once more. Raises Violation."""
+        with _seeded(self):
+            self.faulty = False
+            self.workload.running = False
+            self.nemesis.heal()
+            self._until(lambda: self.calm() and not self.history.open_count, "the group does not settle")
+            last = ClientProcess(self.workload, "last", self._random("last"))
+            last.start()
+            said = len(self.history)
+            last.last_words(len(self.ids))
+            wanted = said + 1 + len(self.ids)
+            self._until(
+                lambda: len(self.history) >= wanted and not self.history.open_count and self.calm(),
+                "the group does not answer",
+            )
+            self.tell.healed(self)
+            if self.violation is not None:
+                raise self.violation
+
+    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
+        bound, look_at = self.now + CALM_WITHIN_NS, self.now
+        while self.now < bound:
+            self.step()
+            if self.now >= look_at:
+                look_at = self.now + CALM_LOOK_NS
+                if condition():
+                    return
+        raise Violation("liveness", f"{otherwise}:\n{self.describe()}")
+
+    def leader(self) -> Machine | None:
+        """The one of the highest term among those who believe that they lead."""
+        leading = [one for one in self.members.values() if one.replica is not None and one.replica.role is Role.LEADER]
+        return max(leading, key=lambda one: one.replica.term if one.replica is not None else -1, default=None)
+
+    def calm(self) -> bool:
+        """A leader; everyone connected, a voter, in APPEND; equal logs, all of them committed."""
+        leader = self.leader()
+        if leader is None or leader.replica is None or leader.replica.leadership is None:
+            return False
+        store = leader.replica.store
+        end = (store.end_index, store.end_chain)
+        for member in self.members.values():
+            if member.replica is None or member.store is None:
+                return False
+            if member.last_voter_state is not VoterState.VOTER or member.store.faults:
+                return False
+            at = (member.store.end_index, member.store.end_chain)
+            if at != end or member.replica.committed_index != store.end_index:
+                return False
+            if not all(peer.connected for peer in member.replica.membership.peers.values()):
+                return False
+        dispatchers = leader.replica.leadership.dispatchers.values()
+        return all(one.state is DispatcherState.APPEND for one in dispatchers)
+
+    def describe(self) -> str:
+        """Every member on one line."""
+        lines = [f"seed {self.seed} at {self.now / SECOND:.3f} s, {self.history.open_count} requests open"]
+        for member in self.members.values():
+            if member.replica is None or member.store is None:
+                lines.append(
+                    f"{member.id} down, refused {member.is_refused}, powered {member.powered}: {member.last_error}"
+                )
+                continue
+            core = member.replica.member
+            lines.append(
+                f"{member.id} {core.role.value} term {core.term} of {core.leader_id} end {member.store.end_index}"
+                f" durable {core.durable_index} verified {core.verified_index} commit {core.committed_index}"
+                f" {core.voter_state.value} alarms {sorted(code for code, _ in core.alarms)}"
+            )
+        return "\n".join(lines)
+
+
+class _seeded:
+    """The product's own `random` belongs to the seed, and only while the world runs."""
+
+    def __init__(self, world: DriverWorld) -> None:
+        self._world = world
+
+    def __enter__(self) -> None:
+        self._outside = random.getstate()
+        random.setstate(self._world._product)
+
+    def __exit__(self, *_: object) -> None:
+        self._world._product = random.getstate()
+        random.setstate(self._outside)

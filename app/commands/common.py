@@ -16,12 +16,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unreachable
 from node.config import ConfigError, Settings, load, parse_peers
+
+if TYPE_CHECKING:
+    from app.demo.state import DemoState
 
 T = TypeVar("T")
 HTTP_TIMEOUT_S: Final = 5.0
@@ -124,14 +127,24 @@ def target_of(
     settings = settings_of({"peers": peers, "node.group": group}, config)
     if settings.peers:
         return Target(settings.peers, settings.node.group, token, tls=tls_of(settings))
-    from app.demo.state import running_demo
-
-    demo = running_demo()
+    demo = demo_meant("--node URL or --peers says which group")
     if demo is not None:
-        say(f"speaking to the demo that is running (pid {demo.pid}); --peers names another group")
         urls = {member.id: member.control_url for member in demo.members}
         return Target(parse_peers(demo.peers), demo.group, token, urls)
     raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
+
+
+def demo_meant(how_to_say: str) -> DemoState | None:
+    """The running demo that a command without an address takes, and which one that is, on stderr. Raises Failure."""
+    from app.demo.state import SeveralDemos, running_demo
+
+    try:
+        demo = running_demo()
+    except SeveralDemos as several:
+        raise Failure(Exit.USAGE, f"{several}; {how_to_say}") from several
+    if demo is not None:
+        say(f"speaking to the demo that is running ({demo.spelled}); {how_to_say}")
+    return demo
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, say, show_json
+from app.commands.common import Exit, Failure, JsonOption, demo_meant, say, show_json
 
 if TYPE_CHECKING:
     from app.demo.run import Demo
@@ -162,9 +162,12 @@ def break_(
 
 def chosen_demo(pid: int | None) -> DemoState:
     """The demo that is meant. Raises Failure when there is none."""
-    from app.demo.state import running_demo, running_demos
+    from app.demo.state import running_demos
 
-    found = running_demo() if pid is None else next((state for state in running_demos() if state.pid == pid), None)
+    if pid is None:
+        found = demo_meant("--pid N says which one")
+    else:
+        found = next((state for state in running_demos() if state.pid == pid), None)
     if found is None:
         which = "no demo is running" if pid is None else f"no demo with pid {pid} is running"
         raise Failure(Exit.UNREACHABLE, f"{which}; start one with `make demo` or `quorumscope demo`")

@@ -1,14 +1,13 @@
 """`status` and `transfer`: how a group stands, and who leads it.
 
-Invariant: what was not answered is shown as unknown, never as 0. `status` ends with 1 when a member does not answer, no
-leader is known, or a member raises an alarm.
+Invariant: what was not answered is shown as unknown, never as 0. `status` ends with 1 when a member does not answer, is
+cut off from the others or raises an alarm, or when nobody leads (`app.commands.standing`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -28,14 +27,11 @@ from app.commands.common import (
     show_json,
     target_of,
 )
+from app.commands.standing import INFO, summary_of
 from node.client import Denied, LedgerClient, LedgerError
-from node.protocol.codes import ResponseCode, VoterState
+from node.protocol.codes import ResponseCode
 
 ASK_WITHIN_S: Final = 2.0
-NO_VOTER: Final = {
-    VoterState.FORMING: "it waits for a majority of the new group",
-    VoterState.REJOINING: "it lost history and does not vote before a leader has brought it back",
-}
 COLUMNS: Final = (
     ("id", 4), ("role", 9), ("term", 5), ("begin", 9), ("end", 11), ("durable", 11),
     ("committed", 11), ("applied", 11), ("behind", 9), ("flush", 6), ("address", 0),
@@ -43,11 +39,13 @@ COLUMNS: Final = (
 
 
 async def ask_member(client: LedgerClient, member_id: str, address: str) -> dict[str, Any]:
-    """A member's state, or `reach: down` with the reason."""
-    known = {"id": member_id, "address": address}
+    """A member's state, and a leader's watermarks; or `reach: down` with the reason."""
+    known: dict[str, Any] = {"id": member_id, "address": address, "watermarks": None}
     try:
         async with asyncio.timeout(ASK_WITHIN_S):
             state = await client.introspect(member_id, "state")
+            if state.get("role") == "LEADER":
+                known["watermarks"] = await client.introspect(member_id, "watermarks")
     except TimeoutError:
         return {**known, "reach": "down", "reason": f"no answer within {ASK_WITHIN_S:.0f} s", "state": None}
     except Denied:
@@ -94,39 +92,6 @@ def engine_reason(url: str, token: str | None) -> str | None:
     return f"engine {state['engine']}: {reason}" if reason else None
 
 
-def summary_of(group: str, members: list[dict[str, Any]]) -> dict[str, Any]:
-    """The body of `status --json`."""
-    leaders = [member for member in members if member["state"] and member["state"]["role"] == "LEADER"]
-    leader = max(leaders, key=lambda member: int(member["state"]["term"]), default=None)
-    needed = len(members) // 2 + 1
-    standing = sum(member["reach"] == "ok" for member in members)
-    problems = [f"{member['id']} does not answer: {member['reason']}" for member in members if member["state"] is None]
-    if leader is None:
-        problems.insert(0, "no member leads")
-    for member in members:
-        voter_state = (member["state"] or {}).get("voter_state") or VoterState.VOTER
-        if voter_state != VoterState.VOTER:
-            problems.append(f"{member['id']} is {voter_state}: {NO_VOTER[VoterState(voter_state)]}")
-        for alarm in (member["state"] or {}).get("alarms") or []:
-            problems.append(f"{member['id']}: {alarm_text(alarm)}")
-    return {
-        "as_of": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "group": group,
-        "leader_id": leader["id"] if leader else None,
-        "term": leader["state"]["term"] if leader else None,
-        "quorum": {"size": len(members), "needed": needed, "standing": standing, "stands": standing >= needed},
-        "members": members,
-        "problems": problems,
-    }
-
-
-def alarm_text(alarm: Any) -> str:
-    """An alarm in words, whether it came as text or as an object."""
-    if isinstance(alarm, Mapping):
-        return str(alarm.get("detail") or alarm.get("text") or alarm.get("kind") or alarm.get("code") or dict(alarm))
-    return str(alarm)
-
-
 def number(value: Any) -> str:
     """A count for people: unknown is "?"."""
     return "?" if value is None else f"{value:,}"
@@ -157,7 +122,9 @@ def row_of(member: Mapping[str, Any], leader_end_index: int | None) -> dict[str,
 def table_of(summary: Mapping[str, Any]) -> list[str]:
     """`status` for people: a sentence, then the members."""
     quorum = summary["quorum"]
-    stands = "the quorum stands" if quorum["stands"] else f"NO QUORUM: {quorum['needed']} are needed"
+    stands = (
+        "the quorum stands" if quorum["stands"] else f"NO QUORUM: {quorum['needed']} that hear each other are needed"
+    )
     leads = f"{summary['leader_id']} leads in term {summary['term']}" if summary["leader_id"] else "no member leads"
     lines = [f"group {summary['group']}: {leads}; {quorum['standing']} of {quorum['size']} members answer, {stands}"]
     states = {member["id"]: member["state"] for member in summary["members"]}
@@ -170,7 +137,8 @@ def table_of(summary: Mapping[str, Any]) -> list[str]:
             for name, width in COLUMNS
         )
         lines.append("  " + "  ".join(cells).rstrip())
-    return lines + [f"! {problem}" for problem in summary["problems"]]
+    lines += [f"! {problem['text']}" for problem in summary["problems"]]
+    return lines + [f"? {one['reason']}" for one in summary["unknown"]]
 
 
 COLUMNS_HEAD: Final = {name: name for name, _ in COLUMNS}
@@ -193,7 +161,9 @@ def status(
         print("\n".join(table_of(summary)))
     if summary["quorum"]["standing"] == 0:
         raise Failure(Exit.UNREACHABLE, f"no member of {target.group} answers")
-    return Exit.FINDING if summary["problems"] else Exit.FINE
+    if any(problem["severity"] != INFO for problem in summary["problems"]):
+        return Exit.FINDING
+    return Exit.UNDETERMINED if summary["unknown"] else Exit.FINE
 
 
 def transfer(

@@ -196,7 +196,7 @@ class Demo:
         pid = os.getpid()
         return DemoState(
             pid, process_start_ticks(pid) or 0, GROUP, format_peers(self.addresses), tuple(self.members.values()),
-            str(self.directory), self.console_url, self.door.url,
+            str(self.directory), self.console_url, self.door.url, str(Path.cwd().resolve()),
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class Demo:
 
     async def _watch(self) -> None:
         """Remarks on what changes: who leads, who answers, what members complain about."""
-        known: set[str] = set()
+        known: set[tuple[str, str | None]] = set()
         leader: Any = self.summary["leader_id"] if self.summary else None
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
@@ -218,9 +218,11 @@ class Demo:
             if self.summary["leader_id"] not in (leader, None):
                 leader = self.summary["leader_id"]
                 self.remark(f"{leader} leads in term {self.summary['term']}")
-            problems = set(self.summary["problems"])
-            for problem in sorted(problems - known):
-                self.remark(problem)
+            found = self.summary["problems"]
+            problems = {(one["code"], one["member"]) for one in found}
+            for one in found:
+                if (one["code"], one["member"]) not in known:
+                    self.remark(one["text"])
             if known and not problems:
                 self.remark("all members answer, nothing is wrong")
             known = problems

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,6 +37,21 @@ class DemoState:
     directory: str
     console_url: str | None
     door_url: str
+    folder: str = ""  # where it was started
+
+    @property
+    def spelled(self) -> str:
+        """How to tell it from other demos."""
+        return f"pid {self.pid}" + (f", started in {self.folder}" if self.folder else "")
+
+
+class SeveralDemos(Exception):
+    """More than one demo may be meant, and taking one of them by itself would be a guess."""
+
+    def __init__(self, demos: Sequence[DemoState], *, of_this_folder: bool) -> None:
+        which = "were started in this folder" if of_this_folder else "run, none of them started in this folder"
+        listed = "; ".join(f"{state.spelled} (--node {state.members[0].control_url})" for state in demos)
+        super().__init__(f"{len(demos)} demos {which}: {listed}")
 
 
 def process_start_ticks(pid: int) -> int | None:
@@ -89,6 +104,11 @@ def running_demos() -> Iterator[DemoState]:
             path.unlink(missing_ok=True)
 
 
-def running_demo() -> DemoState | None:
-    """The demo that was started last, or None."""
-    return max(running_demos(), key=lambda state: state.started_ticks, default=None)
+def running_demo(folder: Path | None = None) -> DemoState | None:
+    """The demo that is meant in a folder (the current one): its own, else the only one. Raises SeveralDemos."""
+    demos = sorted(running_demos(), key=lambda state: state.started_ticks)
+    here = [state for state in demos if state.folder == str((folder or Path.cwd()).resolve())]
+    candidates = here or demos
+    if len(candidates) > 1:
+        raise SeveralDemos(candidates, of_this_folder=bool(here))
+    return candidates[0] if candidates else None

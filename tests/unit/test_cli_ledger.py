@@ -23,7 +23,16 @@ ON = ["--peers", PEERS]
 
 def state_of(member_id: str, role: str) -> dict[str, Any]:
     log = {"begin_index": 0, "end_index": 9, "durable_index": 9, "committed_index": 9, "applied_index": None}
-    return {"self_id": member_id, "role": role, "term": 4, "flush": "sync", "log": log, "alarms": [], "peers": []}
+    return {
+        "self_id": member_id,
+        "role": role,
+        "term": 4,
+        "flush": "sync",
+        "log": log,
+        "alarms": [],
+        "peers": [],
+        "leader_id": "n1",
+    }
 
 
 class FakeLedger:
@@ -36,6 +45,7 @@ class FakeLedger:
     fail_after: ClassVar[int] = 0
     voter_state: ClassVar[str] = "VOTER"
     transferred: ClassVar[dict[str, Any]] = {}
+    peers_all: ClassVar[tuple[str, ...]] = ("n0", "n1", "n2")
 
     def __init__(self, peers: Any, **_: Any) -> None:
         self.peers = peers
@@ -65,6 +75,8 @@ class FakeLedger:
             raise self.fail
         if node_id in self.down:
             raise Unreachable(f"{node_id} at h:1: Connect call failed ('h', 1)")
+        if what == "watermarks":
+            return {"peers": [{"id": one, "last_ack_ms": 10} for one in self.peers_all if one not in self.down]}
         state = state_of(node_id, "LEADER" if node_id == "n1" else "FOLLOWER")
         state["log"]["committed_index"] = len(self.entries) - 1
         return {**state, "alarms": self.alarms, "voter_state": self.voter_state}
@@ -226,6 +238,38 @@ def test_transfer_says_how_it_ended(
     code: int, exit_code: int, word: str, ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]
 ) -> None:
     leader = "n2" if code == 200 else "n1"
-    ledger.transferred = {"code": code, "leaderId": leader, "term": 5, "detail": ""}
+    ledger.transferred = {"code": code, "leaderId": leader, "transfereeId": "n2", "term": 5, "detail": ""}
     assert run(["transfer", "n2", *ON]) == exit_code
     assert capsys.readouterr().out.startswith(f"{word} leads in term 5")
+    assert run(["transfer", "n2", *ON, "--json"]) == exit_code
+    assert json.loads(capsys.readouterr().out) == {
+        "moved": code == 200, "code": code, "leader_id": leader, "transferee_id": "n2", "term": 5, "detail": "",
+    }  # fmt: skip
+
+
+def test_tail_from_an_index_prints_so_many_and_no_more(
+    ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger.entries = [Entry(Magic.NORMAL, number, 4, 0, b"%d" % number) for number in range(8)]
+
+    def tailed(*arguments: str, code: int = 0) -> list[str]:
+        assert run(["tail", *arguments, *ON]) == code
+        return capsys.readouterr().out.split()
+
+    assert tailed("--from", "2", "-n", "3") == ["2", "3", "4"]
+    assert tailed("--from", "2", "-n", "3", "-f") == ["2", "3", "4"], "it ends once it has them"
+    assert tailed("--from", "6") == ["6", "7"]
+    assert tailed("--from", "6", "-n", "9") == ["6", "7"]
+    assert tailed("--from", "2", "-n", "0") == []
+    assert tailed("-n", "2") == ["6", "7"]
+    assert tailed() == [str(number) for number in range(8)]
+
+
+@pytest.mark.parametrize(("entries", "ends"), [(0, "the log is empty"), (3, "the log ends at 2")])
+def test_tail_from_beyond_the_end_says_so(
+    entries: int, ends: str, ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger.entries = [Entry(Magic.NORMAL, number, 4, 0, b"x") for number in range(entries)]
+    assert run(["tail", "--from", "7", *ON]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"tail: nothing is committed from 7 on: {ends}\n")

@@ -6,15 +6,19 @@ import asyncio
 import itertools
 import json
 import os
+import signal
+import subprocess
 import zipfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from app.cli import run
 from app.demo.breaks import Breaker
 from app.demo.door import Door
 from app.demo.feeder import Feeder
@@ -22,6 +26,7 @@ from app.demo.messages import Flights, Lines
 from app.demo.processes import free_ports_from
 from app.demo.relay import Links, Relay
 from app.demo.state import DemoMember, DemoState, process_start_ticks, running_demo, write_note
+from node.children import apart
 from node.client import AppendResult, OutcomeUnknown
 
 
@@ -187,6 +192,47 @@ def test_only_a_living_demo_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     write_note(note(os.getpid(), ticks + 1))
     assert running_demo() is None, "the process id went to another process"
     assert not path.exists(), "notes of the dead are swept away"
+
+
+def test_a_command_takes_the_demo_of_its_folder_and_never_guesses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three processes stand for demos: two were started in `one`, the last one in `two`."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folders = [tmp_path / "one", tmp_path / "one", tmp_path / "two"]
+    processes = []
+    try:
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+            processes.append(subprocess.Popen(["sleep", "60"], preexec_fn=apart(signal.SIGKILL)))
+            pid = processes[-1].pid
+            write_note(replace(note(pid, process_start_ticks(pid) or 0), folder=str(folder)))
+        pids = [process.pid for process in processes]
+        monkeypatch.chdir(tmp_path / "two")
+        found = running_demo()
+        assert found is not None and found.pid == pids[2]
+        assert run(["demo", "break", "kill"]) == 69, "nobody listens at its door"
+        assert f"(pid {pids[2]}, started in {tmp_path / 'two'})" in capsys.readouterr().err
+        for folder, said in (
+            ("one", "2 demos were started in this folder"),
+            (".", "3 demos run, none of them started"),
+        ):
+            monkeypatch.chdir(tmp_path / folder)
+            for arguments in (["demo", "break", "kill"], ["status"], ["append"], ["transfer"], ["tail"]):
+                assert run(arguments) == 64, arguments
+                told = capsys.readouterr()
+                assert told.out == "" and told.err.count("\n") == 1
+                assert said in told.err
+                assert all(f"pid {pid}" in told.err for pid in (pids if folder == "." else pids[:2]))
+        for process in processes[:2]:
+            process.kill()
+            process.wait()
+        found = running_demo()
+        assert found is not None and found.pid == pids[2], "the only one that is left"
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def test_a_notes_directory_that_others_may_write_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

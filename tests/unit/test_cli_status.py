@@ -1,0 +1,141 @@
+"""`status` believes what members say of each other: one that answers us may still be cut off from the rest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.commands.group import table_of
+from app.commands.standing import summary_of
+
+Json = dict[str, Any]
+NOW = datetime(2026, 5, 4, 12, 0, 30, tzinfo=UTC)
+IDS = ("n0", "n1", "n2")
+
+
+def member(node_id: str, *, leader: str | None = "n0", term: int = 4, acks: Json | None = None, **state: Any) -> Json:
+    """One that answers; `acks` are a leader's, by member: milliseconds since it heard it."""
+    role = "LEADER" if acks is not None else "FOLLOWER"
+    log = {"begin_index": 0, "end_index": 9, "durable_index": 9, "committed_index": 9, "applied_index": 9}
+    peers = [{"id": one, "address": f"{one}:1", "connected": True} for one in IDS]
+    told = {
+        "role": role, "term": term, "leader_id": leader, "voter_state": "VOTER", "alarms": [], "log": log,
+        "flush": "sync", "peers": peers, "timing": {"election_timeout_max_ms": 1000}, **state,
+    }  # fmt: skip
+    marks = None if acks is None else {"peers": [{"id": one, "last_ack_ms": age} for one, age in acks.items()]}
+    return {"id": node_id, "address": f"{node_id}:1", "reach": "ok", "reason": None, "state": told, "watermarks": marks}
+
+
+def silent(node_id: str) -> Json:
+    return {
+        "id": node_id, "address": f"{node_id}:1", "reach": "down", "reason": "no answer within 2 s", "state": None,
+        "watermarks": None,
+    }  # fmt: skip
+
+
+def without_connection(one: Json, *peers: str) -> Json:
+    for peer in one["state"]["peers"]:
+        peer["connected"] = peer["id"] not in peers
+    return one
+
+
+FRESH = {"n0": 0, "n1": 20, "n2": 30}
+
+
+def codes(summary: Json) -> list[tuple[str, str | None]]:
+    return [(one["code"], one["member"]) for one in summary["problems"]]
+
+
+def test_a_group_that_hears_each_other_is_fine() -> None:
+    summary = summary_of("g", [member("n0", acks=FRESH), member("n1"), member("n2")], NOW)
+    assert (summary["problems"], summary["unknown"]) == ([], [])
+    assert summary["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": True}
+    assert (summary["leader_id"], summary["term"], summary["as_of"]) == ("n0", 4, "2026-05-04T12:00:30.000Z")
+
+
+def test_a_follower_that_its_leader_does_not_hear_is_cut_off_though_it_answers() -> None:
+    leader = member("n0", acks={"n0": 0, "n1": 20, "n2": 7250})
+    summary = summary_of("g", [leader, member("n1"), member("n2", leader=None, role="CANDIDATE")], NOW)
+    (found,) = summary["problems"]
+    assert set(found) == {"code", "severity", "member", "since", "text", "next_step"}
+    assert (found["code"], found["severity"], found["member"]) == ("cut_off", "attention", "n2")
+    assert found["text"] == "n2 is cut off: it runs, but the leader n0 has not heard it for 7.2 s"
+    assert found["since"] == "2026-05-04T12:00:22.750Z"
+    assert summary["quorum"]["stands"] is True
+
+
+def test_a_leader_that_hears_nobody_has_no_quorum_though_all_answer() -> None:
+    leader = member("n0", acks={"n0": 0, "n1": 9000, "n2": None})
+    summary = summary_of("g", [leader, member("n1", leader=None), member("n2", leader=None)], NOW)
+    assert codes(summary) == [("quorum_lost", None), ("cut_off", "n1"), ("cut_off", "n2")]
+    assert summary["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": False}
+    assert "NO QUORUM" in table_of(summary)[0]
+
+
+def test_a_deposed_leader_that_does_not_know_it_yet_is_cut_off() -> None:
+    old = member("n0", acks={"n0": 0, "n1": 900, "n2": 900}, term=4)
+    new = member("n1", acks={"n1": 0, "n2": 15, "n0": None}, term=5, leader="n1")
+    summary = summary_of("g", [old, new, member("n2", leader="n1", term=5)], NOW)
+    assert (summary["leader_id"], summary["term"], summary["quorum"]["stands"]) == ("n1", 5, True)
+    assert codes(summary) == [("cut_off", "n0")]
+    assert "still believes that it leads term 4" in summary["problems"][0]["text"]
+
+
+def test_one_that_follows_somebody_else_is_cut_off() -> None:
+    summary = summary_of("g", [member("n0", acks=FRESH), member("n1", leader="n2"), member("n2")], NOW)
+    assert codes(summary) == [("cut_off", "n1")]
+    assert "it follows n2, not the leader n0" in summary["problems"][0]["text"]
+
+
+def test_followers_without_a_connection_to_each_other_are_named_once() -> None:
+    n1, n2 = without_connection(member("n1"), "n2"), without_connection(member("n2"), "n1")
+    summary = summary_of("g", [member("n0", acks=FRESH), n1, n2], NOW)
+    assert codes(summary) == [("not_connected", "n1")]
+    assert summary["problems"][0]["text"] == "n1 and n2 have no connection to each other"
+    one_way = summary_of("g", [member("n0", acks=FRESH), member("n1"), without_connection(member("n2"), "n1")], NOW)
+    assert [one["text"] for one in one_way["problems"]] == ["n2 has no connection to n1"]
+
+
+def test_a_member_that_does_not_answer_is_not_also_cut_off_or_unconnected() -> None:
+    leader = without_connection(member("n0", acks={"n0": 0, "n1": 20, "n2": 60_000}), "n2")
+    summary = summary_of("g", [leader, member("n1"), silent("n2")], NOW)
+    assert codes(summary) == [("member_unreachable", "n2")]
+    assert summary["problems"][0]["severity"] == "attention"
+
+
+def test_without_a_leader_there_is_no_quorum_and_who_is_followed_is_named() -> None:
+    summary = summary_of("g", [silent("n0"), member("n1"), member("n2")], NOW)
+    assert codes(summary) == [("no_leader", None), ("member_unreachable", "n0")]
+    assert [one["severity"] for one in summary["problems"]] == ["critical", "critical"]
+    assert "n0 is followed" in summary["problems"][0]["text"]
+    assert summary["quorum"]["stands"] is False
+
+
+def test_a_leader_that_does_not_tell_whom_it_hears_leaves_that_unknown() -> None:
+    leader = member("n0", acks={})
+    leader["watermarks"] = None
+    summary = summary_of("g", [leader, member("n1"), member("n2")], NOW)
+    assert (summary["problems"], summary["quorum"]["stands"]) == ([], True)
+    assert [one["field"] for one in summary["unknown"]] == ["watermarks"]
+    assert table_of(summary)[-1] == "? n0 leads, and did not tell whom it hears"
+
+
+@pytest.mark.parametrize(
+    ("alarm", "code", "severity", "text"),
+    [
+        ("diverged", "alarm_diverged", "attention", "n1: diverged"),
+        ({"code": "disk_full", "severity": "critical", "text": "x"}, "alarm_disk_full", "critical", "n1: x"),
+    ],
+)  # fmt: skip
+def test_alarms_keep_their_code_and_severity(alarm: Any, code: str, severity: str, text: str) -> None:
+    summary = summary_of("g", [member("n0", acks=FRESH), member("n1", alarms=[alarm]), member("n2")], NOW)
+    (found,) = summary["problems"]
+    assert (found["code"], found["severity"], found["member"], found["text"]) == (code, severity, "n1", text)
+
+
+def test_a_group_of_one_needs_to_hear_nobody() -> None:
+    alone = member("n0", acks={"n0": 0}, peers=[{"id": "n0", "connected": True}])
+    summary = summary_of("g", [alone], NOW)
+    assert (summary["problems"], summary["quorum"]["stands"]) == ([], True)

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 
 from node.consensus.effects import FetchLog, ReadSlab
 from node.consensus.entry_handler import EntryHandler
+from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership import Leadership
 from node.consensus.log_repair import LogRepair
 from node.consensus.member_state import MemberState, RoleEvent
+from node.consensus.membership import Membership
 from node.protocol.codes import FlushMode, Role
 from node.protocol.entry import Slab
-from node.store.log_store import Fault, LogStore, Mended, StoreCorrupt
+from node.store.log_store import Fault, HardState, LogStore, Mended, StoreCorrupt
 
 
 class DiskReports(ABC):
@@ -24,6 +26,8 @@ class DiskReports(ABC):
 
     store: LogStore
     member: MemberState
+    membership: Membership
+    elector: LeaderElector
     handler: EntryHandler
     repair: LogRepair
     leadership: Leadership | None
@@ -33,6 +37,15 @@ class DiskReports(ABC):
 
     @abstractmethod
     def disk_full(self, full: bool, now: int) -> None: ...
+
+    # --- the hard state -------------------------------------------------------------------------------------------
+    def hard_state_saved(self, state: HardState, now: int) -> None:
+        """`state` of `effects.hard_state` is durable: whoever it puts on record counts from now on (E8)."""
+        self.member.durable_hard = state
+        if self.membership.recorded():
+            self.elector.recount(now)
+            self._unless_damaged(lambda leadership: leadership.recount(now))
+            self._settle(now)
 
     # --- syncs, cuts, reads --------------------------------------------------------------------------------------
     def flushed(self, log_epoch: int, end_index: int, now: int) -> None:

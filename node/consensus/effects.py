@@ -1,7 +1,7 @@
 """What the core asks of its driver, in the order of duty.
 
-The driver carries out one batch of Effects top to bottom. `hard_state` is durable before anything below it leaves; the
-rest may overlap as each field's comment says.
+The driver carries out one batch of Effects top to bottom, and waits for nothing: what depends on `hard_state` is held
+back until it is durable, the rest may overlap as each field's comment says.
 """
 
 from __future__ import annotations
@@ -87,9 +87,13 @@ class Event:
 class Effects:
     """One batch."""
 
-    # 1. Durable BEFORE any send, completion or further step of this batch.
+    # 1. Saved off the loop by the one writer, before any cut, mend or sync that is ordered later; then
+    #    `replica.hard_state_saved(state, now)`. Where messages speak of what changed (term, vote, what this member is),
+    #    no send and no completion of this batch or a later one leaves before it is durable (E2); in what order they
+    #    were made. Records about peers alone hold back nothing: the core counts nobody before the report (E8).
     hard_state: HardState | None = None
-    # 2. Leaves as soon as 1 holds. Answers carry watermarks, so an early answer never over-promises (SAFETY R1, R2).
+    spoken_of: bool = False
+    # 2. Leaves as soon as 1 allows. Answers carry watermarks, so an early answer never over-promises (SAFETY R1, R2).
     sends: list[Send] = field(default_factory=list)
     # 3. Off the loop, one at a time; nothing is appended until it is done.
     truncate: TruncateLog | None = None

@@ -219,14 +219,27 @@ class LeaderElector:
             return
         if answer.result is VoteResult.ACCEPT and not this.reform:
             self._membership.voter_state_seen(sender, VoterState.VOTER, now)  # nobody else gives a vote
-        counts = this.reform or self._membership.counts(sender)
-        this.results[sender] = answer.result if counts else VoteResult.UNKNOWN
-        parsed = parse_votes(this.results.values(), this.needed)
+        this.results[sender] = answer.result
+        self._judge_round(this, now)
+
+    def recount(self, now: int) -> None:
+        """A peer counts that did not: its vote may be the one that was missing."""
+        if self._round is not None:
+            self._judge_round(self._round, now)
+
+    def _counted(self, this: Round) -> list[VoteResult]:
+        """The answers so far, those of peers without a share in the quorum as unknown."""
+        own, counts = self._member.self_id, self._membership.counts
+        shares = ((result, this.reform or one == own or counts(one)) for one, result in this.results.items())
+        return [result if share else VoteResult.UNKNOWN for result, share in shares]
+
+    def _judge_round(self, this: Round, now: int) -> None:
+        parsed = parse_votes(self._counted(this), this.needed)
         if parsed is ParseResult.PASSED:
             self._passed(this, now)
         elif parsed is ParseResult.REVOTE_IMMEDIATELY:
             self._open_round(now, pre=this.pre, term=this.term, reform=this.reform, ticket=this.ticket)
-        elif self._membership.connected() <= this.results.keys():
+        elif self._membership.connected() <= this.results.keys() and not self._membership.awaiting_record():
             self._close_round(now)  # whoever is not connected will not answer
 
     def _passed(self, this: Round, now: int) -> None:
@@ -250,8 +263,9 @@ class LeaderElector:
         assert this is not None
         self._round = None
         self._taking = None
-        parsed = parse_votes(this.results.values(), this.needed)
-        has_leader = VoteResult.REJECT_ALREADY_HAS_LEADER in this.results.values()
+        counted = self._counted(this)
+        parsed = parse_votes(counted, this.needed)
+        has_leader = VoteResult.REJECT_ALREADY_HAS_LEADER in counted
         if parsed is ParseResult.WAIT_TO_REVOTE and has_leader:
             self._draw_timeout(now)  # whoever leads will speak to us, or stop speaking to them
         else:

@@ -255,6 +255,12 @@ class Leadership:
         if self.reads.pending:
             self._drain_reads(now)
 
+    def recount(self, now: int) -> None:
+        """A peer counts that did not: what it acknowledged may make a quorum."""
+        self.advance_commit(now)
+        if self.reads.pending:
+            self._drain_reads(now)
+
     @property
     def own_entry_committed(self) -> bool:
         return self._member.committed_index >= self.own_term_from

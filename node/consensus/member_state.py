@@ -1,9 +1,9 @@
 """What one member knows about itself: role, term and vote, leader, and where its log stands.
 
 Invariants: the term never goes down, and a vote is given once a term; both leave here only as `effects.hard_state`,
-which the driver makes durable before anything else of the batch. `committed_index` never goes down and never passes
-the log's end. `verified_index` belongs to one leader in one term and one process (SAFETY R1). Role changes follow
-`ROLE_TRANSITIONS`; anything unlisted raises.
+which the driver makes durable before anything leaves that speaks of it; `durable_hard` is what it reported last.
+`committed_index` never goes down and never passes the log's end. `verified_index` belongs to one leader in one term and
+one process (SAFETY R1). Role changes follow `ROLE_TRANSITIONS`; anything unlisted raises.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ ROLE_TRANSITIONS: Mapping[tuple[Role, RoleEvent], Role] = {
     (Role.FOLLOWER, RoleEvent.DEPOSED): Role.CANDIDATE,
     (Role.LEADER, RoleEvent.DEPOSED): Role.CANDIDATE,
 }
+
+
+# Fields of the hard state that no message of ours speaks of before they are durable.
+ABOUT_PEERS = frozenset({"store_ids", "peer_lives"})
 
 
 class UnsyncedBytes:
@@ -105,6 +109,7 @@ class MemberState:
         self.wrote_since_full = False
         self.alarms: dict[tuple[str, str | None], AlarmStatus] = {}
         self._seq = 0
+        self.durable_hard = self.hard
         if store.end_term > self.hard.term:
             # The log was written under a term that never became durable here: we may have voted in it (E1, E2).
             floor = max(self.hard.vote_floor, store.end_term)
@@ -112,10 +117,11 @@ class MemberState:
 
     # --- hard state ---------------------------------------------------------------------------------------------
     def save(self, **changes: Any) -> None:
-        """Changes the hard state; it is durable before this batch's sends leave (E2)."""
+        """Changes the hard state; it is durable before anything leaves that speaks of it (E2)."""
         after = replace(self.hard, **changes)
         if after.term < self.hard.term:
             raise AssertionError(f"term went down from {self.hard.term} to {after.term}")
+        self.effects.spoken_of |= not changes.keys() <= ABOUT_PEERS
         self.hard = after
         self.term, self.voter_state = after.term, after.voter_state
         self.effects.hard_state = after

@@ -62,16 +62,25 @@ class Membership:
         self._try_forming(now)
 
     # --- HELLO --------------------------------------------------------------------------------------------------
-    def hello(self, seq: int, *, to: str, answer: bool = False, code: ResponseCode, detail: str | None = None) -> Hello:
-        """Our own HELLO for that peer."""
+    def hello(
+        self,
+        seq: int,
+        *,
+        to: str,
+        answer: bool = False,
+        code: ResponseCode,
+        detail: str | None = None,
+        at_once: bool = False,
+    ) -> Hello:
+        """Our own HELLO for that peer. `at_once`: it leaves whatever is being saved, and so says what is durable."""
         member, store = self._member, self._member.store
-        config = member.config
+        config, hard = member.config, member.durable_hard if at_once else member.hard
         return Hello(
             seq=seq,
             group=config.group,
             node_id=config.self_id,
-            store_id=member.store_id,
-            voter_state=member.voter_state,
+            store_id=hard.store_id or store.store_id,
+            voter_state=hard.voter_state,
             end_index=store.end_index,
             sealed_from=store.sealed_from,
             peers_hash=config.peers_hash,
@@ -82,13 +91,13 @@ class Membership:
             api_url=config.api_url,
             code=code,
             detail=detail,
-            recorded=dict(member.hard.store_ids),
+            recorded=dict(member.durable_hard.store_ids),
             answer=answer,
             version_min=VERSION_MIN,
             version_max=VERSION_MAX,
-            term=store.hard_state.term,  # what is durable, whatever this batch still has to save
-            group_id=member.hard.group_id,
-            life_ids=member.hard.life_ids,
+            term=member.durable_hard.term,
+            group_id=hard.group_id,
+            life_ids=hard.life_ids,
             election_min_ms=self._election_min_ms(),
         )
 
@@ -174,7 +183,24 @@ class Membership:
         peer.counts = False
         if state is VoterState.VOTER and peer.hello is not None:
             self._record(peer_id, peer.hello.store_id, now)
-            peer.counts = True
+            peer.counts = self._on_record(peer_id)
+
+    def _on_record(self, peer_id: str) -> bool:
+        """Whether that peer's present store is on durable record here (E8)."""
+        hello = self.peers[peer_id].hello
+        return hello is not None and self._member.durable_hard.store_ids.get(peer_id) == hello.store_id
+
+    def recorded(self) -> bool:
+        """The hard state was saved; whether somebody counts from now on."""
+        waited = [peer_id for peer_id in self.awaiting_record() if self._on_record(peer_id)]
+        for peer_id in waited:
+            self.peers[peer_id].counts = True
+        return bool(waited)
+
+    def awaiting_record(self) -> list[str]:
+        """The voters that count as soon as the record about them is durable."""
+        voters = ((one, peer) for one, peer in self.peers.items() if peer.voter_state is VoterState.VOTER)
+        return [peer_id for peer_id, peer in voters if not peer.counts and peer.hello is not None]
 
     def _record(self, peer_id: str, store_id: str, now: int) -> None:
         member = self._member

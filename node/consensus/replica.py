@@ -319,7 +319,7 @@ class Replica(DiskReports):
     # --- what the driver reports --------------------------------------------------------------------------------
     def hello(self, seq: int, to: str) -> Hello:
         """Our own, for the driver to open a connection to that peer with."""
-        return self.membership.hello(seq, to=to, code=ResponseCode.SUCCESS)
+        return self.membership.hello(seq, to=to, code=ResponseCode.SUCCESS, at_once=True)
 
     def peer_connected(self, peer_id: str, now: int) -> None:
         """Our outbound HELLO was accepted; its answer came in through `receive` before."""

@@ -21,6 +21,7 @@ from node.engine.writer import Ended
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
 from node.store.log_store import (
+    HardState,
     LogStore,
     Mended,
     Scrubbed,
@@ -60,6 +61,7 @@ class Disk:
         # By peer: the slab that it will most likely need next (its first index, the log's epoch, the read under way).
         self._ahead: dict[str, tuple[int, int, Future[Slab]]] = {}
         self._syncing = False
+        self._saving_faults = False
         self._again = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -116,6 +118,30 @@ class Disk:
         if ticket is not None:
             self._syncing = True
             self._writer.run(ticket.run, partial(self._synced, ticket, self._log_epoch(), False))
+
+    # --- term and vote, known faults ----------------------------------------------------------------------------
+    def save(self, state: HardState, done: Callable[[], None]) -> None:
+        """Makes the hard state durable, in the order in which it was asked for."""
+
+        def finished(outcome: Ended[None]) -> None:
+            if outcome.error is not None:
+                self._fail(f"term and vote could not be saved: {outcome.error}")
+            else:
+                done()
+
+        self._writer.run(partial(self._store.save_hard_state, state), finished)
+
+    def save_faults(self) -> None:
+        """Keeps what is known to be damaged; nobody waits for it."""
+
+        def finished(outcome: Ended[None]) -> None:
+            self._saving_faults = False
+            if outcome.error is not None:
+                self._fail(f"what is damaged could not be kept: {outcome.error}")
+
+        if not self._saving_faults:
+            self._saving_faults = True
+            self._writer.run(self._store.save_faults, finished)
 
     # --- truncation ---------------------------------------------------------------------------------------------
     def truncate(self, order: TruncateLog) -> None:

@@ -1,10 +1,11 @@
 """The engine: one loop that feeds the core, and carries out what it asks in its order of duty.
 
 Everything that arrives in one turn of the loop goes to the core first; then `_turn` proposes all appends at once,
-carries out the effects (hard state before anything leaves), and arms one timer (`metronome`).
+carries out the effects, and arms one timer (`metronome`). What speaks of a hard state that is being saved waits for it
+(`held_back`); everything else goes on.
 
-Invariants: the core is entered from the loop only; completions leave after the hard state of their batch is durable; a
-disk error ends the engine and is never retried (SAFETY S1).
+Invariants: the core is entered from the loop only; no message and no completion overtakes the hard state that it
+depends on; a disk error ends the engine and is never retried (SAFETY S1).
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ import contextlib
 import ssl
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from node.config import Settings
-from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
+from node.consensus.effects import FetchLog, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
 from node.engine.client_desk import ClientDesk
 from node.engine.disk import Disk
 from node.engine.events import EventRing
+from node.engine.held_back import HeldBack
 from node.engine.host import Host
 from node.engine.introspect import Introspection
 from node.engine.log_reads import LogReads
@@ -37,7 +40,7 @@ from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCo
 from node.protocol.entry import Slab
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
 from node.protocol.peers import split_address
-from node.store.log_store import Fault, LogStore, Mended, StoreCorrupt
+from node.store.log_store import Fault, HardState, LogStore, Mended, StoreCorrupt
 from node.transport.connection import Connection
 from node.transport.remoting import FLAG_RESPONSE, Frame
 from node.transport.tls import client_context, server_context
@@ -84,6 +87,7 @@ class Engine:
         token = read_token_file(settings)
         self.desk = ClientDesk(self, reads, self.introspection, Quota(), self._status, token)
         self._connections: set[Connection] = set()
+        self._held: HeldBack[Send] = HeldBack()
         self._done: Done = []
         self._proposals = Proposals(self.replica, self._done)
         self._turn_scheduled = False
@@ -209,10 +213,17 @@ class Engine:
         """The batch, top to bottom."""
         effects = self.replica.take_effects()
         if effects.hard_state is not None:
-            self.store.save_hard_state(effects.hard_state)
+            number = self._held.ordered(spoken_of=effects.spoken_of)
+            self.disk.save(effects.hard_state, partial(self._saved, number, effects.hard_state))
+        if self.store.faults_unsaved:
+            self.disk.save_faults()
+        closed = self._held.closed
         for send in effects.sends:
-            self.links.send(send.to, send.message)
-        if self._done:
+            if closed:
+                self._held.hold(send)
+            else:
+                self.links.send(send.to, send.message)
+        if self._done and not closed:
             done = self._done.copy()
             self._done.clear()
             for deliver, outcome in done:
@@ -289,6 +300,12 @@ class Engine:
     def _flushed(self, log_epoch: int, end_index: int) -> None:
         self._guarded(lambda: self.replica.flushed(log_epoch, end_index, self.now_ns()))
         self._turn_if_wanted()
+
+    def _saved(self, number: int, state: HardState) -> None:
+        for send in self._held.durable(number):
+            self.links.send(send.to, send.message)
+        self._guarded(lambda: self.replica.hard_state_saved(state, self.now_ns()))
+        self._schedule()
 
     def _truncated(self, order: TruncateLog, cut: bool) -> None:
         epoch, now = order.log_epoch, self.now_ns()

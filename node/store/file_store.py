@@ -337,6 +337,8 @@ class FileStore(CuttingLog):
                 self._durable, self.durable_index = mark, mark.index
                 with suppress(StoreFull):  # without a slot that says "clean" the next start reads more, and finds it
                     self._checkpoint.write_both(self._slot(mark, index_durable=mark.index, clean=True))
+                if self.faults_unsaved:
+                    self.save_faults()
         finally:
             self._drop_stage()
             self._data.close()

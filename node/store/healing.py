@@ -72,6 +72,11 @@ class HealingLog(LogStore):
         if faults == self.faults:
             return
         self.faults = faults
+        self.faults_unsaved = True
+
+    def save_faults(self) -> None:
+        with self._faults_lock:
+            faults, self.faults_unsaved = self.faults, False
         try:
             save_known_faults(self.directory, faults, self._platform)
         except StoreIOError:

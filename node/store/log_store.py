@@ -162,6 +162,7 @@ class LogStore(ABC):
     index_file_size: int
     # Sorted, disjoint; empty = sound as far as is known. End index, term and chain are known in spite of them.
     faults: tuple[Fault, ...] = ()
+    faults_unsaved: bool = False  # whether they are not all kept on disk yet: see `save_faults`
     mends_alone: bool = False  # whether `mend_alone` is worth a try
 
     # --- loop half ---------------------------------------------------------------------------------------------
@@ -203,12 +204,19 @@ class LogStore(ABC):
         """The last index with a term <= `term`, or begin_index - 1."""
 
     def note_faults(self, faults: Sequence[Fault]) -> None:
-        """Remembers what a read or a scrub met, inside the log only: `faults` grows by them."""
+        """Remembers what a read or a scrub met, inside the log only: `faults` grows by them; nothing is written."""
         raise StoreCorrupt(f"this store cannot live with damage: {[fault.detail for fault in faults]}", faults)
+
+    def save_faults(self) -> None:
+        """Keeps `faults` on disk, where the next start looks again; a writer's work. Raises StoreIOError."""
+        self.faults_unsaved = False
 
     @abstractmethod
     def save_hard_state(self, state: HardState) -> None:
-        """Durable on return (temp, fsync, rename, fsync directory); writes currterm too. Raises StoreIOError."""
+        """Durable on return (temp, fsync, rename, fsync directory); writes currterm too; a writer's work.
+
+        Raises StoreIOError.
+        """
 
     @abstractmethod
     def note_progress(self, committed_index: int, applied_index: int) -> None:

@@ -87,6 +87,7 @@ class Cluster:
         effects = node.replica.take_effects()
         if effects.hard_state is not None:
             node.store.save_hard_state(effects.hard_state)
+            node.replica.hard_state_saved(effects.hard_state, self.now)
         for send in effects.sends:
             self.post(node_id, send.to, send.message)
         if effects.truncate is not None:
@@ -101,6 +102,8 @@ class Cluster:
         node.sync_wanted |= effects.sync_wanted
         for event in effects.events:
             self.on_event(node_id, event)
+        if effects.hard_state is not None and node.replica.has_effects:  # what followed from its being durable
+            self.carry_out(node_id)
         return effects
 
     def post(self, sender: str, to: str, message: Message) -> None:

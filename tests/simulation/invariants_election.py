@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from node.protocol.codes import ResponseCode, Role, VoteResult, VoterState
 from node.protocol.messages import (
     HeartBeatResponse,
+    Hello,
     PushResponse,
     TransferRequest,
     VoteRequest,
@@ -135,6 +136,21 @@ class Elections(Observer):
             if term > self.hard[member.id].term:
                 text = f"{member.id} says term {term} to {to}, {self.hard[member.id].term} is durable"
                 raise Violation("hard_state_first", text)
+            if isinstance(message, Hello | HeartBeatResponse):
+                self._says_voter(member, message.voter_state)
+
+    def _says_voter(self, member: Member, said: VoterState | None) -> None:
+        """A member is counted by what it says that it is: it is that durably (E8)."""
+        durable = self.hard[member.id].voter_state
+        if said is VoterState.VOTER and durable is not VoterState.VOTER:
+            raise Violation("hard_state_first", f"{member.id} says that it is a voter, {durable} is durable")
+
+    def _counts_on_record(self, member: Member) -> None:
+        assert member.replica is not None
+        recorded = self.hard[member.id].store_ids
+        for peer_id, peer in member.replica.membership.peers.items():
+            if peer.counts and (peer.hello is None or recorded.get(peer_id) != peer.hello.store_id):
+                raise Violation("recorded_first", f"{member.id} counts {peer_id}; on durable record is {recorded}")
 
     def _campaigns(self, member: Member, to: str, vote: VoteRequest) -> None:
         self._asked[member.id, to, vote.seq] = vote
@@ -239,6 +255,7 @@ class Elections(Observer):
                 continue
             if member.id in self._expected_term:
                 self._settle(member)
+            self._counts_on_record(member)
             if member.paused or replica.role is not Role.LEADER:
                 self._awake_since[member.id] = world.now
             else:

@@ -21,6 +21,7 @@ from node.engine.disk import BACKGROUND_SYNC_S, IDLE_SLOT_S
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
 from node.store.log_store import (
+    HardState,
     LogStore,
     Mended,
     Scrubbed,
@@ -30,6 +31,7 @@ from node.store.log_store import (
     StoreIOError,
     SyncTicket,
 )
+from tests.simulation.observer import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -55,6 +57,7 @@ class Jobs:
         self._writing = False
         self._under_way: Callable[[], Any] | None = None  # what the writer took up and has not done yet
         self._syncing = False
+        self._saving_faults = False
         self._again = False
         self._background_due = False
         self._scrubbing = False
@@ -117,6 +120,36 @@ class Jobs:
         ticket = self._store.prepare_checkpoint()
         if ticket is not None:
             self._run_ticket(ticket, slot_owed=False)
+
+    # --- term and vote, known faults ------------------------------------------------------------------------------
+    def save(self, state: HardState, done: Callable[[], None]) -> None:
+        """Makes the hard state durable, in the order in which it was asked for."""
+        member = self._process.member
+
+        def work() -> None:
+            self._store.save_hard_state(state)
+            member.note_voter_state(state)
+            self._process.world.tell.persisted(member, state)
+
+        def finished(_: None, error: Exception | None) -> None:
+            if error is not None:
+                self._process.fail(f"term and vote could not be saved: {error}")
+            else:
+                done()
+
+        self._write(work, finished)
+
+    def save_faults(self) -> None:
+        """Keeps what is known to be damaged; nobody waits for it."""
+
+        def finished(_: None, error: Exception | None) -> None:
+            self._saving_faults = False
+            if error is not None:
+                self._process.fail(f"what is damaged could not be kept: {error}")
+
+        if not self._saving_faults:
+            self._saving_faults = True
+            self._write(self._store.save_faults, finished)
 
     # --- truncation -----------------------------------------------------------------------------------------------
     def truncate(self, order: TruncateLog) -> None:
@@ -242,6 +275,8 @@ class Jobs:
         result, failure = None, None
         try:
             result = work()
+        except Violation:
+            raise
         except Exception as error:
             failure = error
         if self._rng.random() < 0.3:  # the loop is busy with something else first

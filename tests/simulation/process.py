@@ -3,8 +3,8 @@
 Whatever arrives enters the core, then one turn carries out its effects in their order of duty. A turn sometimes
 begins a little later, with everything that arrived until then.
 
-Invariants: hard state is durable before anything of its batch leaves; an error of the store ends the process; nothing
-of a process that ended is ever called again; any other exception out of the product is a finding.
+Invariants: hard state is durable before anything that speaks of it leaves; an error of the store ends the process;
+nothing of a process that ended is ever called again; any other exception out of the product is a finding.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS, Proposal, ReadOutcome, TransferOutcome
-from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
+from node.consensus.effects import FetchLog, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Replica
+from node.engine.held_back import HeldBack
 from node.engine.log_reads import LogReads
 from node.engine.proposals import Done, Proposals
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.file_store import FileStore
-from node.store.log_store import Fault, Mended, StoreError
+from node.store.log_store import Fault, HardState, Mended, StoreError
 from tests.simulation.disk import SimulatedCrash
 from tests.simulation.jobs import Jobs
 from tests.simulation.links import Links
@@ -57,6 +59,7 @@ class Process:
         self._turn_due = False
         self._tick_at: int | None = None
         self._tick_owed = False
+        self._held: HeldBack[Send] = HeldBack()
         self._seq = 0
         self._space_due = False
         self.replica = Replica(self.config, store, random.Random(rng.getrandbits(64)), self.clock.now())
@@ -156,16 +159,22 @@ class Process:
         tell = self.world.tell
         effects = self.replica.take_effects()
         tell.effects(self.member, effects)
-        done = self._done.copy()
-        self._done.clear()
         if effects.hard_state is not None:
-            self.store.save_hard_state(effects.hard_state)
-            self.member.note_voter_state(effects.hard_state)
-            tell.persisted(self.member, effects.hard_state)
+            number = self._held.ordered(spoken_of=effects.spoken_of)
+            self.jobs.save(effects.hard_state, partial(self._saved, number, effects.hard_state))
+        if self.store.faults_unsaved:
+            self.jobs.save_faults()
+        closed = self._held.closed
         for send in effects.sends:
-            self.links.send(send.to, send.message)
-        for deliver, outcome in done:
-            deliver(outcome)
+            if closed:
+                self._held.hold(send)
+            else:
+                self.links.send(send.to, send.message)
+        if not closed:
+            done = self._done.copy()
+            self._done.clear()
+            for deliver, outcome in done:
+                deliver(outcome)
         if effects.truncate is not None:
             self.jobs.truncate(effects.truncate)
         for read in effects.reads:
@@ -234,6 +243,12 @@ class Process:
         if self.alive:
             self.replica.flushed(log_epoch, end_index, self.clock.now())
             self._schedule_turn()
+
+    def _saved(self, number: int, state: HardState) -> None:
+        for send in self._held.durable(number):
+            self.links.send(send.to, send.message)
+        self.replica.hard_state_saved(state, self.clock.now())
+        self._schedule_turn()
 
     def truncated(self, order: TruncateLog, cut: bool) -> None:
         if cut:

@@ -31,6 +31,8 @@ FAST = (
     "slot_before_data",
     "failed_sync_finished",
     "hard_state_after_send",
+    "vote_overtakes_its_save",
+    "counts_before_recorded",
     "leader_silence_by_the_clock",
     "late_tick_counts_many",
 )

@@ -73,10 +73,14 @@ class Solo:
         if effects.hard_state is not None:
             self.hard_states.append(effects.hard_state)
             self.store.save_hard_state(effects.hard_state)
+            self.replica.hard_state_saved(effects.hard_state, self.now)
         self.effects = effects
         sent = [(send.to, send.message) for send in effects.sends]
         self.sent += sent
         self.events += [(event.kind, event.detail) for event in effects.events]
+        if effects.hard_state is not None and self.replica.has_effects:  # what followed from its being durable
+            sent += self.take()
+            self.effects = effects
         return sent
 
     def hello_of(self, peer: str, *, seq: int = 1, **changes: Any) -> Hello:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from node.client import LedgerClient, NotAppended, OutcomeUnknown
 from node.config import load
 from node.engine.engine import EXIT_CRASHED, Engine
 from node.engine.quota import ENTRIES_MAX, REQUESTS_MAX, Quota
-from node.protocol.codes import FlushMode, RequestCode, ResponseCode
-from node.store.log_store import StoreIOError
+from node.protocol.codes import FlushMode, RequestCode, ResponseCode, Role
+from node.store.log_store import HardState, StoreIOError
 from node.store.memory_store import MemoryStore
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
@@ -206,3 +207,50 @@ def test_a_node_over_its_limit_stops_whoever_asks_for_more() -> None:
     for reader in readers:
         quota.give(reader, ENTRIES_MAX, 10)
     assert not any(reader.stopped for reader in readers)
+
+
+class CarefulStore(MemoryStore):
+    """A disk that takes its time over term and vote, and remembers which thread it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_save = threading.Event()
+        self.saved_by: set[int] = set()
+        self.faults_unsaved = True
+
+    def save_hard_state(self, state: HardState) -> None:
+        self.may_save.wait(30)
+        self.saved_by.add(threading.get_ident())
+        super().save_hard_state(state)
+
+    def save_faults(self) -> None:
+        self.saved_by.add(threading.get_ident())
+        super().save_faults()
+
+
+def test_s9_term_and_vote_are_saved_off_the_loop_and_only_what_speaks_of_them_waits(tmp_path: Path) -> None:
+    store = CarefulStore()
+
+    async def work(engine: Engine, client: LedgerClient) -> None:
+        try:
+            await _until(lambda: engine.replica.role is Role.LEADER)
+            assert (await client.state("n0"))["role"] == "LEADER"  # answered while that is being saved
+            term = engine.replica.term
+            assert term > 0 and store.hard_state.term == 0 and engine.replica.member.durable_hard.term == 0
+            append = asyncio.create_task(client.append(b"x"))
+            await _until(lambda: store.end_index >= 1)
+            assert engine.replica.hello(1, "n0").term == 0
+            ticket = store.prepare_sync()
+            assert ticket is not None
+            engine.replica.flushed(engine.replica.log_epoch, store.finish_sync(ticket), engine.now_ns())
+            engine.read_done()
+            assert engine.replica.committed_index == 1
+            await asyncio.sleep(0.05)
+            assert not append.done(), "an answer that depends on the term left before it was durable"
+        finally:
+            store.may_save.set()
+        assert (await append).term == term
+        assert store.hard_state.term == term == engine.replica.hello(1, "n0").term
+
+    assert run(tmp_path, store, work) == 0
+    assert store.saved_by and threading.get_ident() not in store.saved_by and not store.faults_unsaved

@@ -201,7 +201,13 @@ class Process:
         if self._tick_at is not None and self._tick_at <= at:
             return
         self._tick_at = at
-        self.later(max(0, self.clock.true_at(at) - self.world.now), self._tick, at)
+        self.world.schedule(max(0, self.clock.true_at(at) - self.world.now), self._timer, at)
+
+    def _timer(self, armed_for: int) -> bool:
+        """No step of the world by itself: the tick that follows is."""
+        if self.alive:
+            self.when_awake(self._tick, armed_for)
+        return False
 
     def _tick(self, armed_for: int) -> None:
         if armed_for != self._tick_at:

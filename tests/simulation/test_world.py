@@ -57,7 +57,7 @@ def calm(**overrides: Any) -> dict[str, Any]:
 
 
 def test_a_quiet_world_elects_once_and_answers_everything() -> None:
-    world, counts = run(1, **calm())
+    world, counts = run(1, 2 * STEPS, **calm())
     leader = world.leader()
     assert leader is not None
     assert counts.faults == {}

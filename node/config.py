@@ -29,6 +29,7 @@ from node.config_models import (
     TimingTable,
 )
 from node.protocol.peers import check_peers, format_peers, parse_peers, split_address
+from node.tls_files import tls_trouble
 
 __all__ = [
     "NODE_FLAGS",
@@ -135,6 +136,13 @@ class Settings(BaseModel):
         for key, path in self._named_files():
             if path is not None and not path.is_file():
                 raise ConfigError(f"{key} = {path} ({self.origin.get(key, DEFAULT)}): there is no such file")
+        node, control = self.node, self.control
+        for table, trouble in (
+            ("node", tls_trouble(node.tls_cert_file, node.tls_key_file, node.tls_ca_file)),
+            ("control", tls_trouble(control.tls_cert_file, control.tls_key_file, None)),
+        ):
+            if trouble is not None:
+                raise ConfigError(f"[{table}] TLS: {trouble}")
         return self
 
     def _proves_members(self) -> bool:

@@ -28,11 +28,18 @@ def _settings(db: str | None, config: Path | None) -> Settings:
 
 
 @contextmanager
-def _database(url: str) -> Iterator[None]:
-    """What a database says when it does not want to, as one line and an exit code."""
+def _database(url: str, *, made_here: bool = False) -> Iterator[None]:
+    """What a database says when it does not want to, as one line and an exit code.
+
+    Only `db upgrade`, a console and a demo make one: a mistyped name must not pass for a database without users.
+    """
     from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
     try:
+        missing = None if made_here else _missing_file(url)
+        if missing is not None:
+            how = f"`quorumscope db upgrade --db {url}` or a console that starts with it makes one"
+            raise Failure(Exit.USAGE, f"{missing}: there is no such database; {how}")
         yield
     except (ArgumentError, ImportError) as error:
         raise Failure(Exit.USAGE, f"--db {url}: {error}") from error
@@ -42,11 +49,21 @@ def _database(url: str) -> Iterator[None]:
         raise Failure(Exit.UNREACHABLE, f"{url}: {str(error).splitlines()[0]}") from error
 
 
+def _missing_file(url: str) -> str | None:
+    """The file that a SQLite URL names and that is not there; None for any other database."""
+    from app.db.engine import normal_url
+
+    parsed = normal_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database or Path(parsed.database).exists():
+        return None
+    return parsed.database
+
+
 @db_commands.command()
 def upgrade(db: DbOption = None, config: ConfigOption = None) -> int:
     """Bring the database's schema to this version."""
     url = _settings(db, config).console.db_url
-    with _database(url):
+    with _database(url, made_here=True):
         from app.db.engine import upgrade as upgrade_schema
 
         upgrade_schema(url)

@@ -22,6 +22,7 @@ import typer
 
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unreachable
 from node.config import ConfigError, Settings, load, parse_peers
+from node.tls_files import tls_trouble
 
 if TYPE_CHECKING:
     from app.demo.state import DemoState
@@ -152,11 +153,11 @@ def tls_of(settings: Settings) -> ssl.SSLContext | None:
     certificate, key, authority = settings.node.tls_cert_file, settings.node.tls_key_file, settings.node.tls_ca_file
     if certificate is None or key is None or authority is None:
         return None
-    try:
-        context = ssl.create_default_context(cafile=str(authority))
-        context.load_cert_chain(str(certificate), str(key))
-    except (OSError, ssl.SSLError) as error:
-        raise Failure(Exit.USAGE, f"[node] tls_cert_file, tls_key_file, tls_ca_file: {error}") from error
+    trouble = tls_trouble(certificate, key, authority)
+    if trouble is not None:
+        raise Failure(Exit.USAGE, f"[node] TLS: {trouble}")
+    context = ssl.create_default_context(cafile=str(authority))
+    context.load_cert_chain(str(certificate), str(key))
     context.check_hostname = False  # a member is known by its certificate's name, which is its id
     return context
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.commands.common import ConfigOption, Exit, Failure, PeersOption, say
+from app.commands.common import ConfigOption, Exit, Failure, PeersOption
 from node.children import environment, python
 from node.config import NODE_FLAGS, SWITCHES, ConfigError, Settings, load, parse_set, read_token, split_address
 
@@ -169,7 +169,6 @@ def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -
         settings.check()
     except SettingsError as error:
         raise Failure(Exit.USAGE, str(error)) from error
-    say(f"console: {settings.url}")
     return serve(settings)
 
 

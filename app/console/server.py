@@ -94,6 +94,8 @@ def serve(settings: ConsoleSettings) -> int:
     settings = replace(settings, port=listener.getsockname()[1])
     server = make_server(settings, create_app(settings))
     print(json.dumps({"event": "listening", "url": settings.url}), flush=True)
+    if sys.stderr.isatty():
+        print(f"console: {settings.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:

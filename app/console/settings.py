@@ -10,6 +10,8 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.tls_files import tls_trouble
+
 DEFAULT_DB = Path(".quorumscope") / "console.db"
 
 
@@ -71,6 +73,9 @@ class ConsoleSettings:
         """Raises SettingsError where starting would be unsafe or senseless."""
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise SettingsError("TLS needs both a certificate file and a key file")
+        trouble = tls_trouble(self.tls_cert_file, self.tls_key_file, self.node_ca_file)
+        if trouble is not None:
+            raise SettingsError(f"TLS: {trouble}")
         if not self.loopback and not self.secure:
             raise SettingsError(
                 f"refusing to serve {self.host} over plain HTTP: passwords and sessions would cross the network in the"

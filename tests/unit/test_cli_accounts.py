@@ -39,3 +39,24 @@ def test_a_link_then_a_token_then_none(db: list[str], capsys: pytest.CaptureFixt
 def test_a_database_that_cannot_be_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["db", "upgrade", "--db", "nosuch://x"]) == 64
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["token", "list"], ["token", "issue", "ann"], ["token", "revoke", "1"], ["user", "link"]],
+    ids=lambda words: " ".join(words),
+)
+def test_a_mistyped_database_is_named_and_not_made(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for url in (f"sqlite:///{tmp_path / 'typo.db'}", str(tmp_path / "typo.db"), str(tmp_path / "no" / "typo.db")):
+        assert run([*arguments, "--db", url]) == 64
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.count("\n") == 1
+        assert "typo.db: there is no such database" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_upgrade_makes_the_database(tmp_path: Path) -> None:
+    assert run(["db", "upgrade", "--db", str(tmp_path / "new" / "console.db")]) == 0
+    assert run(["token", "list", "--db", str(tmp_path / "new" / "console.db")]) == 0

@@ -1,0 +1,34 @@
+"""Whether the TLS files that somebody named can be used, found out before anything listens."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+
+def tls_trouble(certificate: Path | None, key: Path | None, authority: Path | None) -> str | None:
+    """What is wrong with them, in one line that names the file; None where nothing is, or none is named."""
+    for path in (certificate, key, authority):
+        if path is None:
+            continue
+        try:
+            path.open("rb").close()
+        except FileNotFoundError:
+            return f"{path}: there is no such file"
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+    if certificate is not None and key is not None:
+        try:  # a key that is protected gets no pass phrase: nobody may be there to type one
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(str(certificate), str(key), password=lambda: b"")
+        except (OSError, ValueError) as error:
+            return f"{certificate} and {key} are no certificate and its key ({_reason(error)})"
+    if authority is not None:
+        try:
+            ssl.create_default_context(cafile=str(authority))
+        except (OSError, ValueError) as error:
+            return f"{authority} holds no certificate of an authority ({_reason(error)})"
+    return None
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error).replace("_", " ").lower()

@@ -26,6 +26,7 @@ from node.store.identity import (
 )
 from node.store.known_faults import first_known_fault
 from node.store.log_store import HardState
+from node.store.odd_files import set_lengths_right
 from node.store.platform import Platform
 from node.store.recovery import Circumstances, Recovered, Recovery
 from node.store.segment_list import SegmentList
@@ -81,8 +82,12 @@ def open_directory(
         fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, platform)
         if found is not None:
             check_identity(directory, found, fresh)
-        data.open()
-        index.open()
+        data.open(sizes_known=found is not None)
+        index.open(sizes_known=found is not None)
+        archive = TruncationArchive(directory, platform=platform)
+        odd = [
+            text for files in (data, index) for text in set_lengths_right(directory, files, archive, node_id, platform)
+        ]
         java = found is None and (platform.exists(directory / CURRTERM) or bool(data.starts))
         checkpoint = Checkpoint(directory / "checkpoint", platform)
         slot = checkpoint.last if found is not None else None
@@ -98,6 +103,7 @@ def open_directory(
                 save_hard_state(directory, replace(hard, voter_state=VoterState.REJOINING), platform)
 
         recovered = _recover(directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first)
+        recovered.alarms[:0] = odd
         if found is not None and has_entries and slot is None:
             recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")
         sealed_from = _sealed_from(recovered, slot, found, java)
@@ -111,7 +117,6 @@ def open_directory(
         if found is fresh or found.sealed_from != sealed_from:
             found = replace(found, sealed_from=sealed_from)
             write_identity(directory, found, platform)
-        archive = TruncationArchive(directory, platform=platform)
         return Opened(
             directory, found, sealed_from, hard, recovered, data, index, archive, checkpoint, lock, boot,
             platform,

@@ -302,6 +302,14 @@ class StoreReader:
                 if has != size_bytes and (has or name != names[-1]):  # a new file gets its length a moment later
                     detail = f"the file has {has} bytes, {size_bytes} are configured: nothing in it can be read"
                     found.append(Finding("missing", None, f"{kind}/{name}", detail))
+        begin, end = self.begin_index * INDEX_UNIT_BYTES, (self.end_index + 1) * INDEX_UNIT_BYTES
+        named = {finding.file for finding in found}
+        gap = self._index.first_gap(begin, end)
+        while gap is not None:
+            name = self._index.name_at(gap)
+            if name not in named:
+                found.append(Finding("missing", gap // INDEX_UNIT_BYTES, name, "the file is missing"))
+            gap = self._index.first_gap(gap + self.index_file_size, end)
         slot = self._slot
         if slot is not None and self._saved_base() is None and slot.begin_index < begin_index:
             detail = f"the log begins at {begin_index}, its checkpoint says {slot.begin_index}"

@@ -155,6 +155,8 @@ class Recovery:
             return full
         low, high = full.index, min(slot.durable_index, slot.index_durable)
         target_pos = slot.end_pos - RECHECK_BYTES
+        gap = self._name_gaps(full, slot)
+        target_pos = target_pos if gap is None else min(target_pos, gap)
         if high <= low or target_pos <= full.pos or not self._index_reaches(low, high):
             return full
         while low < high:  # the first entry at or behind target_pos
@@ -185,6 +187,17 @@ class Recovery:
         starts = self._index.starts
         ends = bool(starts) and starts[-1] + self._index.file_bytes > last_index * INDEX_UNIT_BYTES
         return ends and starts[0] <= first_index * INDEX_UNIT_BYTES and self._index.is_gapless
+
+    def _name_gaps(self, full: Cursor, slot: Slot) -> int | None:
+        """Says which file is missing; the position where the first data file is (SAFETY S6)."""
+        units = (full.index * INDEX_UNIT_BYTES, (min(slot.durable_index, slot.index_durable) + 1) * INDEX_UNIT_BYTES)
+        gap = self._index.first_gap(*units)
+        if gap is not None:
+            self._alarm(f"{self._index.name_at(gap)} is missing: it is written anew from the data files")
+        gap = self._data.first_gap(full.pos, slot.end_pos)
+        if gap is not None:
+            self._alarm(f"{self._data.name_at(gap)} is missing: what it held is to be fetched from the peers")
+        return gap
 
     # --- the walk ------------------------------------------------------------------------------------------------
 

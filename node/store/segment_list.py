@@ -41,11 +41,16 @@ class SegmentList:
         self._first = 0
         self._last: Segment | None = None
         self.dirty: set[Segment] = set()
+        self.odd: list[tuple[Path, int]] = []  # files of another length, and that length: see `open`
 
     # --- in the order of life ------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Opens what lies in the folder. Raises StoreRefused on a wrong size."""
+    def open(self, *, sizes_known: bool = False) -> None:
+        """Opens what lies in the folder. Raises StoreRefused on a wrong size.
+
+        `sizes_known`: the store itself says that the size is right, so a file of another length is damaged. It goes
+        into `odd`, and is one of ours after `take`.
+        """
         if self._writable:
             make_directory(self.directory, self._platform)
         for path in self._paths():
@@ -53,11 +58,31 @@ class SegmentList:
             if size == 0 and self._writable:  # created, and the crash came before it got its length
                 self._platform.unlink(path)
                 continue
+            if size != self.file_bytes and sizes_known:
+                self.odd.append((path, size))
+                continue
             if size != self.file_bytes:
                 raise StoreRefused(f"{path} has {size} bytes, configured are {self.file_bytes}: set the size it has")
             self._add(self._segment(path))
         if self._writable:  # a name that a process created or removed just before it ended may not be durable yet
             sync_directory(self.directory, self._platform)
+
+    def take(self, path: Path) -> None:
+        """A file that has its length now."""
+        self._add(self._segment(path))
+
+    def first_gap(self, pos: int, end: int) -> int | None:
+        """The first position in [pos, end) that no file holds."""
+        at = self._key(pos)
+        while at < end:
+            if at not in self._segments:
+                return max(at, pos)
+            at += self.file_bytes
+        return None
+
+    def name_at(self, pos: int) -> str:
+        """What the file that holds `pos` is called, or would be: "data/0000…"."""
+        return f"{self.kind}/{self._key(pos):0{NAME_DIGITS}d}"
 
     @property
     def is_gapless(self) -> bool:

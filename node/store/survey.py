@@ -117,7 +117,8 @@ class Survey:
         at = stop.cursor
         segment = self._data.find(at.pos)
         if segment is None:
-            return Finding("missing", at.index, self._data.kind, f"there is no file for position {at.pos}")
+            name = self._data.name_at(at.pos)
+            return Finding("missing", at.index, name, f"there is no file for position {at.pos}: {name} is missing")
         name = f"data/{segment.path.name}"
         detail = f"{stop.detail} (at {at.pos - segment.start} of {name})"
         return Finding(stop.problem or "record_invalid", at.index, name, detail)

@@ -133,11 +133,13 @@ class Verification:
             if self._index_durable is not None and index > self._index_durable and not any(unit):
                 continue  # not synced yet: the next start rebuilds it
             segment = self._index.find(index * INDEX_UNIT_BYTES)
+            if segment is None:
+                continue  # the whole file is missing: the reader says so once
             magic, pos, size, said, term = (int(value) for value in stored[int(number)].tolist())
             yield Finding(
                 "index_record_mismatch",
                 index,
-                f"index/{segment.path.name}" if segment is not None else "index",
+                f"index/{segment.path.name}",
                 f"it says magic {magic}, pos {pos}, size {size}, index {said}, term {term}; "
                 f"the record says {', '.join(str(int(value)) for value in wanted[int(number)].tolist())}",
             )

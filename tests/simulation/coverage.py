@@ -42,13 +42,15 @@ if TYPE_CHECKING:
 FAULTS: Final = (
     "drop", "duplicate", "reorder", "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader",
     "clock_jump", "pause", "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot",
-    "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "wipe",
+    "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "wipe", "lost_file",
 )  # fmt: skip
 
 # What a store says at open -> the recovery path that it took.
 OPENING_ALARMS: Final[Mapping[str, str]] = {
     "was torn": "open.torn_tail",
     "did not match": "open.index_rebuilt",
+    "is missing": "open.file_missing",
+    "bytes instead of": "open.file_odd",
     "missing or broken": "open.checkpoint_missing",
     "does not agree": "open.checkpoint_disagrees",
     "lost history": "open.lost_history",
@@ -80,7 +82,8 @@ OTHERS: Final = (
 # What needs more runs than the 60 of `make test` to be certain; `make prove` has them.
 RARE: Final = frozenset({
     "cut.repeated", "fault.ring", "fault.misdirected_write", "fault.lost_write", "fault.lost_tail",
-    "fault.lost_checkpoint", "transfer.300", "transfer.418", "open.index_rebuilt",
+    "fault.lost_checkpoint", "fault.lost_file", "open.file_missing", "open.file_odd",
+    "transfer.300", "transfer.418", "open.index_rebuilt",
     "open.checkpoint_missing", "open.checkpoint_disagrees", "append.fail.415", "push.415", "alarm.disk_full",
     "alarm.peer_disk_full", "dispatcher.TRUNCATE.reconnected", "push.413", "read.lease", "open.torn_tail",
 })  # fmt: skip

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tests.simulation.disk import SimulatedPlatform
 
 # Faults after which a disk does not hold what was written to it.
-DAMAGE = ("rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint")
+DAMAGE = ("rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "lost_file")
+_HEAD_BYTES = 8  # a record's magic and size: never zeros
 ROTTING_FILES = ("checkpoint", "currterm", "hardstate", "quorumscope.json")
 
 
@@ -28,6 +29,7 @@ class Damage:
     def __init__(self, platform: SimulatedPlatform, directory: Path) -> None:
         self._platform, self._directory = platform, directory
         self._flipped: list[tuple[Path, int, int, int]] = []  # path, offset, the byte before, the entry or -1
+        self._gone: list[tuple[Path, int, int]] = []  # path, offset, entry: of files that were removed or shortened
         self.misdirected = False
         self.has_no_checkpoint = False
         self._checkpoint = directory / "checkpoint"
@@ -52,12 +54,29 @@ class Damage:
     @property
     def rotten(self) -> bool:
         """Whether a byte that was flipped is still so."""
-        return bool(self._standing())
+        return bool(self._standing()) or bool(self.missing)
 
     @property
     def entries(self) -> list[int]:
         """Entries whose bytes are not what was written."""
-        return [entry for _, _, _, entry in self._standing() if entry >= 0]
+        return [entry for _, _, _, entry in self._standing() if entry >= 0] + self.missing
+
+    @property
+    def missing(self) -> list[int]:
+        """Entries of lost files that are not back."""
+        self._gone = [one for one in self._gone if not self._is_back(one[0], one[1])]
+        return [entry for _, _, entry in self._gone]
+
+    def _is_back(self, path: Path, offset: int) -> bool:
+        return self._platform.exists(path) and any(self._platform.read_bytes(path)[offset : offset + _HEAD_BYTES])
+
+    def lose_file(self, path: Path, keep_bytes: int, entries: list[tuple[int, int]]) -> None:
+        """A file is gone, or all of it behind `keep_bytes`; `entries`: offset and index of what it held."""
+        if keep_bytes:
+            self._platform.shorten(path, keep_bytes)
+        else:
+            self._platform.remove(path)
+        self._gone += [(path, offset, index) for offset, index in entries if not self._is_back(path, offset)]
 
     def flip(self, path: Path, offset: int, mask: int, entry: int = -1) -> None:
         """One byte rots."""

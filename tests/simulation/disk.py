@@ -72,6 +72,19 @@ class SimulatedPlatform:
             stop = min(len(held), offset + length)
             held[offset:stop] = bytes(max(0, stop - offset))
 
+    def remove(self, path: Path) -> None:
+        """A file is gone, on the disk and in memory."""
+        folder, name = self._parent(path)
+        for names in (folder.entries, folder.durable):
+            names.pop(name, None)
+        folder.journal = [[(one, node) for one, node in step if one != name] for step in folder.journal]
+
+    def shorten(self, path: Path, length: int) -> None:
+        """A file lost its end."""
+        file = self._file(path)
+        for held in (file.cached, file.durable):
+            del held[length:]
+
     def rewrite(self, path: Path, content: bytes) -> None:
         """A file is what it was at another time; zeros behind `content`, and no file is made."""
         if self.exists(path):

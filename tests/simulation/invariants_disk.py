@@ -17,6 +17,7 @@ from node.protocol.codes import Role
 from node.protocol.entry import HEAD, HEAD_BYTES
 from node.protocol.messages import PushResponse
 from node.store.checkpoint import SLOT_SPACING_BYTES, unpack_slot
+from node.store.faults import fault_at
 from node.store.hard_state import HARDSTATE, hard_state_to_json
 from node.store.truncation_archive import TruncationArchive
 from tests.simulation.damage import DAMAGE
@@ -121,6 +122,11 @@ class Disks(Observer):
         assert store is not None
         self._proved.pop(member.id, None)
         self._cutting.pop(member.id, None)
+        for index in member.damage.missing:
+            if store.begin_index <= index <= store.end_index and fault_at(store.faults, index) is None:
+                raise Violation(
+                    "lost_file_named", f"{member.id} lost the file of entry {index} and starts without a word"
+                )
         store_id, durable = self._claimed.get(member.id, ("", -1))
         mirror = self._mirrors.of[member.id]
         if store_id != store.store_id or self.damaged.get(member.id) == store.store_id:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from node.consensus.api import MS, ReplicaConfig
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, VoterState
+from node.store import recovery
 from node.store.file_store import FileStore
 from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
 from node.store.recent_slabs import RecentSlabs
@@ -109,11 +111,12 @@ class Member:
 
     def _open(self) -> FileStore:
         config = self.world.config
-        store = FileStore.open(
-            self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
-            index_file_size=config.index_file_size, init=self.init, flush=self.config.flush,
-            page_cache_bytes=config.ring_bytes, platform=self.platform, serving=True,
-        )  # fmt: skip
+        with patch.object(recovery, "RECHECK_BYTES", config.recheck_bytes or recovery.RECHECK_BYTES):
+            store = FileStore.open(
+                self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
+                index_file_size=config.index_file_size, init=self.init, flush=self.config.flush,
+                page_cache_bytes=config.ring_bytes, platform=self.platform, serving=True,
+            )  # fmt: skip
         if config.ring_bytes:  # and the page cache holds as little
             store._ring = RecentSlabs(config.ring_bytes)  # what is cold in earnest is cold here
         return store

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from node.consensus.api import MS, SECOND
 from node.protocol.codes import Role, VoterState
+from tests.simulation.lost_files import lose_a_file
 from tests.simulation.member import Member
 from tests.simulation.network import SLOW_FACTOR
 from tests.simulation.process import Process
@@ -55,7 +56,7 @@ class Nemesis(Schemes):
             "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader", "clock_jump", "pause",
             "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
             "lost_write", "lost_tail", "lost_checkpoint",
-            "scrub", "wipe", "cut_lease", "stall",
+            "scrub", "wipe", "cut_lease", "stall", "lost_file",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:
@@ -359,6 +360,17 @@ class Nemesis(Schemes):
         self._fault("lost_tail", f"{member.id} from entry {lost} on")
         member.crash()
         return True
+
+    def _lost_file(self) -> bool:
+        """A member crashes, and one of its files is gone or was shortened: an old data file, or an index file."""
+        member = self._any()
+        if not self.may_forget(member):
+            return False
+        lost = lose_a_file(member, self._rng, lambda index: self._intact_elsewhere(member, index))
+        if lost:
+            self._fault("lost_file", f"{member.id} {lost}")
+            member.crash()
+        return bool(lost)
 
     def _scrub(self) -> bool:
         """Not a fault, but what finds one."""

@@ -30,6 +30,7 @@ class Swarm:
     late_boot: bool = False  # members start at different times
     data_file_size: int = 16 * 1024
     index_file_size: int = 32 * 128
+    recheck_bytes: int = 0  # how much of the log's end a start reads again; 0: as much as the product does
     ring_bytes: int = 0  # recent slabs kept in memory; 0: as many as the product keeps
     election_ms: int = 80  # the shortest time-out; the longest is twice that
     push_window_slabs: int = 32
@@ -74,6 +75,7 @@ class Swarm:
     lost_checkpoint: float = 0.0
     scrub: float = 0.0  # passes over a whole log
     wipe: float = 0.0
+    lost_file: float = 0.0
     # Clients.
     clients: int = 3
     appends: float = 60.0
@@ -161,6 +163,7 @@ def _choose(rng: random.Random) -> dict[str, Any]:
     for name, chance, intensity in FAULTS:
         on, value = rng.random() < chance, intensity(rng)
         chosen[name] = value if on else 0.0
+    chosen["recheck_bytes"] = rng.choice((0, 1500, 4000))
     return chosen
 
 
@@ -203,4 +206,5 @@ FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     # Drawn last, so that what a seed meant before it still means.
     ("cut_lease", 0.15, _between(0.5, 2.0)),
     ("stall", 0.2, _between(0.3, 2.0)),
+    ("lost_file", 0.15, _between(0.5, 3.0)),
 )

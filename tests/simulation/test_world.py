@@ -89,6 +89,7 @@ def test_every_seed_becomes_calm_again(first: int) -> None:
         ("enospc", 5.0, "enospc"), ("rot", 5.0, "rot"), ("misdirected_write", 5.0, "misdirected_write"),
         ("lost_write", 5.0, "lost_write"),
         ("lost_tail", 5.0, "lost_tail"), ("lost_checkpoint", 5.0, "lost_checkpoint"), ("wipe", 5.0, "wipe"),
+        ("lost_file", 20.0, "lost_file"),
     ],
 )  # fmt: skip
 def test_each_fault_happens_and_the_group_gets_over_it(name: str, value: float, kind: str) -> None:

@@ -1,8 +1,9 @@
 """All that is checked in a simulated world, put together; what each name promises is written here once.
 
 The parts are observers: `mirror` (log matching), `invariants_log`, `invariants_election`, `invariants_disk`,
-`invariants_clients`, `liveness`. Each looks incrementally after every step; every hundredth step and at the end what
-can be looked at in full is. A broken promise raises `Violation` under one of the names below, at once.
+`invariants_clients`, `invariants_quorum`, `liveness`. Each looks incrementally after every step; every hundredth step
+and at the end what can be looked at in full is. A broken promise raises `Violation` under one of the names below, at
+once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tests.simulation.invariants_clients import Clients
 from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_election import Elections
 from tests.simulation.invariants_log import Logs
+from tests.simulation.invariants_quorum import Quorums
 from tests.simulation.liveness import Liveness
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer
@@ -32,10 +34,12 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "live_leader_not_unseated": "a vote without a valid ticket moves no term while the leader lives (E4)",
     "check_quorum": "a leader that hears no quorum steps down (E6)",
     "stall_keeps_leader": "where members stand still together and nothing else happens, nobody's leadership ends (E6)",
-    "transfer_caught_up": "take-leadership goes to a member that holds everything (E7)",
+    "transfer_caught_up": "take-leadership goes to a member that holds everything, all of it committed (E7)",
     "no_lease_after_transfer": "no lease read once take-leadership was sent (E7)",
     "rejoining_no_vote": "only a VOTER votes, except to form the group again (E8)",
     "rejoined_with_history": "who votes again holds all that was committed when its joining began (E8)",
+    "confirmed_by_voters": "only VOTERs' answers confirm a leader (E8, C1)",
+    "joined_under_this_leader": "who votes again reached what its present leader said (E8)",
     "rejoined_vote_floor": "who joined under a term votes in none up to it (E8)",
     # The log.
     "log_matching": "one entry and one prefix per (index, term), for ever (Raft)",
@@ -72,6 +76,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "ordered": "on an ordered connection nothing follows a failure (C4)",
     "told_before_commit": "nobody is told of what no leader has committed",
     "outcome_codes": "an acknowledged append says SUCCESS (C2)",
+    "room_returned": "whatever does not wait any more has given its room back (C5)",
     "closure_once": "every append, read and transfer completes exactly once",
     "transfer_reported": "every transfer's outcome is reported (E7)",
     # The end, and everything else.
@@ -84,4 +89,4 @@ def checks() -> list[Observer]:
     """One set of observers for one world, in the order in which they must hear of things."""
     mirrors = Mirrors()
     logs = Logs(mirrors)
-    return [mirrors, logs, Elections(mirrors), Disks(mirrors), Clients(logs), Liveness(mirrors, logs)]
+    return [mirrors, logs, Elections(mirrors), Disks(mirrors), Quorums(), Clients(logs), Liveness(mirrors, logs)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.simulation.mutants.copies import COPIES
+from tests.simulation.mutants.counting import COUNTING
 from tests.simulation.mutants.driver import DRIVING
 from tests.simulation.mutants.election import ELECTION
 from tests.simulation.mutants.faults import FAULTY
@@ -12,4 +14,5 @@ from tests.simulation.mutants.storage import STORAGE
 
 __all__ = ["MUTANTS", "Edit", "Mutant", "PlantingError", "Tally"]
 
-MUTANTS: dict[str, Mutant] = {one.name: one for one in (*ELECTION, *REPLICATION, *READING, *STORAGE, *FAULTY, *DRIVING)}
+ALL = (*ELECTION, *COUNTING, *REPLICATION, *READING, *STORAGE, *FAULTY, *COPIES, *DRIVING)
+MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

@@ -1,0 +1,173 @@
+"""Planted bugs of what no checksum covers, of old files, and of damage that is given up: SAFETY S2, S6."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from node.store.checkpoint import SLOT_SPACING_BYTES
+from node.store.files import SECTOR_BYTES
+from tests.simulation.mutants.faults import ROT
+from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
+
+FILE_STORE = "node.store.file_store:FileStore."
+HEALING = "node.store.healing:HealingLog."
+
+# Copies that travel: few entries in memory, much that rots, leaders that change.
+TRAVEL: dict[str, Any] = {
+    "members": 3, "rot": 6.0, "crash": 3.0, "stop": 2.0, "isolate_leader": 4.0, "reset": 2.0, "appends": 100.0,
+    "wipe": 1.0,
+}  # fmt: skip
+TAKEN_AS_IT_COMES = Edit(
+    FILE_STORE + "append_slab",
+    "pieces if self.sealed_from else [straightened(piece) for piece in pieces]",
+    "MUTANT.instead(pieces if self.sealed_from else [straightened(piece) for piece in pieces], pieces)",
+)
+
+
+# What rots in an entry is its position: nothing but a look at where it lies can tell.
+POSITIONS_ROT = Edit("tests.simulation.damage:Damage.spot_of", "rng.randrange(unit.size)", "24 + rng.randrange(8)")
+
+
+def doubt(damage: Any, store: Any, pos: int) -> int:
+    """The newer checkpoint slot rots, and the machine starts anew; how much of the log to forget from `pos` on.
+
+    To the end of one sector only: it reads as if that had never been written, and sound records follow.
+    """
+    checkpoint = store._checkpoint
+    damage.flip(checkpoint.path, checkpoint._number % 2 * SLOT_SPACING_BYTES + 20, 1)
+    damage._platform._boot += 1
+    return SECTOR_BYTES - pos % SECTOR_BYTES
+
+
+def nobody_can(repair: Any, attempt: Any) -> bool:
+    """What peers send for damage above what is verified and committed never fits: as if their history were another."""
+    member = repair._member
+    return bool(attempt.fault.first_index > max(member.verified_index, member.committed_index))
+
+
+COPIES = (
+    Mutant(
+        "copy_kept_across_mend",
+        "S6",
+        "memory keeps what a start read, with a position that rotted, also once the disk is mended, and it is sent on",
+        (
+            Edit(
+                "node.store.recovery:Recovery._straighten",
+                "wrong_positions(slab) if self._case.sealed_from == 0 and not self._case.java else []",
+                "MUTANT.instead(wrong_positions(slab), [])",
+            ),
+            Edit(HEALING + "_healed", "self._ring.forget_through(stage.last_index)", "MUTANT.left_out()"),
+            TAKEN_AS_IT_COMES,
+        ),
+        {
+            **TRAVEL,
+            "wipe": 4.0,
+            "scrub": 10.0,
+            "transfers": 4.0,
+            "ring_bytes": 0,
+            "data_file_size": 65536,
+            "isolate_leader": 1.0,
+            "appends": 40.0,
+            "body_bytes": 12,
+            "lost_file": 0.0,
+            "recheck_bytes": 0,
+        },
+        cause=(POSITIONS_ROT,),
+    ),
+    Mutant(
+        "pos_not_compared",
+        "S6",
+        "the position in a head is taken as it comes: read from the disk, received, and mended with",
+        (
+            ignored(HEALING + "read_slab", "self.sealed_from == 0"),
+            TAKEN_AS_IT_COMES,
+            swapped(
+                "node.store.mending:Stage.add",
+                "settled if sealed_from else map(straightened, settled)",
+                "settled",
+            ),
+        ),
+        {**TRAVEL, "ring_bytes": 512},
+        cause=(POSITIONS_ROT,),
+    ),
+    Mutant(
+        "missing_file_ignored",
+        "S6",
+        "a start reads the end of the log only, whatever is missing before it",
+        (
+            Edit(
+                "node.store.recovery:Recovery._start_near_checkpoint",
+                "target_pos if gap is None else min(target_pos, gap)",
+                "MUTANT.instead(target_pos if gap is None else min(target_pos, gap), target_pos)",
+            ),
+        ),
+        {**ROT, "rot": 0.0, "lost_file": 6.0, "data_file_size": 4096, "recheck_bytes": 1500, "appends": 150.0},
+    ),
+    Mutant(
+        "doubted_checkpoint_believed",
+        "S2, S3, E8",
+        "where the newer checkpoint slot is rotten, the older one is believed as if it were the newest",
+        (
+            Edit(
+                "node.store.recovery:Recovery._trust",
+                "not self._case.slot_doubtful and slot.boot_id",
+                "MUTANT.instead(not self._case.slot_doubtful, True) and slot.boot_id",
+            ),
+            Edit(
+                "node.store.recovery:Recovery._settle_end",
+                "self._slot is None or self._case.slot_doubtful",
+                "MUTANT.instead(self._slot is None or self._case.slot_doubtful, self._slot is None)",
+            ),
+        ),
+        {**ROT, "rot": 0.0, "lost_tail": 8.0, "power_loss": 3.0},
+        {"doubt": doubt},
+        cause=(
+            Edit(
+                "tests.simulation.damage:Damage.lose_tail",
+                "for segment in store._data:",
+                "length = doubt(self, store, unit.pos)\n    for segment in [store._data.find(unit.pos)]:",
+            ),
+            Edit(
+                "tests.simulation.damage:Damage.lose_tail",
+                "max(0, segment.end - segment.start - offset))",
+                "min(length, segment.end - unit.pos))",
+            ),
+        ),
+    ),
+    Mutant(
+        "given_up_with_its_vote",
+        "S6, E8",
+        "damage that nobody can link is cut by a member that goes on voting",
+        (
+            Edit(
+                "node.consensus.entry_handler:EntryHandler._give_up",
+                'member.on_rejoin(f"{what}; what lies from there on is given up", now)',
+                "MUTANT.left_out()",
+            ),
+        ),
+        {**TRAVEL, "rot": 6.0, "wipe": 0.0, "stop": 0.0, "appends": 200.0, "sync_ms": 6.0},
+        {"nobody_can": nobody_can},
+        cause=(
+            Edit(
+                "node.consensus.log_repair:LogRepair.handle_answer",
+                "elif slab is None or not self._is_what_was_asked(attempt, slab):",
+                "elif slab is None or not self._is_what_was_asked(attempt, slab) or nobody_can(self, attempt):",
+            ),
+            Edit(
+                "tests.simulation.nemesis:Nemesis._rot_entry",
+                "min(member.replica.committed_index, store.durable_index, store.end_index - 2)",
+                "store.durable_index if self.may_forget(member) else -1",
+            ),
+            Edit(
+                "tests.simulation.nemesis:Nemesis._rot_entry",
+                "self._rng.randrange(store.begin_index, last + 1)",
+                "last",
+            ),
+            Edit(
+                "tests.simulation.nemesis:Nemesis._rot_entry",
+                'self._fault("rot", f"{member.id} entries {hit}")',
+                'self._fault("rot", f"{member.id} entries {hit}") and not member.crash()',
+            ),
+        ),
+    ),
+)

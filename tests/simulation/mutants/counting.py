@@ -1,0 +1,62 @@
+"""Planted bugs of who counts and what is counted: SAFETY C1, C5, E7, E8."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.election import MEMBERSHIP, WIPES
+from tests.simulation.mutants.planting import Edit, Mutant, ignored
+
+COUNTING = (
+    Mutant(
+        "rejoining_confirms_reads",
+        "E8, C1",
+        "a member that lost its history helps to confirm a leader for reads",
+        (
+            Edit(
+                "node.consensus.reads:LeaderReads._confirmed_seq",
+                "seq if self._counts(peer) else -1",
+                "MUTANT.instead(seq if self._counts(peer) else -1, seq)",
+            ),
+            Edit(
+                "node.consensus.leadership:Leadership._heard",
+                "self._membership.peers[peer_id].counts and",
+                "MUTANT.instead(self._membership.peers[peer_id].counts, True) and",
+            ),
+        ),
+        {**WIPES, "reads": 100.0},
+    ),
+    Mutant(
+        "join_kept_across_terms",
+        "E8",
+        "what a joining member has to reach stays what an earlier leader said",
+        (
+            ignored(MEMBERSHIP + "progress", "self._target_of != (member.term, member.leader_id)"),
+            Edit(MEMBERSHIP + "tick", "self.target_index = None", "MUTANT.left_out()"),
+        ),
+        {**WIPES, "wipe": 3.0, "isolate_leader": 5.0, "sync_ms": 6.0, "appends": 150.0},
+    ),
+    Mutant(
+        "handed_over_uncommitted",
+        "E7",
+        "leadership is handed over as soon as the transferee holds everything, committed or not",
+        (
+            ignored(
+                "node.consensus.leadership_transfer:LeadershipTransfer.step",
+                "member.committed_index != end",
+            ),
+        ),
+        {"members": 5, "transfers": 8.0, "appends": 150.0, "sync_ms": 6.0, "slow_disk": 0.3},
+    ),
+    Mutant(
+        "expired_closures_leak",
+        "C5",
+        "what waited too long is told so, and its room stays taken",
+        (
+            Edit(
+                "node.consensus.closures:ClosureTable.expire",
+                "self._forget(closure)",
+                "MUTANT.left_out()",
+            ),
+        ),
+        {"members": 3, "slow_disk": 0.5, "sync_ms": 20.0, "appends": 100.0},
+    ),
+)

@@ -285,8 +285,8 @@ REPLICATION = (
         "a cut leaves the core's durable index where it was",
         (
             Edit(
-                HANDLER + "_truncate",
-                "member.durable_index = min(member.durable_index, cut - 1)",
+                "node.consensus.member_state:MemberState.order_cut",
+                "self.durable_index = min(self.durable_index, cut - 1)",
                 "MUTANT.left_out()",
             ),
             swapped(

@@ -209,9 +209,9 @@ class EntryHandler:
             return OK
         lost = member.unlinkable_at(cut)
         ours, conflict = self._conflict(cut, push)
-        if conflict is None and (lost is None or push.commit_index < cut):
+        if conflict is None and lost is None:
             return Verdict(BUSY)
-        if conflict is False and lost is None:
+        if not conflict and lost is None:
             return OK
         if cut <= max(member.verified_index, member.committed_index):
             self._refused(f"TRUNCATE from {cut}", push, now)
@@ -223,7 +223,7 @@ class EntryHandler:
         except StoreCorrupt as error:  # it rotted since: where the cut begins is known again once it is repaired
             member.note_damage(error)
             return Verdict(BUSY)
-        if lost is not None and not conflict:
+        if lost is not None and conflict is not True:
             return self._give_up(lost, cut, push, now)
         reason = f"term {ours} here, " + (f"term {push.prev_term}" if push.prev_term != -1 else "nothing") + " there"
         member.order_cut(cut, sender, f"TRUNCATE from {sender} in term {push.term}: {reason}", now)

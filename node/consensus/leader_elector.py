@@ -244,7 +244,9 @@ class LeaderElector:
 
     def _passed(self, this: Round, now: int) -> None:
         self._round = None
-        if not self._member.may_lead():  # damage was met since the round began (S6)
+        # Damage was met since the round began (S6), or our own vote is worth nothing any more (E8).
+        voter = this.reform or self._member.voter_state is VoterState.VOTER
+        if not self._member.may_lead() or not voter:
             self._taking = None
             self._draw_timeout(now)
             return

@@ -16,6 +16,7 @@ from node.consensus.api import MS, Proposal
 from node.consensus.closures import Closure, ClosureTable
 from node.consensus.effects import new_send
 from node.consensus.entry_dispatcher import STANDING_BACK, EntryDispatcher
+from node.consensus.leader_marks import LeaderMarks
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
 from node.consensus.push_window import InFlight
@@ -66,6 +67,7 @@ class Leadership:
         # Each peer's dispatcher, and whether it has a share in the quorum.
         self._shares = [(dispatcher, membership.peers[peer]) for peer, dispatcher in self.dispatchers.items()]
         self._beat_at = now
+        self.marks = LeaderMarks(member, membership, self.dispatchers)
         self._fits_bytes = min(BODY_BYTES_MAX, member.store.data_file_size - HEAD_BYTES - BLANK_BYTES)
         # When each recent slab was appended, for lag in milliseconds: (last index, at).
         self.appended_at: list[tuple[int, int]] = []
@@ -317,11 +319,18 @@ class Leadership:
     def _beat_one(self, peer_id: str, seq: int) -> None:
         member = self._member
         commit = member.committed_index
-        member.send(peer_id, HeartBeatRequest(seq, member.self_id, member.term, commit, member.chain_at(commit)))
+        chain = member.chain_at(commit)
+        member.send(peer_id, HeartBeatRequest(seq, member.self_id, member.term, commit, chain, self.marks.sent))
+
+    def peer_lost(self, peer_id: str) -> None:
+        """Its connection closed; what it acknowledged is remembered for its next HELLO."""
+        self.marks.lost(peer_id)
+        self.dispatchers[peer_id].lost_now()
 
     def beat(self, now: int) -> None:
         """One round of heartbeats, under one number for all peers."""
         seq = self._member.next_seq()
+        self.marks.renew()
         for peer_id in self.dispatchers:
             self._beat_one(peer_id, seq)
         self.reads.round_sent(seq, now)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.consensus.api import MS, SECOND
-from node.consensus.member_state import MemberState
+from node.consensus.member_state import MemberState, RoleEvent
+from node.consensus.store_records import StoreRecords
 from node.consensus.strangers import Stranger, Strangers
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.messages import Hello, ReadIndexRequest, ReadIndexResponse
@@ -57,6 +58,7 @@ class Membership:
         self._ask_at = now
         self._reform_vote: tuple[int, str] | None = None
         self.strangers = Strangers(member)
+        self.records = StoreRecords(member)
         self._refusal_told_at: int | None = None
         member.on_rejoin = self.rejoin
         self._try_forming(now)
@@ -67,7 +69,7 @@ class Membership:
         seq: int,
         *,
         to: str,
-        answer: bool = False,
+        answers: Hello | None = None,
         code: ResponseCode,
         detail: str | None = None,
         at_once: bool = False,
@@ -92,13 +94,15 @@ class Membership:
             code=code,
             detail=detail,
             recorded=dict(member.durable_hard.store_ids),
-            answer=answer,
+            answer=answers is not None,
             version_min=VERSION_MIN,
             version_max=VERSION_MAX,
             term=member.durable_hard.term,
             group_id=hard.group_id,
             life_ids=hard.life_ids,
             election_min_ms=self._election_min_ms(),
+            marks_from=hard.marks_from,
+            record=self.records.of(to, answers),
         )
 
     def _election_min_ms(self) -> int | None:
@@ -133,6 +137,8 @@ class Membership:
     def handle_hello(self, sender: str, hello: Hello, now: int) -> None:
         """A peer's HELLO, or its answer to ours: take it in, answer a request."""
         code, detail = self._judge(sender, hello)
+        if code is ResponseCode.SUCCESS:
+            code, detail = self._judge_stores(sender, hello, now)
         refused = detail if code is not ResponseCode.SUCCESS else hello.detail or "refused"
         if code is ResponseCode.SUCCESS and hello.code is ResponseCode.SUCCESS:
             self._met_or_gone(sender, hello, now)
@@ -144,7 +150,7 @@ class Membership:
         else:
             self._tell_refusal(sender, str(refused)[:REASON_MAX], now)
         if not hello.answer:
-            self._member.send(sender, self.hello(hello.seq, to=sender, answer=True, code=code, detail=detail))
+            self._member.send(sender, self.hello(hello.seq, to=sender, answers=hello, code=code, detail=detail))
 
     def _met_or_gone(self, sender: str, hello: Hello, now: int) -> None:
         """A member speaks: nobody else stands at its address; while the secret is introduced it may have none yet."""
@@ -153,6 +159,25 @@ class Membership:
             self.strangers.met(sender, Stranger.UNPROVEN, text, now)
         else:
             self.stranger_gone(sender, now)
+
+    def _judge_stores(self, sender: str, hello: Hello, now: int) -> tuple[ResponseCode, str | None]:
+        """Whether our store, or the peer's, is a restored copy (E8); ours is settled before anything is answered."""
+        member, peer = self._member, self.peers[sender]
+        ours = self.records.against_us(hello)
+        if ours is not None:
+            text = f"the store of {member.self_id} is a restored copy: {sender} says that {ours}"
+            member.alarm("restored_copy", text, now, severity="warning")
+            if member.role is Role.LEADER:
+                member.change_role(RoleEvent.DEPOSED, now, text)
+            self._become(VoterState.REJOINING, text, now, store_id=f"{member.rng.getrandbits(128):032x}")
+        theirs = self.records.against(sender, hello)
+        if theirs is None:
+            member.clear_alarm("restored_copy", now, peer_id=sender)
+            return ResponseCode.SUCCESS, None
+        peer.voter_state, peer.counts = None, False
+        text = f"the store of {sender} is a restored copy: {theirs}"
+        member.alarm("restored_copy", text, now, peer_id=sender, severity="warning")
+        return ResponseCode.RESTORED_COPY, text
 
     def stranger_gone(self, peer_id: str, now: int) -> None:
         """Nobody listens at that peer's address any more, or a member does."""
@@ -168,6 +193,8 @@ class Membership:
     def _take_in(self, sender: str, hello: Hello, now: int) -> None:
         peer = self.peers[sender]
         peer.hello = hello
+        self.records.note_life(sender, hello)
+        peer.counts = peer.counts and self._on_record(sender)
         self.voter_state_seen(sender, hello.voter_state, now)
         if self._member.voter_state is VoterState.FORMING:
             self._try_forming(now)
@@ -186,9 +213,11 @@ class Membership:
             peer.counts = self._on_record(peer_id)
 
     def _on_record(self, peer_id: str) -> bool:
-        """Whether that peer's present store is on durable record here (E8)."""
-        hello = self.peers[peer_id].hello
-        return hello is not None and self._member.durable_hard.store_ids.get(peer_id) == hello.store_id
+        """Whether that peer's present store, and a proven one's life, is on durable record here (E8)."""
+        hello, durable = self.peers[peer_id].hello, self._member.durable_hard
+        if hello is None or durable.store_ids.get(peer_id) != hello.store_id:
+            return False
+        return not hello.proven or not hello.life_ids or durable.peer_lives.get(peer_id) == hello.life_ids[-1]
 
     def recorded(self) -> bool:
         """The hard state was saved; whether somebody counts from now on."""
@@ -253,7 +282,7 @@ class Membership:
             self._become(VoterState.REJOINING, reason, now)
             self.target_index = self._target_of = None
 
-    def _become(self, state: VoterState, reason: str, now: int, **also: int) -> None:
+    def _become(self, state: VoterState, reason: str, now: int, **also: int | str) -> None:
         member = self._member
         was = member.voter_state
         member.save(voter_state=state, **also)
@@ -299,7 +328,8 @@ class Membership:
         if self._held_through() >= self.target_index:
             floor = max(member.hard.vote_floor, member.term)
             reason = f"durable up to the target {self.target_index}"
-            self._become(VoterState.VOTER, reason, now, vote_floor=floor)
+            self._become(VoterState.VOTER, reason, now, vote_floor=floor, marks_from=member.term)
+            member.clear_alarm("restored_copy", now)
             self.target_index = self._target_of = None
 
     def _held_through(self) -> int:
@@ -333,6 +363,7 @@ class Membership:
         """The whole group elected the longest log among all: whoever took part is a voter again."""
         member = self._member
         self._reform_vote = None
+        member.save(marks_from=member.term)  # what was lost is lost for all
         if member.voter_state is not VoterState.VOTER:
             reason = "the whole group formed again from its longest log"
             self._become(VoterState.VOTER, reason, now, vote_floor=member.term)

@@ -41,6 +41,7 @@ from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     Hello,
+    MemberMark,
     Message,
     PushRequest,
     PushResponse,
@@ -82,6 +83,7 @@ class Replica(DiskReports):
         self.leadership: Leadership | None = None
         self.elector.ticket_is_ours = self.transfers.ticket_is_ours
         self.member.on_abdicate = self._abdicated
+        self.membership.records.acknowledged = self._acknowledged
         self._first_epoch = 1
         self._preferred_at = now
         self._left_over_full_disk = False
@@ -147,6 +149,9 @@ class Replica(DiskReports):
             leadership.end(reason, now)
         self.elector.stepped_down(now)
 
+    def _acknowledged(self, peer_id: str) -> MemberMark | None:
+        return None if self.leadership is None else self.leadership.marks.acknowledged(peer_id)
+
     # --- messages -----------------------------------------------------------------------------------------------
     def receive(self, sender: str, message: Message, now: int) -> None:
         """A message of a peer: a request, or the answer to one of ours."""
@@ -159,8 +164,11 @@ class Replica(DiskReports):
                     self.handler.handle(sender, message, now)
                     self._leader_spoke(sender, now)
                 case HeartBeatRequest():
-                    if handle_heartbeat(self.member, sender, message, now) is ResponseCode.TERM_NOT_READY:
+                    code = handle_heartbeat(self.member, sender, message, now)
+                    if code is ResponseCode.TERM_NOT_READY:
                         self.elector.stepped_down(now)
+                    elif code is ResponseCode.SUCCESS and self.membership.peers[sender].proven:
+                        self.membership.records.note_marks(message.marks)
                     self._leader_spoke(sender, now)
                 case HeartBeatResponse():
                     if self.leadership is not None and sender in self.leadership.dispatchers:
@@ -336,7 +344,7 @@ class Replica(DiskReports):
         self.membership.peers[peer_id].connected = False
         self.repair.peer_lost(peer_id, now)
         if self.leadership is not None:
-            self.leadership.dispatchers[peer_id].lost_now()
+            self.leadership.peer_lost(peer_id)
             self.transfers.transferee_lost(peer_id, now)
         elif self.member.leader_id == peer_id:
             self.elector.leader_lost(now)

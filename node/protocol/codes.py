@@ -83,6 +83,7 @@ class ResponseCode(IntEnum):
     LEADER_TRANSFERRING = 506
     LOAD_SNAPSHOT_ERROR = 507
     INSTALL_SNAPSHOT_ERROR = 508
+    RESTORED_COPY = 590  # ours: a HELLO of a store that is not the one on record (SAFETY E8)
 
 
 # SAFETY C2. 404 and 415 count only when the answering node refused before it appended or sent anything.

@@ -27,12 +27,16 @@ class PushKind(IntEnum):
 @value_class(slots=True, frozen=True)
 class PeerRecord:
     """What its sender has on record about the receiver (SAFETY E8): the store, its newest life, and an entry that it
-    acknowledged as durable and that is committed. `life_id` None, `mark_index` -1: none."""
+    acknowledged as durable and that is committed. `life_id` None, `mark_index` -1: none.
+
+    `leadership`: not -1: the mark is only what was acknowledged to the leader of that term, and is void in a later one.
+    """
 
     store_id: str
     life_id: str | None = None
     mark_index: int = -1
     mark_term: int = -1
+    leadership: int = -1
 
 
 @value_class(slots=True, frozen=True)
@@ -69,6 +73,7 @@ class Hello:
     group_id: str | None = None  # C9; None: it has none yet
     life_ids: tuple[str, ...] = ()  # drawn at each open for serving, the newest last (E8)
     election_min_ms: int | None = None  # only where lease reads are on (E9)
+    marks_from: int = -1  # marks of earlier terms say nothing against the sender's store (E8)
     record: PeerRecord | None = None  # what the sender has on record about the receiver (E8)
     nonce: str | None = None  # C11: drawn for this connection
     mac: str | None = None  # C11: in an answer, the accepter's proof
@@ -110,10 +115,9 @@ class VoteResponse:
 
 @value_class(slots=True, frozen=True)
 class MemberMark:
-    """An entry that a member's store acknowledged as durable, and that is committed (SAFETY E8)."""
+    """An entry that a member acknowledged as durable, and that is committed (SAFETY E8)."""
 
     member_id: str
-    store_id: str
     index: int
     term: int
 

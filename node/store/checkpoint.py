@@ -6,12 +6,14 @@ durable *before* it was written, so it needs no order against the data's own syn
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from dataclasses import replace
 from pathlib import Path
 
 from node.protocol.entry import crc32
+from node.protocol.messages import MemberMark
 from node.protocol.value_class import value_class
 from node.store.files import sync_directory, sync_fd, wrap, write_all
 from node.store.log_store import StoreIOError
@@ -22,6 +24,10 @@ _SLOT = struct.Struct(">4sIQqqqqIqqqqB40s")
 _MAGIC = b"QSCP"
 _VERSION = 1
 _CHAIN_KNOWN, _CLEAN = 1, 2
+_MARKS_AT = 512  # a sector of its own, behind the slot's: version 1 neither reads nor writes there
+_MARKS = struct.Struct(">4sII")
+_MARKS_MAGIC = b"QSMK"
+_MARKS_BYTES_MAX = SLOT_SPACING_BYTES - _MARKS_AT - _MARKS.size
 
 
 @value_class(slots=True, frozen=True)
@@ -40,17 +46,42 @@ class Slot:
     clean: bool = False
     boot_id: str = ""
     number: int = 0
+    marks: tuple[MemberMark, ...] = ()
 
 
 def pack_slot(slot: Slot) -> bytes:
-    """The slot's bytes, CRC last."""
+    """The slot's bytes, CRC last; then, where there are any, the marks of peers (SAFETY E8) with a CRC of their own."""
     flags = (_CHAIN_KNOWN if slot.chain is not None else 0) | (_CLEAN if slot.clean else 0)
     raw = _SLOT.pack(
         _MAGIC, _VERSION, slot.number, slot.durable_index, slot.begin_index, slot.end_pos, slot.term, slot.chain or 0,
         slot.committed_index, slot.applied_index, slot.index_durable, slot.sealed_from, flags,
         slot.boot_id.encode()[:40],
     )  # fmt: skip
-    return raw + struct.pack(">I", crc32(raw))
+    raw += struct.pack(">I", crc32(raw))
+    return raw.ljust(_MARKS_AT, b"\0") + _pack_marks(slot.marks) if slot.marks else raw
+
+
+def _pack_marks(marks: tuple[MemberMark, ...]) -> bytes:
+    """As many as fit: a slot's space is bounded, and one mark less is only a little protection less."""
+    rows = [[mark.member_id, mark.index, mark.term] for mark in marks]
+    while len(text := json.dumps(rows).encode()) > _MARKS_BYTES_MAX:
+        rows.pop()
+    return _MARKS.pack(_MARKS_MAGIC, len(text), crc32(text)) + text
+
+
+def _unpack_marks(data: bytes) -> tuple[MemberMark, ...]:
+    """None at all where a bit of them is wrong."""
+    if len(data) < _MARKS.size:
+        return ()
+    magic, size, seal = _MARKS.unpack_from(data)
+    text = data[_MARKS.size : _MARKS.size + size]
+    if magic != _MARKS_MAGIC or len(text) != size or crc32(text) != seal:
+        return ()
+    try:
+        rows = json.loads(text)
+        return tuple(MemberMark(str(member), int(index), int(term)) for member, index, term in rows)
+    except (ValueError, TypeError, RecursionError):
+        return ()
 
 
 def unpack_slot(data: bytes) -> Slot | None:
@@ -70,7 +101,7 @@ def unpack_slot(data: bytes) -> Slot | None:
         return None
     return Slot(
         durable, begin, end_pos, term, chain if known else None, committed, applied, index_durable, sealed, clean,
-        boot.rstrip(b"\0").decode(), number,
+        boot.rstrip(b"\0").decode(), number, _unpack_marks(data[_MARKS_AT:]),
     )  # fmt: skip
 
 
@@ -92,8 +123,12 @@ def _read_slots(path: Path, platform: Platform) -> tuple[Slot | None, bool]:
         raise StoreIOError(f"reading {path}: {error.strerror}") from error
     parts = [data[at : at + SLOT_SPACING_BYTES] for at in (0, SLOT_SPACING_BYTES)]
     slots = [unpack_slot(part) for part in parts]
-    damaged = any(slot is None and any(part) for slot, part in zip(slots, parts, strict=True))
-    return max((slot for slot in slots if slot is not None), key=lambda slot: slot.number, default=None), damaged
+    damaged = any(slot is None and any(part[:_MARKS_AT]) for slot, part in zip(slots, parts, strict=True))
+    sound = sorted((slot for slot in slots if slot is not None), key=lambda slot: slot.number)
+    newest = sound[-1] if sound else None
+    if newest is not None and not newest.marks:  # torn, or an older release wrote that slot: older marks hold as well
+        newest = replace(newest, marks=sound[0].marks)
+    return newest, damaged
 
 
 class Checkpoint:

@@ -102,6 +102,7 @@ class FileStore(CuttingLog):
         self._applied = found.applied_index
         self._slot_at_ns = 0
         self._closed = False
+        self.recovered_marks = opened.checkpoint.last.marks if opened.checkpoint.last is not None else ()
         self._checkpoint.write_both(self._slot(self._durable))
         self._start_healing(found.faults, self._durable)
 
@@ -249,6 +250,9 @@ class FileStore(CuttingLog):
     def term_start(self, index: int) -> int:
         return self._terms.start_of(index, self.begin_index)
 
+    def term_of(self, index: int) -> int:
+        return self._terms.term_at(index)
+
     def last_index_of_term(self, term: int) -> int:
         return self._terms.last_index_of(term, self.begin_index, self.end_index)
 
@@ -271,8 +275,12 @@ class FileStore(CuttingLog):
         """For an idle driver (20 ms without a sync): syncs the index too and writes a slot; None if nothing is new."""
         last = self._checkpoint.last
         end = self.end_index
-        known = (end, min(self._committed, end), min(self._applied, end), end)
-        said = (last.durable_index, last.committed_index, last.applied_index, last.index_durable) if last else None
+        known = (end, min(self._committed, end), min(self._applied, end), end, self.recovered_marks)
+        said = (
+            (last.durable_index, last.committed_index, last.applied_index, last.index_durable, last.marks)
+            if last
+            else None
+        )
         if self._cutting or known == said:
             return None
         return self._ticket(with_index=True, force_slot=True)
@@ -291,6 +299,7 @@ class FileStore(CuttingLog):
         return Slot(
             mark.index, self.begin_index, mark.end_pos, mark.term, mark.chain, min(self._committed, mark.index),
             min(self._applied, mark.index), min(mark.index, in_index), self.sealed_from, clean, self._boot_id,
+            marks=self.recovered_marks,
         )  # fmt: skip
 
     def write_slot(self, slot: Slot, *, force: bool) -> None:

@@ -66,6 +66,7 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
         "peer_lives": state.peer_lives,
         "store_id": state.store_id,
         "group_id": state.group_id,
+        "marks_from": state.marks_from,
     }
 
 
@@ -85,11 +86,15 @@ def hard_state_from_json(value: dict[str, Any]) -> HardState:
     life_ids = value.get("life_ids", [])
     if not isinstance(life_ids, list) or not all(isinstance(one, str) for one in life_ids):
         raise ValueError(f"lives {life_ids!r}")
-    ids = [value.get(name) for name in ("store_id", "group_id")]
-    if not all(one is None or isinstance(one, str) for one in ids):
-        raise ValueError(f"store and group {ids!r}")
+    store_id, group_id = value.get("store_id"), value.get("group_id")
+    if not all(one is None or isinstance(one, str) for one in (store_id, group_id)):
+        raise ValueError(f"store {store_id!r}, group {group_id!r}")
+    marks_from = value.get("marks_from", -1)
+    if type(marks_from) is not int:
+        raise ValueError(f"marks from {marks_from!r}")
     kept = tuple(life_ids[-LIVES_KEPT:])
-    return HardState(term, voted_for, VoterState(value["voter_state"]), floor, store_ids, kept, peer_lives, *ids)
+    voter_state = VoterState(value["voter_state"])
+    return HardState(term, voted_for, voter_state, floor, store_ids, kept, peer_lives, store_id, group_id, marks_from)
 
 
 def with_new_life(state: HardState, life_id: str) -> HardState:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import CHAIN_START, Entry, EntryError, Magic, Slab
+from node.protocol.messages import MemberMark
 from node.protocol.value_class import value_class
 
 
@@ -75,6 +76,8 @@ class HardState:
     peers, recorded before their first vote or ack counts; `peer_lives`: the newest life of each proven peer.
     `life_ids`: our own, the newest last, one for each open for serving. `store_id`: drawn anew while running, when this
     store turned out to be a restored copy; it counts instead of the identity's. `group_id`: C9; None: none yet.
+    `marks_from`: this store holds all that was committed in earlier terms, or a person accepted what is gone, so that
+    marks of such terms say nothing against it (E8).
 
     Everything after `store_ids` is unknown to readers of version 1, which drop it with their next write.
     """
@@ -88,6 +91,7 @@ class HardState:
     peer_lives: dict[str, str] = field(default_factory=dict)
     store_id: str | None = None
     group_id: str | None = None
+    marks_from: int = -1
 
 
 @value_class(slots=True, frozen=True)
@@ -157,6 +161,7 @@ class LogStore(ABC):
     base: EntryMeta  # the entry before begin_index
     sealed_from: int  # from here on an unsealed entry is corruption
     recovered_commit_index: int  # from the checkpoint, never above end_index; -1: unknown
+    recovered_marks: tuple[MemberMark, ...] = ()  # from the checkpoint, too
     hard_state: HardState
     data_file_size: int
     index_file_size: int
@@ -200,6 +205,10 @@ class LogStore(ABC):
         """The first index of the run of equal terms that `index` lies in (for xIndex)."""
 
     @abstractmethod
+    def term_of(self, index: int) -> int:
+        """The term of an entry inside the log, from memory; only a neighbour's where the entry is damaged."""
+
+    @abstractmethod
     def last_index_of_term(self, term: int) -> int:
         """The last index with a term <= `term`, or begin_index - 1."""
 
@@ -221,6 +230,10 @@ class LogStore(ABC):
     @abstractmethod
     def note_progress(self, committed_index: int, applied_index: int) -> None:
         """Remembers what the next checkpoint slot will say; writes nothing by itself."""
+
+    def note_marks(self, marks: tuple[MemberMark, ...]) -> None:
+        """The same for what peers are known to hold; `recovered_marks` gives it back after the next open (E8)."""
+        self.recovered_marks = marks
 
     @abstractmethod
     def prepare_sync(self) -> SyncTicket | None:

@@ -134,7 +134,7 @@ def accept_loss(directory: Path, term: int | None, platform: Platform) -> Report
         new_term = own if term is None else term
         state = replace(
             known, term=new_term, voted_for=None, vote_floor=max(known.vote_floor, new_term),
-            voter_state=VoterState.VOTER,
+            voter_state=VoterState.VOTER, marks_from=new_term + 1,
         )  # fmt: skip
         end = (
             f"entry {store.end_index} of term {store.end_term}" if store.end_index >= 0 else "nothing: its log is empty"

@@ -26,7 +26,7 @@ def hello_fields(hello: Hello) -> dict[str, Any]:
         "api_url": hello.api_url, "token": hello.token, "caps": list(hello.caps), "recorded": hello.recorded,
         "term": hello.term, "group_id": hello.group_id, "life_ids": list(hello.life_ids),
         "election_min_ms": hello.election_min_ms, "nonce": hello.nonce, "mac": hello.mac,
-        "record": _record_fields(hello.record),
+        "marks_from": hello.marks_from, "record": _record_fields(hello.record),
     }  # fmt: skip
 
 
@@ -35,12 +35,12 @@ def _record_fields(record: PeerRecord | None) -> dict[str, Any] | None:
         return None
     return {
         "store_id": record.store_id, "life_id": record.life_id,
-        "mark": {"index": record.mark_index, "term": record.mark_term},
+        "mark": {"index": record.mark_index, "term": record.mark_term, "leadership": record.leadership},
     }  # fmt: skip
 
 
 def mark_fields(mark: MemberMark) -> dict[str, Any]:
-    return {"id": mark.member_id, "index": mark.index, "store_id": mark.store_id, "term": mark.term}
+    return {"id": mark.member_id, "index": mark.index, "term": mark.term}
 
 
 def hello_of(fields: Fields, seq: int, *, answer: bool) -> Hello:
@@ -70,6 +70,7 @@ def hello_of(fields: Fields, seq: int, *, answer: bool) -> Hello:
         group_id=fields.short_text("group_id"),
         life_ids=_lives(fields),
         election_min_ms=fields.optional_number("election_min_ms"),
+        marks_from=fields.number("marks_from"),
         record=_record(fields),
         nonce=fields.short_text("nonce"),
         mac=fields.short_text("mac"),
@@ -89,7 +90,9 @@ def _record(fields: Fields) -> PeerRecord | None:
         return None
     mark = record.nested("mark") or Fields({})
     life_id = record.short_text("life_id")
-    return PeerRecord(record.text("store_id"), life_id, mark.number("index"), mark.number("term"))
+    return PeerRecord(
+        record.text("store_id"), life_id, mark.number("index"), mark.number("term"), mark.number("leadership")
+    )
 
 
 def marks_of(fields: Fields) -> tuple[MemberMark, ...]:
@@ -98,5 +101,5 @@ def marks_of(fields: Fields) -> tuple[MemberMark, ...]:
         if not isinstance(item, dict):
             raise BodyError("a mark is not an object")
         mark = Fields(item)
-        marks.append(MemberMark(mark.text("id"), mark.text("store_id"), mark.number("index"), mark.number("term")))
+        marks.append(MemberMark(mark.text("id"), mark.number("index"), mark.number("term")))
     return tuple(marks)

@@ -44,7 +44,7 @@ from tests.fuzz.wire import JSON_BYTES_PER_BYTE
 ROOT = Path("/store")
 STATE = HardState(
     7, "n1", VoterState.VOTER, 3, {"n1": "store-1", "n2": "store-2"}, ("life-1", "life-2"), {"n1": "life-9"},
-    "store-9", "group-id",
+    "store-9", "group-id", 6,
 )  # fmt: skip
 INT64 = 1 << 63
 

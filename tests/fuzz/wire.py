@@ -69,11 +69,11 @@ REQUESTS: tuple[Message, ...] = (
     Hello(
         1, "g", "n1", "store-n1", VoterState.VOTER, 12, 0, "hash", 4096, 1024, FlushMode.SYNC, False,
         "http://127.0.0.1:1", "token", ("slab",), 1, 2, ResponseCode.SUCCESS, "detail", {"n0": "s0", "n2": "s2"}, False,
-        7, "group-id", ("l1", "l2"), 500, PeerRecord("s0", "l0", 8, 5), "nonce", "mac",
+        7, "group-id", ("l1", "l2"), 500, 6, PeerRecord("s0", "l0", 8, 5), "nonce", "mac",
     ),
     VoteRequest(1, "n1", 5, 12, 4, ticket=TICKET),
     VoteRequest(1, "n1", 5, 12, 4, pre=True, reform=True),
-    HeartBeatRequest(1, "n1", 5, 12, 0x8479A123, (MemberMark("n0", "s0", 8, 5),)),
+    HeartBeatRequest(1, "n1", 5, 12, 0x8479A123, (MemberMark("n0", 8, 5),)),
     TransferRequest(1, 5, "n2", 12, TICKET),
     ReadIndexRequest(1, 5),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.simulation.disk_faults import AFTER, BEFORE, MIDDLE, DiskFaults, SimulatedCrash
-from tests.simulation.disk_files import SECTOR_BYTES, File, Folder, sectors_of
+from tests.simulation.disk_files import SECTOR_BYTES, Copy, File, Folder, sectors_of
 
 __all__ = ["SECTOR_BYTES", "DiskFaults", "SimulatedCrash", "SimulatedPlatform"]
 _EPOCH_S = 1_700_000_000
@@ -91,6 +91,23 @@ class SimulatedPlatform:
             file = self._file(path)
             for held in (file.cached, file.durable):
                 held[:] = content.ljust(len(held), b"\0")[: len(held)]
+
+    def copy_of(self, path: Path) -> Copy:
+        """A directory as processes see it at this moment."""
+        node = self._find(path)
+        assert isinstance(node, Folder)
+        return node.copy()
+
+    def put_back(self, path: Path, copy: Copy) -> None:
+        """That copy and nothing else lies there, durably."""
+        folder, name = self._parent(path)
+        restored = Folder.of(copy, self._new_file)
+        folder.entries[name] = folder.durable[name] = restored
+        folder.journal.clear()
+
+    def _new_file(self) -> File:
+        self._next_key += 1
+        return File(self._next_key - 1, modified_ns=self._clock())
 
     def duration_ns(self, what: str, size_bytes: int) -> int:
         """How long a call of this kind takes in simulated time; whoever simulates time may ask."""
@@ -249,8 +266,7 @@ class SimulatedPlatform:
             last = self._enter("create", str(path), 0)
             if self.faults.enospc or (self.faults.free_bytes is not None and self.faults.free_bytes < SECTOR_BYTES):
                 raise OSError(errno.ENOSPC, "No space left on device", str(path))
-            node = File(self._next_key, modified_ns=self._clock())
-            self._next_key += 1
+            node = self._new_file()
             folder.change((name, node))
             self._leave(last, "create", str(path))
         elif flags & os.O_EXCL and flags & os.O_CREAT:

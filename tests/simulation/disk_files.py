@@ -7,10 +7,12 @@ leaves each unsynced sector whole or not at all, and of the unsynced names of a 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 SECTOR_BYTES = 512
+Copy = dict[str, Any]  # by name: bytes, or a folder of the same kind
 
 
 def sectors_of(offset: int, end: int) -> range:
@@ -124,6 +126,27 @@ class Folder:
             elif node.key not in seen:
                 seen.add(node.key)
                 node.lose(rng)
+
+    def copy(self) -> Copy:
+        """The content of everything in here and below, as it is read now."""
+        return {
+            name: node.copy() if isinstance(node, Folder) else bytes(node.cached) for name, node in self.entries.items()
+        }
+
+    @classmethod
+    def of(cls, copy: Copy, new_file: Callable[[], File]) -> Folder:
+        """A durable folder with that content."""
+        folder = cls()
+        for name, content in copy.items():
+            if isinstance(content, dict):
+                folder.entries[name] = cls.of(content, new_file)
+                continue
+            file = new_file()
+            file.put(content, 0)
+            file.sync()
+            folder.entries[name] = file
+        folder.sync()
+        return folder
 
     def files(self) -> list[File]:
         """Every file in here and below, by name."""

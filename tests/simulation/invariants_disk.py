@@ -55,12 +55,12 @@ class Disks(Observer):
     def fault(self, kind: str, detail: str) -> None:
         if kind in DAMAGE:
             member_id = detail.split()[0]
-            self.damaged[member_id] = self._mirrors.of[member_id].store_id
+            self.damaged[member_id] = self._mirrors.of[member_id].disk_id
 
     def is_damaged(self, member: Member) -> bool:
         """Whether a fault changed bytes on the disk that this member has now."""
         damaged = self.damaged.get(member.id)
-        return damaged is not None and damaged == self._mirrors.of[member.id].store_id
+        return damaged is not None and damaged == self._mirrors.of[member.id].disk_id
 
     # --- what is durable ------------------------------------------------------------------
     def stepped(self, world: World) -> None:
@@ -73,7 +73,7 @@ class Disks(Observer):
             if durable > proved and not self.is_damaged(member):
                 self._prove(member, proved + 1, durable)
             self._proved[member.id] = durable
-            self._claimed[member.id] = store.store_id, durable
+            self._claimed[member.id] = member.disk_id, durable
             if replica.member.durable_index > durable:
                 text = f"the core of {member.id} holds {replica.member.durable_index} for durable, the store {durable}"
                 raise Violation("watermark_durable", text)
@@ -127,9 +127,9 @@ class Disks(Observer):
                 raise Violation(
                     "lost_file_named", f"{member.id} lost the file of entry {index} and starts without a word"
                 )
-        store_id, durable = self._claimed.get(member.id, ("", -1))
+        disk_id, durable = self._claimed.get(member.id, ("", -1))
         mirror = self._mirrors.of[member.id]
-        if store_id != store.store_id or self.damaged.get(member.id) == store.store_id:
+        if disk_id != member.disk_id or self.damaged.get(member.id) == member.disk_id:
             return
         held, meta = mirror.at(durable), store.meta(durable)
         if store.end_index < durable or (held is not None and (meta is None or (meta.term, meta.chain) != held.key)):
@@ -196,8 +196,8 @@ class Disks(Observer):
     def crashed(self, member: Member, how: str) -> None:
         cut, _ = self._cutting.pop(member.id, (None, []))
         if cut is not None and member.id in self._claimed:  # it was done, or half done, and nobody heard of it
-            store_id, durable = self._claimed[member.id]
-            self._claimed[member.id] = store_id, min(durable, cut - 1)
+            disk_id, durable = self._claimed[member.id]
+            self._claimed[member.id] = disk_id, min(durable, cut - 1)
         self._check_slots(member)
 
     def _check_slots(self, member: Member) -> None:

@@ -65,7 +65,7 @@ class Elections(Observer):
         assert member.store is not None and member.replica is not None
         stored = member.store.hard_state
         before = self.hard.get(member.id)
-        if before is not None and self._mirrors.of[member.id].store_id == member.store.store_id:
+        if before is not None and self._mirrors.of[member.id].disk_id == member.disk_id:
             if stored.term < before.term:
                 raise Violation("term_monotonic", f"{member.id} was in term {before.term}, starts in {stored.term}")
             changed = before.voted_for is not None and stored.voted_for != before.voted_for
@@ -97,7 +97,7 @@ class Elections(Observer):
 
     def _vote(self, member: Member, term: int, candidate: str) -> None:
         assert member.store is not None
-        key = (member.id, member.store.store_id, term)
+        key = (member.id, member.disk_id, term)
         if self._votes.setdefault(key, candidate) != candidate:
             text = f"{member.id} voted for {self._votes[key]} and for {candidate} in term {term}"
             raise Violation("one_vote_per_term", text)
@@ -120,7 +120,7 @@ class Elections(Observer):
 
     def _becomes_voter(self, member: Member, was: str) -> None:
         if was == VoterState.REJOINING.value and member.store is not None and member.replica is not None:
-            self._rejoined_floor[member.id, member.store.store_id] = member.replica.term
+            self._rejoined_floor[member.id, member.disk_id] = member.replica.term
 
     # --- votes ------------------------------------------------------------------
     def sent(self, member: Member, to: str, message: Message) -> None:
@@ -176,6 +176,8 @@ class Elections(Observer):
             raise Violation("vote_unasked", f"{member.id} votes for {to}, who did not ask")
         if hard.voter_state is not VoterState.VOTER and not vote.reform:
             raise Violation("rejoining_no_vote", f"{member.id} is {hard.voter_state} and votes for {to}")
+        if member.is_old_copy:
+            raise Violation("restored_no_vote", f"{member.id} is an older copy of itself and votes for {to}")
         if (to, member.id, answer.seq) not in self._newer:
             raise Violation("vote_newer_log", f"{member.id} votes for {to}, whose log was older: {vote}")
         if answer.pre:
@@ -185,7 +187,7 @@ class Elections(Observer):
             raise Violation("hard_state_first", text)
         self._vote(member, answer.term, to)
         assert member.store is not None
-        floor = self._rejoined_floor.get((member.id, member.store.store_id), -1)
+        floor = self._rejoined_floor.get((member.id, member.disk_id), -1)
         if answer.term <= floor:
             text = f"{member.id} rejoined under term {floor} and votes for {to} in term {answer.term}"
             raise Violation("rejoined_vote_floor", text)

@@ -49,7 +49,7 @@ class Logs(Observer):
         self._seen: dict[str, tuple[int, int]] = {}  # member -> (incarnation, committed index)
         # Who held an entry as safely as the flush mode promises while it could vote: (index, key) -> members.
         self._held_by: dict[tuple[int, tuple[int, int]], set[str]] = {}
-        self._held_upto: dict[str, tuple[str, int]] = {}  # member -> (store, how far `_held_by` knows of it)
+        self._held_upto: dict[str, tuple[str, int]] = {}  # member -> (disk, how far `_held_by` knows of it)
         self._rejoin_from: dict[str, int] = {}  # member -> what was committed when its joining began
         self._sync = True
         self._quorum = 0
@@ -91,8 +91,8 @@ class Logs(Observer):
             return
         safe = min(store.durable_index, mirror.end_index) if self._sync else mirror.end_index
         self._safe[member_id] = safe
-        store_id, upto = self._held_upto.get(member_id, ("", -1))
-        if store_id != store.store_id:
+        disk_id, upto = self._held_upto.get(member_id, ("", -1))
+        if disk_id != mirror.member.disk_id:
             upto = -1
         if mirror in self._mirrors.touched:
             upto = min(upto, mirror.changed_from - 1)
@@ -100,7 +100,7 @@ class Logs(Observer):
             held = mirror.entries[index]
             if held is not None:
                 self._held_by.setdefault((index, held.key), set()).add(member_id)
-        self._held_upto[member_id] = store.store_id, safe
+        self._held_upto[member_id] = mirror.member.disk_id, safe
 
     # --- commit ------------------------------------------------------------------
     def _progress(self, member: Member) -> None:
@@ -272,7 +272,7 @@ class Logs(Observer):
                 raise Violation("faulty_watermark", text)
             if mark < 0 or peer.replica is None or peer.store is None or peer.replica.term != replica.term:
                 continue
-            if peer.replica.member.voter_state is not VoterState.VOTER:
+            if peer.replica.member.voter_state is not VoterState.VOTER or peer.is_old_copy:
                 continue  # its disk was replaced: the leader hears of it with the next HELLO
             safe = peer.store.durable_index if replica.config.flush is FlushMode.SYNC else peer.store.end_index
             held = self._mirrors.of[member.id].at(mark)

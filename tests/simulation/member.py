@@ -22,6 +22,7 @@ from node.store.recent_slabs import RecentSlabs
 from tests.simulation.clock import MemberClock
 from tests.simulation.damage import Damage
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
+from tests.simulation.disk_files import Copy
 from tests.simulation.observer import of_exception
 from tests.simulation.process import Process
 
@@ -58,6 +59,8 @@ class Member:
         self.last_error: BaseException | None = None
         self.is_refused = False
         self.last_voter_state: VoterState | None = None
+        self.disks = 0  # how often its disk became another one
+        self.is_old_copy = False  # its directory was put back from a copy, and it does not know that yet
         self.lost_memory = False  # history may be gone: no fault that takes another one's, before it is a voter again
         self.damage = Damage(self.platform, self.directory)
         self._crash_loops = 0
@@ -73,6 +76,11 @@ class Member:
     def up(self) -> bool:
         """Whether its process runs, paused or not."""
         return self.process is not None
+
+    @property
+    def disk_id(self) -> str:
+        """Other than its store's id, this one changes with the bytes, and only with them."""
+        return f"{self.id}.{self.disks}"
 
     @property
     def paused(self) -> bool:
@@ -124,7 +132,9 @@ class Member:
     def note_voter_state(self, state: HardState) -> None:
         """A voter holds all that it ever acknowledged, whatever happened to it before (E8)."""
         self.last_voter_state = state.voter_state
-        if state.voter_state is VoterState.VOTER:
+        if state.voter_state is not VoterState.VOTER:
+            self.is_old_copy = False
+        elif not self.is_old_copy:
             self.lost_memory = False
 
     def crash(self, how: str = "process") -> None:
@@ -177,11 +187,22 @@ class Member:
     def wipe(self) -> None:
         """An operator replaces the disk and starts the member without --init: it joins through the leader (E8)."""
         assert not self.up
-        self.lost_memory, self.is_refused = True, False
+        self.lost_memory, self.is_refused, self.is_old_copy = True, False, False
+        self.disks += 1
         self.damage = Damage(self.platform, self.directory)
         self.init = False
         self.platform.faults.crash_at_op = None  # that was for a process
         self.platform.remove_tree(self.directory)
         if self.platform.exists(self.directory.parent):  # another disk: nothing of the old one comes back
             self.platform.sync_directory(self.directory.parent)
+        self.boot()
+
+    def put_back(self, copy: Copy) -> None:
+        """An operator puts an older copy of the directory in place of it; the supervisor starts the member."""
+        assert not self.up
+        self.lost_memory = self.is_old_copy = True
+        self.disks += 1
+        self.damage = Damage(self.platform, self.directory)
+        self.platform.faults.crash_at_op = None
+        self.platform.put_back(self.directory, copy)
         self.boot()

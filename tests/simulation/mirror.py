@@ -44,7 +44,7 @@ class Mirror:
     def __init__(self, member: Member) -> None:
         self.member = member
         self.entries: list[Held | None] = []  # by index, from 0 on
-        self.store_id = ""
+        self.disk_id = ""
         self.changed_from = 0  # the first index that the last update may have changed
         self._incarnation = -1
         self._cuts = -1
@@ -69,7 +69,7 @@ class Mirror:
         renewed = self._incarnation != self.member.incarnation or self._cuts != store.cuts
         if not renewed and end == self.end_index:
             return False
-        self._incarnation, self._cuts, self.store_id = self.member.incarnation, store.cuts, store.store_id
+        self._incarnation, self._cuts, self.disk_id = self.member.incarnation, store.cuts, self.member.disk_id
         before = len(self.entries)
         if renewed:
             del self.entries[end + 1 :]

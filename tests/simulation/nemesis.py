@@ -30,7 +30,7 @@ from tests.simulation.lost_files import lose_a_file
 from tests.simulation.member import Member
 from tests.simulation.network import SLOW_FACTOR
 from tests.simulation.process import Process
-from tests.simulation.schemes import Schemes
+from tests.simulation.schemes import Copied, Schemes
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -47,6 +47,7 @@ class Nemesis(Schemes):
         self._world, self._rng = world, rng
         self.active = True
         self._takes_power: dict[str, bool] = {}
+        self._copies: dict[str, list[Copied]] = {}
         self._operator_calls: list[str] = []
 
     def start(self) -> None:
@@ -56,7 +57,7 @@ class Nemesis(Schemes):
             "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader", "clock_jump", "pause",
             "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
             "lost_write", "lost_tail", "lost_checkpoint",
-            "scrub", "wipe", "cut_lease", "stall", "lost_file",
+            "scrub", "wipe", "cut_lease", "stall", "lost_file", "restore",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:
@@ -113,6 +114,8 @@ class Nemesis(Schemes):
     def may_forget(self, member: Member) -> bool:
         """The fence of memory; see the module's docstring."""
         world = self._world
+        if any(one.is_old_copy for one in world.members.values()):  # what it acknowledged, the others must know
+            return False
         others = sum(not self.remembers(world.members[one]) for one in world.ids if one != member.id)
         return others + 1 <= len(world.ids) - (len(world.ids) // 2 + 1)
 

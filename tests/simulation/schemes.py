@@ -4,6 +4,11 @@
   and the leader loses them too. Nobody writes meanwhile, so any of them could be elected. A follower that forgot what
   it granted could elect another leader at once (SAFETY E9).
 
+- `restore`: now a member's directory is copied, now an older copy takes its place while the member is down. What no
+  peer has on record nobody can see (SAFETY E8), so a copy is put back only where every other member durably knows
+  better: a life that the copy does not know, or an entry that it does not hold. Until the member found out, nobody else
+  forgets anything.
+
 Invariants: as in `nemesis.py`, of which these are a part: what begins ends, by itself or in `heal`.
 """
 
@@ -16,10 +21,34 @@ from typing import TYPE_CHECKING
 from node.consensus.api import MS
 
 if TYPE_CHECKING:
+    from node.store.file_store import FileStore
+    from tests.simulation.disk_files import Copy
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
 QUICK_START_NS = 5 * MS
+COPIES_KEPT = 3
+
+
+class Copied:
+    """A directory at some moment."""
+
+    def __init__(self, store: FileStore, disk: int, tree: Copy) -> None:
+        self.end_index, self.disk, self.tree = store.end_index, disk, tree
+        self._life_ids, self._marks_from = store.hard_state.life_ids, store.hard_state.marks_from
+        self._store_id = store.hard_state.store_id or store.store_id
+
+    def shows(self, member_id: str, peer: FileStore) -> bool:
+        """Whether what that peer has durably on record tells this copy from the directory of today."""
+        life_id = peer.hard_state.peer_lives.get(member_id)
+        same = peer.hard_state.store_ids.get(member_id) == self._store_id
+        if same and life_id is not None and life_id not in self._life_ids:
+            return True
+        slot = peer._checkpoint.last
+        return slot is not None and any(
+            mark.member_id == member_id and mark.index > self.end_index and mark.term >= self._marks_from
+            for mark in slot.marks
+        )
 
 
 class Schemes:
@@ -30,7 +59,35 @@ class Schemes:
     _leader: Callable[[], Member | None]
     _later: Callable[..., None]
     _fault: Callable[[str, str], bool]
+    remembers: Callable[[Member], bool]
+    may_forget: Callable[[Member], bool]
+    _copies: dict[str, list[Copied]]
     _cutting = False  # one at a time, or they spoil each other
+
+    # --- a directory from a copy ------------------------------------------------------------------------------------
+    def _restore(self) -> bool:
+        world = self._world
+        member = world.members[world.ids[self._rng.randrange(len(world.ids))]]
+        copies = self._copies.setdefault(member.id, [])
+        if not member.up or not self.remembers(member):
+            return False
+        if not copies or self._rng.random() < 0.5:
+            assert member.store is not None
+            copies.append(Copied(member.store, member.disks, member.platform.copy_of(member.directory)))
+            del copies[:-COPIES_KEPT]
+            return self._fault("copy", f"{member.id} up to {member.store.end_index}")
+        copy = copies[self._rng.randrange(len(copies))]
+        others = [world.members[one] for one in world.ids if one != member.id]
+        seen = all(self.remembers(one) and one.store is not None and copy.shows(member.id, one.store) for one in others)
+        if copy.disk != member.disks or not seen or not self.may_forget(member):
+            return False
+        self._fault("restore", f"{member.id} to {copy.end_index}")
+        member.crash()
+        if not member.powered:  # the crash took the machine with it
+            return True
+        copies.clear()
+        member.put_back(copy.tree)
+        return True
 
     # --- a lease whose givers start anew ----------------------------------------------------------------------------
     def _cut_lease(self) -> bool:

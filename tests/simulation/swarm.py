@@ -49,6 +49,7 @@ class Swarm:
     bridge: float = 0.0  # two parts that only one member reaches both of
     ring: float = 0.0  # everyone reaches two neighbours only
     isolate_leader: float = 0.0
+    restore: float = 0.0  # a directory is copied, or put back from its copy
     cut_lease: float = 0.0  # a leader is cut off while the followers that granted its lease start anew
     partition_ms: float = 200.0  # how long one lasts, about
     hold: float = 0.5  # share of partitions that hold back what is sent, as TCP does; the others lose it
@@ -207,4 +208,5 @@ FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     ("cut_lease", 0.15, _between(0.5, 2.0)),
     ("stall", 0.2, _between(0.3, 2.0)),
     ("lost_file", 0.15, _between(0.5, 3.0)),
+    ("restore", 0.2, _between(1.0, 6.0)),
 )

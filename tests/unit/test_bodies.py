@@ -43,7 +43,7 @@ from node.transport.bodies import (
 HELLO = Hello(
     3, "g", "n1", "s1", VoterState.VOTER, 10, 0, "ab", 1024, 320, FlushMode.ASYNC, True, "http://127.0.0.1:1", None,
     ("a",), 1, 2, ResponseCode.UNEXPECTED_ARGUMENT, "flush differs", {"n0": "s0"}, False,
-    7, "group-id", ("l1", "l2"), 500, PeerRecord("s2", "l9", 8, 5), "nonce", "mac",
+    7, "group-id", ("l1", "l2"), 500, 6, PeerRecord("s2", "l9", 8, 5, 7), "nonce", "mac",
 )  # fmt: skip
 TICKET = TransferTicket(4, "n2", "nonce")
 REQUESTS: list[Message] = [
@@ -53,7 +53,7 @@ REQUESTS: list[Message] = [
     VoteRequest(3, "n1", 5, 10, 4, False, TICKET),
     HeartBeatRequest(3, "n1", 5, 9, 0xFFFFFFFE),
     HeartBeatRequest(3, "n1", 5),
-    HeartBeatRequest(3, "n1", 5, marks=(MemberMark("n0", "s0", 8, 5), MemberMark("n2", "s2", -1, -1))),
+    HeartBeatRequest(3, "n1", 5, marks=(MemberMark("n0", 8, 5), MemberMark("n2", -1, -1))),
     TransferRequest(3, 5, "n2", 10, TICKET),
     ReadIndexRequest(3, 5),
 ]
@@ -141,7 +141,7 @@ def test_what_a_hello_and_a_heartbeat_say_is_bounded() -> None:
     long = Hello(**{name: getattr(HELLO, name) for name in HELLO.__slots__} | {"life_ids": tuple("abcdefghij" * 10)})
     found = decode_request(RequestCode.HELLO, encode_message(long, "g", "n1", "n2"), 3)
     assert isinstance(found, Hello) and len(found.life_ids) == 64 and found.life_ids[-1] == "j"
-    beat = HeartBeatRequest(3, "n1", 5, marks=tuple(MemberMark(f"m{number}", "s", 1, 1) for number in range(100)))
+    beat = HeartBeatRequest(3, "n1", 5, marks=tuple(MemberMark(f"m{number}", 1, 1) for number in range(100)))
     read = decode_request(RequestCode.HEART_BEAT, encode_message(beat, "g", "n1", "n2"), 3)
     assert isinstance(read, HeartBeatRequest) and len(read.marks) == 64
     for name in ("group_id", "nonce", "mac"):

@@ -29,7 +29,7 @@ from node.store.identity import BASE, IDENTITY, Identity, read_base, read_identi
 from node.store.log_store import HardState, StoreRefused
 from node.store.truncation_archive import TruncationArchive
 
-STATE = HardState(7, "n1", VoterState.VOTER, 3, {"n1": "s1"}, ("l1", "l2"), {"n1": "l9"}, "s7", "group-id")
+STATE = HardState(7, "n1", VoterState.VOTER, 3, {"n1": "s1"}, ("l1", "l2"), {"n1": "l9"}, "s7", "group-id", 6)
 META = {
     "by": "n0", "leader": "n1", "term": 3, "from_index": 5, "to_index": 9, "reason": "conflict", "committed_at": 4,
     "time": "2026-01-01T00:00:00Z",
@@ -69,7 +69,7 @@ def test_a_hard_state_of_version_1_is_read_and_the_oldest_lives_are_dropped(tmp_
     [
         {"term": -1}, {"term": "7"}, {"term": 1 << 63}, {"term": None}, {"voted_for": 3}, {"voter_state": "KING"},
         {"vote_floor": 1.5}, {"store_ids": []}, {"store_ids": None}, {"life_ids": "l"},
-        {"life_ids": [1]}, {"peer_lives": []}, {"store_id": 1}, {"group_id": []},
+        {"life_ids": [1]}, {"peer_lives": []}, {"store_id": 1}, {"group_id": []}, {"marks_from": "6"},
     ],
 )  # fmt: skip
 def test_a_hard_state_of_another_format_is_refused_with_what_to_do(tmp_path: Path, change: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from tests.simulation.invariants_election import UNSETTLING
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 
 ELECTOR = "node.consensus.leader_elector:LeaderElector."
+RECORDS = "node.consensus.store_records:"
 MEMBERSHIP = "node.consensus.membership:Membership."
 LEADERSHIP_TICK = "node.consensus.leadership:Leadership.tick"
 TICKS = "node.consensus.ticks:Ticks."
@@ -24,6 +25,9 @@ def forget_vote(member: Any, candidate_id: str) -> None:
 
     member.hard = replace(member.hard, voted_for=candidate_id)
 
+
+# Directories are put back from older copies, in a group that writes all the time.
+RESTORES: dict[str, Any] = {"members": 3, "restore": 12.0, "crash": 2.0, "isolate_leader": 2.0, "appends": 100.0}
 
 ELECTION = (
     Mutant(
@@ -283,5 +287,44 @@ ELECTION = (
             ),
         ),
         {"flush_sync": False, "power_loss": 3.0, "isolate_leader": 3.0},
+    ),
+    Mutant(
+        "restored_life_ignored",
+        "E8",
+        "a store that does not know the life that its peers have on record goes on as it is",
+        (
+            Edit(
+                RECORDS + "why_restored",
+                "record.store_id == store_id and record.life_id not in life_ids",
+                "MUTANT.ignored(record.store_id == store_id and record.life_id not in life_ids)",
+            ),
+        ),
+        RESTORES,
+    ),
+    Mutant(
+        "restored_mark_ignored",
+        "E8",
+        "a store that does not hold what its peers know it acknowledged goes on as it is",
+        (
+            Edit(
+                RECORDS + "why_restored",
+                "record.mark_index > end_index and record.mark_term >= marks_from",
+                "MUTANT.ignored(record.mark_index > end_index and record.mark_term >= marks_from)",
+            ),
+        ),
+        RESTORES,
+    ),
+    Mutant(
+        "restored_keeps_vote",
+        "E8",
+        "a store that found out that it is a restored copy takes another id, and goes on voting",
+        (
+            Edit(
+                MEMBERSHIP + "_judge_stores",
+                "self._become(VoterState.REJOINING, text,",
+                "self._become(MUTANT.instead(VoterState.REJOINING, member.voter_state), text,",
+            ),
+        ),
+        RESTORES,
     ),
 )

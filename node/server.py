@@ -25,6 +25,7 @@ from node.config import USAGE, ConfigError, Settings, parse_node_arguments
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
 from node.member_secret import make_secret, read_secrets
+from node.protocol.group_id import group_id_of
 from node.store.file_store import FileStore
 from node.store.log_store import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
 
@@ -74,6 +75,7 @@ def open_store(settings: Settings) -> FileStore:
         flush=settings.node.flush,
         page_cache_bytes=settings.store.page_cache_bytes,
         serving=True,
+        group_id=group_id_of(settings.node.group_token, settings.node.group) if settings.node.group_token else None,
     )
 
 

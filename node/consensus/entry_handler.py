@@ -66,7 +66,7 @@ class EntryHandler:
             self._early.clear()
         verdict = self._act(sender, push, now)
         if verdict is not None:
-            self._commit(push.commit_index)
+            self._commit(push.commit_index, now)
             self._answer(sender, push.seq, push.dispatch_epoch, verdict)
 
     def check(self, sender: str, push: PushRequest, now: int) -> ResponseCode:
@@ -114,9 +114,9 @@ class EntryHandler:
             ),
         )  # fmt: skip
 
-    def _commit(self, leader_commit: int) -> None:
+    def _commit(self, leader_commit: int, now: int) -> None:
         """A follower commits what its leader has, never beyond what it verified (R3)."""
-        self._member.advance_commit(min(leader_commit, self._member.verified_index))
+        self._member.advance_commit(min(leader_commit, self._member.verified_index), now)
 
     def durable_moved(self) -> None:
         """A sync is done: the one-way ack to the leader that we follow."""
@@ -274,7 +274,7 @@ class EntryHandler:
             return self._keep_early(push, slab)
         verdict = self._append(push, slab, now)
         if verdict is OK and self._early:
-            self._commit(push.commit_index)
+            self._commit(push.commit_index, now)
             self._answer(sender, push.seq, push.dispatch_epoch, verdict)
             self._drain_early(sender, now)
             return None
@@ -298,7 +298,7 @@ class EntryHandler:
             push = self._early.pop(min(ready))
             assert push.slab is not None
             verdict = self._append(push, push.slab, now)
-            self._commit(push.commit_index)
+            self._commit(push.commit_index, now)
             self._answer(sender, push.seq, push.dispatch_epoch, verdict)
 
     def _append(self, push: PushRequest, slab: Slab, now: int) -> Verdict:
@@ -319,6 +319,8 @@ class EntryHandler:
             if member.unsynced.total > member.config.unsynced_bytes_max:
                 member.effects.sync_wanted = True
                 return Verdict(BUSY)
+            if member.hard.group_id is None and not member.may_append(slab):
+                return Verdict(BUSY)  # what it says of the group's id is written down before it is in the log (C9)
             store.append_slab(slab)
         except EntryError as error:
             member.event("bad_push", now, "warning", leader=push.leader_id, text=str(error))

@@ -17,7 +17,7 @@ def handle_heartbeat(member: MemberState, sender: str, beat: HeartBeatRequest, n
     if code is ResponseCode.SUCCESS:
         member.follow(sender, now)
         _check_prefix(member, beat, now)
-        member.advance_commit(min(beat.commit_index, member.verified_index))
+        member.advance_commit(min(beat.commit_index, member.verified_index), now)
     answer = HeartBeatResponse(beat.seq, member.term, code, member.store.end_index, member.voter_state)
     member.send(sender, answer)
     return code

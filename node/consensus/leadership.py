@@ -93,6 +93,15 @@ class Leadership:
         except StoreFull as error:
             self._member.no_space(str(error), now)
 
+    def append_config_change(self, body: bytes, now: int) -> bool:
+        """An entry about the group itself; False where there is no space for it."""
+        try:
+            self._append([body], Magic.CONFIG_CHANGE, now)
+        except StoreFull as error:
+            self._member.no_space(str(error), now)
+            return False
+        return True
+
     def next_epoch(self) -> int:
         """Above every epoch that this leadership used."""
         return max((d.dispatch_epoch for d in self.dispatchers.values()), default=0) + 1
@@ -251,7 +260,7 @@ class Leadership:
         for dispatcher, peer in self._shares:
             marks.append(dispatcher.watermark_index if peer.counts else -1)
         index = committable(marks, member.committed_index, self.own_term_from)
-        if index is None or not member.advance_commit(index):
+        if index is None or not member.advance_commit(index, now):
             return
         self.closures.commit(index, member.self_id, now)
         if self.reads.pending:

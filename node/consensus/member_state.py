@@ -18,6 +18,7 @@ from node.consensus.api import Randomness, ReplicaConfig
 from node.consensus.effects import Effects, Event, TruncateLog, new_send
 from node.consensus.status import AlarmStatus
 from node.protocol.codes import FlushMode, Role
+from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.faults import fault_at
 from node.store.log_store import Fault, LogStore, StoreCorrupt, TruncationRecord
@@ -45,7 +46,7 @@ ROLE_TRANSITIONS: Mapping[tuple[Role, RoleEvent], Role] = {
 
 
 # Fields of the hard state that no message of ours speaks of before they are durable.
-ABOUT_PEERS = frozenset({"store_ids", "peer_lives"})
+ABOUT_PEERS = frozenset({"store_ids", "peer_lives", "naming"})
 
 
 class UnsyncedBytes:
@@ -84,6 +85,9 @@ class MemberState:
         self.gathered: Effects | None = None  # the batch, once something was put into it
         # Called with a reason just before this member stops being the leader.
         self.on_abdicate: Callable[[str, int], None] = lambda _reason, _now: None
+        # While the group has no id here (C9): whether a slab may be appended, and that the committed index moved.
+        self.may_append: Callable[[Slab], bool] = lambda _slab: True
+        self.on_commit: Callable[[int], None] = lambda _now: None
         # Called with a reason where this member must give up its vote before it gives up entries (E8, S6).
         self.on_rejoin: Callable[[str, int], None] = lambda _reason, _now: None
 
@@ -179,7 +183,7 @@ class MemberState:
         mark = self.durable_index if self.config.flush is FlushMode.SYNC else self.store.end_index
         return min(mark, self.sound_through()) if self.store.faults else mark
 
-    def advance_commit(self, index: int) -> bool:
+    def advance_commit(self, index: int, now: int) -> bool:
         """Moves the committed index up, never down; True if it moved."""
         if index <= self.committed_index:
             return False
@@ -187,6 +191,8 @@ class MemberState:
             raise AssertionError(f"commit {index} beyond the end {self.store.end_index}")
         self.committed_index = index
         self.store.note_progress(index, index)
+        if self.hard.naming is not None:
+            self.on_commit(now)
         return True
 
     def order_cut(self, cut: int, leader_id: str | None, reason: str, now: int) -> None:

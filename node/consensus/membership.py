@@ -113,6 +113,10 @@ class Membership:
         config, store = self._member.config, self._member.store
         if hello.group != config.group:
             return ResponseCode.UNKNOWN_GROUP, f"this is group {config.group!r}, not {hello.group!r}"
+        group_id = self._member.hard.group_id
+        if None not in (group_id, hello.group_id) and hello.group_id != group_id:
+            text = f"this is another group {config.group!r}: its id is {group_id}, not {hello.group_id}"
+            return ResponseCode.UNKNOWN_GROUP, text
         if hello.node_id not in self.peers:
             return ResponseCode.UNKNOWN_MEMBER, f"{hello.node_id!r} is not a peer of {config.self_id!r}"
         if hello.node_id != sender:

@@ -24,6 +24,7 @@ from node.consensus.closures import Closure
 from node.consensus.disk_reports import DiskReports
 from node.consensus.effects import NOTHING, Effects
 from node.consensus.entry_handler import EntryHandler
+from node.consensus.group_naming import GroupNaming
 from node.consensus.heartbeat import handle_heartbeat
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership import Leadership
@@ -80,6 +81,7 @@ class Replica(DiskReports):
         self.transfers = LeadershipTransfer(self.member)
         self.follower_reads = FollowerReads(self.member)
         self.repair = LogRepair(self.member, self.membership)
+        self.naming = GroupNaming(self.member, self.membership)
         self.leadership: Leadership | None = None
         self.elector.ticket_is_ours = self.transfers.ticket_is_ours
         self.member.on_abdicate = self._abdicated
@@ -202,6 +204,8 @@ class Replica(DiskReports):
         if member.role is Role.FOLLOWER and member.leader_id == sender and member.leader_contact_at == now:
             self.elector.leader_spoke(now)
             self.membership.leader_spoke(now)
+            if member.hard.group_id is None:
+                self.naming.follows(sender, now)
             if self.follower_reads.asked:
                 self.follower_reads.progress()
 
@@ -405,6 +409,8 @@ class Replica(DiskReports):
         self.membership.tick(now)
         self.follower_reads.tick(now)
         self._prefer_others(now)
+        if self.member.hard.group_id is None and self.transfers.current is None:
+            self._unless_damaged(lambda leadership: self.naming.leads(leadership, now))
         self._settle(now)
 
     def _prefer_others(self, now: int) -> None:

@@ -44,6 +44,7 @@ def take(replica: Replica, now: int) -> ReplicaStatus:
     return ReplicaStatus(
         as_of_ns=now,
         group=config.group,
+        group_id=member.hard.group_id,
         self_id=config.self_id,
         role=member.role,
         role_since_at_ns=member.role_since,

@@ -180,6 +180,7 @@ class ReplicaStatus:
 
     as_of_ns: int
     group: str
+    group_id: str | None
     self_id: str
     role: Role
     role_since_at_ns: int

@@ -56,6 +56,7 @@ class Introspection:
             _missing(unknown, "log.committed_chain_crc", "no chain is known at the committed index")
         return {
             "group": status.group,
+            "group_id": status.group_id,
             "self_id": status.self_id,
             "role": status.role.value,
             "role_since": wall_text(status.role_since_at_ns),

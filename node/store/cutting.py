@@ -139,7 +139,7 @@ class CuttingLog(HealingLog):
             return  # it is damaged: the prefix goes once it is mended, and until then nothing is made up
         if base is None:
             raise StoreCorrupt(f"entry {begin_index - 1} cannot become the base: it is not found")
-        write_base(self.directory, Base(base, begin_pos), self._platform)
+        write_base(self.directory, Base(base, begin_pos, self.hard_state.group_id), self._platform)
         self.base, self.begin_index, self._begin_pos = base, begin_index, begin_pos
         self._data.drop_before(begin_pos)
         self._index.drop_before(begin_index * INDEX_UNIT_BYTES)

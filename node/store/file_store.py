@@ -121,11 +121,12 @@ class FileStore(CuttingLog):
         page_cache_bytes: int = 0,
         platform: Platform = OS,
         serving: bool = False,
+        group_id: str | None = None,
     ) -> FileStore:
         """Recovers and opens. Raises StoreRefused, StoreCorrupt, StoreFull, StoreIOError; then nothing is held."""
         opened = open_directory(
             Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform,
-            serving,
+            serving, group_id,
         )  # fmt: skip
         return cls.made_of(opened, page_cache_bytes)
 

@@ -67,6 +67,7 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
         "store_id": state.store_id,
         "group_id": state.group_id,
         "marks_from": state.marks_from,
+        "naming": None if state.naming is None else list(state.naming),
     }
 
 
@@ -92,9 +93,15 @@ def hard_state_from_json(value: dict[str, Any]) -> HardState:
     marks_from = value.get("marks_from", -1)
     if type(marks_from) is not int:
         raise ValueError(f"marks from {marks_from!r}")
+    naming = value.get("naming")
+    if naming is not None and (len(naming) != 2 or type(naming[0]) is not int or not isinstance(naming[1], str)):
+        raise ValueError(f"naming {naming!r}")
     kept = tuple(life_ids[-LIVES_KEPT:])
     voter_state = VoterState(value["voter_state"])
-    return HardState(term, voted_for, voter_state, floor, store_ids, kept, peer_lives, store_id, group_id, marks_from)
+    return HardState(
+        term, voted_for, voter_state, floor, store_ids, kept, peer_lives, store_id, group_id, marks_from,
+        None if naming is None else (naming[0], naming[1]),
+    )  # fmt: skip
 
 
 def with_new_life(state: HardState, life_id: str) -> HardState:

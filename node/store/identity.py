@@ -10,8 +10,10 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from node.protocol.entry import INDEX_UNIT_BYTES, POSITION_MAX, crc32
+from node.protocol.group_id import is_group_id
 from node.store.files import pack_sealed_json, read_sealed_json, replace_file, wrap
 from node.store.log_store import EntryMeta, StoreRefused
 from node.store.platform import OS, Platform
@@ -45,10 +47,14 @@ class Identity:
 
 @dataclass(slots=True, frozen=True)
 class Base:
-    """The entry before `begin_index`, and the position where `begin_index` lies."""
+    """The entry before `begin_index`, and the position where `begin_index` lies.
+
+    `group_id`: the group's, which an entry that was removed may have told (SAFETY C9); None: it had none.
+    """
 
     meta: EntryMeta
     pos: int
+    group_id: str | None = None
 
 
 def check_sizes(data_file_size: int, index_file_size: int) -> None:
@@ -125,13 +131,18 @@ def read_base(directory: Path, platform: Platform = OS) -> Base | None:
     numbers = [index, term, pos] if chain is None else [index, term, pos, chain]
     if any(type(one) is not int or not -1 <= one <= POSITION_MAX for one in numbers) or pos < 0:
         raise StoreRefused(f"{directory / BASE} is of another format: {value}")
-    return Base(EntryMeta(index, term, chain), pos)
+    group_id = value.get("group_id")
+    if group_id is not None and not is_group_id(group_id):
+        raise StoreRefused(f"{directory / BASE} is of another format: group {group_id!r}")
+    return Base(EntryMeta(index, term, chain), pos, group_id)
 
 
 def write_base(directory: Path, base: Base, platform: Platform = OS) -> None:
     """Durable on return, before any file that it stands for is removed."""
     meta = base.meta
-    value = {"index": meta.index, "term": meta.term, "chain": meta.chain, "pos": base.pos}
+    value: dict[str, Any] = {"index": meta.index, "term": meta.term, "chain": meta.chain, "pos": base.pos}
+    if base.group_id is not None:
+        value["group_id"] = base.group_id
     replace_file(directory / BASE, pack_sealed_json(value), platform=platform)
 
 

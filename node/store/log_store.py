@@ -78,6 +78,7 @@ class HardState:
     store turned out to be a restored copy; it counts instead of the identity's. `group_id`: C9; None: none yet.
     `marks_from`: this store holds all that was committed in earlier terms, or a person accepted what is gone, so that
     marks of such terms say nothing against it (E8).
+    `naming`: where the entry lies that will name the group once it is committed (-1: not known), and the id in it.
 
     Everything after `store_ids` is unknown to readers of version 1, which drop it with their next write.
     """
@@ -92,6 +93,7 @@ class HardState:
     store_id: str | None = None
     group_id: str | None = None
     marks_from: int = -1
+    naming: tuple[int, str] | None = None
 
 
 @value_class(slots=True, frozen=True)

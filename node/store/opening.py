@@ -66,8 +66,9 @@ def open_directory(
     boot_id: str | None,
     platform: Platform,
     serving: bool = False,
+    group_id: str | None = None,
 ) -> Opened:
-    """`serving`: a new life begins (SAFETY E8).
+    """`serving`: a new life begins (SAFETY E8). `group_id`: of the group that a new store is made for (C9).
 
     Raises StoreRefused, StoreCorrupt, StoreFull or StoreIOError; then nothing is left open.
     """
@@ -94,7 +95,7 @@ def open_directory(
         has_entries = find_begin(data)[1] is not None
         if found is not None:  # also where the first record is damaged
             has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index >= 0)
-        hard = _hard_state(directory, java, has_entries, init, platform)
+        hard = _hard_state(directory, java, has_entries, init, platform, group_id)
         boot = platform.boot_id() if boot_id is None else boot_id
 
         def rejoin_first(why: str) -> None:
@@ -102,6 +103,9 @@ def open_directory(
             if hard.voter_state is not VoterState.REJOINING:
                 save_hard_state(directory, replace(hard, voter_state=VoterState.REJOINING), platform)
 
+        base = read_base(directory, platform)
+        if hard.group_id is None and base is not None and base.group_id is not None:
+            hard = replace(hard, group_id=base.group_id)  # hardstate was made anew by a person
         recovered = _recover(directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first)
         recovered.alarms[:0] = odd
         if found is not None and has_entries and slot is None:
@@ -130,16 +134,18 @@ def open_directory(
         raise
 
 
-def _hard_state(directory: Path, java: bool, has_entries: bool, init: bool, platform: Platform) -> HardState:
+def _hard_state(
+    directory: Path, java: bool, has_entries: bool, init: bool, platform: Platform, group_id: str | None
+) -> HardState:
     """The stored one, or what a new store starts with (SAFETY E2, E8)."""
     if java:
         return adopt_currterm(directory, has_entries=has_entries, platform=platform)
     stored = load_hard_state(directory, has_entries=has_entries, platform=platform)
     if stored is None:
-        return HardState(voter_state=VoterState.FORMING if init else VoterState.REJOINING)
+        return HardState(voter_state=VoterState.FORMING if init else VoterState.REJOINING, group_id=group_id)
     pristine = HardState(voter_state=VoterState.REJOINING)
-    if init and not has_entries and replace(stored, life_ids=()) == pristine:
-        return replace(stored, voter_state=VoterState.FORMING)
+    if init and not has_entries and replace(stored, life_ids=(), group_id=None) == pristine:
+        return replace(stored, voter_state=VoterState.FORMING, group_id=group_id or stored.group_id)
     return stored
 
 

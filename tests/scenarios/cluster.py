@@ -15,9 +15,12 @@ from node.consensus.effects import Effects, Event, FetchLog, MendLog, ReadSlab, 
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, VoterState
 from node.protocol.entry import SLAB_BYTES_MAX, EntryError, Slab
+from node.protocol.group_id import group_id_of
 from node.protocol.messages import Hello, Message
 from node.store.log_store import HardState, Mended, StoreCorrupt, StoreFull, SyncTicket
 from node.store.memory_store import MemoryStore
+
+GROUP_ID = group_id_of("scenario", "g")
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,8 +54,10 @@ class Cluster:
     """See the module's docstring."""
 
     def __init__(
-        self, count: int, seed: int = 1, flush: FlushMode = FlushMode.SYNC, timing: Timing | None = None
-    ) -> None:
+        self, count: int, seed: int = 1, flush: FlushMode = FlushMode.SYNC, timing: Timing | None = None,
+        group_id: str | None = GROUP_ID,
+    ) -> None:  # fmt: skip
+        self.group_id = group_id
         self.rng = random.Random(seed)
         self.now = 1_000 * MS
         self.ids = [f"n{number}" for number in range(count)]
@@ -78,7 +83,8 @@ class Cluster:
     def new_store(self, node_id: str, *, forming: bool = True) -> MemoryStore:
         self.stores_made += 1
         state = VoterState.FORMING if forming else VoterState.REJOINING
-        return MemoryStore(store_id=f"{node_id}-s{self.stores_made}", hard_state=HardState(voter_state=state))
+        hard = HardState(voter_state=state, group_id=self.group_id)
+        return MemoryStore(store_id=f"{node_id}-s{self.stores_made}", hard_state=hard)
 
     # --- the driver's part --------------------------------------------------------------------------------------
     def carry_out(self, node_id: str) -> Effects:

@@ -94,6 +94,8 @@ def event_line(node_id: str, event: Event) -> str | None:
             return f"{node_id} cuts {detail['from_index']}..{detail['to_index']} on the order of {detail['leader']}"
         case "truncated":
             return f"{node_id} has cut; its log ends at {detail['end_index']}"
+        case "group_id":
+            return f"{node_id} names the group {detail['group_id']}: {detail['reason']}"
         case "repair":
             return f"{node_id} repaired {detail['first_index']}..{detail['last_index']} from {detail['peer']}"
         case "peer_moved_backwards":

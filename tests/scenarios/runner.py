@@ -4,7 +4,9 @@ A script is a list of commands, one a line; what a command brings about stands b
 drops the indented lines, carries the commands out and compares; `python -m tests.scenarios.runner --rewrite` writes
 what happened into the files instead. The safety invariants are checked after every command.
 
-    group 3 [flush=async] [down]        n0, n1, n2 with new stores; formed and connected unless `down`
+    group 3 [flush=async] [down] [unnamed]
+                                        n0, n1, n2 with new stores; formed and connected unless `down`; `unnamed`:
+                                        made without a token, so that the first leader gives the group its id
     store n1 1 1 2 [term=3] [begin=1]   (down) a store whose entries have these terms, all durable, a VOTER
     campaign n1                         an election time-out passes, and only n1 notices
     propose n1 a b [expected=5] | propose n1 x*3
@@ -39,7 +41,7 @@ from node.protocol.entry import SLAB_BYTES_MAX, Magic
 from node.protocol.messages import PushKind, PushRequest, VoteRequest
 from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
-from tests.scenarios.cluster import Cluster, Packet
+from tests.scenarios.cluster import GROUP_ID, Cluster, Packet
 from tests.scenarios.invariants import Invariants
 from tests.scenarios.render import dispatcher_line, event_line, log_line, message_line, status_line
 
@@ -112,7 +114,9 @@ class Scenario:
     # --- making a group -----------------------------------------------------------------------------------------
     def do_group(self, command: Command) -> None:
         flush = FlushMode(command.options.get("flush", "sync"))
-        self._cluster = Cluster(int(command.words[0]), seed=command.number("seed", 1), flush=flush)
+        group_id = None if "unnamed" in command.words else GROUP_ID
+        seed = command.number("seed", 1)
+        self._cluster = Cluster(int(command.words[0]), seed=seed, flush=flush, group_id=group_id)
         self._invariants = Invariants(self._cluster, alarms_allowed=True)
         if "down" in command.words:
             for node_id in self.cluster.ids:
@@ -125,7 +129,8 @@ class Scenario:
     def do_store(self, command: Command) -> None:
         node_id, *terms = command.words
         last = int(terms[-1]) if terms else 0
-        hard = HardState(term=command.number("term", last), voter_state=VoterState.VOTER)
+        term = command.number("term", last)
+        hard = HardState(term=term, voter_state=VoterState.VOTER, group_id=self.cluster.group_id)
         store = MemoryStore(store_id=f"{node_id}-given", hard_state=hard)
         for number, term in enumerate(terms):
             store.append_as_leader([f"{term}.{number}".encode()], int(term), Magic.NORMAL)

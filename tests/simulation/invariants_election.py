@@ -91,9 +91,20 @@ class Elections(Observer):
         if joined and hard_state.voter_state is VoterState.VOTER and hard_state.vote_floor < before.term:
             text = f"{member.id} rejoined under term {before.term}, its floor is {hard_state.vote_floor}"
             raise Violation("rejoined_vote_floor", text)
+        self._same_group(member, before, hard_state)
         self.hard[member.id] = hard_state
         if hard_state.voted_for is not None:
             self._vote(member, hard_state.term, hard_state.voted_for)
+
+    def _same_group(self, member: Member, before: HardState | None, after: HardState) -> None:
+        """C9: one group, one id; nobody who has one changes it."""
+        if after.group_id is None:
+            return
+        was = member.id if before is not None and before.group_id not in (None, after.group_id) else None
+        others = [one for one, state in self.hard.items() if state.group_id not in (None, after.group_id)]
+        if was is not None or others:
+            text = f"{member.id} says {after.group_id}, {', '.join(others) or 'before'} something else"
+            raise Violation("one_group_id", text)
 
     def _vote(self, member: Member, term: int, candidate: str) -> None:
         assert member.store is not None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.messages import HeartBeatRequest, Message, PushRequest, PushResponse
 from node.store.faults import fault_at
-from node.store.log_store import StoreError
+from node.store.log_store import HardState, StoreError
 from tests.simulation.damage import DAMAGE
 from tests.simulation.mirror import Held, Mirror, Mirrors
 from tests.simulation.observer import Observer, Violation
@@ -55,6 +55,7 @@ class Logs(Observer):
         self._quorum = 0
         self._rots = False
         self._led: dict[str, tuple[int, int]] = {}  # who led after the step before: member -> (incarnation, term)
+        self._saving: dict[str, tuple[int, int]] = {}  # leaders that save hard state: member -> (term, committed)
         self._safe: dict[str, int] = {}  # member -> how far its log was as safe as the flush mode promises
         self._world: World | None = None
 
@@ -80,6 +81,13 @@ class Logs(Observer):
         self._led = {one.id: (one.incarnation, one.replica.term) for one in leaders if one.replica is not None}
         if world.steps % 100 == 0:
             self.full(world)
+
+    def persisted(self, member: Member, _hard_state: HardState) -> None:
+        self._saving.pop(member.id, None)
+
+    def crashed(self, member: Member, _how: str) -> None:
+        if member.id in self._saving:
+            self._note_commit(*self._saving.pop(member.id))
 
     def _note_held(self, mirror: Mirror, replica: Replica) -> None:
         """Remembers what this member holds safely as a voter."""
@@ -212,6 +220,10 @@ class Logs(Observer):
 
     # --- cuts ------------------------------------------------------------------
     def effects(self, member: Member, effects: Effects) -> None:
+        leads = member.replica is not None and member.replica.role is Role.LEADER
+        if effects.hard_state is not None and member.replica is not None and leads:
+            # Should it die of this save, its checkpoint may tell its next life what it has committed.
+            self._saving[member.id] = (member.replica.term, member.replica.committed_index)
         order = effects.truncate
         if order is None or member.replica is None or member.store is None:
             return

@@ -15,6 +15,7 @@ from unittest.mock import patch
 from node.consensus.api import MS, ReplicaConfig
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, VoterState
+from node.protocol.group_id import group_id_of
 from node.store import recovery
 from node.store.file_store import FileStore
 from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
@@ -29,6 +30,7 @@ from tests.simulation.process import Process
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+GROUP_ID = group_id_of("simulation", "g")
 RESTART_NS_MIN = 20 * MS
 OPERATOR_ERRORS = (StoreRefused, StoreCorrupt)
 
@@ -125,6 +127,12 @@ class Member:
                 index_file_size=config.index_file_size, init=self.init, flush=self.config.flush,
                 page_cache_bytes=config.ring_bytes, platform=self.platform, serving=True,
             )  # fmt: skip
+        store = FileStore.open(
+            self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
+            index_file_size=config.index_file_size, init=self.init, flush=self.config.flush,
+            page_cache_bytes=config.ring_bytes, platform=self.platform, serving=True,
+            group_id=None if config.unnamed else GROUP_ID,
+        )  # fmt: skip
         if config.ring_bytes:  # and the page cache holds as little
             store._ring = RecentSlabs(config.ring_bytes)  # what is cold in earnest is cold here
         return store

@@ -28,6 +28,7 @@ class Swarm:
     lease_reads: bool = False
     preferred_leader: bool = False
     late_boot: bool = False  # members start at different times
+    unnamed: bool = False  # made without a token: a leader gives the group its id (C9)
     data_file_size: int = 16 * 1024
     index_file_size: int = 32 * 128
     recheck_bytes: int = 0  # how much of the log's end a start reads again; 0: as much as the product does
@@ -91,7 +92,9 @@ class Swarm:
     @classmethod
     def from_seed(cls, seed: int, **overrides: Any) -> Swarm:
         """The one this seed enables, with fields replaced by `overrides`."""
-        return fenced(replace(cls(**_choose(random.Random(f"swarm {seed}"))), **overrides))
+        unnamed = random.Random(f"unnamed {seed}").random() < 0.3
+        chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed)
+        return fenced(replace(chosen, **overrides))
 
     def as_json(self) -> dict[str, Any]:
         """What `Swarm(**...)` takes back."""

@@ -13,6 +13,7 @@ from node.consensus.membership import VERSION_MAX
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoteResult, VoterState
 from node.protocol.entry import Slab
+from node.protocol.group_id import group_id_of
 from node.protocol.messages import (
     Hello,
     Message,
@@ -27,12 +28,14 @@ from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
 
 PEERS = {"n0": "127.0.0.1:20911", "n1": "127.0.0.1:20912", "n2": "127.0.0.1:20913"}
+GROUP_ID = group_id_of("unit", "g")
 NOW = 10_000 * MS
 
 
 def store_of(terms: Sequence[int] = (), *, term: int | None = None, **hard: Any) -> MemoryStore:
     """A durable log whose entries have these terms."""
     hard.setdefault("voter_state", VoterState.VOTER)
+    hard.setdefault("group_id", GROUP_ID)  # None: its leader gives it one (C9)
     state = HardState(term=term if term is not None else (terms[-1] if terms else 0), **hard)
     store = MemoryStore(store_id="s0", hard_state=state)
     for number, one in enumerate(terms):

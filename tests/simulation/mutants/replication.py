@@ -188,7 +188,7 @@ REPLICATION = (
                 "if code is not ResponseCode.SUCCESS:",
                 "if code is not ResponseCode.SUCCESS:\n"
                 "        MUTANT.differed += "
-                "self._member.advance_commit(min(push.commit_index, self._member.store.end_index))\n"
+                "self._member.advance_commit(min(push.commit_index, self._member.store.end_index), now)\n"
                 "    if code is not ResponseCode.SUCCESS:",
             ),
         ),

@@ -1,0 +1,138 @@
+"""How a group that was made without a token gets its id (SAFETY C9).
+
+A leader whose own term's entry is committed appends one CONFIG_CHANGE entry with a random id, once all voters speak a
+version that knows of it. The id holds when the entry is committed: each member keeps it in its hard state. A member
+that has none (it was wiped, or ran an older release for a while) takes its leader's, and a leader that of a follower,
+once COMPARE matched their logs: by its log, never by its name.
+
+Theory. Two ids must never be given to one group, though leaders fail in the middle. So `hard.naming` says durably which
+id the last such entry in this log has, before that entry gets into the log: a leader writes down the id that it will
+give, a follower what it will append. Whoever leads then gives that id and no other one; twice in one log the same id
+does no harm. The index in it says where the entry lies, -1: not known (any more).
+
+Invariants: a log that holds such an entry has its id durably in `naming` until the member has the id itself; a member
+that has an id never changes it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from node.consensus.member_state import MemberState
+from node.consensus.membership import Membership
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import INDEX_DTYPE, Magic, Slab, unpack_record
+from node.protocol.group_id import is_group_id
+from node.store.log_store import StoreCorrupt
+
+if TYPE_CHECKING:
+    from node.consensus.leadership import Leadership
+
+NAMING_VERSION = 2  # of HELLO: the first that knows of group ids
+
+
+def naming_body(group_id: str) -> bytes:
+    """The body of the entry that gives a group its id."""
+    return json.dumps({"group_id": group_id}).encode()
+
+
+def named_in(body: bytes) -> str | None:
+    """The id in a CONFIG_CHANGE entry's body; None: it changes something else."""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    found = fields.get("group_id") if isinstance(fields, dict) else None
+    return found if is_group_id(found) else None
+
+
+class GroupNaming:
+    """One per replica; idle once the member has an id."""
+
+    def __init__(self, member: MemberState, membership: Membership) -> None:
+        self._member, self._membership = member, membership
+        self._given_in_term = -1
+        member.may_append = self._on_record
+        member.on_commit = self._committed
+
+    # --- the entry ----------------------------------------------------------------------------------------------
+    def _on_record(self, slab: Slab) -> bool:
+        """Whether what a slab says of the group's id is durable here, where there is none yet; if not, it will be."""
+        member = self._member
+        units = np.frombuffer(slab.index_records, INDEX_DTYPE)
+        for number in np.flatnonzero(units["magic"] == Magic.CONFIG_CHANGE):
+            entry = unpack_record(slab.data, int(units["pos"][number]) - slab.pos)
+            group_id = named_in(entry.body)
+            said = (entry.index, group_id)
+            if group_id is not None and member.durable_hard.naming != said:
+                if member.hard.naming != said:
+                    member.save(naming=said)
+                return False
+        return True
+
+    def _committed(self, now: int) -> None:
+        """The committed index moved, and there is a naming in this log, as far as is known."""
+        member = self._member
+        assert member.hard.naming is not None
+        index, group_id = member.hard.naming
+        if not 0 <= index <= member.committed_index:
+            return
+        try:
+            entry = member.store.get(index)
+        except StoreCorrupt as error:
+            member.note_damage(error)  # once it is mended, or once COMPARE matched another member that knows
+            return
+        if entry is not None and entry.magic == Magic.CONFIG_CHANGE and named_in(entry.body) == group_id:
+            self._named(group_id, f"entry {index} is committed", now)
+        else:
+            member.save(naming=(-1, group_id))  # it was cut off, and another entry took its place
+
+    # --- who gives it, and who takes it -----------------------------------------------------------------------------
+    def leads(self, leadership: Leadership, now: int) -> None:
+        """A leader without an id: a follower's of the same log, else a new one."""
+        member, peers = self._member, self._membership.peers
+        if not leadership.own_entry_committed:
+            return
+        for peer_id, dispatcher in leadership.dispatchers.items():
+            if dispatcher.match_index >= 0 and self._believed(peer_id):
+                self._named(self._id_of(peer_id), f"{peer_id} holds the same log", now)
+                return
+        all_know = all(peer.connected and peer.version >= NAMING_VERSION for peer in peers.values())
+        none_has_one = all(self._id_of(peer_id) == "" for peer_id in peers)
+        if all_know and none_has_one and not member.short_of_space and self._given_in_term != member.term:
+            self._give(leadership, now)
+
+    def _give(self, leadership: Leadership, now: int) -> None:
+        """First it is written down, and once that is durable it is appended."""
+        member, naming = self._member, self._member.hard.naming
+        if naming is None:
+            member.save(naming=(-1, f"{member.rng.getrandbits(128):032x}"))
+        elif member.durable_hard.naming == naming and leadership.append_config_change(naming_body(naming[1]), now):
+            self._given_in_term = member.term
+            member.save(naming=(member.store.end_index, naming[1]))
+
+    def follows(self, leader_id: str, now: int) -> None:
+        """A follower without an id whose log matched its leader's."""
+        if self._member.verified_index >= 0 and self._believed(leader_id):
+            self._named(self._id_of(leader_id), f"{leader_id} leads the same log", now)
+
+    def _id_of(self, peer_id: str) -> str:
+        hello = self._membership.peers[peer_id].hello
+        return "" if hello is None else hello.group_id or ""
+
+    def _believed(self, peer_id: str) -> bool:
+        """Whether that peer has an id, and is proven where that is asked for."""
+        view = self._membership.peers[peer_id]
+        return is_group_id(self._id_of(peer_id)) and (view.proven or not self._member.config.proof_wanted)
+
+    def _named(self, group_id: str, reason: str, now: int) -> None:
+        member = self._member
+        member.save(group_id=group_id, naming=None)
+        member.event("group_id", now, group_id=group_id, reason=reason)
+        for peer_id, peer in self._membership.peers.items():  # what our HELLO said is no longer so
+            if peer.connected:
+                hello = self._membership.hello(member.next_seq(), to=peer_id, code=ResponseCode.SUCCESS)
+                member.send(peer_id, hello)

@@ -1,0 +1,129 @@
+"""Group ids (SAFETY C9): another group of one name is refused; who has none takes one by its log, never by its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.consensus.group_naming import named_in, naming_body
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import Magic
+from node.protocol.group_id import group_id_of
+from node.protocol.messages import Hello
+from node.protocol.slab_encode import encode_slab
+from tests.unit.core_kit import Leader, Solo, store_of
+
+OURS, THEIRS = group_id_of("ours", "g"), group_id_of("theirs", "g")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "code"),
+    [
+        (OURS, OURS, ResponseCode.SUCCESS),
+        (OURS, THEIRS, ResponseCode.UNKNOWN_GROUP),
+        (OURS, None, ResponseCode.SUCCESS),
+        (None, THEIRS, ResponseCode.SUCCESS),
+    ],
+)
+def test_another_group_of_this_name_is_refused(ours: str | None, theirs: str | None, code: ResponseCode) -> None:
+    solo = Solo(store_of(group_id=ours), connect=False)
+    ((_to, answer),) = solo.receive("n1", solo.hello_of("n1", answer=False, group_id=theirs))
+    assert isinstance(answer, Hello) and (answer.code, answer.group_id) == (code, ours)
+    assert (solo.replica.membership.peers["n1"].hello is not None) is (code is ResponseCode.SUCCESS)
+
+
+def named(solo: Solo) -> str | None:
+    return solo.replica.member.hard.group_id
+
+
+def hello_all(solo: Solo, **changes: object) -> None:
+    for peer in ("n1", "n2"):
+        solo.receive(peer, solo.hello_of(peer, **{"version_max": 2, **changes}))
+
+
+def namings(leader: Leader) -> int:
+    store = leader.solo.store
+    entries = [store.get(index) for index in range(store.end_index + 1)]
+    return sum(1 for entry in entries if entry is not None and entry.magic == Magic.CONFIG_CHANGE)
+
+
+def test_no_leader_names_a_group_in_which_an_older_release_still_votes() -> None:
+    leader = Leader(store=store_of(group_id=None))
+    hello_all(leader.solo, version_max=1)
+    leader.solo.tick(100)
+    assert namings(leader) == 0
+    leader.solo.receive("n1", leader.solo.hello_of("n1", version_max=2))
+    leader.solo.tick(100)
+    assert namings(leader) == 0  # n2 is of version 1
+    hello_all(leader.solo)
+    leader.solo.late_tick(1)
+    assert namings(leader) == 0 and leader.solo.hard_states[-1].naming is not None  # written down first
+    leader.solo.tick(100)
+    leader.solo.tick(100)
+    assert namings(leader) == 1 and named(leader.solo) is None  # once, and it holds when it is committed
+
+
+def test_a_group_that_has_an_id_gets_no_other_one() -> None:
+    leader = Leader(store=store_of(group_id=OURS))
+    hello_all(leader.solo)
+    leader.solo.tick(100)
+    assert namings(leader) == 0 and named(leader.solo) == OURS
+
+
+def test_a_leader_without_an_id_takes_that_of_a_follower_of_the_same_log() -> None:
+    leader = Leader(store=store_of(group_id=None))
+    leader.solo.receive("n1", leader.solo.hello_of("n1", version_max=2, group_id=THEIRS))
+    sent = leader.solo.tick(100)
+    assert named(leader.solo) == THEIRS and namings(leader) == 0
+    told = [message.group_id for _to, message in sent if isinstance(message, Hello)]
+    assert told == [THEIRS, THEIRS]  # everybody connected hears of it
+
+
+def test_two_followers_with_two_ids_name_nothing_anew() -> None:
+    leader = Leader(store=store_of(group_id=None))
+    leader.solo.receive("n1", leader.solo.hello_of("n1", version_max=2, group_id=THEIRS))
+    leader.solo.receive("n2", leader.solo.hello_of("n2", version_max=2, group_id=OURS))
+    leader.solo.tick(100)
+    assert namings(leader) == 0
+
+
+def test_a_follower_without_an_id_takes_its_leaders_once_their_logs_match() -> None:
+    solo = Solo(store_of((1,), group_id=None))
+    solo.receive("n1", solo.hello_of("n1", group_id=THEIRS))
+    solo.follow()
+    assert named(solo) is None  # by its name alone it is nobody's
+    solo.compare(0)
+    assert named(solo) == THEIRS
+
+
+def test_an_unproven_leader_names_nobody_where_a_proof_is_asked_for() -> None:
+    solo = Solo(store_of((1,), group_id=None), proof_wanted=True)
+    solo.receive("n1", solo.hello_of("n1", group_id=THEIRS, proven=False))
+    solo.compare(0)
+    assert named(solo) is None
+    solo.receive("n1", solo.hello_of("n1", group_id=THEIRS, proven=True))
+    solo.compare(0)
+    assert named(solo) == THEIRS
+
+
+def test_what_names_the_group_is_on_record_before_it_is_in_the_log() -> None:
+    solo = Solo(store_of((1,), group_id=None))
+    solo.compare(0)
+    slab = encode_slab([naming_body(OURS)], 1, 1, solo.store.get(0).size, solo.store.meta(0).chain, Magic.CONFIG_CHANGE)
+    answers = [solo.append(slab, 1) for _ in range(2)]
+    assert [answer.code for answer in answers if answer] == [ResponseCode.PUSH_REQUEST_IS_FULL, ResponseCode.SUCCESS]
+    assert solo.hard_states[-1].naming == (1, OURS) and named(solo) is None
+    solo.append(solo.slab(1), 1, commit_index=1)
+    assert named(solo) == OURS and solo.replica.member.hard.naming is None
+
+
+def test_a_naming_that_was_cut_off_names_nothing_and_its_id_is_given_again() -> None:
+    solo = Solo(store_of((1, 1), group_id=None, naming=(1, OURS)))
+    solo.compare(1)
+    solo.append(solo.slab(1), 1, commit_index=1)
+    assert named(solo) is None and solo.replica.member.hard.naming == (-1, OURS)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"group_id":5}', b'{"group_id":"x"}', b"[" * 99_999, b'{"a":1}'])
+def test_a_change_that_names_nothing_is_none(body: bytes) -> None:
+    assert named_in(body) is None
+    assert named_in(naming_body(OURS)) == OURS

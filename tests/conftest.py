@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node.guardian import Guardian
 from tests.prepare import find_chromium
 
 # A shell that starts something in the background has it ignore Ctrl-C, and every child inherits that; tests send it.
@@ -18,6 +19,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # What a person exported to work with a group of theirs (README) must not configure the tests' nodes and commands.
 for _name in [name for name in os.environ if name.startswith("QUORUMSCOPE_") and name != "QUORUMSCOPE_WAIVE"]:
     del os.environ[_name]
+
+# Whatever this run starts ends with it, also when it is killed: engines of a run that was interrupted used to go on for
+# hours. With pytest-xdist each worker has one of its own.
+_GUARDIAN = Guardian()
+
+
+def pytest_unconfigure() -> None:
+    _GUARDIAN.close()
+
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
 

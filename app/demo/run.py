@@ -29,6 +29,7 @@ from app.demo.state import DemoMember, DemoState, process_start_ticks, running_d
 from node.background import Background, reason_of
 from node.client import LedgerClient
 from node.config import format_peers, split_address
+from node.guardian import Guardian
 
 GROUP: Final = "demo"
 MEMBER_PORT: Final = 20911
@@ -99,6 +100,8 @@ class Demo:
     login_link: str | None = None
     summary: dict[str, Any] | None = None
     background: Background = field(init=False)
+    # What outlives its parent by itself, such as an audit's job that the console started, ends with the demo too.
+    guardian: Guardian = field(default_factory=Guardian)
 
     def __post_init__(self) -> None:
         ids = [f"n{number}" for number in range(self.options.members)]
@@ -238,6 +241,7 @@ class Demo:
             ending.append(self.door.stop())
         await asyncio.gather(*ending, return_exceptions=True)
         await asyncio.gather(self.client.close(), self.links.stop(), return_exceptions=True)
+        await asyncio.to_thread(self.guardian.close)
         if self.options.directory is None and not self.options.keep:
             shutil.rmtree(self.directory, ignore_errors=True)
 

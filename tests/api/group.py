@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import psutil
 
+from node.children import apart
 from tests.conftest import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +37,9 @@ class Group:
             command = [sys.executable, "-m", "node", "--id", one, "--group", "api", "--peers", peers, "--init"]
             command += ["--data", str(place / one), "--control", control]
             with (place / f"{one}.log").open("wb") as log:
-                self.processes[one] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+                self.processes[one] = subprocess.Popen(
+                    command, cwd=ROOT, stdout=log, stderr=log, preexec_fn=apart(signal.SIGTERM)
+                )
         self.client = httpx2.Client(timeout=20, trust_env=False)
 
     def get(self, node_id: str, path: str, **more: Any) -> httpx2.Response:

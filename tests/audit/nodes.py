@@ -14,6 +14,7 @@ from typing import Any
 
 from app.audit.replicas import ControlPlane, ReplicaSpec
 from app.audit.segments import ReadFailed
+from node.children import apart
 from node.client import LedgerClient
 from tests.conftest import free_ports
 
@@ -43,7 +44,7 @@ class Nodes:
                     sys.executable, "-m", "node", "--id", f"n{number}", "--group", "audit", "--peers", self.peers,
                     "--data", str(data), "--control", f"127.0.0.1:{control_port}", "--flush", flush, "--init",
                 ],
-                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=apart(signal.SIGTERM),
             )  # fmt: skip
 
     def fill(self, count: int, body_bytes: int) -> int:

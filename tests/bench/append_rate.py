@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import statistics
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import uvloop
 
+from node.children import apart
 from node.client import LedgerClient
 from tests.conftest import free_ports
 
@@ -66,7 +68,7 @@ def main() -> None:
                 command += ["-m", "cProfile", "-o", str(options.profile / f"{node_id}.prof")]
             command += ["-m", "node.server", "--id", node_id, "--peers", peers, "--init", "--flush", options.flush]
             command += ["--data", f"{directory}/{node_id}"]
-            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=apart(signal.SIGKILL)))
         try:
             uvloop.run(run(peers, options.cases, options.seconds))
         finally:

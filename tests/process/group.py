@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from node.children import apart
 from node.client import LedgerClient, LedgerError
 from tests.conftest import free_ports
 
@@ -45,7 +46,7 @@ class Group:
         """Starts a process without waiting for it."""
         return subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=apart(signal.SIGKILL),
         )  # fmt: skip
 
     def start(self, *node_ids: str) -> None:

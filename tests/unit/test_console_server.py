@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from app.security.links import issue
+from node.children import apart
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @contextmanager
 def console(tmp_path: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, "-m", "app.console.server", "--db", str(tmp_path / "console.db"), *more]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=apart(signal.SIGKILL)
+    )
     try:
         assert process.stdout is not None
         yield process, json.loads(process.stdout.readline())["url"]

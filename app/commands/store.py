@@ -116,6 +116,13 @@ def repair(
     set_term: Annotated[
         int | None, typer.Option("--set-term", metavar="N", min=0, help="The group's highest term; no vote up to it.")
     ] = None,
+    reset_term: Annotated[
+        int | None,
+        typer.Option("--reset-term", metavar="N", min=0, help="Go back to term N, on all members of a stopped group."),
+    ] = None,
+    group_token: Annotated[
+        str, typer.Option("--group-token", metavar="TOKEN", help="With --reset-term: makes the group's new id.")
+    ] = "",
     discard_from: Annotated[
         int | None, typer.Option("--discard-from", metavar="N", min=0, help="Drop entry N and all behind it; rejoin.")
     ] = None,
@@ -130,7 +137,8 @@ def repair(
 ) -> int:
     """Say what is wrong with a stopped member's store, or settle it."""
     chosen = [name for name, is_chosen in (
-        ("--from", bool(sources)), ("--set-term", set_term is not None), ("--discard-from", discard_from is not None),
+        ("--from", bool(sources)), ("--set-term", set_term is not None), ("--reset-term", reset_term is not None),
+        ("--discard-from", discard_from is not None),
         ("--accept-loss", accept_loss),
     ) if is_chosen]  # fmt: skip
     if len(chosen) > 1:
@@ -140,7 +148,15 @@ def repair(
     if dry_run and not chosen:
         raise Failure(Exit.USAGE, "--dry-run of what? Without an option nothing is changed anyway")
     arguments = [word for source in sources or [] for word in ("--from", str(store_directory(source)))]
-    for name, value in (("--set-term", set_term), ("--discard-from", discard_from), ("--term", term)):
+    if bool(group_token) != (reset_term is not None):
+        raise Failure(Exit.USAGE, "--reset-term and --group-token go together")
+    arguments += ["--group-token", group_token] if group_token else []
+    for name, value in (
+        ("--set-term", set_term),
+        ("--reset-term", reset_term),
+        ("--discard-from", discard_from),
+        ("--term", term),
+    ):
         arguments += [name, str(value)] if value is not None else []
     arguments += ["--accept-loss"] if accept_loss else []
     return _decided(directory, arguments, dry_run=dry_run, as_json=as_json)

@@ -35,6 +35,7 @@ from node.consensus.membership import Membership
 from node.consensus.reads import FollowerReads
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
+from node.consensus.term_gate import TermGate
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.messages import (
     FetchRequest,
@@ -82,6 +83,7 @@ class Replica(DiskReports):
         self.follower_reads = FollowerReads(self.member)
         self.repair = LogRepair(self.member, self.membership)
         self.naming = GroupNaming(self.member, self.membership)
+        self._gate = TermGate(self.member, self.membership)
         self.leadership: Leadership | None = None
         self.elector.ticket_is_ours = self.transfers.ticket_is_ours
         self.member.on_abdicate = self._abdicated
@@ -157,6 +159,8 @@ class Replica(DiskReports):
     # --- messages -----------------------------------------------------------------------------------------------
     def receive(self, sender: str, message: Message, now: int) -> None:
         """A message of a peer: a request, or the answer to one of ours."""
+        if not self._gate.admits(sender, message, now):
+            return
         try:
             match message:
                 case PushResponse():

@@ -46,6 +46,7 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024 - HEAD_BYTES  # DLedger's buffer of 4 Mi
 SLAB_BYTES_MAX: Final = 1024 * 1024  # unless a single entry is larger
 CHAIN_START: Final = 0
 POSITION_MAX: Final = (1 << 63) - 1  # of an index too: what an int64 holds
+TERM_LEAP_MAX: Final = 1 << 20  # so far above the own term one may be taken over from a single peer (SAFETY E10)
 TERM_MAX: Final = 1 << 62  # of a message: whoever adopts it must be able to count on
 
 CHAIN_HEAD = struct.Struct(">iiqqiI")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from node.protocol.codes import VoterState
-from node.protocol.entry import POSITION_MAX, TERM_MAX
+from node.protocol.entry import POSITION_MAX, TERM_LEAP_MAX, TERM_MAX
 from node.store.files import pack_sealed_json, read_sealed_json, replace_file, sync_directory, write_synced
 from node.store.log_store import HardState, StoreFull, StoreIOError, StoreRefused
 from node.store.platform import OS, Platform
@@ -140,6 +140,15 @@ def _keep_reserve(directory: Path, platform: Platform) -> None:
             platform.unlink(path)
 
 
+def read_hard_state(directory: Path, platform: Platform = OS) -> HardState | None:
+    """What `hardstate` alone says; None where it is missing or cannot be read."""
+    try:
+        value = read_sealed_json(directory / HARDSTATE, platform)
+        return None if value is None else hard_state_from_json(value)
+    except (StoreRefused, KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
 def load_hard_state(directory: Path, *, has_entries: bool, platform: Platform = OS) -> HardState | None:
     """The stored state; None where there never was one (only possible without entries). Raises StoreRefused."""
     try:
@@ -157,6 +166,11 @@ def load_hard_state(directory: Path, *, has_entries: bool, platform: Platform = 
     java = read_currterm(directory, platform)
     if java == (state.term, state.voted_for):
         return state
+    if java is not None and java[0] > state.term + TERM_LEAP_MAX:  # it has no CRC, and nobody gets there by elections
+        raise StoreRefused(
+            f"{directory / CURRTERM} says term {java[0]}, {HARDSTATE} {state.term}: that cannot be (E10);"
+            f" `quorumscope store repair {directory}` says what settles it"
+        )
     term = max(state.term, java[0]) if java is not None else state.term
     return replace(state, term=term, voted_for=None, vote_floor=max(state.vote_floor, term))
 
@@ -169,3 +183,16 @@ def adopt_currterm(directory: Path, *, has_entries: bool, platform: Platform = O
             raise StoreRefused(f"{directory / CURRTERM} is missing or says no term; {_TOLD_HOW}")
         return HardState(voter_state=VoterState.REJOINING)
     return HardState(java[0], None, VoterState.VOTER, vote_floor=java[0])
+
+
+def term_leap(directory: Path, end_term: int, platform: Platform = OS) -> str | None:
+    """What is wrong where a stored term lies further from the log's, or the other file's, than elections lead (E10)."""
+    state = read_hard_state(directory, platform)
+    java = read_currterm(directory, platform)
+    if state is None:
+        return None
+    if java is not None and java[0] > state.term + TERM_LEAP_MAX:
+        return f"{CURRTERM} says term {java[0]}, {HARDSTATE} {state.term}"
+    if abs(state.term - max(end_term, 0)) > TERM_LEAP_MAX:
+        return f"{HARDSTATE} says term {state.term}, the log ends in term {end_term}"
+    return None

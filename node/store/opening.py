@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.protocol.codes import FlushMode, VoterState
+from node.protocol.entry import TERM_LEAP_MAX
 from node.store.checkpoint import Checkpoint, Slot
 from node.store.files import make_directory, sync_parents
-from node.store.hard_state import CURRTERM, adopt_currterm, load_hard_state, save_hard_state, with_new_life
+from node.store.hard_state import CURRTERM, HARDSTATE, adopt_currterm, load_hard_state, save_hard_state, with_new_life
 from node.store.identity import (
     DirectoryLock,
     Identity,
@@ -25,7 +26,7 @@ from node.store.identity import (
     write_identity,
 )
 from node.store.known_faults import first_known_fault
-from node.store.log_store import HardState
+from node.store.log_store import HardState, StoreRefused
 from node.store.odd_files import set_lengths_right
 from node.store.platform import Platform
 from node.store.recovery import Circumstances, Recovered, Recovery
@@ -113,6 +114,7 @@ def open_directory(
         sealed_from = _sealed_from(recovered, slot, found, java)
         hard = _settle_voter_state(hard, recovered, slot, flush, boot, ours=found is not None)
         if serving:
+            _refuse_a_leap(directory, hard, recovered)
             hard = with_new_life(hard, platform.new_id())
         save_hard_state(directory, hard, platform)
         if found is None:
@@ -181,6 +183,15 @@ def _java_snapshot_term(directory: Path, index: int, platform: Platform) -> int 
         return int(meta["lastIncludedTerm"]) if int(meta["lastIncludedIndex"]) == index else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _refuse_a_leap(directory: Path, hard: HardState, recovered: Recovered) -> None:
+    """A log whose terms no group reaches by elections from the stored one is not this member's (SAFETY E10)."""
+    if recovered.end.term > hard.term + TERM_LEAP_MAX:
+        raise StoreRefused(
+            f"{directory}: the log ends in term {recovered.end.term}, {HARDSTATE} says {hard.term}: that cannot be"
+            f" (E10); `quorumscope store repair {directory}` says what settles it"
+        )
 
 
 def _sealed_from(recovered: Recovered, slot: Slot | None, found: Identity | None, java: bool) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from node.protocol.entry import INDEX_UNIT_BYTES, SLAB_BYTES_MAX, Entry, Slab, decode_slab
 from node.store.checkpoint import Slot, read_checkpoint
 from node.store.disk_log import find_record, read_raw_slab
-from node.store.hard_state import load_hard_state, read_currterm
+from node.store.hard_state import load_hard_state, read_currterm, term_leap
 from node.store.identity import UNKNOWN_TERM, Base, read_base, read_identity
 from node.store.log_store import ORIGIN, EntryMeta, StoreCorrupt, StoreError, StoreRefused, TruncationRecord
 from node.store.platform import OS, Platform
@@ -290,6 +290,9 @@ class StoreReader:
                 load_hard_state(self.directory, has_entries=report.entries > 0, platform=self._platform)
             except StoreError as error:
                 report.problems.append(Finding("hard_state_invalid", None, "hardstate", str(error)))
+            leap = term_leap(self.directory, report.end_term, self._platform)
+            if leap is not None:
+                report.problems.append(Finding("term_leap", None, "hardstate", leap))
         return report
 
     def _unread_files(self, begin_index: int) -> list[Finding]:

@@ -23,6 +23,7 @@ from node.store.repair_adopt import adopt
 from node.store.repair_healing import heal_from
 from node.store.repair_problems import look
 from node.store.repair_report import Report
+from node.store.repair_term import reset_term
 
 FINE, FINDING = 0, 1
 Action = Callable[[Path, Platform], Report]
@@ -43,6 +44,8 @@ def _action(options: argparse.Namespace) -> Action | None:
         return lambda directory, platform: heal_from(directory, options.sources, platform)
     if options.set_term is not None:
         return lambda directory, platform: set_term(directory, options.set_term, platform)
+    if options.reset_term is not None:
+        return lambda directory, platform: reset_term(directory, options.reset_term, options.group_token, platform)
     if options.discard_from is not None:
         return lambda directory, platform: discard_from(directory, options.discard_from, platform)
     if options.accept_loss:
@@ -58,10 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--from", dest="sources", type=Path, action="append", default=[], metavar="OTHER_DIR")
     what.add_argument("--set-term", type=int, metavar="N")
+    what.add_argument("--reset-term", type=int, metavar="N")
     what.add_argument("--discard-from", type=int, metavar="N")
     what.add_argument("--accept-loss", action="store_true")
     what.add_argument("--adopt", action="store_true")
     parser.add_argument("--term", type=int, metavar="N", help="with --accept-loss: the group's highest term")
+    parser.add_argument("--group-token", default="", help="with --reset-term: what the group's new id is made of")
     parser.add_argument("--group", help="with --adopt, where quorumscope.json is lost")
     parser.add_argument("--id", help="with --adopt, where quorumscope.json is lost")
     parser.add_argument("--dry-run", action="store_true")
@@ -75,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.term is not None and not options.accept_loss:
         parser.error("--term goes with --accept-loss only")
+    if options.group_token and options.reset_term is None:
+        parser.error("--group-token goes with --reset-term only")
     if (options.group or options.id) and not options.adopt:
         parser.error("--group and --id go with --adopt only")
     action = _action(options)

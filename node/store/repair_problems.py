@@ -6,13 +6,21 @@ nothing. Beside a running engine, which changes the files, it is only verified.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from node.protocol.codes import VoterState
 from node.store.checkpoint import read_checkpoint
 from node.store.dry_run import DryRun
 from node.store.file_store import FileStore
-from node.store.hard_state import HARDSTATE, load_hard_state, read_currterm, save_hard_state
+from node.store.hard_state import (
+    HARDSTATE,
+    load_hard_state,
+    read_currterm,
+    read_hard_state,
+    save_hard_state,
+    term_leap,
+)
 from node.store.identity import IDENTITY, LOCK, DirectoryLock, read_identity
 from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
 from node.store.platform import Platform
@@ -116,6 +124,8 @@ def _look_at_hard_state(report: Report, directory: Path, dry: DryRun) -> bool:
     """Tells of a term file that is lost (True); on the dry run it is then made up, so that the rest is seen, too."""
     slot = read_checkpoint(directory / "checkpoint", dry)
     has_entries = StoreReader(directory, platform=dry).end_index >= 0 or (slot is not None and slot.durable_index >= 0)
+    if _look_at_leap(report, directory, dry):
+        return False
     try:
         load_hard_state(directory, has_entries=has_entries, platform=dry)
     except StoreRefused as error:
@@ -134,6 +144,27 @@ def _look_at_hard_state(report: Report, directory: Path, dry: DryRun) -> bool:
         save_hard_state(directory, HardState(seen, None, VoterState.REJOINING, seen), dry)
         return True
     return False
+
+
+def _look_at_leap(report: Report, directory: Path, dry: DryRun) -> bool:
+    """Tells of a term that no elections reach (E10); on the dry run it is then the log's, so that the rest is seen."""
+    end_term = StoreReader(directory, platform=dry).end_term
+    leap = term_leap(directory, end_term, dry)
+    known = read_hard_state(directory, dry)
+    if leap is None or known is None:
+        return False
+    report.problems.append(
+        Problem(
+            "The stored term is far above what elections reach",
+            f"{leap}. One message with an absurd term did that, or a damaged file; the group cannot go on from there.",
+            (
+                f"Stop all members. On each of them: {_command(directory)} --reset-term N --group-token TOKEN, with "
+                f"the same N, at least the highest end term of all their logs (here {end_term}), and one new TOKEN",
+            ),
+        )
+    )
+    save_hard_state(directory, replace(known, term=max(end_term, 0), voted_for=None), dry)
+    return True
 
 
 def _refused(directory: Path, error: StoreError) -> Problem:

@@ -1,0 +1,51 @@
+"""A term far above our own is nobody's, unless the group says otherwise (SAFETY E10).
+
+Theory. Whoever adopts a term keeps it for ever, so that a single message with an absurd one would use up the terms of a
+group. A group raises its term by elections, one by one: a member that meets a term more than 2^20 above its own has
+been away through a million elections, and then a majority of the voters says in HELLO that they stored nearly as much.
+
+Invariants: what is not admitted changes nothing here, whatever kind of message it came in; only proven peers are asked;
+one alarm per peer, none for strangers, gone with that peer's next message of a term that can be.
+"""
+
+from __future__ import annotations
+
+from node.consensus.member_state import MemberState
+from node.consensus.membership import Membership
+from node.protocol.entry import TERM_LEAP_MAX
+from node.protocol.messages import FetchResponse, Hello, Message, PushRequest
+
+ALARM = "term_leap"
+
+
+class TermGate:
+    """One per replica; every message passes it first."""
+
+    def __init__(self, member: MemberState, membership: Membership) -> None:
+        self._member, self._membership = member, membership
+        self._standing: set[str] = set()  # peers about which the alarm stands
+
+    def admits(self, sender: str, message: Message, now: int) -> bool:
+        """Whether this message may be looked at; False: nothing of it counts."""
+        term = getattr(message, "term", -1)
+        if isinstance(message, (PushRequest, FetchResponse)) and message.slab is not None:
+            term = max(term, message.slab.last_term)
+        if term <= self._member.term + TERM_LEAP_MAX or (type(message) is not Hello and self._said(term)):
+            if self._standing and sender in self._standing:
+                self._standing.discard(sender)
+                self._member.clear_alarm(ALARM, now, peer_id=sender)
+            return True
+        if sender in self._membership.peers:
+            self._standing.add(sender)
+            text = (
+                f"{sender} speaks of term {term}, ours is {self._member.term}: no group gets there by elections;"
+                f" nothing was taken over. If that member really stored it: stop it, `quorumscope store repair DIR`"
+            )
+            self._member.alarm(ALARM, text, now, peer_id=sender)
+        return type(message) is Hello  # it is judged by what else it says; its term is only what the peer claims
+
+    def _said(self, term: int) -> bool:
+        """Whether a majority of the voters has proved to have stored nearly that term."""
+        hellos = (peer.hello for peer in self._membership.peers.values())
+        knows = [hello for hello in hellos if hello is not None and hello.proven and hello.term >= term - TERM_LEAP_MAX]
+        return len(knows) >= self._member.quorum

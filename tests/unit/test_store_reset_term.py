@@ -1,0 +1,116 @@
+"""A stored term that no elections reach: the start is refused, `store repair` names it and knows the way back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.protocol.codes import VoterState
+from node.protocol.group_id import group_id_of
+from node.store.file_store import FileStore
+from node.store.hard_state import CURRTERM, format_currterm, save_hard_state
+from node.store.log_store import HardState, StoreRefused
+from node.store.platform import OS
+from node.store.reader import StoreReader
+from node.store.repair import main
+from node.store.repair_problems import look
+from node.store.repair_term import reset_term
+from tests.unit.store_fixtures import fill, open_store
+
+FAR = 1 << 62
+
+
+def store_at(directory: Path, term: int, **changes: object) -> HardState:
+    """A sound log of terms 1 to 3, and that stored term."""
+    store = open_store(directory)
+    fill(store, 3, 4)
+    state = HardState(term, None, VoterState.VOTER, 1, {"n1": "s1"}, ("life-1",))
+    store.save_hard_state(replace(state, **changes))  # type: ignore[arg-type]
+    store.close()
+    return state
+
+
+def test_currterm_far_above_hardstate_refuses_the_start_and_says_what_to_do(tmp_path: Path) -> None:
+    store_at(tmp_path, 3)
+    (tmp_path / CURRTERM).write_bytes(format_currterm(FAR, None))
+    with pytest.raises(StoreRefused, match=rf"currterm says term {FAR}.*store repair"):
+        open_store(tmp_path)
+    (tmp_path / CURRTERM).write_bytes(format_currterm(3 + (1 << 20), None))
+    store = open_store(tmp_path)
+    assert store.hard_state.term == 3 + (1 << 20), "within reach it counts, as ever"
+    store.close()
+
+
+def test_a_log_far_above_hardstate_refuses_to_serve_only(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.append_as_leader([b"x"], FAR)
+    store.save_hard_state(HardState(1, None, VoterState.VOTER))
+    store.close()
+    identity = StoreReader(tmp_path).identity
+    assert identity is not None
+    settings = {
+        "group": identity.group, "node_id": identity.node_id, "data_file_size": identity.data_file_size,
+        "index_file_size": identity.index_file_size,
+    }  # fmt: skip
+    with pytest.raises(StoreRefused, match="E10"):
+        FileStore.open(tmp_path, serving=True, **settings)  # type: ignore[arg-type]
+    FileStore.open(tmp_path, **settings).close()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("which", ["hardstate", "currterm"])
+def test_repair_and_verify_name_the_situation(tmp_path: Path, which: str) -> None:
+    store_at(tmp_path, FAR if which == "hardstate" else 3)
+    if which == "currterm":
+        (tmp_path / CURRTERM).write_bytes(format_currterm(FAR, None))
+    report = look(tmp_path, OS)
+    (problem,) = report.problems
+    assert "far above" in problem.what and str(FAR) in problem.why
+    assert "--reset-term N --group-token TOKEN" in problem.ways[0] and "here 3" in problem.ways[0]
+    kinds = {one.kind for one in StoreReader(tmp_path).verify().problems}
+    assert "term_leap" in kinds
+
+
+def test_a_sound_store_is_no_problem(tmp_path: Path) -> None:
+    store_at(tmp_path, 900)
+    assert not look(tmp_path, OS).problems and not StoreReader(tmp_path).verify().problems
+
+
+def test_the_way_back_keeps_every_entry_and_the_vote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store_at(tmp_path, FAR)
+    before = StoreReader(tmp_path).end_index
+    assert main([str(tmp_path), "--reset-term", "3", "--group-token", "t", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["archived"] and not told["may_be_lost"]
+    store = open_store(tmp_path)
+    hard, group = store.hard_state, StoreReader(tmp_path).identity
+    assert group is not None
+    assert (hard.term, hard.vote_floor, hard.voted_for, hard.voter_state) == (3, 3, None, VoterState.VOTER)
+    assert hard.group_id == group_id_of("t", group.group) and hard.life_ids[:1] == ("life-1",)
+    assert store.end_index == before
+    store.close()
+    assert not look(tmp_path, OS).problems
+
+
+def test_entries_above_the_term_are_archived_and_cut_and_the_vote_goes_first(tmp_path: Path) -> None:
+    store_at(tmp_path, FAR)
+    report = reset_term(tmp_path, 2, "t", OS)
+    assert report.may_be_lost and any(one["to_index"] >= one["from_index"] for one in report.archived)
+    store = open_store(tmp_path)
+    assert (store.end_term, store.hard_state.term, store.hard_state.voter_state) == (2, 2, VoterState.REJOINING)
+    store.close()
+    reset_term(tmp_path, 2, "t", OS)  # and once more
+
+
+def test_a_dry_run_changes_nothing_and_nonsense_is_refused(tmp_path: Path) -> None:
+    state = store_at(tmp_path, FAR)
+    save_hard_state(tmp_path, state)
+    held = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main([str(tmp_path), "--reset-term", "2", "--group-token", "t", "--dry-run"]) == 0
+    assert main([str(tmp_path), "--reset-term", "2"]) == 1
+    assert main([str(tmp_path), "--reset-term", str(1 << 62), "--group-token", "t"]) == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == held
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--group-token", "t"])

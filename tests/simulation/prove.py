@@ -1,9 +1,11 @@
 """Proves the proof: every planted bug is caught, and the worlds that catch them are clean without them.
 
-`python -m tests.simulation.prove` runs, over J processes: each mutant over seeds until an invariant catches it
-(bounded); the same seeds and profiles without it, which must be clean; the campaign of many seeds over everything; the
-tests of real processes. It prints the table (mutant, rule, caught by, after how many seeds and steps, seconds) and ends
-with 1 if a mutant survives, a mutant never differed from the right code, or a clean world is not clean.
+`python -m tests.simulation.prove` runs, over J processes: each mutant over seeds until an invariant catches it, the
+seed that is known to (`mutants/seeds.json`) first; the worlds of every mutant without it, a hundred seeds each, which
+must be clean; the campaign of fixed seeds over everything, and one of seeds that the commit's hash names; the tests of
+real processes. It prints the table (mutant, rule, caught by, after how many seeds and steps, seconds) and ends with 1
+if a mutant survives, a mutant never differed from the right code, or a clean world is not clean. `--quick` leaves out
+what takes long: it is what `.ci/run` runs.
 
 A run is a pure function of mutant, seed and steps: any line of the table is run again with `--only NAME`.
 """
@@ -19,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.simulation.campaign import run_seed
@@ -26,6 +29,10 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.observer import Violation
 
 SEEDS_PER_MUTANT = 200
+SEEDS_PER_WORLD = 100
+WORLDS_AT_ONCE = 20
+FIXED_MOST = 100_000  # the fixed seeds, and those of a person's campaign, are below
+KNOWN_SEEDS = Path(__file__).parent / "mutants" / "seeds.json"
 STEPS = 2_000
 # Longer than the runs in the tests; five members, and the ways without privileges.
 PROCESS_RUNS = (
@@ -51,32 +58,47 @@ class Catch:
 
 
 @dataclass(slots=True, frozen=True)
-class Clean:
-    """The same worlds without the mutant."""
+class Worlds:
+    """The worlds of one mutant, or of several that share them, without it."""
 
     mutant: str
     seeds: int
     violation: str | None
     seed: int
-    seconds: float
 
 
-def hunt(name: str, *, seeds: int = SEEDS_PER_MUTANT, steps: int = STEPS) -> Catch:
-    """One mutant over seeds until it is caught: a violation that the same world without it does not have."""
+def known_seeds() -> dict[str, int]:
+    """The seed that caught each mutant last. Only a hint: what a seed does depends on the version."""
+    value = json.loads(KNOWN_SEEDS.read_text(encoding="utf-8")) if KNOWN_SEEDS.exists() else {}
+    return {str(name): int(seed) for name, seed in value.items()}
+
+
+def hunt(name: str, *, seeds: int = SEEDS_PER_MUTANT, steps: int = STEPS, first: int | None = None) -> Catch:
+    """One mutant over seeds until it is caught: a violation that the same world without it does not have.
+
+    `first`: the seed to try before all others.
+    """
     mutant = MUTANTS[name]
     began = time.monotonic()
-    differed = 0
-    for seed in range(seeds):
+    differed = tried = 0
+    hint = [] if first is None else [first]
+    for seed in (*hint, *(seed for seed in range(seeds) if seed != first)):
+        tried += 1
         with mutant.plant() as tally:
             outcome = run_seed(seed, steps, mutant.profile)
         differed += tally.differed
         violation = outcome.violation
         if violation is not None and tally.differed and _without(mutant, seed, steps) is None:
             return Catch(
-                name, mutant.rule, violation.invariant, violation.detail, seed + 1, seed, outcome.steps, differed,
+                name, mutant.rule, violation.invariant, violation.detail, tried, seed, outcome.steps, differed,
                 time.monotonic() - began,
             )  # fmt: skip
-    return Catch(name, mutant.rule, None, "", seeds, -1, -1, differed, time.monotonic() - began)
+    return Catch(name, mutant.rule, None, "", tried, -1, -1, differed, time.monotonic() - began)
+
+
+def _hunt_known(name_and_seed: tuple[str, int | None], *, seeds: int, steps: int) -> Catch:
+    name, first = name_and_seed
+    return hunt(name, seeds=seeds, steps=steps, first=first)
 
 
 def _without(mutant: Mutant, seed: int, steps: int) -> Violation | None:
@@ -85,18 +107,39 @@ def _without(mutant: Mutant, seed: int, steps: int) -> Violation | None:
         return run_seed(seed, steps, mutant.profile).violation
 
 
-def check_clean(name: str, *, seeds: int, steps: int = STEPS) -> Clean:
-    """The mutant's worlds, as many as it took to catch it, without it."""
-    began = time.monotonic()
-    for seed in range(seeds):
+def check_worlds(name_and_seeds: tuple[str, range], *, steps: int = STEPS) -> Worlds:
+    """Some of a mutant's worlds, on clean code."""
+    name, seeds = name_and_seeds
+    for number, seed in enumerate(seeds, 1):
         violation = _without(MUTANTS[name], seed, steps)
         if violation is not None:
-            return Clean(name, seed + 1, f"{violation.invariant}: {violation.detail}", seed, time.monotonic() - began)
-    return Clean(name, seeds, None, -1, time.monotonic() - began)
+            return Worlds(name, number, f"{violation.invariant}: {violation.detail}", seed)
+    return Worlds(name, len(seeds), None, -1)
 
 
-def _clean_of(catch: Catch, steps: int) -> Clean:
-    return check_clean(catch.mutant, seeds=catch.seeds, steps=steps)
+def different_worlds(names: Iterable[str]) -> list[str]:
+    """One mutant for each profile and cause: many share theirs."""
+    found: dict[str, str] = {}
+    for name in names:
+        mutant = MUTANTS[name]
+        found.setdefault(repr((sorted(mutant.profile.items()), mutant.cause)), name)
+    return list(found.values())
+
+
+def commit_seeds(commit: str, count: int) -> range:
+    """The seeds that a commit's hash names; none of them is one of the fixed ones."""
+    first = FIXED_MOST + int(commit[:12], 16) % 10**9
+    return range(first, first + count)
+
+
+def head() -> str | None:
+    """The commit that is checked out; None outside of a repository."""
+    command = ("git", "rev-parse", "HEAD")
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
 
 
 def _over(jobs: int, work: Callable[[A], T], items: Sequence[A]) -> Iterable[T]:
@@ -123,26 +166,43 @@ def line_of(catch: Catch) -> str:
 
 
 def prove_mutants(names: Sequence[str], *, seeds: int, steps: int, jobs: int) -> list[Catch]:
-    """Prints the rows as they come, worst of all the survivors at the end."""
+    """Prints the rows as they come; a known seed that does not catch its mutant any more is named."""
     print(HEAD, flush=True)
+    known = known_seeds()
     catches: list[Catch] = []
-    for catch in _over(jobs, partial(hunt, seeds=seeds, steps=steps), names):
+    items = [(name, known.get(name)) for name in names]
+    for catch in _over(jobs, partial(_hunt_known, seeds=seeds, steps=steps), items):
         catches.append(catch)
-        print(line_of(catch), flush=True)
+        stale = catch.invariant is not None and catch.seed != known.get(catch.mutant)
+        print(line_of(catch) + (f"  (now seed {catch.seed})" if stale else ""), flush=True)
     return sorted(catches, key=lambda one: list(MUTANTS).index(one.mutant))
 
 
-def prove_clean(catches: Sequence[Catch], *, steps: int, jobs: int) -> list[Clean]:
-    """The profiles without their mutants."""
-    found = list(_over(jobs, partial(_clean_of, steps=steps), catches))
-    for clean in found:
-        if clean.violation is not None:
-            print(f"NOT CLEAN without {clean.mutant}, seed {clean.seed}: {clean.violation}", flush=True)
-    print(f"{sum(one.seeds for one in found)} worlds without a mutant: {'clean' if _all_clean(found) else 'NOT clean'}")
+def rewrite_known(catches: Iterable[Catch]) -> None:
+    """Keeps the seeds that caught the mutants this time."""
+    known = known_seeds() | {one.mutant: one.seed for one in catches if one.invariant is not None}
+    kept = {name: known[name] for name in MUTANTS if name in known}
+    KNOWN_SEEDS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def prove_worlds(names: Sequence[str], *, seeds: int, steps: int, jobs: int) -> list[Worlds]:
+    """The mutants' own worlds on clean code, in pieces so that no process is left with the longest one."""
+    pieces = [(name, part) for name in different_worlds(names) for part in _parts(range(seeds))]
+    found: list[Worlds] = []
+    for one in _over(jobs, partial(check_worlds, steps=steps), pieces):
+        found.append(one)
+        if one.violation is not None:
+            print(f"NOT CLEAN: the world of {one.mutant}, seed {one.seed}: {one.violation}", flush=True)
+    clean = "clean" if _all_clean(found) else "NOT clean"
+    print(f"{sum(one.seeds for one in found)} worlds of planted bugs, without them: {clean}", flush=True)
     return found
 
 
-def _all_clean(found: Iterable[Clean]) -> bool:
+def _parts(seeds: range) -> list[range]:
+    return [seeds[at : at + WORLDS_AT_ONCE] for at in range(0, len(seeds), WORLDS_AT_ONCE)]
+
+
+def _all_clean(found: Iterable[Worlds]) -> bool:
     return all(one.violation is None for one in found)
 
 
@@ -151,37 +211,71 @@ def _run(*command: str) -> bool:
     return subprocess.run([sys.executable, *command], check=False).returncode == 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """See the module's docstring."""
+def _campaign(seeds: range, options: argparse.Namespace) -> bool:
+    """Everything at once, over these seeds."""
+    words = ("--first", str(seeds.start), "--seeds", str(len(seeds)), "--steps", str(options.steps))
+    return not seeds or _run("-m", "tests.simulation", *words, "--jobs", str(options.jobs))
+
+
+def _campaigns(options: argparse.Namespace) -> bool:
+    sound = _campaign(range(options.seeds), options)
+    commit = None if options.quick else options.commit or head()
+    if commit is not None:
+        seeds = commit_seeds(commit, options.seeds)
+        print(f"commit {commit}: seeds {seeds.start}..{seeds.stop - 1}", flush=True)
+        sound &= _campaign(seeds, options)
+    elif not options.quick:
+        print("this is no checkout: the seeds of its commit are left out", flush=True)
+    return sound
+
+
+def _processes() -> bool:
+    sound = _run("-m", "pytest", "-q", "-n0", "tests/process")
+    for words in PROCESS_RUNS:
+        sound &= _run("-m", "tests.process.chaos", *words.split())
+    return sound
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.prove", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=500, help="seeds of the campaign without a mutant; 0: no campaign")
+    parser.add_argument("--seeds", type=int, default=500, help="fixed seeds, and as many of the commit's; 0: none")
     parser.add_argument("--mutant-seeds", type=int, default=SEEDS_PER_MUTANT, help="at most so many per mutant")
+    parser.add_argument("--world-seeds", type=int, default=SEEDS_PER_WORLD, help="of each mutant's world, without it")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--commit", metavar="HASH", help="whose seeds to run; default: the one that is checked out")
     parser.add_argument("--only", action="append", choices=sorted(MUTANTS), help="these mutants, and nothing else")
+    parser.add_argument("--quick", action="store_true", help="the mutants and the fixed seeds only")
+    parser.add_argument("--no-mutants", action="store_true", help="leave the mutants and their worlds out")
     parser.add_argument("--no-processes", action="store_true", help="leave the tests of real processes out")
+    parser.add_argument("--rewrite-known", action="store_true", help="keep the seeds that catch the mutants now")
     parser.add_argument("--json", metavar="FILE", help="the table as JSON")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """See the module's docstring."""
+    options = _options(arguments)
     began = time.monotonic()
-    names = options.only or list(MUTANTS)
-    catches = prove_mutants(names, seeds=options.mutant_seeds, steps=options.steps, jobs=options.jobs)
-    caught = [one for one in catches if one.invariant is not None]
-    print(f"{len(caught)} of {len(catches)} mutants caught in {time.monotonic() - began:.0f} s", flush=True)
-    cleans = prove_clean(caught, steps=options.steps, jobs=options.jobs)
-    sound = len(caught) == len(catches) and _all_clean(cleans)
-    if not options.only and options.seeds:
-        jobs, seeds, steps = str(options.jobs), str(options.seeds), str(options.steps)
-        sound &= _run("-m", "tests.simulation", "--seeds", seeds, "--steps", steps, "--jobs", jobs)
-    if not options.only and not options.no_processes:
-        sound &= _run("-m", "pytest", "-q", "-n0", "tests/process")
-        for words in PROCESS_RUNS:
-            sound &= _run("-m", "tests.process.chaos", *words.split())
+    names = [] if options.no_mutants else options.only or list(MUTANTS)
+    catches = prove_mutants(names, seeds=options.mutant_seeds, steps=options.steps, jobs=options.jobs) if names else []
+    caught = sum(one.invariant is not None for one in catches)
+    print(f"{caught} of {len(catches)} mutants caught in {time.monotonic() - began:.0f} s", flush=True)
+    if options.rewrite_known:
+        rewrite_known(catches)
+    worlds: list[Worlds] = []
+    if not options.quick and names:
+        worlds = prove_worlds(names, seeds=options.world_seeds, steps=options.steps, jobs=options.jobs)
+    sound = caught == len(catches) and _all_clean(worlds)
+    if not options.only:
+        sound &= _campaigns(options)
+        sound &= options.quick or options.no_processes or _processes()
     took_s = time.monotonic() - began
     print(f"{'proved' if sound else 'NOT proved'} in {took_s:.0f} s")
     if options.json:
         value: dict[str, Any] = {
             "mutants": [asdict(one) for one in catches],
-            "clean": [asdict(one) for one in cleans],
+            "worlds": [asdict(one) for one in worlds],
             "sound": sound,
             "seconds": round(took_s, 1),
         }

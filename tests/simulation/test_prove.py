@@ -1,0 +1,57 @@
+"""How `make prove` goes about it: known seeds, a mutant's own worlds, the seeds that a commit names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import prove
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.observer import Violation
+
+FAST = "expired_closures_leak"
+
+
+def test_a_known_seed_is_tried_first_and_a_stale_one_is_found_anew() -> None:
+    plain = prove.hunt(FAST, seeds=5)
+    assert plain.invariant == "room_returned" and plain.seeds == plain.seed + 1
+    known = prove.hunt(FAST, seeds=0, first=plain.seed)
+    assert (known.invariant, known.seeds, known.seed) == ("room_returned", 1, plain.seed)
+    stale = prove.hunt("median_of_even_group", seeds=3, steps=1, first=0)
+    assert stale.invariant is None and stale.seeds == 3
+
+
+def test_every_known_seed_belongs_to_a_mutant_and_every_mutant_has_one() -> None:
+    assert list(prove.known_seeds()) == list(MUTANTS)
+
+
+def test_known_seeds_are_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove, "KNOWN_SEEDS", tmp_path / "seeds.json")
+    assert prove.known_seeds() == {}
+    catch = prove.hunt(FAST, seeds=5)
+    prove.rewrite_known([catch])
+    assert json.loads((tmp_path / "seeds.json").read_text()) == {FAST: catch.seed}
+
+
+def test_mutants_that_share_a_world_have_it_run_once() -> None:
+    names = prove.different_worlds(MUTANTS)
+    assert names[0] == next(iter(MUTANTS)) and len(names) < len(MUTANTS)
+    worlds = {repr((sorted(MUTANTS[name].profile.items()), MUTANTS[name].cause)) for name in MUTANTS}
+    assert len(worlds) == len(names)
+
+
+def test_a_world_that_is_not_clean_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        prove, "_without", lambda _mutant, seed, _steps: None if seed < 7 else prove.Violation("x", "y")
+    )
+    assert prove.check_worlds((FAST, range(5))) == prove.Worlds(FAST, 5, None, -1)
+    assert prove.check_worlds((FAST, range(5, 10))) == prove.Worlds(FAST, 3, "x: y", 7)
+
+
+def test_a_commit_names_its_seeds() -> None:
+    seeds = prove.commit_seeds("c9725aa0f8d1e2b3c4d5", 500)
+    assert len(seeds) == 500 and seeds == prove.commit_seeds("c9725aa0f8d1e2b3c4d5", 500)
+    assert seeds.start >= prove.FIXED_MOST
+    assert seeds != prove.commit_seeds("c9725aa0f8d2e2b3c4d5", 500)

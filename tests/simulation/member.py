@@ -126,13 +126,8 @@ class Member:
                 self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
                 index_file_size=config.index_file_size, init=self.init, flush=self.config.flush,
                 page_cache_bytes=config.ring_bytes, platform=self.platform, serving=True,
+                group_id=None if config.unnamed else GROUP_ID,
             )  # fmt: skip
-        store = FileStore.open(
-            self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
-            index_file_size=config.index_file_size, init=self.init, flush=self.config.flush,
-            page_cache_bytes=config.ring_bytes, platform=self.platform, serving=True,
-            group_id=None if config.unnamed else GROUP_ID,
-        )  # fmt: skip
         if config.ring_bytes:  # and the page cache holds as little
             store._ring = RecentSlabs(config.ring_bytes)  # what is cold in earnest is cold here
         return store

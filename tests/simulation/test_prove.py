@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import prove
-from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.observer import Violation
+from tests.simulation.mutants import MUTANTS
 
 FAST = "expired_closures_leak"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.guardian import Guardian
+from tests import timeouts
 from tests.prepare import find_chromium
 
 # A shell that starts something in the background has it ignore Ctrl-C, and every child inherits that; tests send it.
@@ -30,6 +31,11 @@ def pytest_unconfigure() -> None:
 
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.pluginmanager.has_plugin(timeouts.__name__):
+        config.pluginmanager.register(timeouts, timeouts.__name__)
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ from node.member_secret import make_secret, read_secrets
 from node.protocol.group_id import group_id_of
 from node.store.file_store import FileStore
 from node.store.log_store import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
+from node.store.platform import OS, Platform
 
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
@@ -62,9 +63,9 @@ def with_command(reason: str, directory: Path) -> str:
     )
 
 
-def open_store(settings: Settings) -> FileStore:
+def open_store(settings: Settings, platform: Platform = OS) -> FileStore:
     """Raises StoreError, OSError."""
-    settings.node.data.mkdir(parents=True, exist_ok=True)
+    platform.make_directory(settings.node.data)
     return FileStore.open(
         settings.store_directory,
         group=settings.node.group,
@@ -76,6 +77,7 @@ def open_store(settings: Settings) -> FileStore:
         page_cache_bytes=settings.store.page_cache_bytes,
         serving=True,
         group_id=group_id_of(settings.node.group_token, settings.node.group) if settings.node.group_token else None,
+        platform=platform,
     )
 
 
@@ -123,12 +125,12 @@ async def serve(settings: Settings, store: FileStore) -> int:
     return 0
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, platform: Platform = OS) -> int:
     """From the opened store to the closed one."""
     data = settings.node.data
     try:
         check_secret(settings)
-        store = open_store(settings)
+        store = open_store(settings, platform)
     except ConfigError as error:
         return say(EXIT_REFUSED, str(error), data)
     except (StoreRefused, StoreCorrupt) as error:
@@ -150,7 +152,7 @@ def run(settings: Settings) -> int:
     return code
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, platform: Platform = OS) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if "--help" in words:
         print(USAGE)
@@ -159,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = parse_node_arguments(words)
     except ConfigError as error:
         return say(EXIT_USAGE, str(error), None)
-    return run(settings)
+    return run(settings, platform)
 
 
 if __name__ == "__main__":

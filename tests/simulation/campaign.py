@@ -138,6 +138,10 @@ def run(options: Options) -> int:
         if options.mutant not in MUTANTS:
             say(f"--mutant {options.mutant}: there is no such planted bug; there are {', '.join(sorted(MUTANTS))}")
             return EXIT_USAGE
+        if MUTANTS[options.mutant].world != "core":
+            line = f"python -m tests.simulation.prove --only {options.mutant}"
+            say(f"--mutant {options.mutant}: this one lives in the driver's world: {line}")
+            return EXIT_USAGE
     wanted = options.mutant is None and (options.forever or options.seeds >= COVERAGE_FROM_SEEDS)
     tally = Tally(
         options.steps, options.settings(), options.mutant, coverage_wanted=wanted, keep_traces=not options.forever

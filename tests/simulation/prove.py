@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.simulation.campaign import run_seed
+from tests.simulation.driver.campaign import run_seed as drive
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.observer import Violation
+from tests.simulation.report import SeedResult
 
 SEEDS_PER_MUTANT = 200
 SEEDS_PER_WORLD = 100
@@ -34,6 +36,7 @@ WORLDS_AT_ONCE = 20
 FIXED_MOST = 100_000  # the fixed seeds, and those of a person's campaign, are below
 KNOWN_SEEDS = Path(__file__).parent / "mutants" / "seeds.json"
 STEPS = 2_000
+DRIVER_STEPS = 4  # steps of the driver's world for one of the core's
 # Longer than the runs in the tests; five members, and the ways without privileges.
 PROCESS_RUNS = (
     "--seconds 120 --seed 1", "--seconds 60 --seed 2 --members 5", "--seconds 60 --seed 3 --mode proxy --disk quota",
@@ -85,7 +88,7 @@ def hunt(name: str, *, seeds: int = SEEDS_PER_MUTANT, steps: int = STEPS, first:
     for seed in (*hint, *(seed for seed in range(seeds) if seed != first)):
         tried += 1
         with mutant.plant() as tally:
-            outcome = run_seed(seed, steps, mutant.profile)
+            outcome = _run_world(mutant, seed, steps)
         differed += tally.differed
         violation = outcome.violation
         if violation is not None and tally.differed and _without(mutant, seed, steps) is None:
@@ -101,10 +104,17 @@ def _hunt_known(name_and_seed: tuple[str, int | None], *, seeds: int, steps: int
     return hunt(name, seeds=seeds, steps=steps, first=first)
 
 
+def _run_world(mutant: Mutant, seed: int, steps: int) -> SeedResult:
+    """In the world that this mutant belongs to; the driver's takes more steps for as much simulated time."""
+    if mutant.world == "driver":
+        return drive(seed, DRIVER_STEPS * steps, mutant.profile)
+    return run_seed(seed, steps, mutant.profile)
+
+
 def _without(mutant: Mutant, seed: int, steps: int) -> Violation | None:
     """What the same world finds without the bug."""
     with mutant.plant_cause():
-        return run_seed(seed, steps, mutant.profile).violation
+        return _run_world(mutant, seed, steps).violation
 
 
 def check_worlds(name_and_seeds: tuple[str, range], *, steps: int = STEPS) -> Worlds:

@@ -35,6 +35,13 @@ FAST = (
     "counts_before_recorded",
     "leader_silence_by_the_clock",
     "late_tick_counts_many",
+    "driver_sends_before_saving",
+    "driver_reports_now_as_synced",
+    "driver_forgets_order_after_unknown",
+    "client_sends_unknown_again",
+    "client_shifts_indexes",
+    "control_calls_stale_current",
+    "control_shows_more_than_committed",
 )
 SEEDS = 40  # most need one or two
 
@@ -94,6 +101,13 @@ def test_a_planting_ends_also_when_the_run_fails() -> None:
     with pytest.raises(RuntimeError), MUTANTS["median_of_even_group"].plant():
         raise RuntimeError("the run fails")
     assert quorum_value([4, 3, 2, 1]) == 2
+
+
+def test_the_driver_the_client_and_the_control_plane_have_twenty_bugs_and_more() -> None:
+    touched = [edit.target for one in MUTANTS.values() if one.world == "driver" for edit in one.edits]
+    assert len(touched) >= 20
+    for part in ("node.engine.", "node.client_", "node.control."):
+        assert sum(target.startswith(part) for target in touched) >= 5
 
 
 def test_there_are_mutants_for_every_rule_with_a_classic_wrong_version() -> None:

@@ -20,7 +20,7 @@ from tests.simulation.observer import Violation
 from tests.simulation.report import SECOND, SeedResult
 from tests.simulation.trace import Trace
 
-STEPS = 15_000
+STEPS = 6_000
 
 
 def run_seed(

@@ -16,8 +16,10 @@ from node.consensus.replica import Replica
 from node.engine.engine import EXIT_CRASHED, Engine
 from node.engine.host import Host
 from node.protocol.codes import VoterState
+from node.server import open_store
 from node.store.file_store import FileStore
 from node.store.log_store import HardState, StoreError
+from node.store.recent_slabs import RecentSlabs
 from tests.simulation.clock import MemberClock
 from tests.simulation.damage import Damage
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
@@ -73,6 +75,7 @@ class Machine:
         self.directory = self.settings.store_directory
         self.sync_ns = int(config.sync_ms * MS)
         self.powered, self.paused, self.is_refused, self.lost_memory = True, False, False, False
+        self.is_old_copy = False  # nobody puts a copy back in this world
         self.incarnation = 0
         self.loop: SimulatedLoop | None = None
         self.engine: Engine | None = None
@@ -101,6 +104,7 @@ class Machine:
             "store.mapped_file_size_for_entry_data_bytes": config.data_file_size,
             "store.mapped_file_size_for_entry_index_bytes": config.index_file_size,
             "store.scrub_pause_s": 2,
+            "store.page_cache_bytes": config.ring_bytes,
             "timing.heart_beat_time_interval_ms": election // 4,
             "timing.election_timeout_min_ms": election,
             "timing.election_timeout_max_ms": 2 * election,
@@ -113,6 +117,11 @@ class Machine:
     @property
     def up(self) -> bool:
         return self.engine is not None
+
+    @property
+    def disk_id(self) -> str:
+        """No disk is replaced in this world."""
+        return self.id
 
     @property
     def process(self) -> Engine | None:
@@ -163,11 +172,10 @@ class Machine:
 
     def _open(self) -> FileStore:
         config = self.world.config
-        return FileStore.open(
-            self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
-            index_file_size=config.index_file_size, init=True, flush=self.settings.node.flush, page_cache_bytes=0,
-            platform=self.platform,
-        )  # fmt: skip
+        store = open_store(self.settings, self.platform)
+        if config.ring_bytes:  # what is cold in earnest is cold here
+            store._ring = RecentSlabs(config.ring_bytes)
+        return store
 
     def _host(self, loop: SimulatedLoop) -> Host:
         rng = random.Random(self._rng.getrandbits(64))

@@ -5,6 +5,8 @@ objects that it handed over until the kernel takes it, at the end of the iterati
 is changed meanwhile leaves changed, as it would. What was taken travels with a delay and at the link's pace, is cut
 into pieces anywhere, and waits in the receiver's kernel while nobody reads; the window bounds it.
 
+What happens in the network is no step of the world: only a loop that runs changes anything that matters.
+
 Invariants: per direction, bytes arrive in the order in which they were sent, each once; a blocked direction holds
 everything back; a killed process's kernel says so to the other side, a machine without power does not; nothing is
 called on a loop that is dead.
@@ -147,11 +149,12 @@ class Socket(asyncio.Transport):
             self._writing_paused = False
             self.protocol.resume_writing()
 
-    def taken(self, size: int) -> None:
+    def taken(self, size: int) -> bool:
         """The far side read so much: there is room again."""
         self._under_way -= size
         if self._out and not self.gone:
             self.loop.socket_ready(self._flush)
+        return False
 
     def arrived(self, data: bytes | None) -> None:
         """From the network; None: the far side sends no more."""
@@ -279,10 +282,10 @@ class Network:
         ways = {(loop.machine, there), (there, loop.machine)}
         if there in self.dark or (ways & self.blocked) or loop.machine in self.dark:
             self.timeline.schedule(SYN_AGAIN_NS, self._syn, loop, port, answered)
-            return True
+            return False
         if listener is None or factory is None or not listener.alive:
             loop.socket_ready(_settle, answered, None)
-            return True
+            return False
         self.opened += 1
         ours = Socket(self, loop, 2 * self.opened, dialled=True, port=port)
         theirs = Socket(self, listener, 2 * self.opened + 1, dialled=False, port=port)
@@ -290,7 +293,7 @@ class Network:
         self._sockets[ours.number], self._sockets[theirs.number] = ours, theirs
         listener.socket_ready(self._accepted, theirs, factory)
         self.timeline.schedule(self._latency(there, loop.machine), self._syn_answered, ours, answered)
-        return True
+        return False
 
     def machine_of_port(self, port: int) -> str:
         """Set by the world: whose port that is, also while nobody listens."""
@@ -306,7 +309,7 @@ class Network:
             self._forget(ours)
             return False
         ours.loop.socket_ready(self._connected, ours, answered)
-        return True
+        return False
 
     def _connected(self, ours: Socket, answered: asyncio.Future[Socket | None]) -> None:
         if answered.done():
@@ -358,10 +361,9 @@ class Network:
         if way in self.blocked or any(held[0] is socket for held in self._held):
             self._held.append((socket, deliver, args))
             return False
-        if socket.other.loop.machine in self.dark:
-            return False
-        deliver(*args)
-        return True
+        if socket.other.loop.machine not in self.dark:
+            deliver(*args)
+        return False
 
     def unblock(self, *ways: tuple[str, str]) -> None:
         """What was held back arrives."""

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from tests.simulation.swarm import CALM as CORE_CALM
+
+_CORE_FIELDS = frozenset(one.name for one in fields(CORE_CALM))
 
 
 @dataclass(slots=True, frozen=True)
@@ -21,6 +25,7 @@ class DriverSwarm:
     lease_reads: bool = False
     data_file_size: int = 16 * 1024
     index_file_size: int = 32 * 128
+    ring_bytes: int = 0  # recent slabs kept in memory; 0: as many as the product keeps
     election_ms: int = 160
     ack_within_ms: int = 600  # an append that found no quorum by then has an unknown outcome
     sync_ms: float = 2.0
@@ -57,12 +62,12 @@ class DriverSwarm:
     client_loss: float = 0.0  # clients that are closed in the middle, and made anew
     ordered: int = 1  # producers that ask for order on a connection of their own
     looks: float = 8.0  # questions to the control planes
-    # Damage is not among this world's faults; the invariants ask.
-    rot: float = 0.0
-    misdirected_write: float = 0.0
-    lost_write: float = 0.0
-    lost_tail: float = 0.0
-    lost_checkpoint: float = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        """Faults that the core's world has and this one has not are off: the invariants ask for them."""
+        if name in _CORE_FIELDS:
+            return getattr(CORE_CALM, name)
+        raise AttributeError(name)
 
     @classmethod
     def from_seed(cls, seed: int, **overrides: Any) -> DriverSwarm:
@@ -81,6 +86,7 @@ def _choose(rng: random.Random) -> dict[str, Any]:
         "lease_reads": rng.random() < 0.2,
         "data_file_size": rng.choice((8, 16, 64)) * 1024,
         "index_file_size": rng.choice((64, 256)) * 32,
+        "ring_bytes": rng.choice((0, 0, 512, 4096)),
         "sync_ms": rng.choice((0.5, 2.0, 10.0)),
         "delay_ms": rng.choice((0.1, 0.5, 3.0)),
         "piece_bytes": rng.choice((64, 536, 1448, 65536)),

@@ -25,7 +25,7 @@ SEEDS = 8
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_real_driver_client_and_control_plane_keep_every_promise(seed: int) -> None:
-    result = run_seed(seed, 8_000)
+    result = run_seed(seed, 4_000)
     assert result.violation is None, f"seed {seed}: {result.violation}"
     assert result.acknowledged > 0 and result.reads > 0
 

@@ -83,10 +83,13 @@ class Wire:
             message = self._message(frame, sender, asked, dialled=socket.dialled)
             if message is not None and members[sender].store is not None:
                 self._world.tell.sent(members[sender], to, message)
-        elif socket.dialled and frame.code == RequestCode.FAST_APPEND:
-            self._asks(frame, asked, sender)
-        elif not socket.dialled and frame.opaque in asked:
+        elif socket.dialled:
+            asked[frame.opaque] = self._asks(frame, sender) if frame.code == RequestCode.FAST_APPEND else []
+        elif frame.opaque in asked:
             self._answers(frame, asked.pop(frame.opaque))
+        elif frame.opaque != -1:
+            text = f"{sender} answers request {frame.opaque} of {to}, which is answered or was never asked"
+            self._world.violate(Violation("answered_once", text))
 
     # --- members --------------------------------------------------------------------------------------------------
     def _message(self, frame: Frame, sender: str, asked: dict[int, Any], *, dialled: bool) -> Message | None:
@@ -114,16 +117,18 @@ class Wire:
             return None
 
     # --- clients: C2 ------------------------------------------------------------------------------------------------
-    def _asks(self, frame: Frame, asked: dict[int, Any], sender: str) -> None:
+    def _asks(self, frame: Frame, sender: str) -> list[bytes]:
         bodies = [bytes(body) for body in decode_append(frame.body).bodies]
         for body in bodies:
             if body in self._doubtful:
                 text = f"{sender} sends {body[:24]!r} again, which {self._doubtful[body]}"
                 self._world.violate(Violation("never_sent_again", text))
             self._doubtful[body] = "was sent, and not refused since"
-        asked[frame.opaque] = bodies
+        return bodies
 
     def _answers(self, frame: Frame, bodies: Any) -> None:
+        if not bodies:  # no append
+            return
         refused = frame.code in NOT_TAKEN
         if frame.code == SUCCESS:
             answer = decode_append_answer(frame.body)
@@ -133,6 +138,14 @@ class Wire:
                 self._doubtful.pop(body, None)
             else:
                 self._doubtful[body] = "was answered, and not refused"
+
+    def settled(self) -> None:
+        """In a calm world: whatever a client asked over a connection that is still open was answered. Raises."""
+        for socket in self._world.network.ends():
+            open_ones = [] if socket.tap is None or not socket.dialled else list(socket.tap.asked)
+            if open_ones and socket.loop.machine not in self._world.members and not socket.other.gone:
+                text = f"{socket.other.loop.machine} never answered requests {open_ones[:5]} of {socket.loop.machine}"
+                raise Violation("answered_once", text)
 
 
 def _end_of(socket: Socket) -> _End:

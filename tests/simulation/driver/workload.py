@@ -75,11 +75,15 @@ class Workload:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def body(self, client: str, rng: random.Random) -> bytes:
-        """Each one once in the world; now and then a long one."""
+        """Each one once in the world; now and then a long one, or one that no file could hold."""
         self._bodies += 1
         head = b"%s-%d." % (client.encode(), self._bodies)
         most = self.world.config.body_bytes
-        size = rng.randrange(most + 1) if rng.random() < 0.95 else min(5 * most, self.world.config.data_file_size // 2)
+        size, kind = rng.randrange(most + 1), rng.random()
+        if kind > 0.99:
+            size = self.world.config.data_file_size
+        elif kind > 0.95:
+            size = min(5 * most, self.world.config.data_file_size // 2)
         return head.ljust(size, b"x")
 
     def invoke(self, client: str, kind: Any, bodies: Sequence[bytes] = (), **more: Any) -> int:
@@ -259,6 +263,7 @@ class OrderedProducer:
         self._work, self.name, self._rng = work, name, rng
         self._loop = work.loop(name, random.Random(rng.getrandbits(64)))
         self._connections = 0
+        self._broken: set[str] = set()  # connections on which an answer was heard that is no success
 
     def start(self) -> None:
         self._loop.run_here(self._loop.create_task, self._produce())
@@ -295,9 +300,15 @@ class OrderedProducer:
         bodies = [work.body(self.name, rng) for _ in range(rng.randrange(1, 3))]
         number = work.invoke(self.name, "append", bodies, connection=connection, ordered=True)
         ended: asyncio.Future[bool] = self._loop.create_future()
+        was_broken = connection in self._broken
 
         def answered(outcome: Any) -> None:
             good = self._told(number, outcome)
+            if good and was_broken:
+                text = f"{work.history.operations[number].describe()} of {connection}, which had failed before"
+                work.world.violate(Violation("ordered", text))
+            if not good and not isinstance(outcome, Exception):
+                self._broken.add(connection)
             if not ended.done():
                 ended.set_result(good)
 

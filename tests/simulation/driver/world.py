@@ -133,6 +133,7 @@ class DriverWorld:
                 lambda: len(self.history) >= wanted and not self.history.open_count and self.calm(),
                 "the group does not answer",
             )
+            self.wire.settled()
             self.tell.healed(self)
             if self.violation is not None:
                 raise self.violation

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.simulation.mutants.client import CLIENT_SIDE
+from tests.simulation.mutants.control import CONTROL
 from tests.simulation.mutants.copies import COPIES
 from tests.simulation.mutants.counting import COUNTING
 from tests.simulation.mutants.driver import DRIVING
@@ -9,10 +11,12 @@ from tests.simulation.mutants.election import ELECTION
 from tests.simulation.mutants.faults import FAULTY
 from tests.simulation.mutants.planting import Edit, Mutant, PlantingError, Tally
 from tests.simulation.mutants.reads import READING
+from tests.simulation.mutants.real_driver import REAL_DRIVER
 from tests.simulation.mutants.replication import REPLICATION
 from tests.simulation.mutants.storage import STORAGE
 
 __all__ = ["MUTANTS", "Edit", "Mutant", "PlantingError", "Tally"]
 
-ALL = (*ELECTION, *COUNTING, *REPLICATION, *READING, *STORAGE, *FAULTY, *COPIES, *DRIVING)
+CORE = (*ELECTION, *COUNTING, *REPLICATION, *READING, *STORAGE, *FAULTY, *COPIES, *DRIVING)
+ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

@@ -20,6 +20,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
@@ -78,7 +79,7 @@ def left_out(target: str, statement: str) -> Edit:
 
 @dataclass(slots=True, frozen=True)
 class Mutant:
-    """One planted bug: the rule of SAFETY.md that it breaks, and the kind of world (Swarm fields) in which it shows."""
+    """One planted bug: the rule of SAFETY.md that it breaks, and the kind of world (fields of its swarm) to find it."""
 
     name: str
     rule: str
@@ -86,6 +87,7 @@ class Mutant:
     edits: tuple[Edit, ...]
     profile: Mapping[str, Any] = field(default_factory=dict)
     helpers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # names that the new texts use
+    world: str = "core"  # which world hunts it: that of the core, or the real driver's (tests/simulation/driver)
     # What the world does not do by itself, and the right code stands: planted with the bug, and without it as well.
     cause: tuple[Edit, ...] = ()
 
@@ -158,13 +160,22 @@ def _edited(function: FunctionType, target: str, edits: list[Edit]) -> CodeType:
 def _compiled(source: str, function: FunctionType, first_line: int) -> CodeType:
     tree = ast.parse(source)
     made = tree.body[0]
-    if not isinstance(made, ast.FunctionDef) or function.__code__.co_freevars:
+    if not isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef) or function.__code__.co_freevars:
         raise PlantingError(f"{function.__qualname__} is no plain function: it cannot be edited")
     made.decorator_list.clear()
     ast.increment_lineno(tree, first_line - 1)
+    tree.body[:0] = _imports(function.__module__)  # the compiler calls what a module imported in a way of its own
     flags = __future__.annotations.compiler_flag
     whole = compile(tree, function.__code__.co_filename, "exec", flags=flags, dont_inherit=True)
     for constant in whole.co_consts:
         if isinstance(constant, CodeType) and constant.co_name == function.__name__:
             return constant.replace(co_qualname=function.__qualname__)
     raise PlantingError(f"{function.__qualname__}: its code was not found in what was compiled")
+
+
+@cache
+def _imports(module_name: str) -> list[ast.stmt]:
+    """The import statements of a module, as far as its names are concerned."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(module_name)))
+    found = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [node for node in found if not (isinstance(node, ast.ImportFrom) and node.module == "__future__")]

@@ -8,6 +8,7 @@ are slower.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import platform
@@ -74,8 +75,11 @@ def spread_of(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def fdatasync_ms(directory: Path) -> tuple[float, float]:
-    """Median and p99, in milliseconds, of writing 4 KiB over allocated space and syncing it, one after the other."""
+def fdatasync_ms(directory: Path, seconds: float = 0.0) -> tuple[float, float]:
+    """Median and p99, in milliseconds, of writing 4 KiB over allocated space and syncing it, one after the other.
+
+    `seconds`: at least for so long.
+    """
     path = directory / "fdatasync-probe"
     took_ms: list[float] = []
     block = os.urandom(SYNC_BYTES)
@@ -83,8 +87,11 @@ def fdatasync_ms(directory: Path) -> tuple[float, float]:
     try:
         os.pwrite(fd, bytes(SYNC_BYTES * SYNCS), 0)
         os.fsync(fd)
-        for number in range(SYNCS):
-            os.pwrite(fd, block, number * SYNC_BYTES)
+        until = time.perf_counter() + seconds
+        for number in itertools.count():
+            if number >= SYNCS and time.perf_counter() >= until:
+                break
+            os.pwrite(fd, block, number % SYNCS * SYNC_BYTES)
             began = time.perf_counter()
             os.fdatasync(fd)
             took_ms.append((time.perf_counter() - began) * 1000)

@@ -101,6 +101,36 @@ def slow_network_table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def latency_text(result: dict[str, Any]) -> list[str]:
+    """The three medians, and their ratio."""
+    least, most = result["ratio_spread"]
+    return [
+        f"one at a time, p50: sync {result['sync_p50_ms']:.3f} ms, async {result['async_p50_ms']:.3f} ms,"
+        f" one fdatasync {result['fdatasync_ms']:.3f} ms",
+        f"sync is {result['ratio']:.2f} times async and one fdatasync (rounds: {least:.2f} to {most:.2f})",
+    ]
+
+
+def stalls_text(result: dict[str, Any]) -> list[str]:
+    """How many leaderships were lost."""
+    lines = [f"{result['runs']} stalls of {result['members']} engines, {result['median_s']:.2f} s (median) to"]
+    lines[0] += f" {result['max_s']:.2f} s, skew up to {1000 * result['skew_s']:g} ms: {result['leader_changes']}"
+    lines[0] += " leader changes"
+    if result["load"]:
+        lines.append(f"{result['acknowledged']:,} appends acknowledged meanwhile, {result['unknown']} unknown")
+    return lines
+
+
+def busy_text(result: dict[str, Any]) -> list[str]:
+    """The longest gaps, and what they cost."""
+    cores = ", ".join(map(str, result["cores"]))
+    lines = [f"{result['seconds']:g} s beside {result['burners']} busy processes on cores {cores}"]
+    gaps = ", ".join(f"{member} {gap_ms:.0f} ms" for member, gap_ms in result["tick_gap_max_ms"].items())
+    lines.append(f"longest gap between two ticks: {gaps}; an election begins after {result['election_min_ms']:g} ms")
+    lines.append(f"{result['leader_changes']} leader changes, {result['acknowledged']:,} appends acknowledged")
+    return lines
+
+
 def memory_table(result: dict[str, Any]) -> list[str]:
     """One line a process."""
     lines = [f"{result['entries']:,} entries of {result['body_bytes']} bytes in {result['minutes']:g} minutes"]

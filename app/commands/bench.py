@@ -10,11 +10,14 @@ import typer
 
 from app.bench.report import (
     append_table,
+    busy_text,
     failover_text,
+    latency_text,
     memory_table,
     on_machine,
     slow_follower_table,
     slow_network_table,
+    stalls_text,
     undisturbed_table,
 )
 from app.commands.common import Exit, Failure, JsonOption, show_json
@@ -34,6 +37,9 @@ Examples:
   quorumscope bench slow-follower --how throttled
   quorumscope bench slow-network
   quorumscope bench undisturbed
+  quorumscope bench latency
+  quorumscope bench stalls --runs 100
+  quorumscope bench busy --seconds 600
   quorumscope bench memory --minutes 60"""
 
 commands = typer.Typer(help=HELP, epilog=EXAMPLES, no_args_is_help=True, rich_markup_mode=None)
@@ -245,6 +251,75 @@ def undisturbed(
     )  # fmt: skip
     _show(_measured(lambda: run(options)), as_json, undisturbed_table)
     return Exit.FINE
+
+
+@commands.command()
+def latency(
+    body_bytes: BodyOption = 256,
+    seconds: SecondsOption = 0.5,
+    rounds: RoundsOption = 20,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """One append at a time: what waiting for disks costs.
+
+    Rounds of a sync group, an async group and of one bare fdatasync interleave.
+    """
+    from app.bench.latency import LatencyOptions, run
+
+    options = LatencyOptions(body_bytes=body_bytes, seconds=seconds, rounds=rounds, directory=_directory(data))
+    _show(_measured(lambda: run(options)), as_json, latency_text)
+    return Exit.FINE
+
+
+@commands.command()
+def stalls(
+    runs: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many stalls.")] = 100,
+    longest: Annotated[float, typer.Option(metavar="S", min=0.2, max=9.0, help="The longest of them.")] = 5.0,
+    skew_ms: Annotated[float, typer.Option(metavar="MS", min=0, max=1000, help="They go on so far apart.")] = 50.0,
+    load: Annotated[bool, typer.Option("--load", help="Appends go on meanwhile.")] = False,
+    flush: FlushOption = "sync",
+    members: Annotated[int, typer.Option(metavar="3|5", min=3, max=9, help="Size of the group.")] = 3,
+    seed: Annotated[int, typer.Option(metavar="N", help="Draws moments and lengths.")] = 1,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Every engine stands still at once, again and again.
+
+    From 0.2 s to the longest, at random moments; no leadership may end of it.
+    """
+    from app.bench.stalls import StallsOptions, run
+
+    options = StallsOptions(
+        runs=runs, longest_s=longest, skew_s=skew_ms / 1000, load=load, flush=_flush(flush), members=members, seed=seed,
+        directory=_directory(data),
+    )  # fmt: skip
+    result = _measured(lambda: run(options))
+    _show(result, as_json, stalls_text)
+    return Exit.FINDING if result["leader_changes"] else Exit.FINE
+
+
+@commands.command()
+def busy(
+    seconds: Annotated[float, typer.Option(metavar="N", min=1, max=100_000, help="How long.")] = 600.0,
+    burners: Annotated[int, typer.Option(metavar="N", min=0, max=256, help="Processes that burn CPU.")] = 4,
+    cores: Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Cores for everything together.")] = 2,
+    flush: FlushOption = "sync",
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """A load beside busy processes, all on a few cores.
+
+    Each engine's longest gap between two ticks; no leadership may end while all are below the election time-out.
+    """
+    from app.bench.busy import BusyOptions, run
+
+    options = BusyOptions(
+        seconds=seconds, burners=burners, cores=cores, flush=_flush(flush), directory=_directory(data)
+    )
+    result = _measured(lambda: run(options))
+    _show(result, as_json, busy_text)
+    return Exit.FINDING if result["leader_changes"] and result["all_gaps_below_election_min"] else Exit.FINE
 
 
 @commands.command()

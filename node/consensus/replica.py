@@ -214,11 +214,7 @@ class Replica(DiskReports):
                 self.follower_reads.progress()
 
     def leader_bytes(self, peer_id: str, now: int) -> None:
-        """Bytes of an unfinished frame came on that member's own connection: our leader, if it is, is not silent (E6).
-
-        That is all they say: neither the lease nor anything else is renewed by them. The leader is told in its turn
-        that we are there: its heartbeats, which we would answer, wait behind that frame.
-        """
+        """Bytes of that member's unfinished frame came: our leader is not silent, and has promised nothing (E6)."""
         if self.member.role is Role.FOLLOWER and self.member.leader_id == peer_id:
             self.elector.leader_bytes(now)
             self.handler.leader_bytes(now)

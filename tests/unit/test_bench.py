@@ -103,7 +103,7 @@ class Recorder:
 def test_the_load_is_of_different_bodies_and_counted_in_entries(case: Case) -> None:
     recorder = Recorder()
     spent_s = iter([1.0, 3.0])
-    sample = asyncio.run(measure(recorder, case, 32, 0.02, lambda: next(spent_s)))
+    sample = asyncio.run(measure(recorder, case, 32, 0.2, lambda: next(spent_s)))
     assert all(len(batch) == case.batch and len({*batch}) == case.batch for batch in recorder.batches)
     entries = sum(map(len, recorder.batches))
     assert sample.cpu_us_per_entry == pytest.approx(2.0 / entries * 1e6)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import prove
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.observer import Violation
 
 FAST = "expired_closures_leak"
 
@@ -42,9 +43,10 @@ def test_mutants_that_share_a_world_have_it_run_once() -> None:
 
 
 def test_a_world_that_is_not_clean_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        prove, "_without", lambda _mutant, seed, _steps: None if seed < 7 else prove.Violation("x", "y")
-    )
+    def without(_mutant: Mutant, seed: int, _steps: int) -> Violation | None:
+        return None if seed < 7 else Violation("x", "y")
+
+    monkeypatch.setattr(prove, "_without", without)
     assert prove.check_worlds((FAST, range(5))) == prove.Worlds(FAST, 5, None, -1)
     assert prove.check_worlds((FAST, range(5, 10))) == prove.Worlds(FAST, 3, "x: y", 7)
 

@@ -58,6 +58,13 @@ def slot_first(jobs: Any) -> None:
         jobs._run_ticket(ticket, slot_owed=False)
 
 
+# The loop hears late of what the writer did: a sync that began before a cut is told after it.
+TOLD_LATE = (
+    Edit("tests.simulation.jobs:Jobs._work", "self._rng.random() < 0.3", "self._rng.random() < 0.8"),
+    Edit("tests.simulation.jobs:Jobs._work", "self._rng.randrange(MS)", "self._rng.randrange(20 * MS)"),
+)
+
+
 # What the handler's guards stand against, one by one: no conflict; verified or committed entries.
 NO_CONFLICT = ignored(HANDLER + "_truncate", "not conflict")
 OBEY_ANY_CUT = (
@@ -277,7 +284,8 @@ REPLICATION = (
                 "MUTANT.instead(ticket.cuts == self.cuts, True)",
             ),
         ),
-        {**FORKS, "slow_disk": 0.3, "sync_ms": 10.0},
+        {**FORKS, "slow_disk": 0.3, "sync_ms": 6.0},
+        cause=TOLD_LATE,
     ),
     Mutant(
         "durable_survives_cut",
@@ -336,7 +344,7 @@ REPLICATION = (
                 "node.consensus.closures:ClosureTable.expire",
                 'closure.unknown(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, leader_id, "no quorum of acks in time")',
                 'closure.unknown(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, leader_id, "no quorum of acks in time")\n'
-                "            kept.append(closure)",
+                "            MUTANT.left_out(kept.append(closure))",
             ),
         ),
         {"members": 3, "slow_disk": 0.5, "sync_ms": 20.0, "appends": 100.0},

@@ -7,6 +7,7 @@ from typing import Any
 from node.protocol.entry import EntryError, Slab
 from node.protocol.slab_verify import verify_slab
 from tests.simulation.mutants.planting import Edit, Mutant
+from tests.simulation.mutants.replication import slot_first
 
 FILE_STORE = "node.store.file_store:FileStore."
 FILES = "node.store.files:"
@@ -89,6 +90,14 @@ STORAGE = (
             ),
         ),
         {**CUTS, "slow_disk": 0.3},
+        {"slot_first": slot_first},
+        cause=(
+            Edit(
+                "tests.simulation.process:Process._carry_out",
+                "self.jobs.truncate(effects.truncate)",
+                "self.jobs.truncate(effects.truncate)\n        slot_first(self.jobs)",
+            ),
+        ),
     ),
     Mutant(
         "slot_before_data",

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.simulation import prove
+from tests.simulation.campaign import run_seed
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.observer import Violation
+from tests.simulation.report import SeedResult
 
 FAST = "ack_before_sync"  # every world of it shows it
 
 
-def test_a_known_seed_is_tried_first_and_a_stale_one_is_found_anew() -> None:
+def test_a_known_seed_is_tried_first_and_a_stale_one_is_found_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = prove.hunt(FAST, seeds=5)
     assert plain.invariant is not None and plain.seeds == plain.seed + 1
     known = prove.hunt(FAST, seeds=0, first=3)
     assert (known.invariant, known.seeds, known.seed) == (plain.invariant, 1, 3)
-    stale = prove.hunt("median_of_even_group", seeds=3, steps=1, first=0)
-    assert stale.invariant is None and stale.seeds == 3
+
+    def clean_at_three(seed: int, steps: int, overrides: Mapping[str, Any]) -> SeedResult:
+        result = run_seed(seed, steps, overrides)
+        return replace(result, violation=None) if seed == 3 else result
+
+    monkeypatch.setattr(prove, "run_seed", clean_at_three)
+    stale = prove.hunt(FAST, seeds=5, first=3)
+    assert (stale.invariant, stale.seeds, stale.seed) == (plain.invariant, plain.seeds + 1, plain.seed)
 
 
-def test_every_known_seed_belongs_to_a_mutant_and_every_mutant_has_one() -> None:
-    assert list(prove.known_seeds()) == list(MUTANTS)
+def test_every_known_seed_belongs_to_a_mutant() -> None:
+    known = list(prove.known_seeds())
+    assert known and known == [name for name in MUTANTS if name in known]
 
 
 def test_known_seeds_are_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,7 @@ async def supervise(arguments: Sequence[str]) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `quorumscope node` lets it wait until here
 
     clear_reason(data)
     background = Background(lambda name, error: print(f"node: {name}: {reason_of(error)}", file=sys.stderr, flush=True))

@@ -7,6 +7,7 @@ Invariant: the command line is checked here, completely, before anything starts;
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -80,6 +81,8 @@ def node(
     arguments = node_arguments(given, checked, config, settings or [])
     if exit_with_engine:
         arguments.append("--exit-with-engine")
+    # A Ctrl-C that comes while the supervisor's modules are imported waits until it can end in order.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.execve(sys.executable, python("-m", "node", *arguments), environment())
 
 

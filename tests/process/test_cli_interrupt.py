@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from node.children import apart
+from tests.conftest import free_ports
 from tests.process.group import Group
 
 pytestmark = pytest.mark.process
@@ -68,6 +69,22 @@ def test_interrupted_during_the_imports(tmp_path: Path, swallows: bool) -> None:
     process = started(["status"], PYTHONPATH=paths)
     until((tmp_path / "there").exists, "it never imported anything")
     assert interrupted(process) == ("", "interrupted\n")
+
+
+def test_a_node_that_is_interrupted_while_it_starts_ends_in_order(tmp_path: Path) -> None:
+    member, control = free_ports(2)
+    process = started([
+        "node", "--id", "n0", "--peers", f"n0-127.0.0.1:{member}", "--data", str(tmp_path / "d"),
+        "--control", f"127.0.0.1:{control}", "--init",
+    ])  # fmt: skip
+    try:
+        until(lambda: "-P" in Path(f"/proc/{process.pid}/cmdline").read_text().split("\0"), "it never became the node")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=WITHIN_S)
+        assert (process.returncode, "Traceback" in err) == (0, False), err
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_an_append_that_is_interrupted_says_what_was_acknowledged_and_what_is_open(tmp_path: Path) -> None:

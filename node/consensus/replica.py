@@ -2,7 +2,6 @@
 
 The driver calls one method at a time, with `now` in CLOCK_BOOTTIME nanoseconds, then carries out `take_effects()` in
 its order of duty. Nothing here touches a socket, a clock, a thread or a file; the log store is called synchronously.
-The same object runs under the asyncio driver, the simulator and the scenario scripts.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     Hello,
-    MemberMark,
     Message,
     PushRequest,
     PushResponse,
@@ -87,7 +85,9 @@ class Replica(DiskReports):
         self.leadership: Leadership | None = None
         self.elector.ticket_is_ours = self.transfers.ticket_is_ours
         self.member.on_abdicate = self._abdicated
-        self.membership.records.acknowledged = self._acknowledged
+        self.membership.records.acknowledged = lambda peer_id: (
+            None if self.leadership is None else self.leadership.marks.acknowledged(peer_id)
+        )
         self._first_epoch = 1
         self._preferred_at = now
         self._left_over_full_disk = False
@@ -152,9 +152,6 @@ class Replica(DiskReports):
             self._first_epoch = leadership.next_epoch()
             leadership.end(reason, now)
         self.elector.stepped_down(now)
-
-    def _acknowledged(self, peer_id: str) -> MemberMark | None:
-        return None if self.leadership is None else self.leadership.marks.acknowledged(peer_id)
 
     # --- messages -----------------------------------------------------------------------------------------------
     def receive(self, sender: str, message: Message, now: int) -> None:

@@ -120,8 +120,9 @@ def open_directory(
         if found is None:
             found = fresh
             sync_parents(directory, platform)
-        if found is fresh or found.sealed_from != sealed_from:
-            found = replace(found, sealed_from=sealed_from)
+        store_id = hard.store_id or found.store_id  # drawn anew while it ran: now an older release knows it, too
+        if found is fresh or (found.sealed_from, found.store_id) != (sealed_from, store_id):
+            found = replace(found, sealed_from=sealed_from, store_id=store_id)
             write_identity(directory, found, platform)
         return Opened(
             directory, found, sealed_from, hard, recovered, data, index, archive, checkpoint, lock, boot,

@@ -164,6 +164,5 @@ def test_upgraded_one_by_one_and_back_nothing_acknowledged_is_lost(tmp_path: Pat
         assert not reader.verify().problems
         for index, body in acknowledged.items():
             entry = reader.entry(index)
-            assert entry is not None and (entry.body, entry.magic) == (body, Magic.NORMAL), (
-                f"{member} lacks acknowledged entry {index}"
-            )
+            assert entry is not None, f"{member} lacks acknowledged entry {index}"
+            assert (entry.body, entry.magic) == (body, Magic.NORMAL), f"{member} holds something else at {index}"

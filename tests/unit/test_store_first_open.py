@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from node.protocol.codes import VoterState
 from node.store.file_store import FileStore
 from node.store.hard_state import HARDSTATE
+from node.store.identity import read_identity
 from node.store.log_store import HardState
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
+from tests.unit.store_fixtures import open_store
 
 DIRECTORY = Path("/data/group/dledger-n0")
 
@@ -39,3 +42,28 @@ def test_a_vote_after_an_interrupted_first_start_survives_a_power_cut(seed: int)
     assert platform.durable_bytes(DIRECTORY / HARDSTATE)
     platform.lose_power()
     assert opened(platform).hard_state == vote
+
+
+def test_a_store_id_that_was_drawn_anew_is_the_directorys_from_the_next_open_on(tmp_path: Path) -> None:
+    """So that an older release, which does not read it in `hardstate`, knows it as well."""
+    store = open_store(tmp_path)
+    store.save_hard_state(replace(store.hard_state, store_id="anew", voter_state=VoterState.REJOINING))
+    store.close()
+    again = open_store(tmp_path)
+    assert again.store_id == "anew"
+    again.close()
+    identity = read_identity(tmp_path)
+    assert identity is not None and identity.store_id == "anew"
+
+
+def test_each_open_for_serving_draws_a_life(tmp_path: Path) -> None:
+    seen: list[str] = []
+    for number in range(1, 4):
+        store = open_store(tmp_path, serving=True)
+        lives = store.hard_state.life_ids
+        store.close()
+        assert len(lives) == len(set(lives)) == number and list(lives[:-1]) == seen
+        seen = list(lives)
+    store = open_store(tmp_path)
+    assert list(store.hard_state.life_ids) == seen, "a tool that looks is no life"
+    store.close()

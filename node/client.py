@@ -11,11 +11,12 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from node.client_async import AppendResult, LedgerClient
-from node.client_errors import Denied, LedgerError, NotAppended, OutcomeUnknown, Unreachable
+from node.client_errors import AnotherGroup, Denied, LedgerError, NotAppended, OutcomeUnknown, Unreachable
 from node.protocol.entry import Entry
 from node.transport.slab_frames import ReadMode
 
 __all__ = [
+    "AnotherGroup",
     "AppendResult",
     "Denied",
     "LedgerClient",

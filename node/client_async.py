@@ -16,7 +16,7 @@ from node.background import Background
 from node.client_appends import AppendResult, Appends
 from node.client_errors import Denied, LedgerError, Unreachable
 from node.client_leader import DENIED, find_leader
-from node.client_link import MemberLink, RemotingError
+from node.client_link import GroupIdentity, MemberLink, RemotingError
 from node.client_retry import Retry
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.entry import BytesLike, Entry, EntryError, Magic, unpack_record
@@ -39,7 +39,9 @@ READ_BYTES: Final = 1024 * 1024
 class LedgerClient:
     """Use from one event loop. `deadline_s` bounds each call; `in_flight_max` the entries that wait for their answer.
 
-    `follow_redirects=False` reports "not the leader" instead of going there.
+    `follow_redirects=False` reports "not the leader" instead of going there. `group_id` tells the group from another
+    one of the same name; without it the first member that tells its group's id decides. Another group's members are
+    refused with AnotherGroup before anything is sent to them.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class LedgerClient:
         peers: str | Mapping[str, str],
         *,
         group: str = "default",
+        group_id: str | None = None,
         deadline_s: float = 10.0,
         token: str | None = None,
         in_flight_max: int = 65_536,
@@ -57,13 +60,19 @@ class LedgerClient:
         if not members:
             raise ValueError("a client needs at least one member's address")
         self.peers: Mapping[str, str] = members
-        self._links = {member_id: MemberLink(member_id, address, group, tls) for member_id, address in members.items()}
+        self._identity = GroupIdentity(group, group_id)
+        self._links = {one: MemberLink(one, address, self._identity, tls) for one, address in members.items()}
         self._deadline_s, self._token = deadline_s, token
         self.follow_redirects = follow_redirects
         self._appends = Appends(self, deadline_s, in_flight_max)
         self._leader_id: str | None = None
         self._looking_elsewhere = False
         self._tasks = Background()
+
+    @property
+    def group_id(self) -> str | None:
+        """The group's id, given or learned; None: nobody told it yet."""
+        return self._identity.group_id
 
     # --- appends ------------------------------------------------------------------------------------------------
     def submit(self, body: bytes) -> asyncio.Future[AppendResult]:

@@ -42,3 +42,7 @@ class Unreachable(LedgerError):
 
 class Denied(LedgerError):
     """Not allowed: a wrong group, a missing token."""
+
+
+class AnotherGroup(Denied):
+    """A group of the same name, but not the one that this client speaks to (SAFETY C9)."""

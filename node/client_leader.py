@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from node.client_errors import Denied
+from node.client_errors import AnotherGroup, Denied
 from node.client_link import MemberLink
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.bodies import BodyError
@@ -62,6 +62,9 @@ async def _ask(link: MemberLink) -> str | Denied | None:
         fields = await link.ask(RequestCode.METADATA, {}, ANSWER_WITHIN_S)
         if fields.code() in DENIED:
             return Denied(f"{link.member_id} answers {fields.code().name}")
+        link.identity.check(link, fields)
         return fields.optional_text("leaderId") or ""
+    except AnotherGroup as error:
+        return error
     except (OSError, TimeoutError, LookupError, BodyError):
         return None

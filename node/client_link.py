@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from node.client_errors import AnotherGroup
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike
 from node.protocol.peers import split_address
@@ -39,12 +40,35 @@ class RemotingError(LookupError):
     """The member answered outside the protocol's bodies: it does not know the request, or could not read it."""
 
 
-class MemberLink:
-    """Dials when needed, and again after a loss."""
+class GroupIdentity:
+    """Which group a client speaks to: its name, and its id as soon as anybody told it (SAFETY C9)."""
 
-    def __init__(self, member_id: str, address: str, group: str, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, group: str, group_id: str | None = None) -> None:
+        self.group, self.group_id = group, group_id
+
+    def check(self, link: MemberLink, answer: Fields) -> None:
+        """Whoever answered METADATA is of this group, as far as it says. Raises AnotherGroup."""
+        told = answer.optional_text("groupId")
+        if told is None:
+            return  # it has no id yet, or is of a release that knows of none
+        if self.group_id is None:
+            self.group_id = told
+        elif told != self.group_id:
+            text = f"{link.member_id} at {link.address} belongs to another group {self.group!r}"
+            link.give_up(text)
+            raise AnotherGroup(f"{text}: its id is {told}, not {self.group_id}")
+
+
+class MemberLink:
+    """Dials when needed, and again after a loss. Once the group's id is known, nothing is sent to another one's."""
+
+    def __init__(
+        self, member_id: str, address: str, group: str | GroupIdentity, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.member_id, self.address = member_id, address
-        self._group, self._tls = group, tls
+        self.identity = group if isinstance(group, GroupIdentity) else GroupIdentity(group)
+        self._group, self._tls = self.identity.group, tls
+        self._checking: tuple[Connection, asyncio.Future[Frame | Exception]] | None = None
         self._connection: Connection | None = None
         self._pending: dict[int, Callable[[Frame | Exception], None]] = {}
         self._opaque = 0
@@ -59,7 +83,7 @@ class MemberLink:
         return self._connection is not None and not self._connection.closed
 
     async def connect(self) -> None:
-        """Opens the connection. Raises Lost (nothing sent)."""
+        """Opens the connection. Raises Lost (nothing sent), AnotherGroup."""
         async with self._dialing:
             if self.open:
                 return
@@ -68,10 +92,26 @@ class MemberLink:
             try:
                 async with asyncio.timeout(DIAL_WITHIN_S):
                     await dial(connection, host, port, self._tls)
-            except (OSError, TimeoutError) as error:
+                    if self.identity.group_id is not None:
+                        await self._check_group(connection)
+            except (OSError, TimeoutError, RemotingError, BodyError) as error:
+                connection.abort()
                 text = f"{self.member_id} at {self.address}: {error or 'no connection in time'}"
                 raise Lost(text, sent=False) from error
+            except AnotherGroup:
+                connection.abort()
+                raise
             self._connection = connection
+
+    async def _check_group(self, connection: Connection) -> None:
+        """Asks whose member this is, before anything is sent that it could append."""
+        answer: asyncio.Future[Frame | Exception] = asyncio.get_running_loop().create_future()
+        self._checking = connection, answer
+        try:
+            connection.send_body(RequestCode.METADATA, 0, 0, [self._asking({})])
+            self.identity.check(self, load(body_of(self, await answer)))
+        finally:
+            self._checking = None
 
     def call(self, code: RequestCode, pieces: Sequence[bytes], done: Callable[[Frame | Exception], None]) -> int:
         """Sends a request over the open connection; `done` gets the answer, or why there is none, exactly once.
@@ -109,8 +149,11 @@ class MemberLink:
 
     async def ask(self, code: RequestCode, fields: dict[str, Any], timeout_s: float) -> Fields:
         """A JSON request and its JSON answer. Raises as `request`, and BodyError."""
+        return load(await self.request(code, [self._asking(fields)], timeout_s))
+
+    def _asking(self, fields: dict[str, Any]) -> bytes:
         base = {"code": int(ResponseCode.SUCCESS), "group": self._group, "remoteId": self.member_id, "term": -1}
-        return load(await self.request(code, [dump(base | fields)], timeout_s))
+        return dump(base | fields)
 
     def _look_later(self) -> None:
         self._look_timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
@@ -127,8 +170,10 @@ class MemberLink:
             self.on_silence(self)
         self._look_later()
 
-    def _on_frame(self, _connection: Connection, frame: Frame) -> None:
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
         self._heard += 1
+        if self._checked(connection, frame):
+            return
         if frame.opaque == -1 and frame.is_response and frame.remark:  # the member could not read us at all
             self._fail(frame.remark)
             return
@@ -136,7 +181,17 @@ class MemberLink:
         if waiting is not None:
             waiting(frame)
 
+    def _checked(self, connection: Connection, outcome: Frame | Exception) -> bool:
+        """Whether it is the answer to `_check_group`, or the end of that connection."""
+        if self._checking is None or self._checking[0] is not connection:
+            return False
+        if not self._checking[1].done():
+            self._checking[1].set_result(outcome)
+        return True
+
     def _on_closed(self, connection: Connection) -> None:
+        if self._checked(connection, Lost(f"{self.member_id}: the connection closed", sent=False)):
+            return
         if self._connection is connection:
             self._fail("the connection closed")
 
@@ -170,4 +225,4 @@ def body_of(link: MemberLink, outcome: Frame | Exception) -> BytesLike:
     return outcome.body
 
 
-__all__ = ["BodyError", "Lost", "MemberLink", "RemotingError", "body_of"]
+__all__ = ["BodyError", "GroupIdentity", "Lost", "MemberLink", "RemotingError", "body_of"]

@@ -22,6 +22,7 @@ import typer
 
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unreachable
 from node.config import ConfigError, Settings, load, parse_peers
+from node.protocol.group_id import is_group_id
 from node.tls_files import tls_trouble
 
 if TYPE_CHECKING:
@@ -79,11 +80,14 @@ class Target:
     token: str | None = None
     control_urls: Mapping[str, str] = field(default_factory=dict)
     tls: ssl.SSLContext | None = None
+    group_id: str | None = None
 
     def client(self, deadline_s: float = 10.0, only: str | None = None) -> LedgerClient:
         """A client of the group, or of one member `only`; the caller closes it."""
         peers = dict(self.peers) if only is None else {only: self.peers[only]}
-        return LedgerClient(peers, group=self.group, deadline_s=deadline_s, token=self.token, tls=self.tls)
+        return LedgerClient(
+            peers, group=self.group, group_id=self.group_id, deadline_s=deadline_s, token=self.token, tls=self.tls
+        )
 
 
 def say(text: str) -> None:
@@ -131,7 +135,7 @@ def target_of(
     demo = demo_meant("--node URL or --peers says which group")
     if demo is not None:
         urls = {member.id: member.control_url for member in demo.members}
-        return Target(parse_peers(demo.peers), demo.group, token, urls)
+        return Target(parse_peers(demo.peers), demo.group, token, urls, group_id=demo.group_id)
     raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
 
 
@@ -168,7 +172,8 @@ def _target_from_control(url: str, group: str | None, token: str | None) -> Targ
     if not peers:
         raise Failure(Exit.UNREACHABLE, f"{url} answers, but its engine does not: the members are not known")
     urls = {str(peer["id"]): str(peer["control_url"]) for peer in state["peers"] if peer.get("control_url")}
-    return Target(peers, str(state["group"]), token, urls)
+    group_id = state.get("group_id")
+    return Target(peers, str(state["group"]), token, urls, group_id=group_id if is_group_id(group_id) else None)
 
 
 def control_get(url: str, resource: str, token: str | None) -> dict[str, Any]:

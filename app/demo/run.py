@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -23,13 +24,15 @@ from app.demo.breaks import MEND_AFTER_S, Breaker
 from app.demo.door import Door
 from app.demo.feeder import Feeder
 from app.demo.messages import Flights, Lines
-from app.demo.processes import Processes, free_ports_from
+from app.demo.ports import Ports
+from app.demo.processes import Processes
 from app.demo.relay import Links
-from app.demo.state import DemoMember, DemoState, process_start_ticks, running_demos, write_note
+from app.demo.state import DemoMember, DemoState, process_start_ticks, write_note
 from node.background import Background, reason_of
 from node.client import LedgerClient
 from node.config import format_peers, split_address
 from node.guardian import Guardian
+from node.protocol.group_id import group_id_of
 
 GROUP: Final = "demo"
 MEMBER_PORT: Final = 20911
@@ -70,11 +73,14 @@ def demo_directory(wanted: Path | None) -> Path:
         wanted.mkdir(parents=True, exist_ok=True)
         return wanted.resolve()
     home = Path(".quorumscope").resolve()
-    living = {state.directory for state in running_demos()}
     for left in home.glob("demo-*"):
-        if left.is_dir() and str(left) not in living and not (left / "keep").exists():
+        # Its name says whose it is: a demo that only just starts has left no note yet.
+        pid = left.name.removeprefix("demo-")
+        lives = pid.isdigit() and process_start_ticks(int(pid)) is not None
+        if left.is_dir() and not lives and not (left / "keep").exists():
             shutil.rmtree(left, ignore_errors=True)
     directory = home / f"demo-{os.getpid()}"
+    shutil.rmtree(directory, ignore_errors=True)  # of one that had our process id
     directory.mkdir(parents=True)
     return directory
 
@@ -87,9 +93,12 @@ class Demo:
     directory: Path
     remark: Callable[[str], None]
     processes: Processes = field(init=False)
+    ports: Ports = field(default_factory=Ports)
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
     addresses: dict[str, str] = field(init=False)
     controls: dict[str, str] = field(init=False)
     links: Links = field(init=False)
+    group_id: str = field(init=False)
     client: LedgerClient = field(init=False)
     members: dict[str, DemoMember] = field(default_factory=dict)
     breaker: Breaker | None = None
@@ -109,17 +118,18 @@ class Demo:
         logs.mkdir()
         self.processes = Processes(logs)
         self.background = Background(lambda name, error: self.remark(f"{name}: {reason_of(error)}"))
-        member_ports = free_ports_from(MEMBER_PORT, len(ids))
-        control_ports = free_ports_from(CONTROL_PORT, len(ids))
+        member_ports = self.ports.claim(MEMBER_PORT, len(ids))
+        control_ports = self.ports.claim(CONTROL_PORT, len(ids))
         self.addresses = {one: f"127.0.0.1:{port}" for one, port in zip(ids, member_ports, strict=True)}
         self.controls = {one: f"127.0.0.1:{port}" for one, port in zip(ids, control_ports, strict=True)}
         self.links = Links({one: split_address(address) for one, address in self.addresses.items()})
-        self.client = LedgerClient(dict(self.addresses), group=GROUP, deadline_s=10.0)
+        self.group_id = group_id_of(self.token, GROUP)
+        self.client = LedgerClient(dict(self.addresses), group=GROUP, group_id=self.group_id, deadline_s=10.0)
 
     @property
     def target(self) -> Target:
         """The group as a client outside sees it: the members' real addresses, not the relays'."""
-        return Target(self.addresses, GROUP)
+        return Target(self.addresses, GROUP, group_id=self.group_id)
 
     async def start(self) -> None:
         """Brings everything up; returns when the group has a leader and, if wanted, the console listens."""
@@ -149,6 +159,13 @@ class Demo:
         peers = format_peers(self.links.peers_of(member_id, self.addresses[member_id]))
         command = ["-m", "node", "--id", member_id, "--group", GROUP, "--peers", peers, "--data", str(data)]
         command += ["--control", self.controls[member_id], "--flush", self.options.flush, "--init"]
+        command += [
+            "--group-token",
+            self.token,
+            "--secret-file",
+            str(self.directory / "member-secret"),
+            "--make-secret",
+        ]
         for setting in STORE_SETTINGS:
             command += ["--set", setting]
         process = await self.processes.start(member_id, command)
@@ -162,7 +179,7 @@ class Demo:
 
         db = f"sqlite:///{self.directory / 'console.db'}"
         path = await issue_async(db, "admin", "admin")
-        (port,) = free_ports_from(CONSOLE_PORT, 1)
+        (port,) = self.ports.claim(CONSOLE_PORT, 1)
         assert self.door is not None
         command = ["-m", "app.cli", "console", "--listen", f"127.0.0.1:{port}", "--db", db]
         for member in self.members.values():
@@ -200,6 +217,7 @@ class Demo:
         return DemoState(
             pid, process_start_ticks(pid) or 0, GROUP, format_peers(self.addresses), tuple(self.members.values()),
             str(self.directory), self.console_url, self.door.url, str(Path.cwd().resolve()),
+            self.group_id,
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
@@ -242,6 +260,7 @@ class Demo:
         await asyncio.gather(*ending, return_exceptions=True)
         await asyncio.gather(self.client.close(), self.links.stop(), return_exceptions=True)
         await asyncio.to_thread(self.guardian.close)
+        self.ports.release()
         if self.options.directory is None and not self.options.keep:
             shutil.rmtree(self.directory, ignore_errors=True)
 

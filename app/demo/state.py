@@ -38,6 +38,7 @@ class DemoState:
     console_url: str | None
     door_url: str
     folder: str = ""  # where it was started
+    group_id: str | None = None
 
     @property
     def spelled(self) -> str:

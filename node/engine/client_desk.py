@@ -175,6 +175,7 @@ class ClientDesk:
             connection.answer(frame, dump(self._base(fields.values, refused)))
             return
         answer = {"code": 200, "group": self._group, "leaderId": replica.leader_id, "term": -1}
+        answer["groupId"] = replica.member.hard.group_id
         connection.answer(frame, dump(answer | {"peers": dict(replica.config.peers)}))
 
     def _append(self, connection: Connection, frame: Frame) -> None:

@@ -22,6 +22,7 @@ from typing import Final
 
 from node.background import Background, reason_of
 from node.children import apart, environment, python
+from node.supervisor_log import OURS, note
 
 EXIT_REFUSED: Final = 3  # a person must settle it: lock held, wrong node, lost hard state, corruption
 EXIT_USAGE: Final = 64
@@ -83,19 +84,24 @@ async def stop(child: Child) -> None:
         await child.process.wait()
 
 
+def how(code: int) -> str:
+    """An engine's end in words."""
+    return f"the engine was killed by signal {-code}" if code < 0 else f"the engine ended with exit code {code}"
+
+
 def record_crash(data: Path | None, code: int) -> None:
     """Leaves the reason where the control plane looks for it, unless the engine has said it better itself."""
     if data is None or not data.is_dir():
         return
     path = data / REASON_FILE
-    reason = f"the engine was killed by signal {-code}" if code < 0 else f"the engine ended with exit code {code}"
-    note = {"reason": reason, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": "quorumscope node"}
+    reason = how(code)
+    told = {"reason": reason, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": "quorumscope node"}
     try:
         said_at = path.stat().st_mtime if path.exists() else 0.0
         if time.time() - said_at >= 5.0:
-            path.write_text(json.dumps(note) + "\n")
+            path.write_text(json.dumps(told) + "\n")
     except OSError as error:  # a full disk ends engines too: then of all times the supervisor has to go on
-        print(f"node: {path}: {error.strerror}; {reason}", file=sys.stderr, flush=True)
+        note("no_reason_file", "error", reason=f"{path}: {error.strerror}; {reason}")
 
 
 def clear_reason(data: Path | None) -> None:
@@ -114,7 +120,7 @@ async def keep_control(arguments: Sequence[str], stopping: asyncio.Event) -> Non
         if code is None:
             return
         if code in NOT_RESTARTED:
-            print(f"node: the control plane ended with {code} and stays down", file=sys.stderr, flush=True)
+            note("control_ended", "error", reason=f"the control plane ended with {code} and stays down", exit_code=code)
             return
         wait_s = back_off_s(wait_s, time.monotonic() - child.started_at)
         await _wait(stopping, wait_s)
@@ -128,18 +134,21 @@ async def keep_engine(arguments: Sequence[str], stopping: asyncio.Event, data: P
         try:
             code = await _ended(await start("node.server", arguments), stopping)
         except OSError as error:  # no memory or no process to be had: that passes
-            code, ended = 1, f"cannot be started ({error})"
+            code, ended = 1, f"the engine cannot be started ({error})"
         else:
-            ended = f"ended with {code}"
+            ended = "" if code is None else how(code)
         if code is None:
             return 0
         if code in NOT_RESTARTED:
+            if code == EXIT_REFUSED:
+                note("engine_ended", "error", reason=f"{ended}: a person must settle why", exit_code=code)
             return code
         record_crash(data, code)
         if not restart:
+            note("engine_ended", "error", reason=ended, exit_code=code)
             return 1
         wait_s = back_off_s(wait_s, time.monotonic() - began_at)
-        print(f"node: the engine {ended}; starting it again in {wait_s:.1f} s", file=sys.stderr, flush=True)
+        note("engine_ended", "error", reason=f"{ended}; it is started again in {wait_s:.1f} s", exit_code=code)
         if await _wait(stopping, wait_s):
             return 0
 
@@ -151,12 +160,19 @@ async def supervise(arguments: Sequence[str]) -> int:
     data = data_directory(passed_on)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    asked_with: list[str] = []
+
+    def stop_all(name: str) -> None:
+        asked_with.append(name)
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stop_all, number.name)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `quorumscope node` lets it wait until here
 
     clear_reason(data)
-    background = Background(lambda name, error: print(f"node: {name}: {reason_of(error)}", file=sys.stderr, flush=True))
+    background = Background(lambda name, error: note("task_failed", "error", task=name, reason=reason_of(error)))
     control = background.keep("the control plane", lambda: keep_control(passed_on, stopping))
     code = await keep_engine(passed_on, stopping, data, restart=not exit_with_engine)
     # A wrong command line and a port in use help nobody by staying up; a refusal is shown by the control plane. Where
@@ -168,6 +184,8 @@ async def supervise(arguments: Sequence[str]) -> int:
     stopping.set()
     await control
     await background.stop()
+    if asked_with:
+        note("stopped", reason=f"asked to with {asked_with[0]}")
     return code
 
 
@@ -194,7 +212,10 @@ async def _wait(stopping: asyncio.Event, seconds: float) -> bool:
 
 def main() -> int:
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    return asyncio.run(supervise(sys.argv[1:]))
+    try:
+        return asyncio.run(supervise(sys.argv[1:]))
+    finally:
+        OURS.close()
 
 
 if __name__ == "__main__":

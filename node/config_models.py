@@ -99,6 +99,10 @@ class NodeTable(Table):
     """"optional" lets a member pass that proves nothing, under an alarm: while a group gets its first secret."""
     make_secret: bool = False
     """With init: makes secret_file, if there is none yet. The other members need a copy of it."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What the member's processes say on stderr: this and what is graver."""
+    log_format: Literal["console", "json"] = "console"
+    """One line for each event: for people, or a JSON object for machines."""
     allow_plaintext: bool = False
     """Says in so many words that a member port beyond loopback may go without a proof while a running group gets its
     first secret: with secret_file and secret = "optional". Otherwise it needs TLS or a required secret."""
@@ -220,6 +224,10 @@ class ConsoleTable(Table):
     """A login ends after this in any case."""
     history_days: Annotated[int, Field(ge=1, le=3650)] = 30
     """How long history is kept."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What the console says on stderr: this and what is graver."""
+    log_format: Literal["console", "json"] = "console"
+    """One line for each event: for people, or a JSON object for machines."""
 
 
 class AuditTable(Table):

@@ -17,14 +17,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
 from node.config import USAGE, ConfigError, Settings, parse_node_arguments
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
+from node.logs import Log
 from node.member_secret import make_secret, read_secrets
+from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
 from node.store.file_store import FileStore
 from node.store.log_store import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
@@ -38,7 +40,7 @@ GC_YOUNG_MAX: Final = 20_000  # objects; Python's own 700 is met by a single tur
 REASON_FILE: Final = "engine-refused.json"
 
 
-def say(code: int, reason: str, data: Path | None) -> int:
+def say(code: int, reason: str, data: Path | None, log: Log | None = None) -> int:
     """The one line on stderr, and the same for the control plane; returns the code."""
     line = " ".join(reason.split())
     if data is not None and data.is_dir():
@@ -47,7 +49,10 @@ def say(code: int, reason: str, data: Path | None) -> int:
             (data / REASON_FILE).write_text(json.dumps(note) + "\n")
         except OSError as error:
             print(f"node: {data / REASON_FILE}: {error.strerror}", file=sys.stderr)
-    print(f"node: {line}", file=sys.stderr, flush=True)
+    if log is None:
+        print(f"node: {line}", file=sys.stderr, flush=True)
+    else:
+        log.last_word(f"node: {line}", reason=line, exit_code=code)
     return code
 
 
@@ -97,15 +102,36 @@ def calm_collector() -> None:
     gc.set_threshold(GC_YOUNG_MAX, 20, 50)
 
 
-async def serve(settings: Settings, store: FileStore) -> int:
+def engine_log(settings: Settings) -> Log:
+    node = settings.node
+    log = Log("engine", node.log_level, node.log_format, member=node.id, group=node.group)
+    log.take_over()
+    return log
+
+
+def note_start(engine: Engine, store: FileStore) -> None:
+    """What this member has, and so what it may do."""
+    hard, node = store.hard_state, engine.settings.node
+    if store.end_index >= 0:
+        reason = f"the log holds {store.begin_index}..{store.end_index}"
+    elif hard.voter_state is VoterState.REJOINING:
+        reason = "the directory is empty: no vote before a leader has brought back what this member may have held"
+    else:
+        reason = "the log is empty"
+    detail = {"reason": reason, "voter_state": hard.voter_state.value, "flush": node.flush.value, "init": node.init}
+    engine.note("started", "info", {**detail, "pid": os.getpid(), "boot_id": engine.boot_id})
+
+
+async def serve(settings: Settings, store: FileStore, log: Log) -> int:
     """Runs the engine until a signal or an error."""
     data = settings.node.data
-    engine = Engine(settings, store)
+    engine = Engine(settings, store, told=lambda kind, severity, detail: log.note(kind, severity, **told(detail)))
+    note_start(engine, store)
     for alarm in store.alarms:
         engine.note("alarm", "critical", {"code": "store", "text": str(alarm)})
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, engine.stop)
+        loop.add_signal_handler(number, stop, engine, number)
 
     calm_collector()
 
@@ -119,36 +145,65 @@ async def serve(settings: Settings, store: FileStore) -> int:
     except OSError as error:
         engine.disk.close()
         reason = f"{settings.self_address} cannot be listened on ({error.strerror or error}):"
-        return say(EXIT_UNAVAILABLE, f"{reason} end what uses that port, or give another in --peers", data)
+        return say(EXIT_UNAVAILABLE, f"{reason} end what uses that port, or give another in --peers", data, log)
     if code:
-        return say(code, f"the engine ended: {engine.reason}", data)
+        return say(code, f"the engine ended: {engine.reason}", data, log)
     return 0
 
 
+def stop(engine: Engine, number: signal.Signals) -> None:
+    engine.note("stopping", "info", {"reason": f"asked to with {number.name}"})
+    engine.stop()
+
+
+def told(detail: dict[str, Any]) -> dict[str, Any]:
+    """An event's detail as a line's fields: every line says why as its reason."""
+    fields = dict(detail)
+    if "at_ns" in fields:  # when it happened: what it caused elsewhere must not look older
+        fields["time"] = wall_text(fields.pop("at_ns"))
+    if "why" in fields:
+        fields["reason"] = fields.pop("why")
+    if "silent" in fields:
+        fields["reason"] = f"{fields['reason']}: {fields.pop('silent')}"
+    for name in ("text", "detail"):
+        if name in fields and "reason" not in fields:
+            fields["reason"] = fields.pop(name)
+    return fields
+
+
 def run(settings: Settings, platform: Platform = OS) -> int:
+    """From the opened store to the closed one, and whatever was said on the way written."""
+    log = engine_log(settings)
+    try:
+        return _run(settings, log, platform)
+    finally:
+        log.close()
+
+
+def _run(settings: Settings, log: Log, platform: Platform) -> int:
     """From the opened store to the closed one."""
     data = settings.node.data
     try:
         check_secret(settings)
         store = open_store(settings, platform)
     except ConfigError as error:
-        return say(EXIT_REFUSED, str(error), data)
+        return say(EXIT_REFUSED, str(error), data, log)
     except (StoreRefused, StoreCorrupt) as error:
-        return say(EXIT_REFUSED, with_command(str(error), settings.store_directory), data)
+        return say(EXIT_REFUSED, with_command(str(error), settings.store_directory), data, log)
     except (StoreFull, StoreIOError, StoreError) as error:
-        return say(EXIT_CRASHED, str(error), data)
+        return say(EXIT_CRASHED, str(error), data, log)
     except OSError as error:
         return say(
-            EXIT_REFUSED, f"{error.filename or data}: {error.strerror}: give a directory that can be written", None
+            EXIT_REFUSED, f"{error.filename or data}: {error.strerror}: give a directory that can be written", None, log
         )
     try:
-        code = int(uvloop.run(serve(settings, store)))
+        code = int(uvloop.run(serve(settings, store, log)))
     except (StoreRefused, ConfigError, ValueError) as error:
-        code = say(EXIT_REFUSED, str(error), data)
+        code = say(EXIT_REFUSED, str(error), data, log)
     try:
         store.close()
     except StoreError as error:
-        return code or say(EXIT_CRASHED, str(error), data)
+        return code or say(EXIT_CRASHED, str(error), data, log)
     return code
 
 

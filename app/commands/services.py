@@ -21,6 +21,13 @@ from node.config import NODE_FLAGS, SWITCHES, ConfigError, Settings, load, parse
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Any other setting; repeatable.")
 ]
+LogLevelOption = Annotated[
+    str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info (the default), warning or error.")
+]
+LogFormatOption = Annotated[
+    str | None, typer.Option("--log-format", metavar="FORMAT", help="console (the default) or json, on stderr.")
+]
+SAID_BY_SUPERVISOR: Final = ("node.data", "node.log_level", "node.log_format")
 CONSOLE_FLAGS: Final = {
     "console.address": "--listen",
     "console.db_url": "--db",
@@ -31,6 +38,8 @@ CONSOLE_FLAGS: Final = {
     "console.tls_key_file": "--tls-key",
     "console.behind_proxy": "--behind-proxy",
     "console.allowed_hosts": "--allowed-host",
+    "console.log_level": "--log-level",
+    "console.log_format": "--log-format",
 }
 
 
@@ -54,6 +63,8 @@ def node(
     make_secret: Annotated[
         bool, typer.Option("--make-secret", help="With --init: make the secret file, if there is none.")
     ] = False,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
     exit_with_engine: Annotated[
         bool, typer.Option("--exit-with-engine", help="End when the engine ends (for service managers).")
     ] = False,
@@ -69,6 +80,8 @@ def node(
         "control.address": control,
         "node.flush": flush,
         "node.init": "true" if init else None,
+        "node.log_level": log_level,
+        "node.log_format": log_format,
         "node.group_token": group_token,
         "node.secret_file": secret_file,
         "node.make_secret": "true" if make_secret else None,
@@ -87,13 +100,13 @@ def node(
 
 
 def node_arguments(given: dict[str, Any], checked: Settings, config: Path | None, settings: list[str]) -> list[str]:
-    """The command line of `python -m node`. The data directory is always named: the supervisor reads that one."""
+    """The command line of `python -m node`. What the supervisor reads is always named."""
     arguments: list[str] = []
     for flag, key in NODE_FLAGS.items():
         if flag in SWITCHES:
             arguments += [flag] if given[key] else []
-        elif key == "node.data":
-            arguments += [flag, str(checked.node.data)]
+        elif key in SAID_BY_SUPERVISOR:
+            arguments += [flag, str(getattr(checked.node, key.removeprefix("node.")))]
         elif given[key] is not None:
             arguments += [flag, str(given[key])]
     for text in settings:
@@ -117,6 +130,8 @@ def console(
     allowed_hosts: Annotated[
         list[str] | None, typer.Option("--allowed-host", metavar="NAME", help="A name browsers use; repeatable.")
     ] = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
 ) -> int:
@@ -134,6 +149,8 @@ def console(
         "console.tls_key_file": tls_key,
         "console.behind_proxy": "true" if behind_proxy else None,
         "console.allowed_hosts": allowed_hosts or None,
+        "console.log_level": log_level,
+        "console.log_format": log_format,
     }
     try:
         overrides = {**given, **dict(parse_set(text) for text in settings or [])}
@@ -165,6 +182,8 @@ def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -
         session_idle_s=table.session_idle_s,
         session_max_s=table.session_max_s,
         history_days=table.history_days,
+        log_level=table.log_level,
+        log_format=table.log_format,
         demo=demo_control is not None,
         demo_control_url=demo_control,
     )

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from app.console.app import create_app
 from app.console.settings import ConsoleSettings, Seed, SettingsError
+from node.logs import Log
 from node.priority import stand_back
 
 GRACE_S = 2
@@ -64,6 +65,7 @@ def make_server(settings: ConsoleSettings, app: FastAPI) -> Server:
         app,
         # Slower than the C parser that is installed too, and strict; its bound is below.
         http="h11",
+        log_config=None,  # what uvicorn has to say comes out as our own lines do
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -90,17 +92,25 @@ def serve(settings: ConsoleSettings) -> int:
     except CannotListen as error:
         print(f"quorumscope console: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
+    log = Log("console", settings.log_level, settings.log_format)
+    log.take_over()
     stand_back()  # engines on the same machine go first; audits started here inherit it
     settings = replace(settings, port=listener.getsockname()[1])
     server = make_server(settings, create_app(settings))
     print(json.dumps({"event": "listening", "url": settings.url}), flush=True)
     if sys.stderr.isatty():
         print(f"console: {settings.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    else:
+        log.note("listening", url=settings.url)
+    log.note("listening", url=settings.url)
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:
         # uvicorn raises the signal again once everything has ended in order.
         return 0
+    finally:
+        log.note("stopped")
+        log.close()
     return 0 if server.started else 1
 
 

@@ -10,6 +10,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.logs import Format, Level
 from node.tls_files import tls_trouble
 
 DEFAULT_DB = Path(".quorumscope") / "console.db"
@@ -47,6 +48,8 @@ class ConsoleSettings:
     session_idle_s: int = 12 * 3600
     session_max_s: int = 7 * 24 * 3600
     history_days: int = 30
+    log_level: Level = "info"
+    log_format: Format = "console"
     demo: bool = False
     # Where `demo break` listens, when this console belongs to a demo.
     demo_control_url: str | None = None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from node.consensus.api import MS
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
 from node.consensus.ticks import Ticks
@@ -64,6 +65,11 @@ class Round:
     ticket: TransferTicket | None
     results: dict[str, VoteResult] = field(default_factory=dict)
 
+    @property
+    def votes(self) -> str:
+        """Who voted for us."""
+        return ", ".join(sorted(one for one, result in self.results.items() if result is VoteResult.ACCEPT))
+
 
 class LeaderElector:
     """One per replica. `on_elected(now)` is called once a quorum voted for us in our term."""
@@ -78,6 +84,8 @@ class LeaderElector:
         self._round: Round | None = None
         # A ticket that the leader handed to us; None unless taking leadership.
         self._taking: TransferTicket | None = None
+        self._lost_at: int | None = None  # when the connection to a leader closed; for people
+        self._failure_told = ""
         # Checks a ticket that this member itself handed out as leader.
         self.ticket_is_ours: Callable[[TransferTicket], bool] = lambda _ticket: False
         self._reform_turn = False
@@ -121,6 +129,7 @@ class LeaderElector:
     def stepped_down(self, now: int) -> None:
         """Another term, or no leadership any more: wait before campaigning."""
         self._round = None
+        self._failure_told = ""
         self._taking = None
         self._draw_timeout(now)
 
@@ -128,7 +137,7 @@ class LeaderElector:
         """The leader's connection closed: a short random wait, not before the lease's end with lease reads (E5)."""
         member, timing = self._member, self._timing
         quick = member.rng.randrange(timing.quick_election_min_ns, timing.quick_election_max_ns)
-        start = now
+        start = self._lost_at = now
         if member.config.lease_reads and member.leader_contact_at is not None:
             start = max(now, member.leader_contact_at + timing.election_min_ns)
         else:
@@ -171,11 +180,20 @@ class LeaderElector:
         able = member.may_lead() and member.truncating_from is None and not member.disk_full
         if not able or not (reform or voter):
             if member.role is Role.FOLLOWER:
-                member.change_role(RoleEvent.CAMPAIGN, now, "the leader is silent")
+                member.change_role(RoleEvent.CAMPAIGN, now, "the leader is silent", why=self._why(now))
             self._draw_timeout(now)
             return
-        member.change_role(RoleEvent.CAMPAIGN, now, "no leader for an election time-out")
+        member.change_role(RoleEvent.CAMPAIGN, now, "no leader for an election time-out", why=self._why(now))
         self._open_round(now, pre=True, term=member.term + 1, reform=reform, ticket=None)
+
+    def _why(self, now: int) -> str:
+        """What is known of the leader that this member does without."""
+        leader, contact = self._member.leader_id, self._member.leader_contact_at
+        if leader is None:
+            return "no leader was known"
+        if self._lost_at is not None and (contact is None or contact <= self._lost_at):
+            return f"the connection to leader {leader} closed {(now - self._lost_at) // MS} ms ago"
+        return f"leader {leader} was silent" + ("" if contact is None else f" for {(now - contact) // MS} ms")
 
     def take_leadership(self, ticket: TransferTicket, now: int) -> None:
         """The leader told us to: a real campaign at once, with its ticket (E4, E7)."""
@@ -183,11 +201,13 @@ class LeaderElector:
         self._taking = ticket
         self._real_campaign(now, reform=False, ticket=ticket)
 
-    def _real_campaign(self, now: int, *, reform: bool, ticket: TransferTicket | None) -> None:
+    def _real_campaign(
+        self, now: int, *, reform: bool, ticket: TransferTicket | None, pre_votes: str | None = None
+    ) -> None:
         member = self._member
         member.save(term=member.term + 1, voted_for=member.self_id)
         member.verified_index = -1
-        member.event("term", now, term=member.term, reason="own campaign")
+        member.event("term", now, term=member.term, reason="own campaign", pre_votes=pre_votes)
         self._open_round(now, pre=False, term=member.term, reform=reform, ticket=ticket)
 
     def _open_round(self, now: int, *, pre: bool, term: int, reform: bool, ticket: TransferTicket | None) -> None:
@@ -251,12 +271,12 @@ class LeaderElector:
             self._draw_timeout(now)
             return
         if this.pre:
-            self._real_campaign(now, reform=this.reform, ticket=None)
+            self._real_campaign(now, reform=this.reform, ticket=None, pre_votes=this.votes)
             return
         self._taking = None
         if this.reform:
             self._membership.reformed(now)
-        self._member.change_role(RoleEvent.ELECTED, now, f"elected in term {this.term}")
+        self._member.change_role(RoleEvent.ELECTED, now, f"elected in term {this.term}", votes=this.votes)
         self._on_elected(now)
 
     def _close_round(self, now: int) -> None:
@@ -265,6 +285,7 @@ class LeaderElector:
         assert this is not None
         self._round = None
         self._taking = None
+        self._tell_failure(this, now)
         counted = self._counted(this)
         parsed = parse_votes(counted, this.needed)
         has_leader = VoteResult.REJECT_ALREADY_HAS_LEADER in counted
@@ -272,6 +293,17 @@ class LeaderElector:
             self._draw_timeout(now)  # whoever leads will speak to us, or stop speaking to them
         else:
             self._retry_soon(now)
+
+    def _tell_failure(self, this: Round, now: int) -> None:
+        """Once for each way of failing: a member that is cut off tries several times a second."""
+        member = self._member
+        answers = [f"{one} {result.name}" for one, result in sorted(this.results.items()) if one != member.self_id]
+        silent = [one for one in member.others if one not in this.results]
+        text = ", ".join([*answers, *(f"{one} silent" for one in silent)])
+        if text != self._failure_told:
+            self._failure_told = text
+            kind = "pre-vote" if this.pre else "vote"
+            member.event("not_elected", now, term=this.term, reason=f"{kind}: {text}", votes=this.votes)
 
     # --- the voter's side ---------------------------------------------------------------------------------------
     def handle_vote(self, sender: str, vote: VoteRequest, now: int) -> None:

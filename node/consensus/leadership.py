@@ -22,6 +22,7 @@ from node.consensus.membership import Membership
 from node.consensus.push_window import InFlight
 from node.consensus.quorum_ack_checker import committable, quorum_value
 from node.consensus.reads import ALWAYS, LeaderReads
+from node.consensus.silent_peers import SilentPeers, in_words
 from node.consensus.ticks import Ticks
 from node.protocol.codes import DispatcherState, ResponseCode, VoterState
 from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, EntryError, Magic, Slab
@@ -37,14 +38,10 @@ from node.protocol.packed_bodies import gather, longest_of
 from node.store.log_store import StoreFull
 
 FULL = ResponseCode.LEADER_PENDING_FULL
-REFUSES_US = frozenset(
-    {
-        ResponseCode.NOT_FOLLOWER,
-        ResponseCode.INCONSISTENT_LEADER,
-        ResponseCode.UNKNOWN_MEMBER,
-        ResponseCode.UNEXPECTED_MEMBER,
-    }
-)
+REFUSES_US = frozenset({
+    ResponseCode.NOT_FOLLOWER, ResponseCode.INCONSISTENT_LEADER, ResponseCode.UNKNOWN_MEMBER,
+    ResponseCode.UNEXPECTED_MEMBER,
+})  # fmt: skip
 
 
 class Leadership:
@@ -64,6 +61,7 @@ class Leadership:
         self._ticks = Ticks(self._timing.tick_ns, now)
         self._silent_ticks_max = self._ticks.split(self._timing.election_max_ns)[0]
         self._answered_tick = dict.fromkeys(member.others, 0)  # how many ticks had passed then
+        self._silent = SilentPeers(member, self._silent_ticks_max, membership.counts)
         # Each peer's dispatcher, and whether it has a share in the quorum.
         self._shares = [(dispatcher, membership.peers[peer]) for peer, dispatcher in self.dispatchers.items()]
         self._beat_at = now
@@ -355,11 +353,13 @@ class Leadership:
 
     def tick(self, now: int) -> None:
         member = self._member
+        why = ""
         if self._ticks.passed(now) and self._silent_ticks() > self._silent_ticks_max:
-            member.change_role(RoleEvent.DEPOSED, now, "no quorum of answers for an election time-out")
-            return
-        if now >= self.quorum_contact_at() + self._timing.quorum_silence_max_ns:
-            member.change_role(RoleEvent.DEPOSED, now, "no quorum of answers for long by the clock")
+            why = "no quorum of answers for an election time-out"
+        elif now >= self.quorum_contact_at() + self._timing.quorum_silence_max_ns:
+            why = "no quorum of answers for long by the clock"
+        if why:
+            member.change_role(RoleEvent.DEPOSED, now, why, silent=in_words(self._answered_at, now))
             return
         if now >= self._beat_at:
             self.beat(now)
@@ -367,6 +367,7 @@ class Leadership:
                 dispatcher.push_commit(now)
         for dispatcher in self.dispatchers.values():
             dispatcher.tick(now)
+        self._silent.look(self._ticks.count, self._answered_tick, self._answered_at, self.dispatchers, now)
         self.closures.expire(now, member.self_id)
         self.reads.expire(now)
 

@@ -58,11 +58,13 @@ class LeadershipTransfer:
         current = self.current
         return current is not None and self._member.role is Role.LEADER and current.term == self._member.term
 
-    def start(self, transferee_id: str, now: int, deadline_ns: int, on_done: Callable[[TransferOutcome], None]) -> None:
+    def start(
+        self, transferee_id: str, now: int, deadline_ns: int, on_done: Callable[[TransferOutcome], None], reason: str
+    ) -> None:
         """All checks were made: writes pause from now on."""
         member = self._member
         self.current = Transfer(transferee_id, member.term, now, now + deadline_ns, on_done)
-        member.event("transfer", now, to=transferee_id, phase=Phase.CATCHING_UP.value, term=member.term)
+        member.event("transfer", now, to=transferee_id, phase=Phase.CATCHING_UP.value, term=member.term, reason=reason)
 
     def step(self, transferee_match: int, now: int) -> bool:
         """The leader's progress: hands out the ticket once the transferee holds everything; True when it does so."""

@@ -306,6 +306,7 @@ class Replica(DiskReports):
         on_done: Callable[[TransferOutcome], None],
         deadline_ns: int | None = None,
         if_term: int | None = None,
+        reason: str = "asked for",
     ) -> None:
         """Moves leadership; `to` None picks the best peer. The outcome is always reported."""
         leadership, transfers = self.leadership, self.transfers
@@ -320,7 +321,7 @@ class Replica(DiskReports):
             code, text = leadership.judge_transferee(chosen)
             if chosen is not None and code is ResponseCode.SUCCESS:
                 deadline = self.config.timing.transfer_deadline_ns if deadline_ns is None else deadline_ns
-                transfers.start(chosen, now, deadline, on_done)
+                transfers.start(chosen, now, deadline, on_done, reason)
                 self._settle(now)
                 return
         on_done(TransferOutcome(code, to, self.leader_id, self.term, text))
@@ -392,7 +393,7 @@ class Replica(DiskReports):
             self._gave_others_a_try = True
             self.member.change_role(RoleEvent.DEPOSED, now, "the disk is full before the first entry of its own term")
         elif begun and self.transfers.transferee_id is None:
-            self.transfer(None, now, on_done=lambda _outcome: None)
+            self.transfer(None, now, on_done=lambda _outcome: None, reason="the disk is full")
 
     # --- time ---------------------------------------------------------------------------------------------------
     def tick(self, now: int) -> None:
@@ -418,7 +419,7 @@ class Replica(DiskReports):
         best = self.leadership.best_transferee()
         preferred = self.config.preferred_leaders
         if best in preferred and self.config.self_id not in preferred and self.transfers.transferee_id is None:
-            self.transfer(best, now, on_done=lambda _outcome: None)
+            self.transfer(best, now, on_done=lambda _outcome: None, reason=f"{best} is preferred")
 
     def next_deadline(self) -> int:
         """When `tick` has something to do next."""

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from node.config import ConfigError, Settings, parse_node_arguments, split_address
 from node.control.app import create_app
 from node.control.http_protocol import BoundedHttp
+from node.logs import Log
 from node.priority import stand_back
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
@@ -49,17 +50,21 @@ def bind(address: str) -> socket.socket:
 
 
 def serve(settings: Settings) -> int:
-    control = settings.control
+    control, node = settings.control, settings.node
+    log = Log("control", node.log_level, node.log_format, member=node.id, group=node.group)
+    log.take_over()
     try:
         listener = bind(control.address)
     except OSError as error:
         why = "the port is in use" if error.errno == errno.EADDRINUSE else str(error.strerror)
-        print(f"node.control: cannot listen on {control.address}: {why}", file=sys.stderr, flush=True)
+        text = f"cannot listen on {control.address}: {why}"
+        log.last_word(f"node.control: {text}", reason=text, exit_code=EXIT_UNAVAILABLE)
         return EXIT_UNAVAILABLE
     app = create_app(settings)
     config = uvicorn.Config(
         app,
         http=BoundedHttp,
+        log_config=None,  # what uvicorn has to say comes out as our own lines do
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -69,10 +74,14 @@ def serve(settings: Settings) -> int:
         ssl_keyfile=str(control.tls_key_file) if control.tls_key_file is not None else None,
     )
     server = Server(config, app)
+    log.note("listening", url=f"{'https' if control.tls_cert_file else 'http'}://{control.address}")
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:
         return 0
+    finally:
+        log.note("stopped")
+        log.close()
     return 0 if server.started else 1
 
 

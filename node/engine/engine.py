@@ -25,7 +25,7 @@ from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
 from node.engine.client_desk import ClientDesk
 from node.engine.disk import Disk
-from node.engine.events import EventRing
+from node.engine.events import EventRing, Told, told_nobody
 from node.engine.held_back import HeldBack
 from node.engine.host import Host
 from node.engine.introspect import Introspection
@@ -57,8 +57,9 @@ EXIT_REFUSED: Final = 3
 class Engine:
     """See the module's docstring. `run` returns the process's exit code; `reason` says why it is not 0."""
 
-    def __init__(self, settings: Settings, store: LogStore, host: Host | None = None) -> None:
-        self.settings, self.store = settings, store
+    def __init__(self, settings: Settings, store: LogStore, host: Host | None = None, told: Told = told_nobody) -> None:
+        """`told` is given every event, too (node/logs.py): it must not wait."""
+        self.settings, self.store, self._told = settings, store, told
         host = host or Host()
         self.now_ns = host.now_ns
         self.boot_id = uuid.uuid4().hex[:12]
@@ -95,6 +96,7 @@ class Engine:
         timing = config.timing
         self._look_again_ns = min(timing.push_timeout_ns, timing.closure_timeout_ns) // LOOK_AGAIN_SHARE
         self._look_again_at = 0
+        self._gap_told_ns = timing.election_min_ns
         self._metronome = Metronome(self._on_tick, self.now_ns, timing.tick_ns)
         self.introspection.tick_gap_max_ns = lambda: self._metronome.gap_max_ns
         self._seq = 0
@@ -260,6 +262,9 @@ class Engine:
         self._metronome.arm(self.replica.next_deadline(), now)
 
     def _on_tick(self, now: int) -> None:
+        gap_ns = self._metronome.gap_ns
+        if gap_ns > self._gap_told_ns:
+            self.note("stalled", "warning", {"reason": f"this process did nothing for {gap_ns // 1_000_000} ms"})
         self._deadline_moved = True
         self._guarded(lambda: self.replica.tick(now))
         self._guarded(self._one_turn)
@@ -390,6 +395,7 @@ class Engine:
 
     def note(self, kind: str, severity: str, detail: dict[str, Any]) -> None:
         self.events.add(kind, severity, detail)
+        self._told(kind, severity, {"term": self.replica.term, "role": self.replica.role.value, **detail})
 
     def _status(self) -> ReplicaStatus:
         return self.replica.status(self.now_ns())

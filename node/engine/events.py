@@ -7,9 +7,17 @@ gone gets a `gap` first.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from node.engine.clock import wall_text
+
+Told = Callable[[str, str, dict[str, Any]], None]  # kind, severity, detail
+
+
+def told_nobody(_kind: str, _severity: str, _detail: dict[str, Any]) -> None:
+    """Where there is no log."""
+
 
 EVENTS_MAX: Final = 2000
 ANSWER_MAX: Final = 500

@@ -25,6 +25,7 @@ class Metronome:
         self._ticked_at: int | None = None
         self._stopped = False
         self.owed = False
+        self.gap_ns = 0  # before the last tick
         self.gap_max_ns = 0
 
     def arm(self, at: int, now: int) -> None:
@@ -53,7 +54,8 @@ class Metronome:
             return
         now = self._now_ns()
         if self._ticked_at is not None:
-            self.gap_max_ns = max(self.gap_max_ns, now - self._ticked_at)
+            self.gap_ns = now - self._ticked_at
+            self.gap_max_ns = max(self.gap_max_ns, self.gap_ns)
         self._ticked_at = now
         self._tick(now)
 

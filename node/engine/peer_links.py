@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import ssl
 from collections.abc import Mapping
@@ -76,6 +77,8 @@ class Link:
     inbound: Connection | None = None
     connected_at: float = 0.0
     hello: asyncio.Future[bool] | None = None
+    unreachable: str = ""  # why it cannot be reached, as it was last told
+    why: str = ""  # why our connection to it is being closed
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     pending: dict[int, tuple[RequestCode, int]] = field(default_factory=dict)  # opaque -> (code, seq)
 
@@ -89,6 +92,7 @@ class PeerLinks:
     ) -> None:  # fmt: skip
         self._driver, self._group, self._self_id, self._peers, self._tls = driver, group, self_id, peers, tls
         self._handshake = MemberHandshake(driver, group, self_id, peers, trust, self._accepted)
+        self._stopping = False
         self._links = {peer_id: Link(peer_id) for peer_id in peers if peer_id != self_id}
         self._greeting: dict[str, tuple[Connection, Frame]] = {}
         self._pushes = PushEncoder()
@@ -101,6 +105,7 @@ class PeerLinks:
             self._dialling.keep(f"the link to {link.peer_id}", partial(self._keep, link))
 
     async def stop(self) -> None:
+        self._stopping = True
         await self._dialling.stop()
         for link in self._links.values():
             for connection in (link.outbound, link.inbound):
@@ -140,17 +145,30 @@ class PeerLinks:
                 accepted = await link.hello
             if accepted:
                 link.outbound, link.connected_at = connection, loop.time()
+                link.unreachable = link.why = ""
+                self._driver.note("peer_connected", "info", {"peer": link.peer_id})
                 self._driver.peer_connected(link.peer_id)
                 await link.closed.wait()
+            else:
+                ended = f"it ended before: {connection.end_reason}" if connection.closed else "it was refused"
+                self._tell_unreachable(link, f"HELLO was not answered with a yes, {ended}")
         except (OSError, TimeoutError) as error:
             if isinstance(error, ssl.SSLError) or "certificate" in str(error):
                 self._met(link, Stranger.FOREIGN, str(error))
             elif not opened:
                 self._driver.nobody_there(link.peer_id)
+            self._tell_unreachable(link, _why_not(error, opened))
         finally:
             connection.abort()
             self._lost(link, connection)  # also where it closed before it was taken for ours
         return accepted
+
+    def _tell_unreachable(self, link: Link, text: str) -> None:
+        """Why there is no connection, each time that it is another reason."""
+        if text != link.unreachable:
+            link.unreachable = text
+            address = self._peers[link.peer_id]
+            self._driver.note("peer_unreachable", "warning", {"peer": link.peer_id, "reason": text, "address": address})
 
     def _greet(self, link: Link, connection: Connection) -> None:
         """The first frame."""
@@ -177,6 +195,9 @@ class PeerLinks:
             link.hello.set_result(False)
         if link.outbound is connection:
             link.outbound = None
+            if not self._stopping:
+                reason = link.why or connection.end_reason
+                self._driver.note("peer_lost", "warning", {"peer": link.peer_id, "reason": reason})
             self._driver.peer_lost(link.peer_id)
 
     def _answered(self, link: Link, connection: Connection, frame: Frame) -> None:
@@ -284,6 +305,7 @@ class PeerLinks:
         if link.outbound is not None and asyncio.get_running_loop().time() - link.connected_at < SETTLED_AFTER_S:
             return
         if link.outbound is not None:
+            link.why = f"its connection to this member ended: {connection.end_reason}"
             link.outbound.abort()  # its end reports the loss
         else:
             self._driver.peer_lost(link.peer_id)
@@ -368,3 +390,10 @@ class PeerLinks:
         if previous is not None and previous is not connection:
             with contextlib.suppress(OSError):
                 previous.abort()
+
+
+def _why_not(error: OSError, opened: bool) -> str:
+    """Why a dial came to nothing."""
+    if isinstance(error, TimeoutError):
+        return f"{'no answer to HELLO' if opened else 'no connection'} within {DIAL_WITHIN_S:.0f} s"
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)

@@ -68,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host = ""
         self.order_broken = False  # an append that was to keep its order failed (SAFETY C4)
         self.closed = False
+        self.end_reason = ""  # why it ended, once it did
 
     # --- the transport's side -----------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -117,6 +118,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        if not self.end_reason:
+            text = "closed by the other side" if exc is None else getattr(exc, "strerror", None) or str(exc)
+            self.end_reason = self.broken or text or type(exc).__name__
         self.withdraw_long()
         self._on_closed(self)
 
@@ -216,13 +220,19 @@ class Connection(asyncio.BufferedProtocol):
         if not self._stops and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
+    def _ended_here(self) -> None:
+        if not self.closed:
+            self.end_reason = self.end_reason or self.broken or "closed by this member"
+
     def close(self) -> None:
         """Sends what is queued but for long frames, then closes."""
+        self._ended_here()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Closes at once."""
+        self._ended_here()
         if self._transport is not None:
             self._transport.abort()
 

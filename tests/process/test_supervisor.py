@@ -26,7 +26,7 @@ def stand_ins(tmp_path: Path) -> Path:
     package = tmp_path / "node"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    for name in ("__main__.py", "background.py", "children.py"):
+    for name in ("__main__.py", "background.py", "children.py", "logs.py", "supervisor_log.py"):
         (package / name).write_text((Path(__file__).parents[2] / "node" / name).read_text())
     (package / "control.py").write_text(CONTROL)
     return tmp_path

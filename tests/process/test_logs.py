@@ -1,0 +1,317 @@
+"""Every kind of fault on real processes, told by the members' logs alone: what happened, in which order, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from node.client import LedgerClient, LedgerError
+from tests.process.chaos_disk import QuotaDisk
+from tests.process.chaos_faults import Faults
+from tests.process.chaos_nodes import DATA_FILE_BYTES, GROUP, Member, make_members
+from tests.process.chaos_plan import KINDS, Step
+from tests.process.net import CLIENTS
+from tests.process.net_proxy import ProxyNetwork
+from tests.process.story import Line, Story, said
+
+IDS = ("n0", "n1", "n2")
+SMALL = "n1"
+LONG_S = 4.0  # longer than any election time-out: what it does to a leader has to be seen by the others
+READY_WITHIN_S = 60.0
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+
+class Stage:
+    """A group that is appended to all the time, and what its members' logs say."""
+
+    def __init__(self, members: dict[str, Member], faults: Faults, steering: LedgerClient) -> None:
+        self.members, self.faults, self.steering = members, faults, steering
+        self.said: list[str] = []
+        self.story = Story(member.log for member in members.values())
+        self.body = b"x" * 500
+        self.full_answers = 0
+
+    async def feed(self, client: LedgerClient) -> None:
+        while True:
+            try:
+                await client.append(self.body)
+            except LedgerError as error:
+                self.full_answers += "DISK_FULL" in f"{error!r} {error}"
+            await asyncio.sleep(0.02)
+
+    async def settle(self) -> None:
+        """Until one leads whom all follow as voters, in APPEND."""
+        for _ in range(int(READY_WITHIN_S / 0.2)):
+            with contextlib.suppress(LedgerError):
+                states = [await self.steering.state(one) for one in IDS]
+                leader = await self.steering.leader()
+                peers = (await self.steering.introspect(leader, "dispatchers"))["items"]
+                follow = all(state["leader_id"] == leader and state["voter_state"] == "VOTER" for state in states)
+                if follow and [one["state"] for one in peers] == ["APPEND"] * 2:
+                    return
+            await asyncio.sleep(0.2)
+        raise AssertionError("the group does not settle")
+
+    async def breaks(self, kind: str, target: str = "leader", for_s: float = 0.0) -> str:
+        """Does it from a settled group on; to whom."""
+        await self.settle()
+        self.said.clear()
+        self.story.begin()
+        await self.faults.run(Step(0.0, kind, target, for_s))
+        assert self.faults.done[kind], self.said
+        return self.said[0].partition(":")[0]
+
+
+@asynccontextmanager
+async def stage(directory: Path) -> AsyncIterator[Stage]:
+    network = ProxyNetwork()
+    await network.start(IDS)
+    token = directory / "token"
+    token.touch(0o600)
+    token.write_text(secrets.token_hex(16))
+    members = make_members(IDS, directory, network, token, ["node.log_format=json"])
+    disk = QuotaDisk(DATA_FILE_BYTES, lambda: members[SMALL].pid)
+    peers = network.peers_of(CLIENTS)
+    steering = LedgerClient(peers, group=GROUP, deadline_s=5.0, token=token.read_text())
+    client = LedgerClient(peers, group=GROUP, deadline_s=5.0)
+    made: list[Stage] = []
+    faults = Faults(
+        members, network, SMALL, disk, steering, lambda: made[0].full_answers, 1, lambda line: made[0].said.append(line)
+    )
+    made.append(Stage(members, faults, steering))
+    feeding = asyncio.create_task(made[0].feed(client))
+    try:
+        await asyncio.gather(*(member.start() for member in members.values()))
+        yield made[0]
+        await faults.mend()
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+        await asyncio.gather(*(member.kill() for member in members.values()))
+        await client.close()
+        await steering.close()
+        await network.stop()
+
+
+def told_by(who: Callable[[str], bool], event: str, *words: str, **fields: object) -> Callable[[Line], bool]:
+    looked_for = said(event, *words, **fields)
+    return lambda line: who(line["member"]) and looked_for(line)
+
+
+async def another_leads(stage: Stage, gone: str, why: str) -> str:
+    """Somebody else saw that the leader was gone, why, campaigned, got a majority's votes, and led."""
+
+    def others(one: str) -> bool:
+        return one != gone
+
+    found = await stage.story.told(
+        told_by(others, "role", gone, why, role="CANDIDATE"),
+        told_by(others, "term", "own campaign"),
+        told_by(others, "vote"),
+        told_by(others, "role", "elected", role="LEADER"),
+    )
+    elected = found[-1]
+    winner = str(elected["member"])
+    assert set(elected["votes"].split(", ")) >= {winner} and len(elected["votes"].split(", ")) >= 2
+    (campaign,) = stage.story.tells(said("term", "own campaign", member=winner, term=elected["term"]))
+    assert set(campaign["pre_votes"].split(", ")) == set(IDS) - {gone}
+    await stage.story.told(said("vote", candidate=winner, term=elected["term"]))
+    return winner
+
+
+async def kill_engine(stage: Stage) -> None:
+    gone = await stage.breaks("kill_engine")
+    winner = await another_leads(stage, gone, "closed")
+    await stage.story.told(said("peer_lost", member=winner, peer=gone), said("role", member=winner, role="LEADER"))
+    await stage.story.told(
+        said("engine_ended", "killed by signal 9", "started again", member=gone, process="supervisor"),
+        said("started", "the log holds", member=gone, voter_state="VOTER"),
+        said("leader", member=gone, leader=winner),
+    )
+
+
+async def kill_node(stage: Stage) -> None:
+    gone = await stage.breaks("kill_node", for_s=2.0)
+    winner = await another_leads(stage, gone, "closed")
+    await stage.story.told(
+        said("peer_lost", member=winner, peer=gone),
+        said("peer_unreachable", member=winner, peer=gone),
+        said("started", "the log holds", member=gone),
+        said("peer_connected", member=winner, peer=gone),
+        said("dispatcher", member=winner, peer=gone, state="APPEND"),
+    )
+
+
+async def kill_all(stage: Stage) -> None:
+    await stage.breaks("kill_all", "all", 1.0)
+    for one in IDS:
+        await stage.story.told(said("started", "the log holds", member=one))
+    await stage.story.told(said("role", "elected", role="LEADER"), said("leader"))
+
+
+async def stop_node(stage: Stage) -> None:
+    gone = await stage.breaks("stop_node", for_s=2.0)
+    await stage.story.told(
+        said("stopping", "SIGTERM", member=gone, process="engine"),
+        said("role", "this member stops", member=gone, was="LEADER"),
+        told_by(lambda one: one != gone, "peer_lost", peer=gone),
+    )
+    await another_leads(stage, gone, "closed")
+
+
+async def pause(stage: Stage) -> None:
+    gone = await stage.breaks("pause", for_s=LONG_S)
+    winner = await another_leads(stage, gone, "was silent for")
+    await stage.story.told(
+        said("role", "elected", member=winner), said("stalled", "did nothing for", member=gone),
+        said("leader", member=gone, leader=winner),
+    )  # fmt: skip
+
+
+async def cut_off(stage: Stage, kind: str) -> None:
+    gone = await stage.breaks(kind, for_s=LONG_S)
+    winner = await another_leads(stage, gone, "was silent for")
+    others = [one for one in IDS if one != gone]
+    await stage.story.told(
+        *(said("peer_silent", "no answer for", member=gone, peer=one) for one in others[:1]),
+        said("role", "no quorum of answers", *others, member=gone, was="LEADER"),
+        said("leader", member=gone, leader=winner),
+    )
+
+
+async def mute(stage: Stage) -> None:
+    gone = await stage.breaks("mute", for_s=LONG_S)
+    winner = await another_leads(stage, gone, "was silent for")
+    await stage.story.told(said("role", member=gone, was="LEADER"), said("leader", member=gone, leader=winner))
+
+
+async def deaf(stage: Stage) -> None:
+    gone = await stage.breaks("deaf", for_s=LONG_S)
+    await stage.story.told(
+        said("role", "no quorum of answers", member=gone, was="LEADER"),
+        told_by(lambda one: one != gone, "role", "elected", role="LEADER"),
+    )
+    await another_leads(stage, gone, "was silent for")
+
+
+async def bridge(stage: Stage) -> None:
+    leader = await stage.breaks("bridge", for_s=LONG_S)
+    cut = next(one for one in IDS if f"cannot reach {one}" in stage.said[0])
+    await stage.story.told(
+        said("role", f"leader {leader} was silent", member=cut, role="CANDIDATE"),
+        said("not_elected", "pre-vote", f"{leader} silent", member=cut),
+        said("leader", member=cut, leader=leader),
+    )
+    await stage.story.told(
+        said("peer_silent", "no answer for", member=leader, peer=cut),
+        said("peer_answers", "of silence", member=leader, peer=cut),
+    )
+    assert not stage.story.tells(said("role", role="LEADER")), "nobody needed another leader"
+
+
+async def slow(stage: Stage) -> None:
+    await stage.settle()
+    stage.body = b"x" * 60_000
+    try:
+        late = await stage.breaks("slow", "follower", LONG_S)
+        leader = await stage.steering.leader()
+
+        # One of these bodies alone takes longer than a second there: its answers come late, or, while heartbeats wait
+        # behind it, nothing comes at all.
+        def late_or_silent(line: Line) -> bool:
+            mine = line["member"] == leader and line.get("peer") == late
+            return mine and (line["event"], "ms" in line.get("reason", "")) in (
+                ("peer_slow", True),
+                ("peer_silent", True),
+            )
+
+        await stage.story.told(late_or_silent)
+    finally:
+        stage.body = b"x" * 500
+
+
+async def reset(stage: Stage) -> None:
+    member = await stage.breaks("reset", "follower")
+    for other in (one for one in IDS if one != member):
+        lost, _ = await stage.story.told(
+            said("peer_lost", member=other, peer=member), said("peer_connected", member=other, peer=member)
+        )
+        assert "reset" in lost["reason"] or "closed" in lost["reason"]
+
+
+async def transfer(stage: Stage) -> None:
+    await stage.settle()
+    before = await stage.steering.leader()
+    wanted = await stage.breaks("transfer")
+    await stage.story.told(
+        said("transfer", "asked for", member=before, to=wanted, phase="catching_up"),
+        said("transfer", member=before, to=wanted, phase="taking_over"),
+        said("role", "told to take leadership", member=wanted, role="CANDIDATE"),
+        said("role", "elected", member=wanted, role="LEADER"),
+        said("transfer", f"{wanted} leads", member=before, phase="done"),
+    )
+
+
+async def disk_full(stage: Stage) -> None:
+    await stage.breaks("disk_full", "small", 3.0)
+    full = said("alarm", member=SMALL, code="disk_full")
+    (alarm,) = await stage.story.told(full)
+    assert alarm["level"] == "error"
+    await stage.story.told(
+        full, said("transfer", "the disk is full", member=SMALL),
+        told_by(lambda one: one != SMALL, "role", "elected", role="LEADER"),
+    )  # fmt: skip
+    await stage.story.told(full, said("alarm_cleared", member=SMALL, code="disk_full"))
+
+
+async def wipe(stage: Stage) -> None:
+    await stage.breaks("wipe", "follower", 1.0)
+    gone = next(line.partition(":")[0] for line in stage.said if "its log removed" in line)
+    await stage.story.told(
+        told_by(lambda one: one != gone, "peer_lost", peer=gone),
+        said("started", "the log is empty", member=gone),
+        said("voter_state", member=gone, state="REJOINING"),
+        said("voter_state", "durable up to the target", member=gone, state="VOTER"),
+    )
+
+
+STORIES = {
+    "kill_engine": kill_engine, "kill_node": kill_node, "kill_all": kill_all, "stop_node": stop_node, "pause": pause,
+    "off": lambda stage: cut_off(stage, "off"), "deposed": lambda stage: cut_off(stage, "deposed"), "mute": mute,
+    "deaf": deaf, "bridge": bridge, "slow": slow, "reset": reset, "transfer": transfer, "disk_full": disk_full,
+    "wipe": wipe,
+}  # fmt: skip
+
+
+def test_there_is_a_story_of_every_fault() -> None:
+    assert set(STORIES) == set(KINDS)
+
+
+@pytest.mark.timeout(600)
+def test_the_logs_alone_tell_each_fault_its_order_and_its_reason(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as group:
+            for kind, tell in STORIES.items():
+                try:
+                    await tell(group)
+                except AssertionError as error:
+                    raise AssertionError(f"{kind}: {error}") from error
+            await group.settle()
+
+    asyncio.run(play())
+    token = (tmp_path / "token").read_text()
+    for path in (tmp_path / "logs").glob("*.log"):
+        text = path.read_text()
+        assert token not in text
+        assert "xxxxxxxx" not in text, "no bodies"
+        for line in text.splitlines():
+            told = json.loads(line)
+            assert "ready" in line or {"time", "level", "event", "process", "member", "group"} <= set(told)

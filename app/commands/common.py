@@ -132,23 +132,23 @@ def target_of(
     settings = settings_of({"peers": peers, "node.group": group}, config)
     if settings.peers:
         return Target(settings.peers, settings.node.group, token, tls=tls_of(settings))
-    demo = demo_meant("--node URL or --peers says which group")
+    demo = demo_meant("--node URL or --peers")
     if demo is not None:
         urls = {member.id: member.control_url for member in demo.members}
         return Target(parse_peers(demo.peers), demo.group, token, urls, group_id=demo.group_id)
     raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
 
 
-def demo_meant(how_to_say: str) -> DemoState | None:
+def demo_meant(flags: str) -> DemoState | None:
     """The running demo that a command without an address takes, and which one that is, on stderr. Raises Failure."""
     from app.demo.state import SeveralDemos, running_demo
 
     try:
         demo = running_demo()
     except SeveralDemos as several:
-        raise Failure(Exit.USAGE, f"{several}; {how_to_say}") from several
+        raise Failure(Exit.USAGE, f"{several}; name one with {flags}") from several
     if demo is not None:
-        say(f"speaking to the demo that is running ({demo.spelled}); {how_to_say}")
+        say(f"speaking to the demo that is running ({demo.spelled}); {flags} names another")
     return demo
 
 

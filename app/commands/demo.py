@@ -165,7 +165,7 @@ def chosen_demo(pid: int | None) -> DemoState:
     from app.demo.state import running_demos
 
     if pid is None:
-        found = demo_meant("--pid N says which one")
+        found = demo_meant("--pid N")
     else:
         found = next((state for state in running_demos() if state.pid == pid), None)
     if found is None:

@@ -1,0 +1,56 @@
+"""A database that is away for a while costs no audit: its job is started once, followed, and brought to its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from app.audit import runner as runner_module
+from app.audit.runner import AuditRunner
+from app.db.audits import FINAL
+from tests.unit.console_kit import run, running
+
+JOB = "import sys; open(sys.argv[1], 'w').write('{\"event\": \"cancelled\"}\\n')"
+
+
+@pytest.mark.parametrize("fails", ["get", "running", "finish"])
+def test_an_audit_outlives_a_database_that_is_away(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs: list[Path] = []
+
+    def start_job(directory: Path) -> subprocess.Popen[bytes]:
+        jobs.append(directory)
+        return subprocess.Popen([sys.executable, "-c", JOB, str(directory / "progress.jsonl")])
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            audits = AuditRunner(kit.app.state.sessions, tmp_path / "audits")
+            real, left = getattr(audits.kept, fails), [1, 2]
+
+            async def away(*given: Any, **named: Any) -> Any:
+                if left:
+                    left.pop()
+                    raise OperationalError("UPDATE", {}, Exception("the database is away"))
+                return await real(*given, **named)
+
+            monkeypatch.setattr(audits.kept, fails, away)
+            monkeypatch.setattr(runner_module, "start_job", start_job)
+            audit = await audits.launch(
+                cluster_id="demo", cluster_name="demo", replicas=(), depth="chain", from_index=None, to_index=None,
+                requested_by="ann",
+            )  # fmt: skip
+            await kit.until(lambda: audits.live[audit["id"]]["state"] in FINAL)
+            assert audits.live[audit["id"]]["state"] == "cancelled"
+            assert len(jobs) == 1 and not left
+            await audits.stop()
+
+    run(work())
+    said = [record.getMessage() for record in caplog.records if "the database is away" in record.getMessage()]
+    assert len(said) == 2 and all(line.startswith("audit ") for line in said)

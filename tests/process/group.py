@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -26,8 +27,11 @@ SMALL_FILES = (
 class Group:
     """Up to three engines of one group; `close` ends every process that is still alive."""
 
-    def __init__(self, directory: Path, *, size: int = 3, flush: str = "sync", group: str = "g") -> None:
-        self.directory, self.flush, self.group = directory, flush, group
+    def __init__(
+        self, directory: Path, *, size: int = 3, flush: str = "sync", group: str = "g", module: str = "node.server"
+    ) -> None:
+        self.directory, self.flush, self.group, self.module = directory, flush, group, module
+        self.environment: dict[str, str] = {}  # of what is started next, beside this process's
         # With it the group has its id from the start; without it its first leader appends one more entry (SAFETY C9).
         self.token: tuple[str, ...] = ("--group-token", f"test {directory}"[:200].replace(" ", "-"))
         self.peers = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(size))}
@@ -42,11 +46,12 @@ class Group:
             "--flush", self.flush, *SMALL_FILES, "--init", *self.token, *more,
         ]  # fmt: skip
 
-    def spawn(self, arguments: list[str], module: str = "node.server") -> subprocess.Popen[str]:
+    def spawn(self, arguments: list[str], module: str | None = None) -> subprocess.Popen[str]:
         """Starts a process without waiting for it."""
         return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=apart(signal.SIGKILL),
+            [sys.executable, "-m", module or self.module, *arguments],
+            cwd=ROOT, env={**os.environ, **self.environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, preexec_fn=apart(signal.SIGKILL),
         )  # fmt: skip
 
     def start(self, *node_ids: str) -> None:

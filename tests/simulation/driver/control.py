@@ -109,6 +109,7 @@ class ControlPlanes(Observer):
         self._logs, self._moments = logs, moments
         self._world: DriverWorld | None = None
         self._running: dict[str, SimulatedLoop] = {}
+        self._reading: dict[str, int] = {}  # member -> its control plane's read that is under way
 
     # --- life -----------------------------------------------------------------------------------------------------
     def started(self, world: Any) -> None:
@@ -127,6 +128,9 @@ class ControlPlanes(Observer):
     def crashed(self, member: Any, how: str) -> None:
         if how == "power_loss" and member.id in self._running:
             self._running.pop(member.id).kill()
+            number = self._reading.pop(member.id, None)
+            if number is not None and self._world is not None:  # nobody is left to hear how it went
+                self._world.workload.complete(number, "fail")
 
     def _loop_error(self, loop: SimulatedLoop, context: dict[str, Any]) -> None:
         assert self._world is not None
@@ -218,12 +222,14 @@ class ControlPlanes(Observer):
         assert self._world is not None
         work, name = self._world.workload, f"control-{member.id}"
         begin = max(0, work.history.told_index - rng.randrange(10))
-        number = work.invoke(name, "read", from_index=begin)
+        self._reading[member.id] = number = work.invoke(name, "read", from_index=begin)
         try:
             answer = await entries.linearizable(parts, begin, SHOWN, "base64")
         except Problem:
+            del self._reading[member.id]
             work.complete(number, "fail")
             return
+        del self._reading[member.id]
         items = answer["items"]
         seen = [(one["index"], b64decode(one["body"]) if one["magic"] == "NORMAL" else None) for one in items]
         work.complete(number, "ok", read_index=answer["committed_index"], seen=seen)

@@ -136,6 +136,7 @@ class Machine:
         self.incarnation += 1
         self.is_refused, self.paused = False, False
         self.platform.taken_from = False
+        self.excused = self.platform.faults.enospc or self.platform.faults.fsync_error_next
         world = self.world
         loop = SimulatedLoop(
             world.timeline,
@@ -208,7 +209,7 @@ class Machine:
         self.world.timeline.schedule(0, self._ended_by_itself, loop, code)
 
     def _not_excused(self, doing: str, error: object) -> None:
-        if not self.excused and not self.platform.faults.enospc:
+        if not self.excused:
             self.world.violate(Violation("no_exception", f"{self.id}, {doing}: {error!s}"))
 
     def _ended_by_itself(self, loop: SimulatedLoop, code: int) -> None:
@@ -282,7 +283,6 @@ class Machine:
         self.loop = None
         self.engine = self.replica = self.store = None
         self.paused = False
-        self.excused = False
         self.incarnation += 1
         self.world.tell.crashed(self, how)
 

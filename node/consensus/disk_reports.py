@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from node.consensus.effects import FetchLog, ReadSlab
+from node.consensus.effects import FetchLog, LookUp, ReadSlab
 from node.consensus.entry_handler import EntryHandler
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership import Leadership
@@ -18,7 +18,7 @@ from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
 from node.protocol.codes import FlushMode, Role
 from node.protocol.entry import Slab
-from node.store.log_store import Fault, HardState, LogStore, Mended, StoreCorrupt
+from node.store.log_store import EntryMeta, Fault, HardState, LogStore, Mended, StoreCorrupt
 
 
 class DiskReports(ABC):
@@ -102,9 +102,17 @@ class DiskReports(ABC):
             )
             self._settle(now)
 
+    def looked(self, order: LookUp, meta: EntryMeta | None, now: int) -> None:
+        """The outcome of `effects.looks`: whoever waited for it goes on."""
+        self.member.known_metas.found(order, meta, self.member.log_epoch)
+        for peer_id in self.member.others:
+            self._unless_damaged(lambda leadership, to=peer_id: leadership.dispatchers[to].pump(now))  # type: ignore[misc]
+        self._settle(now)
+
     # --- damage ---------------------------------------------------------------------------------------------------
     def log_damaged(self, faults: Sequence[Fault], now: int) -> None:
         """A read or a scrub met damage (S6); `fetched`, `slab_read` with None follow where somebody waits for it."""
+        self.member.known_metas.forget()
         self.store.note_faults(faults)
         self._settle(now)
 
@@ -141,6 +149,7 @@ class DiskReports(ABC):
 
     def mended(self, log_epoch: int, result: Mended | None, error: str, now: int) -> None:
         """The outcome of `effects.mend`; None where it could not be written, and `error` says why."""
+        self.member.known_metas.forget()
         self.repair.mended(log_epoch, result, error, now)
         self._settle(now)
         self.repair.advance(now)

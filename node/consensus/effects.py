@@ -48,6 +48,14 @@ class ReadSlab:
 
 
 @dataclass(slots=True, frozen=True)
+class LookUp:
+    """Read an entry's head off the loop, then `replica.looked(order, meta_or_None, now)` (SAFETY S9)."""
+
+    log_epoch: int
+    index: int
+
+
+@dataclass(slots=True, frozen=True)
 class FetchLog:
     """Read for a damaged peer off the loop, then `replica.fetched(order, slab_or_None, now)` (SAFETY S6)."""
 
@@ -99,6 +107,7 @@ class Effects:
     truncate: TruncateLog | None = None
     # 4. Off the loop, any order.
     reads: list[ReadSlab] = field(default_factory=list)
+    looks: list[LookUp] = field(default_factory=list)
     # 4b. Reads for damaged peers, like 4; and one mend, as a writer: never beside a sync or a cut.
     fetches: list[FetchLog] = field(default_factory=list)
     mend: MendLog | None = None

@@ -12,18 +12,20 @@ leadership or of connection (FORMATS 6.1).
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 from node.consensus.api import SECOND
 from node.consensus.effects import ReadSlab
 from node.consensus.fast_back_up import further_back, is_fork
 from node.consensus.member_state import MemberState
-from node.consensus.push_window import PROBE_SLAB_BYTES, CatchUpQuota, InFlight, PushWindow
+from node.consensus.push_window import CatchUpQuota, InFlight, PushWindow
 from node.consensus.quorum_ack_checker import watermark
 from node.consensus.status import TransitionStatus
 from node.protocol.codes import DispatcherState, ResponseCode
 from node.protocol.dispatcher import TRANSITIONS, DispatcherEvent
-from node.protocol.entry import SLAB_BYTES_MAX, Slab
+from node.protocol.entry import Slab
 from node.protocol.messages import PushKind, PushRequest, PushResponse
+from node.store.log_store import ColdEntry, EntryMeta
 
 __all__ = ["TRANSITIONS", "DispatcherEvent", "EntryDispatcher"]
 
@@ -143,7 +145,11 @@ class EntryDispatcher:
 
     # --- sending ------------------------------------------------------------------------------------------------
     def pump(self, now: int) -> None:
-        """Sends whatever the state, the window and the quota allow."""
+        """Sends whatever the state, the window and the quota allow; for what is cold it is called again."""
+        with suppress(ColdEntry):
+            self._pump(now)
+
+    def _pump(self, now: int) -> None:
         if not self.connected or (self._retry_at is not None and now < self._retry_at):
             return
         self._retry_at = None
@@ -161,7 +167,7 @@ class EntryDispatcher:
 
     def _send_compare(self, now: int) -> None:
         store = self._member.store
-        meta = store.meta(self._compare_index)
+        meta = self._member.meta(self._compare_index)
         if meta is None:
             reason = f"it needs entries from {self._compare_index + 1} on, this log begins at {store.begin_index}"
             self._stand_back(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
@@ -170,7 +176,7 @@ class EntryDispatcher:
 
     def _send_truncate(self, now: int) -> None:
         cut = self.match_index + 1
-        meta = self._member.store.meta(cut)
+        meta = self._member.meta(cut)
         self._ask(PushKind.TRUNCATE, now, prev=(self.match_index, -1 if meta is None else meta.term, None), first=cut)
 
     def _ask(self, kind: PushKind, now: int, prev: tuple[int, int, int | None], first: int = -1) -> None:
@@ -179,12 +185,9 @@ class EntryDispatcher:
 
     def _push(self, kind: PushKind, now: int, prev: tuple[int, int, int | None], first: int = -1) -> int:
         member = self._member
-        seq = member.next_seq()
-        commit = member.committed_index
-        member.send(
-            self.peer_id,
-            PushRequest(seq, kind, member.self_id, member.term, self.dispatch_epoch, commit, *prev, first),
-        )
+        seq, commit = member.next_seq(), member.committed_index
+        push = PushRequest(seq, kind, member.self_id, member.term, self.dispatch_epoch, commit, *prev, first)
+        member.send(self.peer_id, push)
         self._commit_sent = commit
         self._pushed_at = now
         return seq
@@ -216,7 +219,7 @@ class EntryDispatcher:
         store = self._member.store
         while self.write_index <= store.end_index and self.window.is_open() and not self._reading:
             limited = self._far_behind and self.quota.holds(now)
-            slab = store.recent_slab(self.write_index, self._slab_bytes_max)
+            slab = store.recent_slab(self.write_index, self.window.slab_bytes_max)
             self._far_behind = slab is None or (self._far_behind and slab.last_index < store.end_index)
             if slab is None or (limited and self._far_behind):
                 self._want_read(now)
@@ -226,7 +229,7 @@ class EntryDispatcher:
             self._push_read(slab, now)
 
     def _push_read(self, slab: Slab, now: int) -> None:
-        before = self._member.store.meta(slab.first_index - 1)
+        before = self._member.meta(slab.first_index - 1)
         if before is None:
             self._below_begin(now)
         else:
@@ -234,6 +237,7 @@ class EntryDispatcher:
             push = self.append_of(slab, before.term)
             self._member.send(self.peer_id, push)
             self.waits_for(push, carried)
+            self._member.known_metas.keep(EntryMeta(slab.last_index, slab.last_term, slab.last_chain))  # for the next
 
     def _below_begin(self, now: int) -> None:
         reason = f"it needs entry {self.write_index}, this log begins at {self._member.store.begin_index}"
@@ -245,20 +249,15 @@ class EntryDispatcher:
         if self.write_index < member.store.begin_index:
             self._below_begin(now)
             return
+        member.meta(self.write_index - 1)  # the slab's link to what lies before it
         pause_ns = 0
         if self.quota.holds(now):
             if len(self.window) > 0:
                 return  # its answer comes first
             pause_ns = self.quota.ask(now)
         self._reading = True
-        log_epoch, size = member.log_epoch, self._slab_bytes_max
-        member.effects.reads.append(
-            ReadSlab(self.peer_id, self.dispatch_epoch, log_epoch, self.write_index, size, pause_ns)
-        )
-
-    @property
-    def _slab_bytes_max(self) -> int:
-        return PROBE_SLAB_BYTES if self.window.probing else SLAB_BYTES_MAX
+        where = self.peer_id, self.dispatch_epoch, member.log_epoch, self.write_index
+        member.effects.reads.append(ReadSlab(*where, self.window.slab_bytes_max, pause_ns))
 
     def slab_read(self, request: ReadSlab, slab: Slab | None, now: int) -> None:
         """The driver read it; None: the disk could not give it."""
@@ -273,8 +272,9 @@ class EntryDispatcher:
             self._member.alarm("read_failed", self.last_error, now, peer_id=self.peer_id)
             return
         self._member.clear_alarm("read_failed", now, peer_id=self.peer_id)
-        if slab.first_index == self.write_index:
-            self._push_read(slab, now)
+        with suppress(ColdEntry):  # it is read again, then
+            if slab.first_index == self.write_index:
+                self._push_read(slab, now)
         self.pump(now)
 
     def push_commit(self, now: int, *, at_once: bool = False) -> None:
@@ -425,8 +425,7 @@ class EntryDispatcher:
         """Resends what was not answered in time, and takes up what had to wait."""
         if not self.connected:
             return
-        timeout = self._timing.push_timeout_ns
-        if self._asked_seq is not None and now >= self._asked_at + timeout:
+        if self._asked_seq is not None and now >= self._asked_at + self._timing.push_timeout_ns:
             self._asked_seq = None
             self.resends += 1
         silent_from, oldest = self.window.silent_from(), self.window.oldest()

@@ -10,20 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.consensus.member_state import MemberState
+from node.consensus.overlap import overlap_of
 from node.protocol.codes import ResponseCode, Role
-from node.protocol.entry import (
-    HEAD,
-    HEAD_BYTES,
-    INDEX_UNIT,
-    INDEX_UNIT_BYTES,
-    EntryError,
-    Slab,
-    chain_of,
-    unpack_record,
-)
+from node.protocol.entry import INDEX_UNIT_BYTES, EntryError, Slab
 from node.protocol.messages import PushKind, PushRequest, PushResponse
 from node.store.faults import fault_at, in_words
-from node.store.log_store import Fault, StoreCorrupt, StoreFull
+from node.store.log_store import ColdEntry, Fault, StoreCorrupt, StoreFull
 
 BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
 REFUSED = ResponseCode.INCONSISTENT_INDEX
@@ -64,7 +56,10 @@ class EntryHandler:
         if push.dispatch_epoch > self._dispatch_epoch:
             self._dispatch_epoch = push.dispatch_epoch
             self._early.clear()
-        verdict = self._act(sender, push, now)
+        try:
+            verdict = self._act(sender, push, now)
+        except ColdEntry:  # the driver looks; the leader asks again (S9)
+            verdict = Verdict(BUSY)
         if verdict is not None:
             self._commit(push.commit_index, now)
             self._answer(sender, push.seq, push.dispatch_epoch, verdict)
@@ -153,7 +148,7 @@ class EntryHandler:
         index = push.prev_index
         if store.faults and member.damaged_at(index):
             return self._match_damaged(index, push, now)
-        meta = store.meta(index)
+        meta = member.meta(index)
         if meta is None:  # before our own first entry: committed long ago, and not here to compare
             return Verdict(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
         if meta.term != push.prev_term:
@@ -219,7 +214,7 @@ class EntryHandler:
         if cut - 1 > member.verified_index:
             return Verdict(ResponseCode.INCONSISTENT_STATE)  # no COMPARE vouches for what would stay
         try:
-            store.meta(cut - 1)
+            member.meta(cut - 1)
         except StoreCorrupt as error:  # it rotted since: where the cut begins is known again once it is repaired
             member.note_damage(error)
             return Verdict(BUSY)
@@ -250,7 +245,7 @@ class EntryHandler:
         may be the leader's own: that entry may be committed, and counts in our votes.
         """
         if not self._member.damaged_at(cut):
-            meta = self._member.store.meta(cut)
+            meta = self._member.meta(cut)
             if meta is None:
                 return -1, True
             return meta.term, meta.term != push.prev_term if push.prev_term != -1 else meta.term < push.term
@@ -297,7 +292,10 @@ class EntryHandler:
                 return
             push = self._early.pop(min(ready))
             assert push.slab is not None
-            verdict = self._append(push, push.slab, now)
+            try:
+                verdict = self._append(push, push.slab, now)
+            except ColdEntry:
+                verdict = Verdict(BUSY)
             self._commit(push.commit_index, now)
             self._answer(sender, push.seq, push.dispatch_epoch, verdict)
 
@@ -338,59 +336,14 @@ class EntryHandler:
 
     def _beyond_overlap(self, slab: Slab, push: PushRequest, now: int) -> tuple[Slab | None, Verdict]:
         """What of the slab lies beyond our end, once the part that we hold proved equal; it extends `verified`."""
-        member, store = self._member, self._member.store
-        known = self._same_upto(slab)
-        if known == slab.last_index:
-            member.verified_index = max(member.verified_index, known)
-            return None, OK
-        chain = slab.prev_chain
-        offset = 0
-        for number in range(slab.count):
-            index = slab.first_index + number
-            if index > store.end_index:
-                return _tail_of(slab, number, offset, chain), OK
-            entry = unpack_record(slab.data, offset)
-            if entry.index != index:
-                raise EntryError(f"slab {slab.first_index}..{slab.last_index}: entry {entry.index} in place of {index}")
-            chain = None if chain is None else chain_of(entry, chain)
-            offset += entry.size
-            if member.damaged_at(index):
-                continue  # the chain at the next intact entry speaks for it
-            ours = store.meta(index)
-            if ours is None or ours.term != entry.term:
-                return None, self._conflict_at(index, -1 if ours is None else ours.term)
-            if chain is not None and ours.chain is not None and chain != ours.chain:
-                self._fork(index, push, now)
-                return None, Verdict(ResponseCode.INTERNAL_ERROR)
-            member.verified_index = max(member.verified_index, index)
-        return None, OK
-
-    def _same_upto(self, slab: Slab) -> int:
-        """The slab's last index, where we hold all of it and one look proves it; -1: entry by entry, then.
-
-        Equal term and chain mean an equal prefix, as in COMPARE. Slabs that were sent again while this member stood
-        still come by the megabyte, and must not keep it from its heartbeats.
-        """
-        store, last = self._member.store, slab.last_index
-        if last > store.end_index or self._member.damaged_at(last):
-            return -1
-        _magic, pos, _size, _index, _term = INDEX_UNIT.unpack_from(slab.index_records, -INDEX_UNIT_BYTES)
-        if not 0 <= pos - slab.pos <= len(slab.data) - HEAD_BYTES:
-            return -1
-        _, _, index, term, _, _, chain, body_crc, _ = HEAD.unpack_from(slab.data, pos - slab.pos)
-        ours = store.meta(last)
-        if ours is None or ours.chain is None or not (chain or body_crc):
-            return -1
-        return last if (index, term, chain) == (last, ours.term, ours.chain) else -1
-
-
-def _tail_of(slab: Slab, number: int, offset: int, chain: int | None) -> Slab:
-    """The slab without its first `number` records, which take `offset` bytes and end in `chain`; a copy."""
-    records = slab.index_records[number * INDEX_UNIT_BYTES :]
-    _magic, _pos, size, _index, term = INDEX_UNIT.unpack_from(records)
-    if size < HEAD_BYTES:
-        raise EntryError(f"slab {slab.first_index}..{slab.last_index}: a record of {size} bytes")
-    return Slab(
-        slab.first_index + number, slab.count - number, slab.pos + offset, bytes(slab.data[offset:]), records,
-        term, slab.last_term, chain, slab.last_chain,
-    )  # fmt: skip
+        member = self._member
+        found = overlap_of(slab, member.store.end_index, member.damaged_at, member.meta)
+        if found.equal_upto >= slab.first_index:
+            member.verified_index = max(member.verified_index, found.equal_upto)
+        if found.differs is None:
+            return found.rest, OK
+        index, ours, other_term = found.differs
+        if other_term:
+            return None, self._conflict_at(index, -1 if ours is None else ours.term)
+        self._fork(index, push, now)
+        return None, Verdict(ResponseCode.INTERNAL_ERROR)

@@ -7,7 +7,7 @@ names an index at or below what it knows to be committed (SAFETY R6).
 from __future__ import annotations
 
 from node.protocol.messages import PushResponse
-from node.store.log_store import LogStore
+from node.store.log_store import ColdEntry, LogStore
 
 
 def further_back(store: LogStore, answer: PushResponse, asked: int) -> int:
@@ -19,13 +19,20 @@ def further_back(store: LogStore, answer: PushResponse, asked: int) -> int:
     if answer.x_term == -1:
         return max(lowest, min(asked - 1, answer.end_index))
     ours = min(store.last_index_of_term(answer.x_term), asked - 1)
-    meta = store.meta(ours)
-    if meta is not None and meta.term == answer.x_term and ours >= answer.x_index:
+    if _term_of(store, ours) == answer.x_term and ours >= answer.x_index:
         return ours
     return max(lowest, min(asked - 1, answer.x_index - 1))
 
 
 def is_fork(store: LogStore, answer: PushResponse, asked: int) -> bool:
     """A mismatch at an entry of equal index and term: another chain, which no truncation mends (SAFETY R7)."""
-    meta = store.meta(asked)
-    return meta is not None and answer.x_index == asked and answer.x_term == meta.term
+    return answer.x_index == asked and answer.x_term != -1 and answer.x_term == _term_of(store, asked)
+
+
+def _term_of(store: LogStore, index: int) -> int | None:
+    """From memory: where an entry is cold, what the table of terms says is enough to know where to look."""
+    try:
+        meta = store.meta_at_hand(index)
+    except ColdEntry:
+        return store.term_at(index)
+    return None if meta is None else meta.term

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
 from node.consensus.api import Randomness, ReplicaConfig
 from node.consensus.effects import Effects, Event, TruncateLog, new_send
+from node.consensus.known_metas import KnownMetas
 from node.consensus.status import AlarmStatus
 from node.protocol.codes import FlushMode, Role
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.faults import fault_at
-from node.store.log_store import Fault, LogStore, StoreCorrupt, TruncationRecord
+from node.store.log_store import ColdEntry, EntryMeta, Fault, LogStore, StoreCorrupt, TruncationRecord
 
 
 class RoleEvent(StrEnum):
@@ -108,6 +110,11 @@ class MemberState:
         # Faults, by their first index, that the leader (term, id) could not give entries for: see `unlinkable_at`.
         self.unlinkable: dict[int, tuple[int, str | None]] = {}
         self.unsynced = UnsyncedBytes()
+        self.known_metas = KnownMetas()
+        with suppress(StoreCorrupt):  # heartbeats name what is committed; at a start it is read once
+            committed = store.meta(self.committed_index)
+            if committed is not None:
+                self.known_metas.keep(committed)
         # Gate and alarm of S8: appends are refused while `disk_full`; `short_of_space` stays until they succeed again.
         self.disk_full = self.short_of_space = False
         self.wrote_since_full = False
@@ -202,16 +209,35 @@ class MemberState:
             reason=reason, committed_index=self.committed_index,
         )  # fmt: skip
         self.log_epoch += 1  # a sync under way no longer speaks of this log
+        self.known_metas.forget()
         self.durable_index = min(self.durable_index, cut - 1)
         self.truncating_from = cut
         self.effects.truncate = TruncateLog(self.log_epoch, cut, record)
         end_index = self.store.end_index
         self.event("truncation", now, "warning", from_index=cut, to_index=end_index, leader=leader_id, term=self.term)
 
-    def chain_at(self, index: int) -> int | None:
-        """The chain at `index`, None where it is not known."""
+    def meta(self, index: int) -> EntryMeta | None:
+        """Term and chain at `index`, None outside the log; never from a disk (S9).
+
+        Raises ColdEntry: the driver is asked to look, and whoever needs it asks again. Raises StoreCorrupt.
+        """
         try:
-            meta = self.store.meta(index)
+            return self.store.meta_at_hand(index)
+        except ColdEntry:
+            known = self.known_metas.get(index)
+            if known is not None:
+                return known
+            order = self.known_metas.order(index, self.log_epoch)
+            if order is not None:
+                self.effects.looks.append(order)
+            raise
+
+    def chain_at(self, index: int) -> int | None:
+        """The chain at `index`, None where it is not known, or not at hand."""
+        try:
+            meta = self.store.meta_at_hand(index)
+        except ColdEntry:
+            meta = self.known_metas.get(index)
         except StoreCorrupt as error:
             self.note_damage(error)
             return None
@@ -240,14 +266,7 @@ class MemberState:
 
     def damaged_at(self, index: int) -> bool:
         """Whether our own entry at `index` is known to be damaged, so that it cannot be compared with anybody's."""
-        if not self.store.faults:
-            return False
-        try:
-            self.store.meta(index)
-        except StoreCorrupt as error:
-            self.note_damage(error)  # perhaps nobody knew of it
-            return True
-        return False
+        return fault_at(self.store.faults, index) is not None
 
     def unlinkable_at(self, index: int) -> Fault | None:
         """The fault that holds `index`, if our present leader has nothing that links it, and all of it may go.
@@ -264,8 +283,8 @@ class MemberState:
         store = self.store
         fault = fault_at(store.faults, index)
         assert fault is not None, f"entry {index} is not damaged"
-        before = store.meta(fault.first_index - 1)
-        after = store.meta(min(fault.last_index + 1, store.end_index))
+        before = self.meta(fault.first_index - 1)
+        after = self.meta(min(fault.last_index + 1, store.end_index))
         return -1 if before is None else before.term, store.end_term if after is None else after.term
 
     # --- what leaves --------------------------------------------------------------------------------------------

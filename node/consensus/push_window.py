@@ -12,6 +12,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from node.consensus.api import MS, SECOND, ReplicaConfig
+from node.protocol.entry import SLAB_BYTES_MAX
 
 SHARE: Final = 0.9  # of the measured capacity, for a peer far behind while others append
 LOADED_NS: Final = 200 * MS  # so long after an append the leader counts as busy
@@ -102,6 +103,11 @@ class PushWindow:
 
     def __len__(self) -> int:
         return len(self._in_flight)
+
+    @property
+    def slab_bytes_max(self) -> int:
+        """How much the next slab may hold."""
+        return PROBE_SLAB_BYTES if self.probing else SLAB_BYTES_MAX
 
     def is_open(self) -> bool:
         """Whether one more slab may leave."""

@@ -20,7 +20,6 @@ from node.engine.log_reads import LogReads
 from node.engine.quota import Quota
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
 from node.protocol.entry import BytesLike
-from node.store.log_store import StoreCorrupt
 from node.transport.bodies import BodyError, Fields, dump, entry_fields, load
 from node.transport.connection import Connection
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame
@@ -196,18 +195,12 @@ class ClientDesk:
                 connection.answer(frame, dump(refusal | {"detail": outcome.detail or None}))
                 return
             answer = {"code": int(outcome.code), "group": self._group, "leaderId": outcome.leader_id}
-            answer |= {"index": outcome.last_index, "pos": self._position(outcome.last_index), "term": outcome.term}
-            connection.answer(frame, dump(answer))
+            answer |= {"index": outcome.last_index, "term": outcome.term}
+            self._reads.position(
+                outcome.last_index, lambda position: connection.answer(frame, dump(answer | {"pos": position}))
+            )
 
         self._driver.propose(connection, Proposal(bodies, done), ordered=False)
-
-    def _position(self, index: int) -> int:
-        """Where the entry lies; -1 where it is not here, or cannot be read any more."""
-        try:
-            entry = self._driver.replica.store.get(index)
-        except StoreCorrupt:
-            return -1
-        return -1 if entry is None else entry.pos
 
     def _get(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)

@@ -15,12 +15,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
+from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, TruncateLog
 from node.engine.host import Host
 from node.engine.writer import Ended
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
 from node.store.log_store import (
+    EntryMeta,
     HardState,
     LogStore,
     Mended,
@@ -186,7 +187,7 @@ class Disk:
         ahead = self._ahead.pop(request.peer_id, None)
         wanted = ahead is not None and ahead[:2] == (request.first_index, request.log_epoch)
         if ahead is not None and wanted and not _failed(ahead[2]):
-            self._take_slab(ahead[2], request.first_index, finished)
+            self._take(ahead[2], request.first_index, finished)
         else:
             self.read_slab(request.first_index, request.max_bytes, finished)
 
@@ -198,10 +199,16 @@ class Disk:
     def read_slab(self, first_index: int, max_bytes: int, done: Callable[[Slab | None, str], None]) -> None:
         """A slab from disk, and why there is none. Memory was asked before: this is for what is cold."""
         if not self._closed:
-            self._take_slab(self._readers.submit(self._store.read_slab, first_index, max_bytes), first_index, done)
+            self._take(self._readers.submit(self._store.read_slab, first_index, max_bytes), first_index, done)
 
-    def _take_slab(self, work: Future[Slab], first_index: int, done: Callable[[Slab | None, str], None]) -> None:
-        def finished(outcome: Future[Slab]) -> None:
+    def look(self, order: LookUp, done: Callable[[LookUp, EntryMeta | None], None]) -> None:
+        """Reads an entry's head; None where it is not there any more, or damaged."""
+        if not self._closed:
+            work = self._readers.submit(self._store.read_meta, order.index)
+            self._take(work, order.index, lambda meta, _error: done(order, meta))
+
+    def _take(self, work: Future[T], first_index: int, done: Callable[[T | None, str], None]) -> None:
+        def finished(outcome: Future[T]) -> None:
             error = outcome.exception()
             if error is None:
                 done(outcome.result(), "")

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from node.config import Settings
-from node.consensus.effects import FetchLog, MendLog, ReadSlab, Send, TruncateLog
+from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
@@ -40,7 +40,7 @@ from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCo
 from node.protocol.entry import Slab
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
 from node.protocol.peers import split_address
-from node.store.log_store import Fault, HardState, LogStore, Mended, StoreCorrupt
+from node.store.log_store import EntryMeta, Fault, HardState, LogStore, Mended, StoreCorrupt
 from node.transport.connection import Connection
 from node.transport.remoting import FLAG_RESPONSE, Frame
 from node.transport.tls import client_context, server_context
@@ -235,6 +235,8 @@ class Engine:
             self.disk.truncate(effects.truncate)
         for read in effects.reads:
             self.disk.read(read, self._slab_read)
+        for look in effects.looks:
+            self.disk.look(look, self._looked)
         for fetch in effects.fetches:
             self.disk.fetch(fetch, self._fetched)
         if effects.mend is not None:
@@ -326,6 +328,10 @@ class Engine:
         if slab is None:
             self.note("read_failed", "warning", {"peer": request.peer_id, "index": request.first_index})
         self._guarded(lambda: self.replica.slab_read(request, slab, self.now_ns()))
+        self._schedule()
+
+    def _looked(self, order: LookUp, meta: EntryMeta | None) -> None:
+        self._guarded(lambda: self.replica.looked(order, meta, self.now_ns()))
         self._schedule()
 
     def _damaged(self, error: StoreCorrupt, first_index: int) -> None:

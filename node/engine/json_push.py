@@ -12,6 +12,7 @@ from typing import Any
 from node.consensus.replica import Replica
 from node.protocol.codes import ResponseCode
 from node.protocol.messages import PushKind, PushRequest, PushResponse
+from node.store.log_store import ColdEntry
 
 
 def linked(push: PushRequest, replica: Replica) -> PushRequest | None:
@@ -22,7 +23,10 @@ def linked(push: PushRequest, replica: Replica) -> PushRequest | None:
     same_leader = push.leader_id == member.leader_id and push.term == member.term
     if not same_leader:
         return push  # the core's own check of term and leader answers it
-    prev = replica.store.meta(push.first_index - 1)
+    try:
+        prev = member.meta(push.first_index - 1)
+    except ColdEntry:
+        return None  # the leader asks again; by then it was looked up
     if push.first_index != member.verified_index + 1 or prev is None:
         return None
     return replace(push, prev_index=prev.index, prev_term=prev.term)

@@ -6,15 +6,19 @@ written, and files that vanish or change underneath give StoreCorrupt or None, n
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 import numpy as np
 
 from node.protocol.entry import (
+    HEAD,
     HEAD_BYTES,
     INDEX_DTYPE,
     INDEX_UNIT_BYTES,
     SLAB_BYTES_MAX,
     Entry,
     EntryError,
+    Magic,
     Slab,
     unpack_record,
 )
@@ -23,6 +27,36 @@ from node.store.log_store import Fault, StoreCorrupt
 from node.store.segment_list import SegmentList
 
 _UNITS_AT_ONCE = 4096
+ENTRY_MAGICS: Final = (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE)
+
+
+class Head(NamedTuple):
+    """What a record's first bytes say."""
+
+    term: int
+    chain_crc: int
+    body_crc: int
+
+
+def find_head(data: SegmentList, index: SegmentList, number: int) -> Head:
+    """An entry's head, without its body. Raises StoreCorrupt where it and its index record do not agree."""
+    unit = read_unit(index, number)
+    if unit is None:
+        raise _corrupt(number, "index_record_mismatch", f"entry {number}: its index record is broken")
+    raw = data.read(unit.pos, HEAD_BYTES)
+    if len(raw) < HEAD_BYTES:
+        raise _corrupt(
+            number, "record_invalid", f"entry {number} at position {unit.pos}: the file ends inside its head"
+        )
+    magic, size, at, term, _pos, _channel, chain_crc, body_crc, body_bytes = HEAD.unpack(raw)
+    if magic not in ENTRY_MAGICS or size != HEAD_BYTES + body_bytes:
+        text = (
+            f"entry {number} at position {unit.pos}: magic {magic}, size {size}, body length {body_bytes} are no head"
+        )
+        raise _corrupt(number, "record_invalid", text)
+    if (at, term, size) != (number, unit.term, unit.size):
+        raise _disagree(number, unit, (at, term, size))
+    return Head(term, chain_crc, body_crc)
 
 
 def find_record(data: SegmentList, index: SegmentList, number: int) -> tuple[IndexUnit, Entry]:
@@ -36,13 +70,16 @@ def find_record(data: SegmentList, index: SegmentList, number: int) -> tuple[Ind
     except EntryError as error:
         raise _corrupt(number, "record_invalid", f"entry {number} at position {unit.pos}: {error}") from error
     if (entry.index, entry.term, entry.size) != (number, unit.term, unit.size):
-        raise _corrupt(
-            number,
-            "index_record_mismatch",
-            f"entry {number} at position {unit.pos}: its head says index {entry.index}, term {entry.term}, "
-            f"size {entry.size}; its index record says term {unit.term}, size {unit.size}",
-        )
+        raise _disagree(number, unit, (entry.index, entry.term, entry.size))
     return unit, entry
+
+
+def _disagree(number: int, unit: IndexUnit, said: tuple[int, int, int]) -> StoreCorrupt:
+    text = (
+        f"entry {number} at position {unit.pos}: its head says index {said[0]}, term {said[1]}, "
+        f"size {said[2]}; its index record says term {unit.term}, size {unit.size}"
+    )
+    return _corrupt(number, "index_record_mismatch", text)
 
 
 def _corrupt(number: int, kind: str, text: str) -> StoreCorrupt:

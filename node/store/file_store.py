@@ -32,11 +32,12 @@ from node.protocol.slab_check import check_slab
 from node.store.cache_window import CacheWindow
 from node.store.checkpoint import Slot
 from node.store.cutting import CuttingLog
-from node.store.disk_log import find_record
+from node.store.disk_log import find_head, find_record
 from node.store.hard_state import save_hard_state
 from node.store.identity import UNKNOWN_TERM
 from node.store.layout import plan_bodies
 from node.store.log_store import (
+    ColdEntry,
     EntryMeta,
     Fault,
     HardState,
@@ -211,6 +212,12 @@ class FileStore(CuttingLog):
     # --- looking up ----------------------------------------------------------------------------------------------
 
     def meta(self, index: int) -> EntryMeta | None:
+        try:
+            return self.meta_at_hand(index)
+        except ColdEntry:
+            return self._stored_meta(index)
+
+    def meta_at_hand(self, index: int) -> EntryMeta | None:
         if index == self.end_index and index >= self.begin_index:
             return EntryMeta(index, self.end_term, self.end_chain)
         if index == self.base.index:
@@ -220,14 +227,37 @@ class FileStore(CuttingLog):
         known = self._ring.meta(index)
         if known is None:
             self._refuse_damaged(index)
-        return known or self._stored_meta(index)
+            raise ColdEntry(index)
+        return known
+
+    def read_meta(self, index: int) -> EntryMeta:
+        cuts = self.cuts
+        if not self.begin_index <= index <= self.end_index:
+            raise KeyError(index)
+        self._refuse_damaged(index)
+        try:
+            found = self._stored_meta(index)
+        except StoreCorrupt as error:
+            if cuts == self.cuts and not self._cutting and index >= self.begin_index:
+                raise
+            raise KeyError(index) from error  # it was cut or trimmed while this read: no damage
+        if cuts != self.cuts or self._cutting:
+            raise KeyError(index)
+        return found
+
+    def position_at_hand(self, index: int) -> int | None:
+        slab = self._ring.holding(index)
+        if slab is None or not self.begin_index <= index <= self.end_index:
+            return None
+        pos: int = INDEX_UNIT.unpack_from(slab.index_records, (index - slab.first_index) * INDEX_UNIT_BYTES)[1]
+        return pos
 
     def _stored_meta(self, index: int) -> EntryMeta:
-        """From the files alone, so that a thread may ask."""
-        _, entry = find_record(self._data, self._index, index)
-        if entry.chain_crc or entry.body_crc:
-            return EntryMeta(index, entry.term, entry.chain_crc)
-        return EntryMeta(index, entry.term, self._unsealed.chain_at(index))
+        """From the files alone, so that a thread may ask: 80 bytes, however long the entry is."""
+        head = find_head(self._data, self._index, index)
+        if head.chain_crc or head.body_crc:
+            return EntryMeta(index, head.term, head.chain_crc)
+        return EntryMeta(index, head.term, self._unsealed.chain_at(index))
 
     def get(self, index: int) -> Entry | None:
         if not self.begin_index <= index <= self.end_index:
@@ -247,6 +277,9 @@ class FileStore(CuttingLog):
 
     def recent_slab(self, first_index: int, max_bytes: int) -> Slab | None:
         return self._ring.piece_of(first_index, max_bytes) if first_index >= self.begin_index else None
+
+    def term_at(self, index: int) -> int:
+        return self._terms.term_at(index)
 
     def term_start(self, index: int) -> int:
         return self._terms.start_of(index, self.begin_index)

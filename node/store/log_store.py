@@ -47,6 +47,14 @@ class StoreCorrupt(StoreError):
         self.faults = tuple(faults)
 
 
+class ColdEntry(Exception):
+    """What was asked for is not in memory: a thread has to read it (SAFETY S9)."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"entry {index} is not in memory")
+        self.index = index
+
+
 class StoreFull(StoreError):
     """No space: nothing was written, or what was written short has been zeroed (SAFETY S8)."""
 
@@ -194,6 +202,14 @@ class LogStore(ABC):
         Always known at the end. Raises StoreCorrupt where the entry is damaged and memory does not know it either.
         """
 
+    def meta_at_hand(self, index: int) -> EntryMeta | None:
+        """`meta` from memory alone. Raises ColdEntry where it would have to be read, StoreCorrupt for known damage."""
+        return self.meta(index)
+
+    def position_at_hand(self, index: int) -> int | None:
+        """Where the entry lies, from memory alone."""
+        return None
+
     @abstractmethod
     def get(self, index: int) -> Entry | None:
         """The entry, its head checked against `index`; None outside the log. Raises StoreCorrupt."""
@@ -201,6 +217,10 @@ class LogStore(ABC):
     @abstractmethod
     def recent_slab(self, first_index: int, max_bytes: int) -> Slab | None:
         """A slab that starts at `first_index`, from memory only; None if that is not in the ring any more."""
+
+    @abstractmethod
+    def term_at(self, index: int) -> int:
+        """The term of an entry inside the log as the runs of terms say it, from memory: good for where to look next."""
 
     @abstractmethod
     def term_start(self, index: int) -> int:
@@ -259,6 +279,13 @@ class LogStore(ABC):
 
         Ends before the next known fault; where the entry before it is damaged, `prev_chain` is None.
         """
+
+    def read_meta(self, index: int) -> EntryMeta:
+        """`meta` of an entry inside the log: its head is read, never its body. Raises StoreCorrupt, KeyError."""
+        found = self.meta(index)
+        if found is None:
+            raise KeyError(index)
+        return found
 
     def mend(self, slab: Slab) -> Mended:
         """Writes a peer's entries into a fault (SAFETY S6), archived before, synced and read back after.

@@ -29,6 +29,7 @@ from node.store.faults import cut, fault_at, in_words, merged, without
 from node.store.layout import place, plan_bodies
 from node.store.log_store import (
     ORIGIN,
+    ColdEntry,
     EntryMeta,
     Fault,
     HardState,
@@ -155,6 +156,18 @@ class MemoryStore(LogStore):
         record = self._records[index - self.begin_index]
         return EntryMeta(index, record.term, record.chain)
 
+    def meta_at_hand(self, index: int) -> EntryMeta | None:
+        if self.base.index < index < min(self.recent_from, self.end_index):
+            if fault_at(self.faults, index) is not None:
+                self._refuse_rot(index)
+            raise ColdEntry(index)
+        return self.meta(index)
+
+    def position_at_hand(self, index: int) -> int | None:
+        if not max(self.begin_index, self.recent_from) <= index <= self.end_index:
+            return None
+        return self._records[index - self.begin_index].pos
+
     def get(self, index: int) -> Entry | None:
         if not self.begin_index <= index <= self.end_index:
             return None
@@ -190,6 +203,9 @@ class MemoryStore(LogStore):
         damaged = first_index - 1 in self._rotten or fault_at(self.faults, first_index - 1) is not None
         before = None if damaged else self.meta(first_index - 1)
         return slab_of(b"".join(parts), first.pos, before.chain if before else None, chain)
+
+    def term_at(self, index: int) -> int:
+        return self._terms.term_at(index)
 
     def term_start(self, index: int) -> int:
         return self._terms.start_of(index, self.begin_index)

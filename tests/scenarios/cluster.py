@@ -108,7 +108,10 @@ class Cluster:
         node.sync_wanted |= effects.sync_wanted
         for event in effects.events:
             self.on_event(node_id, event)
-        if effects.hard_state is not None and node.replica.has_effects:  # what followed from its being durable
+        for look in effects.looks:  # a disk that answers at once
+            node.replica.looked(look, node.store.meta(look.index), self.now)
+        # What followed from a look, or from the hard state's being durable.
+        if effects.looks or (effects.hard_state is not None and node.replica.has_effects):
             self.carry_out(node_id)
         return effects
 

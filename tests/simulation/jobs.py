@@ -13,14 +13,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from node.consensus.api import MS
-from node.consensus.effects import FetchLog, MendLog, ReadSlab, TruncateLog
+from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, TruncateLog
 from node.engine.disk import BACKGROUND_SYNC_S, IDLE_SLOT_S
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
 from node.store.log_store import (
+    EntryMeta,
     HardState,
     LogStore,
     Mended,
@@ -41,6 +42,7 @@ IDLE_SLOT_NS = int(IDLE_SLOT_S * 1e9)
 SLOW_FACTOR = 20
 SCRUB_BYTES = 4096
 
+T = TypeVar("T")
 Done = Callable[[Any, Exception | None], None]  # the work's result, or why there is none
 
 
@@ -181,10 +183,20 @@ class Jobs:
 
     def read_slab(self, first_index: int, max_bytes: int, done: Callable[[Slab | None, str], None]) -> None:
         """A slab from disk, and why there is none. Memory was asked before: this is for what is cold."""
+        self._read(partial(self._store.read_slab, first_index, max_bytes), first_index, done)
 
-        def finished(slab: Slab | None, error: Exception | None) -> None:
+    def look(self, order: LookUp) -> None:
+        """An entry's head; None where it is not there any more, or damaged."""
+
+        def finished(meta: EntryMeta | None, _error: str) -> None:
+            self._process.looked(order, meta)
+
+        self._read(partial(self._store.read_meta, order.index), order.index, finished)
+
+    def _read(self, work: Callable[[], T], first_index: int, done: Callable[[T | None, str], None]) -> None:
+        def finished(found: T | None, error: Exception | None) -> None:
             if error is None:
-                done(slab, "")
+                done(found, "")
             elif isinstance(error, StoreIOError):
                 self._process.fail(f"reading at index {first_index} failed: {error}")
             elif isinstance(error, StoreCorrupt):
@@ -195,9 +207,7 @@ class Jobs:
             else:
                 raise error
 
-        self._process.later(
-            self._pace(self._sync_ns // 4), self._work, partial(self._store.read_slab, first_index, max_bytes), finished
-        )
+        self._process.later(self._pace(self._sync_ns // 4), self._work, work, finished)
 
     # --- repair ---------------------------------------------------------------------------------------------------
     def fetch(self, order: FetchLog) -> None:

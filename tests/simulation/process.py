@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS, Proposal, ReadOutcome, TransferOutcome
-from node.consensus.effects import FetchLog, MendLog, ReadSlab, Send, TruncateLog
+from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Replica
 from node.engine.held_back import HeldBack
 from node.engine.log_reads import LogReads
@@ -24,7 +24,7 @@ from node.engine.proposals import Done, Proposals
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.file_store import FileStore
-from node.store.log_store import Fault, HardState, Mended, StoreError
+from node.store.log_store import EntryMeta, Fault, HardState, Mended, StoreError
 from tests.simulation.disk import SimulatedCrash
 from tests.simulation.jobs import Jobs
 from tests.simulation.links import Links
@@ -179,6 +179,8 @@ class Process:
             self.jobs.truncate(effects.truncate)
         for read in effects.reads:
             self.jobs.read(read)
+        for look in effects.looks:
+            self.jobs.look(look)
         for fetch in effects.fetches:
             self.jobs.fetch(fetch)
         if effects.mend is not None:
@@ -265,6 +267,10 @@ class Process:
 
     def slab_read(self, request: ReadSlab, slab: Slab | None) -> None:
         self.replica.slab_read(request, slab, self.clock.now())
+        self._schedule_turn()
+
+    def looked(self, order: LookUp, meta: EntryMeta | None) -> None:
+        self.replica.looked(order, meta, self.clock.now())
         self._schedule_turn()
 
     def damaged(self, faults: Sequence[Fault]) -> None:

@@ -64,6 +64,7 @@ class Solo:
         self.sent: list[tuple[str, Message]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.hard_states: list[HardState] = []
+        self.looks_at_once = True  # a disk that answers before anything else happens
         self.take()
         if connect:
             for peer in ("n1", "n2"):
@@ -84,6 +85,11 @@ class Solo:
         if effects.hard_state is not None and self.replica.has_effects:  # what followed from its being durable
             sent += self.take()
             self.effects = effects
+        if effects.looks and self.looks_at_once:
+            for look in effects.looks:
+                self.replica.looked(look, self.store.meta(look.index), self.now)
+            sent += self.take()
+            self.effects.reads[:0] = effects.reads
         return sent
 
     def hello_of(self, peer: str, *, seq: int = 1, **changes: Any) -> Hello:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.consensus.entry_handler import _tail_of
+from node.consensus.overlap import _tail_of
 from node.protocol.entry import HEAD_BYTES, Slab
 from node.protocol.slab_encode import encode_slab
 from node.store.slab_pieces import cut_slab, settle

@@ -86,7 +86,7 @@ FAULTY = (
             Edit(HANDLER + "_match", "self._fork(index, push, now)", "MUTANT.left_out()"),
             Edit(
                 "node.consensus.fast_back_up:is_fork",
-                "meta is not None and answer.x_index == asked and answer.x_term == meta.term",
+                "answer.x_index == asked and answer.x_term != -1 and answer.x_term == _term_of(store, asked)",
                 "False",
             ),
             NO_CONFLICT,

@@ -15,7 +15,7 @@ import os
 import random
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -50,6 +50,7 @@ REDIAL_S_MAX: Final = 1.0
 SETTLED_AFTER_S: Final = 0.3
 BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024  # in the transport: the longest frame and a part, and short ones behind
 PENDING_MAX: Final = 8192
+GREETING_MAX: Final = 256
 OPAQUE_MASK: Final = 0x7FFFFFFF
 
 
@@ -94,7 +95,8 @@ class PeerLinks:
         self._handshake = MemberHandshake(driver, group, self_id, peers, trust, self._accepted)
         self._stopping = False
         self._links = {peer_id: Link(peer_id) for peer_id in peers if peer_id != self_id}
-        self._greeting: dict[str, tuple[Connection, Frame]] = {}
+        # HELLOs whose answers the core owes: by our own number, for several may wait in one member's name.
+        self._greeting: dict[int, tuple[Connection, Frame]] = {}
         self._pushes = PushEncoder()
         self._window_bytes = driver.replica.config.push_window_bytes
         self._dialling = Background(self._dialler_failed)
@@ -289,8 +291,11 @@ class PeerLinks:
 
     def _accepted(self, connection: Connection, frame: Frame, hello: Hello) -> None:
         """A HELLO that may go to the core, whose answer says whether it is taken."""
-        self._greeting[hello.node_id] = (connection, frame)
-        self._driver.receive(hello.node_id, hello)
+        number = self._driver.next_seq()
+        self._greeting[number] = (connection, frame)
+        if len(self._greeting) > GREETING_MAX:
+            del self._greeting[next(iter(self._greeting))]
+        self._driver.receive(hello.node_id, replace(hello, seq=number))
 
     def closed(self, connection: Connection) -> None:
         """A connection that was opened to us is gone."""
@@ -376,7 +381,7 @@ class PeerLinks:
         connection.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, message.seq, [body])
 
     def _send_hello_answer(self, to: str, answer: Hello) -> None:
-        connection, frame = self._greeting.pop(to, (None, None))
+        connection, frame = self._greeting.pop(answer.seq, (None, None))
         if connection is None or frame is None or connection.closed:
             return
         connection.answer(frame, encode_message(answer, self._group, self._self_id, to))

@@ -46,7 +46,7 @@ class Links:
         self._process, self._rng = process, rng
         self._network = process.world.network
         self._links = {peer: Link(peer) for peer in process.world.ids if peer != process.id}
-        self._greeting: dict[str, Wire] = {}
+        self._greeting: dict[int, Wire] = {}  # by our own number, as the engine keeps them
         election_ns = process.timing.election_min_ns
         self._redial_ns_max = 2 * election_ns
         self._dial_within_ns = 4 * election_ns
@@ -114,8 +114,9 @@ class Links:
         if end == DIALLER:
             self._answered(link, wire, message)
         elif isinstance(message, Hello):
-            self._greeting[peer_id] = wire
-            self._process.receive(peer_id, message)
+            number = self._process.next_seq()
+            self._greeting[number] = wire
+            self._process.receive(peer_id, replace(message, seq=number))
         elif wire.accepted:
             self._process.receive(peer_id, message)
 
@@ -149,7 +150,7 @@ class Links:
             self._network.send(link.outbound, DIALLER, message)
 
     def _answer_hello(self, to: str, answer: Hello) -> None:
-        wire = self._greeting.pop(to, None)
+        wire = self._greeting.pop(answer.seq, None)
         if wire is None or not wire.open[ACCEPTOR]:
             return
         self._network.send(wire, ACCEPTOR, answer)

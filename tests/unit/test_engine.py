@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from node.engine.quota import ENTRIES_MAX, REQUESTS_MAX, Quota
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, Role
 from node.store.log_store import HardState, StoreIOError
 from node.store.memory_store import MemoryStore
+from node.transport.bodies import encode_message
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
 from node.transport.slab_frames import AppendRequest, decode_append_answer, encode_append
@@ -26,11 +29,12 @@ from tests.conftest import free_ports
 Work = Callable[[Engine, LedgerClient], Awaitable[None]]
 
 
-def run(tmp_path: Path, store: MemoryStore, work: Work, flush: FlushMode = FlushMode.SYNC) -> int:
-    """Runs one engine until `work` is done; returns what its process would exit with."""
+def run(tmp_path: Path, store: MemoryStore, work: Work, flush: FlushMode = FlushMode.SYNC, *, size: int = 1) -> int:
+    """Runs one engine of a group of `size` until `work` is done; returns what its process would exit with."""
 
     async def both() -> int:
-        peers = f"n0-127.0.0.1:{free_ports(1)[0]}"
+        ports = enumerate(free_ports(size))
+        peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in ports)
         settings = load({"node.id": "n0", "peers": peers, "node.data": str(tmp_path), "node.flush": flush}, None, {})
         engine = Engine(settings, store)
         ready = asyncio.Event()
@@ -254,3 +258,37 @@ def test_s9_term_and_vote_are_saved_off_the_loop_and_only_what_speaks_of_them_wa
 
     assert run(tmp_path, store, work) == 0
     assert store.saved_by and threading.get_ident() not in store.saved_by and not store.faults_unsaved
+
+
+def test_an_answer_that_was_held_back_goes_to_the_connection_that_asked(tmp_path: Path) -> None:
+    """Two HELLOs in the name of one member, the second unfit, while the first one's answer waits for a record."""
+    store = CarefulStore()
+    store.hard_state = HardState()  # it becomes a voter with the first HELLO
+
+    async def work(engine: Engine, _client: LedgerClient) -> None:
+        answers: dict[int, dict[str, Any]] = {}
+        host, _, port = engine.settings.self_address.rpartition(":")
+        good = replace(engine.replica.hello(1, "n1"), node_id="n1", store_id="theirs")
+        connections = []
+        for number, hello in enumerate((good, replace(good, flush=FlushMode.ASYNC))):
+
+            def answered(_connection: Connection, frame: Frame, number: int = number) -> None:
+                answers[number] = json.loads(bytes(frame.body))
+
+            connection = Connection(answered, lambda _: None)
+            connections.append(connection)
+            await dial(connection, host, int(port))
+            body = encode_message(hello, "default", "n1", "n0")
+            connection.send_body(RequestCode.HELLO, 0, 7, [body])
+        await asyncio.sleep(0.1)  # both HELLOs wait for the record that the first one made necessary
+        assert not answers
+        store.may_save.set()
+        await _until(lambda: len(answers) == 2)
+        assert (answers[0]["code"], answers[1]["code"]) == (200, int(ResponseCode.UNEXPECTED_ARGUMENT))
+        for connection in connections:
+            connection.close()
+
+    try:
+        assert run(tmp_path, store, work, size=2) == 0
+    finally:
+        store.may_save.set()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 GROUP_ID = group_id_of("simulation", "g")
+SLOW_FLOOR_BYTES = 4096  # in proportion to what a slow link carries here in a closure's time
 RESTART_NS_MIN = 20 * MS
 OPERATOR_ERRORS = (StoreRefused, StoreCorrupt)
 
@@ -48,6 +49,7 @@ class Member:
             "g", member_id, peers, flush=FlushMode.SYNC if config.flush_sync else FlushMode.ASYNC,
             timing=config.timing(), lease_reads=config.lease_reads, preferred_leaders=preferred,
             push_window_slabs=config.push_window_slabs,
+            pending_floor_bytes=SLOW_FLOOR_BYTES if config.link_kb_per_s else 1024 * 1024,
         )  # fmt: skip
         self.clock = MemberClock(lambda: world.now, self._boot_offset(), self._drift_ppm())
         self.platform = SimulatedPlatform(random.Random(rng.getrandbits(64)), self.clock.now, member_id)

@@ -14,7 +14,8 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from node.consensus.api import MS
+from node.consensus.api import MS, SECOND
+from node.protocol.messages import PushRequest
 
 if TYPE_CHECKING:
     from node.protocol.messages import Message
@@ -28,13 +29,14 @@ SLOW_FACTOR = 15
 class Wire:
     """One connection; `ends` are member ids, `open` says what each end believes."""
 
-    __slots__ = ("accepted", "ends", "free_at", "number", "open")
+    __slots__ = ("accepted", "ends", "free_at", "number", "open", "slabs_until")
 
     def __init__(self, number: int, dialler: str, acceptor: str) -> None:
         self.number = number
         self.ends = (dialler, acceptor)
         self.open = [True, True]
         self.free_at = [0, 0]  # per sending end: when its last message arrives
+        self.slabs_until = [0, 0]  # and, where links carry only so much, when its last slab has passed
         self.accepted = False  # the acceptor took its HELLO
 
 
@@ -127,6 +129,10 @@ class Network:
             at += rng.randrange(REORDER_DELAYS * self._delay_ns)
         else:
             at = wire.free_at[end] = max(at, wire.free_at[end] + 1)
+        if config.link_kb_per_s and isinstance(message, PushRequest) and message.slab is not None:
+            # Slabs wait for those before them; short frames pass them, as between real members.
+            took_ns = int(len(message.slab.data) * SECOND / (config.link_kb_per_s * 1000))
+            at = wire.slabs_until[end] = max(at, wire.slabs_until[end]) + took_ns
         if message is None:
             self._world.schedule(at - self._world.now, self._closed, wire, 1 - end)
         else:

@@ -43,6 +43,7 @@ class Swarm:
     drop: float = 0.0  # share of messages, as are the next two
     duplicate: float = 0.0
     reorder: float = 0.0
+    link_kb_per_s: float = 0.0  # what each link carries of slabs; 0: no limit
     slow_link: float = 0.0
     reset: float = 0.0  # connections that break
     partition: float = 0.0  # the members in two parts

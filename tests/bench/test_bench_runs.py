@@ -82,3 +82,11 @@ def test_a_bench_that_is_told_to_stop_leaves_no_engine(number: signal.Signals, t
         bench.wait()
         for pid in engines_of(tmp_path):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_slow_links_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--seconds", "0.5", "--in-flight", "3", "--body-bytes", "20000", "--no-largest")
+    answer = answer_of(capsys, "slow-network", *words)
+    (row,) = answer["results"]  # type: ignore[misc]
+    assert row["acknowledged"] > 0  # type: ignore[index]
+    assert {"share_of_link", "unknown_share", "elections", "refused"} <= row.keys()  # type: ignore[union-attr]

@@ -12,6 +12,8 @@ PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet
 # One pip at a time in one environment. An audit that starts meanwhile waits for this lock (app/audit/spark.py).
 LOCKED := $(if $(shell command -v flock),flock --no-fork $(VENV)/.audit.lock)
 # Where the machine has it: the installation in the background ends with the demo that wanted it.
+# By another name: a line with $(MAKE) in it would run, and the demo with it, under `make -n`.
+AGAIN := $(MAKE)
 WITH_PARENT := $(if $(shell command -v setpriv),setpriv --pdeathsig TERM)
 
 .PHONY: setup demo test prove lint types imports bench clean lock
@@ -45,7 +47,7 @@ $(ALL): | $(BIN)/pip
 # The first page comes first: Spark is installed while it is looked at.
 demo: $(RUN)
 	@test -e $(AUDIT) || { echo "demo: Spark, for audits, is installed meanwhile (see $(VENV)/audit.log)"; \
-	  $(WITH_PARENT) nice $(MAKE) --no-print-directory $(AUDIT) >$(VENV)/audit.log 2>&1 & }; \
+	  $(WITH_PARENT) nice $(AGAIN) --no-print-directory $(AUDIT) >$(VENV)/audit.log 2>&1 & }; \
 	exec $(BIN)/quorumscope demo $(ARGS)
 
 lint: setup

@@ -11,9 +11,9 @@ ALL := $(VENV)/.setup-all-$(call sum,requirements-dev.txt)
 PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet
 # One pip at a time in one environment. An audit that starts meanwhile waits for this lock (app/audit/spark.py).
 LOCKED := $(if $(shell command -v flock),flock --no-fork $(VENV)/.audit.lock)
-# Where the machine has it: the installation in the background ends with the demo that wanted it.
 # By another name: a line with $(MAKE) in it would run, and the demo with it, under `make -n`.
 AGAIN := $(MAKE)
+# Where the machine has it: the installation in the background ends with the demo that wanted it.
 WITH_PARENT := $(if $(shell command -v setpriv),setpriv --pdeathsig TERM)
 
 .PHONY: setup demo test prove lint types imports bench clean lock

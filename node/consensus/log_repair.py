@@ -90,6 +90,7 @@ class LogRepair:
         self._attempts: dict[int, Attempt] = {}  # by the fault's first index, ascending
         self._current: Attempt | None = None
         self._asked_seq: int | None = None
+        self._leader_seen: tuple[int, str | None] = (-1, None)
         self._deadline = 0
         self._mending = False
         self._serving: set[str] = set()
@@ -336,7 +337,18 @@ class LogRepair:
             self._asked_seq = None
             assert attempt.peer_id is not None
             self._refused(attempt, attempt.peer_id, "no answer in time", for_good=False)
+        self._ask_a_new_leader(now)
         self.advance(now)
+
+    def _ask_a_new_leader(self, now: int) -> None:
+        """What a leader has counts (S6): it is asked at once, however long the pauses have become without one."""
+        leader = (self._member.term, self._member.leader_id)
+        if leader == self._leader_seen:
+            return
+        self._leader_seen = leader
+        if leader[1] is not None:
+            for attempt in self._attempts.values():
+                attempt.retry_at, attempt.backoff_ns = now, BACKOFF_MIN_NS
 
     def next_deadline(self) -> int | None:
         if self._asked_seq is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from node.consensus.api import MS
 from node.protocol.codes import ResponseCode, VoterState
 from node.protocol.messages import FetchRequest, FetchResponse, PushKind
 from tests.unit.core_kit import Solo, store_of
@@ -137,3 +138,17 @@ def test_the_first_entry_of_all_may_go_too() -> None:
     answer = solo.push(PushKind.COMPARE, term=2, prev_index=3, prev_term=1, prev_chain=77)
     assert answer is not None and (answer.code, answer.x_index) == (INCONSISTENT, 0)
     assert order(solo, cut=0) == BUSY and solo.effects.truncate is not None
+
+
+def test_a_new_leader_is_asked_at_once_however_long_the_pauses_were() -> None:
+    solo = torn(4, 5)
+    refuse_alone = 0
+    for _ in range(100):  # nobody leads, and nobody has it: the pauses grow
+        for to, one in solo.tick(100):
+            if isinstance(one, FetchRequest):
+                refuse_alone += 1
+                solo.receive(to, FetchResponse(one.seq, OUT_OF_RANGE, 9, None))
+    assert refuse_alone and solo.replica.repair.next_deadline() > solo.now + 1000 * MS  # type: ignore[operator]
+    solo.follow(term=20)
+    asked = [to for to, one in solo.tick(10) if isinstance(one, FetchRequest)]
+    assert asked == ["n1"]

@@ -278,6 +278,7 @@ REPLICATION = (
         "a sync that began before a cut says what is durable after it",
         (
             ignored("node.consensus.replica:Replica.flushed", "log_epoch != member.log_epoch"),
+            ignored("node.consensus.replica:Replica.flushed", "member.truncating_from is not None"),
             Edit(
                 "node.store.file_store:FileStore.finish_sync",
                 "ticket.cuts == self.cuts",

@@ -27,6 +27,7 @@ class ClusterInfo:
     id: str
     name: str
     group: str
+    group_id: str | None = None
 
 
 def find_leader(samples: Iterable[NodeSample]) -> NodeSample | None:
@@ -44,7 +45,7 @@ def group_view(info: ClusterInfo, samples: Sequence[NodeSample], now: datetime) 
     members = [member(one, leader, watermarks.get(one.node_id), dispatchers.get(one.node_id)) for one in ordered]
     leader_log = (leader.state or {}).get("log") or {} if leader else {}
     return {
-        "cluster": {"id": info.id, "name": info.name, "group": info.group},
+        "cluster": {"id": info.id, "name": info.name, "group": info.group, "group_id": info.group_id},
         "as_of": rfc3339(now),
         "at": None,
         "severity": "unknown",

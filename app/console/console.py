@@ -85,7 +85,7 @@ class Console:
 
     def watch(self, row: Cluster) -> Watch:
         members = [NodeSample(one.node_id, one.address, one.control_url) for one in row.nodes]
-        info = ClusterInfo(row.id, row.name, row.group)
+        info = ClusterInfo(row.id, row.name, row.group, row.group_id)
         one = Watch(
             info,
             members,
@@ -93,6 +93,7 @@ class Console:
             self.settings.sample_interval_ms / 1000,
             on_events=self.take_events,
             on_address=self.address_learned,
+            on_group_id=self.group_id_learned,
         )
         self.watches[row.id] = one
         one.start()
@@ -150,6 +151,9 @@ class Console:
         moved = self.clusters_kept.moved(cluster_id, sample.node_id, sample.address, sample.control_url)
         self.background.run(f"storing where {sample.node_id} is", moved)
 
+    def group_id_learned(self, cluster_id: str, group_id: str) -> None:
+        self.background.run(f"storing the id of {cluster_id}", self.clusters_kept.named(cluster_id, group_id))
+
     # --- what is watched ---
 
     def clusters(self) -> list[Json]:
@@ -189,7 +193,7 @@ class Console:
         ]
         # One at a time: two seeds of one group must find one row, not make two.
         async with self.attaching:
-            row = await self.clusters_kept.save(name, str(state["group"]), members)
+            row = await self.clusters_kept.save(name, str(state["group"]), members, state.get("group_id"))
             known = self.watches.get(row.id)
             if known is not None and known.follow(row.name, {one.node_id: one.control_url for one in row.nodes}):
                 return known.assemble()

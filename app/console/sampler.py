@@ -69,7 +69,11 @@ class NodeSample:
 class Poller:
     """Polls one node until it is stopped."""
 
-    def __init__(self, sample: NodeSample, nodes: Nodes, interval_s: float, on_events: EventSink) -> None:
+    def __init__(
+        self, sample: NodeSample, nodes: Nodes, interval_s: float, on_events: EventSink,
+        is_of_this_group: Callable[[Json], bool] = lambda _state: True,
+    ) -> None:  # fmt: skip
+        self.is_of_this_group = is_of_this_group
         self.sample = sample
         self.nodes = nodes
         self.interval_s = interval_s
@@ -109,6 +113,10 @@ class Poller:
         if state.get("self_id", sample.node_id) != sample.node_id:
             sample.misses += 1
             sample.problem = f"{sample.control_url} is {state.get('self_id')}, not {sample.node_id}"
+            return
+        if not self.is_of_this_group(state):
+            sample.misses += 1
+            sample.problem = f"{sample.control_url} belongs to another group of this name"
             return
         sample.state = state
         sample.misses, sample.problem = 0, None

@@ -57,7 +57,8 @@ ALARM: Final = {
 }  # fmt: skip
 UNKNOWN: Final = [{"!field": text, "reason": text, "since": text}]
 STATE: Final[dict[str, Any]] = {
-    "!engine": text, "engine_reason": text, "boot_id": text, "group": text, "!self_id": text, "role": text,
+    "!engine": text, "engine_reason": text, "boot_id": text, "group": text, "group_id": text, "!self_id": text,
+    "role": text,
     "role_since": text, "term": whole, "leader_id": text, "flush": text, "voter_state": text, "is_java": flag,
     "log": {
         "begin_index": whole, "end_index": whole, "end_term": whole, "durable_index": whole, "committed_index": whole,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from app.console.aggregate import ClusterInfo, group_view, lag_entries
@@ -24,6 +25,7 @@ Json = dict[str, Any]
 # (cluster_id, node_id or None, events as nodes give them)
 EventSink = Callable[[str, str | None, list[Json]], None]
 AddressSink = Callable[[str, NodeSample], None]
+GroupIdSink = Callable[[str, str], None]
 MISSES_UNTIL_NEXT_ADDRESS = 10
 
 
@@ -39,13 +41,17 @@ class Watch:
         *,
         on_events: EventSink,
         on_address: AddressSink,
+        on_group_id: GroupIdSink = lambda _cluster_id, _group_id: None,
     ) -> None:
+        self.on_group_id = on_group_id
         self.info = info
         self.interval_s = interval_s
         self.recall = Recall()
         self.on_events = on_events
         self.on_address = on_address
-        self.pollers = {one.node_id: Poller(one, nodes, interval_s, self.node_events) for one in members}
+        self.pollers = {
+            one.node_id: Poller(one, nodes, interval_s, self.node_events, self.is_of_this_group) for one in members
+        }
         self.problem_ids: dict[str, Json] | None = None
         self.view: Json = {}
         self.assemble()
@@ -62,7 +68,17 @@ class Watch:
         await asyncio.gather(*(one.stop() for one in self.pollers.values()))
 
     def rename(self, name: str) -> None:
-        self.info = ClusterInfo(self.info.id, name, self.info.group)
+        self.info = replace(self.info, name=name)
+
+    def is_of_this_group(self, state: Json) -> bool:
+        """Whether a state is of this group, as far as it says; the first id that is told is kept (SAFETY C9)."""
+        told = state.get("group_id")
+        if told is None:
+            return True
+        if self.info.group_id is None:
+            self.info = replace(self.info, group_id=str(told))
+            self.on_group_id(self.info.id, str(told))
+        return bool(told == self.info.group_id)
 
     def follow(self, name: str, control_urls: dict[str, str | None]) -> bool:
         """Takes over a name and addresses; False when the members differ, and a new watch is needed."""

@@ -32,18 +32,25 @@ class Clusters:
         async with self.sessions() as db:
             return list(await db.scalars(select(Cluster).order_by(Cluster.name)))
 
-    async def save(self, name: str | None, group: str, nodes: list[tuple[str, str, str | None]]) -> Cluster:
-        """A known group (same name of the group, a common member) is updated, not doubled."""
+    async def save(
+        self, name: str | None, group: str, nodes: list[tuple[str, str, str | None]], group_id: str | None = None
+    ) -> Cluster:
+        """A known group (same name of the group, a common member, no other id) is updated, not doubled."""
         ids = {node_id for node_id, _, _ in nodes}
         async with self.sessions() as db, db.begin():
             known = list(await db.scalars(select(Cluster).where(Cluster.group == group)))
+            known = [one for one in known if group_id is None or one.group_id in (None, group_id)]
+            known.sort(key=lambda one: one.group_id is None)  # the one that surely is this group goes first
             row = next((one for one in known if ids & {node.node_id for node in one.nodes}), None)
             if row is None:
-                row = Cluster(id=await self.free_id(db, name or group), name=name or group, group=group)
+                row = Cluster(
+                    id=await self.free_id(db, name or group), name=name or group, group=group, group_id=group_id
+                )
                 row.nodes = []
                 db.add(row)
             elif name:
                 row.name = name
+            row.group_id = row.group_id or group_id
             have = {node.node_id: node for node in row.nodes}
             for node_id, address, control_url in nodes:
                 if node_id in have:
@@ -62,6 +69,11 @@ class Clusters:
         where = (ClusterNode.cluster_id == cluster_id) & (ClusterNode.node_id == node_id)
         async with self.sessions() as db, db.begin():
             await db.execute(update(ClusterNode).where(where).values(address=address, control_url=control_url))
+
+    async def named(self, cluster_id: str, group_id: str) -> None:
+        """The group told its id."""
+        async with self.sessions() as db, db.begin():
+            await db.execute(update(Cluster).where(Cluster.id == cluster_id).values(group_id=group_id))
 
     async def rename(self, cluster_id: str, name: str) -> None:
         async with self.sessions() as db, db.begin():

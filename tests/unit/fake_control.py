@@ -27,6 +27,7 @@ class FakeNode:
     role: str = "FOLLOWER"
     ack_ms: int | None = 20
     voter_state: str = "VOTER"
+    group_id: str | None = "1d" * 16
     dispatcher: str = "APPEND"
     dispatcher_since: str = field(default_factory=lambda: rfc3339(utc_now()))
     transitions: list[Json] = field(default_factory=list)
@@ -46,6 +47,7 @@ class FakeNode:
             "engine": self.engine,
             "boot_id": f"boot-{self.id}",
             "group": self.group.name,
+            "group_id": self.group_id,
             "self_id": self.id,
             "role": self.role,
             "term": self.group.term,

@@ -122,6 +122,25 @@ def test_events_in_words(event: dict[str, Any], text: str) -> None:
     assert describe(event).replace(":  ", ": ") == text.replace(":  ", ": ")
 
 
+def test_groups_of_one_name_and_two_ids_are_two(tmp_path: Path) -> None:
+    async def work() -> None:
+        engine = open_engine(url)
+        clusters = Clusters(open_sessions(engine))
+        nodes: list[tuple[str, str, str | None]] = [("n0", "h:1", "http://h:1")]
+        unknown = await clusters.save(None, "demo", nodes)
+        one = await clusters.save(None, "demo", nodes, "aa")  # it has got its id since
+        other = await clusters.save(None, "demo", nodes, "bb")
+        again = await clusters.save(None, "demo", nodes, "aa")
+        assert (unknown.id, one.id, other.id, again.id) == ("demo", "demo", "demo-2", "demo")
+        await clusters.named("demo-2", "cc")
+        assert {row.id: row.group_id for row in await clusters.all()} == {"demo": "aa", "demo-2": "cc"}
+        await engine.dispose()
+
+    url, engine = opened(tmp_path)
+    engine.dispose()
+    run(work())
+
+
 def test_groups_of_one_name_stay_apart_and_a_known_one_is_updated(tmp_path: Path) -> None:
     async def work() -> None:
         engine = open_engine(url)

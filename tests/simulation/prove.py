@@ -37,6 +37,7 @@ FIXED_MOST = 100_000  # the fixed seeds, and those of a person's campaign, are b
 KNOWN_SEEDS = Path(__file__).parent / "mutants" / "seeds.json"
 STEPS = 2_000
 DRIVER_STEPS = 4  # steps of the driver's world for one of the core's
+DRIVER_SHARE = 10  # of so many seeds one runs in the driver's world as well
 # Longer than the runs in the tests; five members, and the ways without privileges.
 PROCESS_RUNS = (
     "--seconds 120 --seed 1", "--seconds 60 --seed 2 --members 5", "--seconds 60 --seed 3 --mode proxy --disk quota",
@@ -132,7 +133,7 @@ def different_worlds(names: Iterable[str]) -> list[str]:
     found: dict[str, str] = {}
     for name in names:
         mutant = MUTANTS[name]
-        found.setdefault(repr((sorted(mutant.profile.items()), mutant.cause)), name)
+        found.setdefault(repr((mutant.world, sorted(mutant.profile.items()), mutant.cause)), name)
     return list(found.values())
 
 
@@ -222,9 +223,13 @@ def _run(*command: str) -> bool:
 
 
 def _campaign(seeds: range, options: argparse.Namespace) -> bool:
-    """Everything at once, over these seeds."""
-    words = ("--first", str(seeds.start), "--seeds", str(len(seeds)), "--steps", str(options.steps))
-    return not seeds or _run("-m", "tests.simulation", *words, "--jobs", str(options.jobs))
+    """Everything at once, over these seeds; a part of them also in the driver's world, where a seed takes longer."""
+    if not seeds:
+        return True
+    words = ("--first", str(seeds.start), "--jobs", str(options.jobs))
+    driven = ("--seeds", str(max(1, len(seeds) // DRIVER_SHARE)), "--steps", str(DRIVER_STEPS * options.steps))
+    sound = _run("-m", "tests.simulation", *words, "--seeds", str(len(seeds)), "--steps", str(options.steps))
+    return _run("-m", "tests.simulation.driver.campaign", *words, *driven) and sound
 
 
 def _campaigns(options: argparse.Namespace) -> bool:

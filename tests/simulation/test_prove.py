@@ -50,7 +50,7 @@ def test_known_seeds_are_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_mutants_that_share_a_world_have_it_run_once() -> None:
     names = prove.different_worlds(MUTANTS)
     assert names[0] == next(iter(MUTANTS)) and len(names) < len(MUTANTS)
-    worlds = {repr((sorted(MUTANTS[name].profile.items()), MUTANTS[name].cause)) for name in MUTANTS}
+    worlds = {repr((one.world, sorted(one.profile.items()), one.cause)) for one in MUTANTS.values()}
     assert len(worlds) == len(names)
 
 

@@ -9,7 +9,9 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,27 @@ from tests.simulation.driver.checks import driver_checks
 from tests.simulation.driver.swarm import DriverSwarm
 from tests.simulation.driver.world import DriverWorld
 from tests.simulation.observer import Violation
-from tests.simulation.report import SECOND, SeedResult
+from tests.simulation.report import SECOND, SeedResult, counted
 from tests.simulation.trace import Trace
 
 STEPS = 6_000
+LINES_MAX = 60  # more seeds than this are told of only where a promise was broken
 
 
 def run_seed(
-    seed: int, steps: int = STEPS, overrides: Mapping[str, Any] | None = None, *, trace_to: Path | None = None
+    seed: int,
+    steps: int = STEPS,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    trace_to: Path | None = None,
+    mutant: str | None = None,
 ) -> SeedResult:
     """One world: so many steps of trouble, then peace. Never raises what the product raised."""
+    if mutant is not None:
+        from tests.simulation.mutants import MUTANTS
+
+        with MUTANTS[mutant].plant():
+            return run_seed(seed, steps, overrides, trace_to=trace_to)
     began = time.perf_counter()
     trace = Trace(keep=trace_to is not None)
     world = DriverWorld(seed, DriverSwarm.from_seed(seed, **(overrides or {})), [trace, *driver_checks()])
@@ -50,30 +63,47 @@ def run_seed(
     )  # fmt: skip
 
 
+def _over(jobs: int, work: Callable[[int], SeedResult], seeds: Sequence[int]) -> Iterator[SeedResult]:
+    if jobs <= 1 or len(seeds) == 1:
+        yield from map(work, seeds)
+        return
+    with get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(work, seeds)
+
+
+def line_of(result: SeedResult) -> str:
+    """What one seed came to."""
+    told = "" if result.violation is None else f" {result.violation}"
+    counts = " ".join(f"{name}={number}" for name, number in sorted(result.coverage.items()))
+    return (
+        f"seed {result.seed}: {result.steps} steps, {result.simulated_s:.1f} s simulated in {result.seconds:.1f} s,"
+        f" {result.acknowledged} appends {result.reads} reads {result.trace_sha256[:8]} [{counts}]{told}"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module's docstring; 1 where a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.driver.campaign", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--seed", type=int, help="this one only")
-    parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--trace", metavar="FILE", help="writes what happened there, line by line")
     parser.add_argument("--mutant", help="with this bug planted")
     options = parser.parse_args(arguments)
     overrides = {name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
-    seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
+    first, count = (options.first, options.seeds) if options.seed is None else (options.seed, 1)
+    seeds = range(first, first + count)
+    trace_to = options.trace and Path(options.trace)
+    work = partial(run_seed, steps=options.steps, overrides=overrides, trace_to=trace_to, mutant=options.mutant)
     broken = 0
-    for seed in seeds:
-        result = run_seed(seed, options.steps, overrides, trace_to=options.trace and Path(options.trace))
+    for result in _over(options.jobs, work, seeds):
         broken += result.violation is not None
-        told = "" if result.violation is None else f" {result.violation}"
-        counts = " ".join(f"{name}={number}" for name, number in sorted(result.coverage.items()))
-        print(
-            f"seed {seed}: {result.steps} steps, {result.simulated_s:.1f} s simulated in {result.seconds:.1f} s,"
-            f" {result.acknowledged} appends {result.reads} reads {result.trace_sha256[:8]} [{counts}]{told}",
-            flush=True,
-        )
+        if result.violation is not None or len(seeds) <= LINES_MAX:
+            print(line_of(result), flush=True)
+    print(f"{counted(len(seeds), 'seed')} of the driver's world: {counted(broken, 'violation')}")
     return 1 if broken else 0
 
 

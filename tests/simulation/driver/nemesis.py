@@ -198,6 +198,7 @@ class DriverNemesis:
         self.active = False
         network = self._world.network
         network.slow.clear()
+        network.bytes_per_s = 0
         network.unblock(*list(network.blocked))
         for member in self._world.members.values():
             member.platform.faults.clear()

@@ -366,15 +366,15 @@ class Network:
         return False
 
     def unblock(self, *ways: tuple[str, str]) -> None:
-        """What was held back arrives."""
+        """What was held back arrives at once: what was sent later is still on its way."""
         self.blocked.difference_update(ways)
         held, self._held = self._held, deque()
         for socket, deliver, args in held:
             way = socket.loop.machine, socket.other.loop.machine
             if way in self.blocked:
                 self._held.append((socket, deliver, args))
-            else:
-                self._send(socket, deliver, *args)
+            elif socket.other.loop.machine not in self.dark:
+                deliver(*args)
 
     # --- ends -----------------------------------------------------------------------------------------------------
     def closed(self, socket: Socket) -> None:

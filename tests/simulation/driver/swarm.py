@@ -90,6 +90,7 @@ def _choose(rng: random.Random) -> dict[str, Any]:
         "sync_ms": rng.choice((0.5, 2.0, 10.0)),
         "delay_ms": rng.choice((0.1, 0.5, 3.0)),
         "piece_bytes": rng.choice((64, 536, 1448, 65536)),
+        "bytes_per_s": rng.choice((0, 0, 0, 0, 100_000, 1_000_000)),
         "ack_within_ms": rng.choice((150, 600)),
         "partition_ms": rng.choice((150.0, 500.0, 1500.0)),
         "pause_ms": rng.choice((50.0, 300.0, 900.0)),

@@ -134,6 +134,25 @@ def test_what_is_blocked_arrives_when_the_way_is_free_and_nobody_is_refused_mean
     assert done_at[0] > 2000 * MS
 
 
+def test_what_was_held_back_never_arrives_behind_what_was_sent_later() -> None:
+    pair = _Pair(6, 1000)
+    pair.net.bytes_per_s = 20_000
+    way = ("client", "server")
+    for at_ms in range(200, 1500, 150):
+        pair.timeline.schedule(at_ms * MS, pair.net.blocked.add, way)
+        pair.timeline.schedule((at_ms + 70) * MS, pair.net.unblock, way)
+
+    async def work() -> None:
+        connection = Connection(lambda _one, _frame: None, lambda _one: None)
+        await dial(connection, "127.0.0.1", 1)
+        for number in range(40):
+            connection.send_body(7, 0, number, [b"%03d" % number * 200])
+            await asyncio.sleep(0.03)
+
+    pair.run(work)
+    assert pair.served == [b"%03d" % number * 200 for number in range(40)]
+
+
 def test_an_address_where_nobody_listens_refuses() -> None:
     pair = _Pair(4)
     told: list[str] = []

@@ -171,12 +171,6 @@ COPIES = (
                 "min(member.replica.committed_index, store.durable_index, store.end_index - 2)",
                 "store.durable_index if self.may_forget(member) else -1",
             ),
-            Edit(
-                "node.consensus.member_state:MemberState.damaged_at",
-                "if not self.store.faults:\n        return False",
-                "if not self.store.faults:\n        return False\n"
-                "    if fault_at(self.store.faults, index) is not None:\n        return True",
-            ),
             Edit("node.store.file_store:FileStore._slot", "min(self._committed, mark.index)", "-1"),
             Edit(
                 "tests.simulation.nemesis:Nemesis._rot_entry",

@@ -27,6 +27,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "one_vote_per_term": "one vote a term and store, across crashes, as persisted and as sent (E2)",
     "hard_state_first": "term and vote are durable before a message that depends on them leaves (E2)",
     "recorded_first": "a peer counts once its store is on durable record (E8)",
+    "term_within_reach": "no stored term goes up by more than 2^20 at once (E10)",
     "term_monotonic": "a stored term never goes down (E2)",
     "vote_unasked": "nobody votes for who did not ask",
     "vote_newer_log": "a vote goes to a log at least as new as one's own (Raft)",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from node.protocol.codes import ResponseCode, Role, VoteResult, VoterState
+from node.protocol.entry import TERM_LEAP_MAX
 from node.protocol.messages import (
     HeartBeatResponse,
     Hello,
@@ -86,6 +87,8 @@ class Elections(Observer):
         before = self.hard.get(member.id)
         if before is not None and hard_state.term < before.term:
             raise Violation("term_monotonic", f"{member.id} goes from term {before.term} to {hard_state.term}")
+        if before is not None and hard_state.term > before.term + TERM_LEAP_MAX:
+            raise Violation("term_within_reach", f"{member.id} goes from term {before.term} to {hard_state.term}")
         joined = before is not None and before.voter_state is VoterState.REJOINING
         # A later term may have come in the same turn: the floor is the leader's, under which the joining ended.
         if joined and hard_state.voter_state is VoterState.VOTER and hard_state.vote_floor < before.term:

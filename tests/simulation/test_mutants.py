@@ -112,7 +112,26 @@ def test_the_driver_the_client_and_the_control_plane_have_twenty_bugs_and_more()
 
 def test_there_are_mutants_for_every_rule_with_a_classic_wrong_version() -> None:
     rules = " ".join(mutant.rule for mutant in MUTANTS.values())
-    for rule in ("E1", "E2", "E3", "E4", "E5", "E6", "E7", "E8", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8"):
+    for rule in (
+        "E1",
+        "E2",
+        "E3",
+        "E4",
+        "E5",
+        "E6",
+        "E7",
+        "E8",
+        "E9",
+        "E10",
+        "R1",
+        "R2",
+        "R3",
+        "R4",
+        "R5",
+        "R6",
+        "R7",
+        "R8",
+    ):
         assert rule in rules
     for rule in ("S1", "S2", "S3", "S4", "S6", "S8", "C1", "C2", "C3", "C4"):
         assert rule in rules

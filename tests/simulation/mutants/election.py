@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from node.protocol.messages import HeartBeatRequest
 from tests.simulation.invariants_election import UNSETTLING
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 
@@ -28,6 +30,13 @@ def forget_vote(member: Any, candidate_id: str) -> None:
 
 # Directories are put back from older copies, in a group that writes all the time.
 RESTORES: dict[str, Any] = {"members": 3, "restore": 12.0, "crash": 2.0, "isolate_leader": 2.0, "appends": 100.0}
+
+
+def with_an_absurd_term(message: Any) -> Any:
+    """Now and then a heartbeat says what no group reaches by elections."""
+    forged = isinstance(message, HeartBeatRequest) and message.seq % 40 == 0
+    return replace(message, term=1 << 40) if forged else message
+
 
 ELECTION = (
     Mutant(
@@ -326,5 +335,26 @@ ELECTION = (
             ),
         ),
         RESTORES,
+    ),
+    Mutant(
+        "any_term_adopted",
+        "E10",
+        "a single heartbeat with an absurd term is obeyed",
+        (
+            Edit(
+                "node.consensus.term_gate:TermGate.admits",
+                "term <= self._member.term + TERM_LEAP_MAX or (type(message) is not Hello and self._said(term))",
+                "MUTANT.instead(term <= self._member.term + TERM_LEAP_MAX, True)",
+            ),
+        ),
+        {"members": 3, "crash": 1.0},
+        helpers={"with_an_absurd_term": with_an_absurd_term},
+        cause=(
+            Edit(
+                "tests.simulation.links:Links.arrived",
+                "peer_id = wire.ends[1 - end]",
+                "message = with_an_absurd_term(message)\n    peer_id = wire.ends[1 - end]",
+            ),
+        ),
     ),
 )

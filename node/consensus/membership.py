@@ -82,7 +82,8 @@ class Membership:
             group=config.group,
             node_id=config.self_id,
             store_id=hard.store_id or store.store_id,
-            voter_state=hard.voter_state,
+            # A vote that is being given up counts for nobody any more; one that is being won does not count yet.
+            voter_state=VoterState.REJOINING if member.voter_state is VoterState.REJOINING else hard.voter_state,
             end_index=store.end_index,
             sealed_from=store.sealed_from,
             peers_hash=config.peers_hash,

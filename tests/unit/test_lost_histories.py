@@ -152,3 +152,13 @@ def test_a_new_leader_is_asked_at_once_however_long_the_pauses_were() -> None:
     solo.follow(term=20)
     asked = [to for to, one in solo.tick(10) if isinstance(one, FetchRequest)]
     assert asked == ["n1"]
+
+
+def test_a_hello_that_does_not_wait_for_the_save_gives_the_vote_up_at_once() -> None:
+    solo = Solo(store_of([1, 1]))
+    membership = solo.replica.membership
+    membership.rejoin("it lost what it had", solo.now)
+    assert solo.replica.member.durable_hard.voter_state is VoterState.VOTER  # nothing is saved yet
+    for at_once in (True, False):
+        hello = membership.hello(1, to="n1", code=ResponseCode.SUCCESS, at_once=at_once)
+        assert hello.voter_state is VoterState.REJOINING

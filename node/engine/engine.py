@@ -79,6 +79,7 @@ class Engine:
         tls = (node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
         self._server_tls, client_tls = _contexts(tls)
         self.links = PeerLinks(self, config.group, config.self_id, config.peers, client_tls, member_trust(settings))
+        self.introspection.links = self.links.told
         self.scrubber = Scrubber(
             store, self.disk, bytes_per_s=settings.store.scrub_bytes_per_s, pause_s=settings.store.scrub_pause_s,
             found=self._scrub_found, finished=self._scrub_finished,
@@ -421,6 +422,7 @@ class Engine:
     def _on_part(self, connection: Connection) -> None:
         """Bytes came that complete no frame: of the leader's, they say that it is there."""
         if connection.peer_id is not None and not self.reason:
+            self.links.heard(connection.peer_id)
             self.replica.leader_bytes(connection.peer_id, self.now_ns())
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:

@@ -26,6 +26,7 @@ class Introspection:
         self._settings, self._store, self._events, self._boot_id = settings, store, events, boot_id
         self.scrub: Callable[[], dict[str, Any] | None] = lambda: None
         self.tick_gap_max_ns: Callable[[], int] = lambda: 0
+        self.links: Callable[[], list[dict[str, Any]]] = list
         self._renderers: Mapping[str, Callable[[ReplicaStatus], dict[str, Any]]] = {
             "state": self._state,
             "watermarks": self._watermarks,
@@ -102,6 +103,7 @@ class Introspection:
                 }
                 for peer in status.peers
             ],
+            "links": self.links(),
             "disk": disk | {"full": status.disk_full},
             "faults": [_fields(one) for one in status.faults],
             "repair": _fields(status.repair),

@@ -14,14 +14,15 @@ import contextlib
 import os
 import random
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from node.background import Background, reason_of
 from node.consensus.replica import Replica
 from node.consensus.strangers import Stranger
+from node.engine.link_health import LinkHealth
 from node.engine.member_handshake import MemberHandshake, Trust
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.messages import FetchRequest, FetchResponse, Hello, Message, PushKind, PushRequest, PushResponse
@@ -58,6 +59,7 @@ class Driver(Protocol):
     """What the links need of the engine."""
 
     replica: Replica
+    now_ns: Callable[[], int]
 
     def receive(self, sender: str, message: Message) -> None: ...
     def read_done(self) -> None: ...
@@ -82,6 +84,7 @@ class Link:
     why: str = ""  # why our connection to it is being closed
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     pending: dict[int, tuple[RequestCode, int]] = field(default_factory=dict)  # opaque -> (code, seq)
+    health: LinkHealth = field(default_factory=LinkHealth)
 
 
 class PeerLinks:
@@ -147,6 +150,7 @@ class PeerLinks:
                 accepted = await link.hello
             if accepted:
                 link.outbound, link.connected_at = connection, loop.time()
+                link.health.out_since_ns = self._driver.now_ns()
                 link.unreachable = link.why = ""
                 self._driver.note("peer_connected", "info", {"peer": link.peer_id})
                 self._driver.peer_connected(link.peer_id)
@@ -197,6 +201,7 @@ class PeerLinks:
             link.hello.set_result(False)
         if link.outbound is connection:
             link.outbound = None
+            link.health.out_lost()
             if not self._stopping:
                 reason = link.why or connection.end_reason
                 self._driver.note("peer_lost", "warning", {"peer": link.peer_id, "reason": reason})
@@ -206,6 +211,9 @@ class PeerLinks:
         """An answer on our own connection."""
         if not frame.flag & FLAG_RESPONSE:
             return
+        if connection.peer_id is not None:
+            now_ns = link.health.heard_at_ns = self._driver.now_ns()
+            link.health.answered(frame.opaque, now_ns)
         try:
             if frame.opaque == -1 and frame.code == SLAB_PUSH:
                 if connection.peer_id is not None:
@@ -264,6 +272,8 @@ class PeerLinks:
     # --- inbound ------------------------------------------------------------------------------------------------
     def handle(self, connection: Connection, frame: Frame) -> None:
         """A HELLO or a member code on a connection that was opened to us."""
+        if connection.peer_id is not None:
+            self.heard(connection.peer_id)
         try:
             if frame.code == SLAB_PUSH and connection.peer_id is not None:
                 self._driver.receive(connection.peer_id, decode_push(frame.body, connection.peer_id, frame.opaque))
@@ -286,6 +296,17 @@ class PeerLinks:
             if connection.peer_id is not None:
                 connection.close()  # a member that sends nonsense starts over
 
+    def heard(self, peer_id: str) -> None:
+        """A frame of that member has come, or a part of one."""
+        link = self._links.get(peer_id)
+        if link is not None:
+            link.health.heard_at_ns = self._driver.now_ns()
+
+    def told(self) -> list[dict[str, Any]]:
+        """Who is connected, who was heard when, and how long a heartbeat takes: `state.links`."""
+        now_ns = self._driver.now_ns()
+        return [self._links[peer_id].health.told(peer_id, now_ns) for peer_id in sorted(self._links)]
+
     def _refusal(self, code: ResponseCode, text: str) -> bytes:
         return dump({"code": int(code), "group": self._group, "localId": self._self_id, "detail": text})
 
@@ -302,7 +323,7 @@ class PeerLinks:
         link = self._links.get(connection.peer_id or "")
         if link is None or link.inbound is not connection:
             return
-        link.inbound = None
+        link.inbound = link.health.in_since_ns = None
         if self._handshake.trust.lenient and not connection.proven:
             self._driver.nobody_there(link.peer_id)  # ends the alarm about one that proved nothing
         # The peer is likely gone: ours to it is opened anew, unless it is younger than this news (else two nodes could
@@ -356,6 +377,8 @@ class PeerLinks:
     def _send_request(self, link: Link, connection: Connection, code: RequestCode, message: Message) -> None:
         opaque = message.seq & OPAQUE_MASK
         self._asked(link, opaque, code, message.seq)
+        if code is RequestCode.HEART_BEAT:
+            link.health.asked(opaque, self._driver.now_ns())
         if isinstance(message, FetchRequest):
             connection.send_body(code, 0, opaque, [encode_fetch(message)])
         else:
@@ -392,6 +415,7 @@ class PeerLinks:
         connection.peer_id = to
         connection.carry_members()
         previous, link.inbound = link.inbound, connection
+        link.health.heard_at_ns = link.health.in_since_ns = self._driver.now_ns()
         if previous is not None and previous is not connection:
             with contextlib.suppress(OSError):
                 previous.abort()

@@ -305,7 +305,7 @@ def test_the_documented_examples_have_the_fields_of_real_answers(group: Group, l
     answer = group.get(leader, f"/api/v1/{what}{query}").json()
     example = examples()[f"get /api/v1/{what}"]["response"]
     assert set(example) == set(answer)
-    for listed in ("items", "peers"):
+    for listed in ("items", "peers", "links"):
         if answer.get(listed) and example.get(listed):
             assert set(example[listed][0]) == set(answer[listed][0])
 

@@ -1,0 +1,56 @@
+"""What two connections to a peer say of it: since when they stand, when it was last heard, and its round trip.
+
+The round trip is a heartbeat's, one at a time: it waits for no disk on either side, so that it speaks of the link and
+of the peer's loop alone. Invariants: nothing here decides anything, it is told to people; what is not known is None; a
+frame costs one clock reading, an append nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from node.engine.clock import wall_text
+
+WEIGHT: Final = 0.3  # of the newest round trip: a link that turned slow shows within half a second of heartbeats
+LOST_AFTER_NS: Final = 5_000_000_000  # a question that nobody answered for so long is given up
+
+
+@dataclass(slots=True)
+class LinkHealth:
+    """Of one peer. `in`: the connection that it opened to us; `out`: ours to it. Moments are CLOCK_BOOTTIME."""
+
+    in_since_ns: int | None = None
+    out_since_ns: int | None = None
+    heard_at_ns: int | None = None
+    rtt_ns: float | None = None
+    asked_opaque: int = -1
+    asked_at_ns: int = 0
+
+    def asked(self, opaque: int, now_ns: int) -> None:
+        """A heartbeat leaves."""
+        if self.asked_opaque == -1 or now_ns - self.asked_at_ns > LOST_AFTER_NS:
+            self.asked_opaque, self.asked_at_ns = opaque, now_ns
+
+    def answered(self, opaque: int, now_ns: int) -> None:
+        """An answer of this number has come."""
+        if opaque == self.asked_opaque:
+            self.asked_opaque = -1
+            took_ns = now_ns - self.asked_at_ns
+            self.rtt_ns = took_ns if self.rtt_ns is None else self.rtt_ns + WEIGHT * (took_ns - self.rtt_ns)
+
+    def out_lost(self) -> None:
+        """Our connection is gone, and what was asked on it with it."""
+        self.out_since_ns = self.rtt_ns = None
+        self.asked_opaque = -1
+
+    def told(self, peer_id: str, now_ns: int) -> dict[str, Any]:
+        """One item of `state.links`."""
+        heard = self.heard_at_ns
+        return {
+            "peer_id": peer_id,
+            "in_since": None if self.in_since_ns is None else wall_text(self.in_since_ns),
+            "out_since": None if self.out_since_ns is None else wall_text(self.out_since_ns),
+            "last_heard_ms": None if heard is None else max(0, now_ns - heard) // 1_000_000,
+            "rtt_ms": None if self.rtt_ns is None else round(self.rtt_ns / 1e6, 2),
+        }

@@ -120,8 +120,10 @@ class Follower:
 
     def _silence(self) -> None:
         """The session's leader said nothing for 6 s before the votes: n1 was a candidate again."""
-        if self.replica.leader_id is not None:
-            self.now += 60 * SECOND
+        tick_ns = self.replica.config.timing.heartbeat_ns // 2
+        ends_at = self.now + 6 * SECOND
+        while self.replica.leader_id is not None and self.now < ends_at:  # silence is counted in ticks (E6)
+            self.now += tick_ns
             self.replica.tick(self.now)
             self.replica.take_effects()
 

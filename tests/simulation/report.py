@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import Any, Final
 
-from tests.simulation.coverage import missing
+from tests.simulation.coverage import SCARCE_FROM_SEEDS, missing
 from tests.simulation.observer import Violation
 from tests.simulation.swarm import CALM, Swarm
 
@@ -108,7 +108,9 @@ class Tally:
 
     def missing(self) -> list[str]:
         """What never occurred and should have."""
-        return missing(self.coverage) if self.coverage_wanted else []
+        if not self.coverage_wanted:
+            return []
+        return missing(self.coverage, scarce=self.seeds >= SCARCE_FROM_SEEDS)
 
     def as_json(self) -> dict[str, Any]:
         """INTERFACES, `simulate`; beyond it: speed, and what never occurred."""

@@ -43,6 +43,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "confirmed_by_voters": "only VOTERs' answers confirm a leader (E8, C1)",
     "joined_under_this_leader": "who votes again reached what its present leader said (E8)",
     "rejoined_vote_floor": "who joined under a term votes in none up to it (E8)",
+    "one_group_id": "the members of a group hold one group id, and none of them ever another (C9)",
     # The log.
     "log_matching": "one entry and one prefix per (index, term), for ever (Raft)",
     "terms_ascend": "terms never go down along a log",

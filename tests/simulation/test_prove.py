@@ -36,7 +36,7 @@ def test_a_known_seed_is_tried_first_and_a_stale_one_is_found_anew(monkeypatch: 
 
 def test_every_known_seed_belongs_to_a_mutant() -> None:
     known = list(prove.known_seeds())
-    assert known and known == [name for name in MUTANTS if name in known]
+    assert known and set(known) <= MUTANTS.keys()
 
 
 def test_known_seeds_are_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,11 +56,11 @@ def test_mutants_that_share_a_world_have_it_run_once() -> None:
 
 def test_a_world_that_is_not_clean_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def without(_mutant: Mutant, seed: int, _steps: int) -> Violation | None:
-        return None if seed < 7 else Violation("x", "y")
+        return None if seed < 7 else Violation("liveness", "y")
 
     monkeypatch.setattr(prove, "_without", without)
     assert prove.check_worlds((FAST, range(5))) == prove.Worlds(FAST, 5, None, -1)
-    assert prove.check_worlds((FAST, range(5, 10))) == prove.Worlds(FAST, 3, "x: y", 7)
+    assert prove.check_worlds((FAST, range(5, 10))) == prove.Worlds(FAST, 3, "liveness: y", 7)
 
 
 def test_a_commit_names_its_seeds() -> None:

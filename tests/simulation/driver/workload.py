@@ -246,7 +246,7 @@ class ClientProcess:
     async def _last_words(self, reads: int) -> None:
         work, client = self._work, self._client
         assert client is not None
-        body = work.body(self.name, self._rng)
+        body = b"the last words"
         number = work.invoke(self.name, "append", [body])
         try:
             work.appended(number, await client.append(body))

@@ -11,7 +11,16 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from node.client_async import AppendResult, LedgerClient
-from node.client_errors import AnotherGroup, Denied, LedgerError, NotAppended, OutcomeUnknown, Unreachable
+from node.client_errors import (
+    AnotherGroup,
+    Denied,
+    LedgerError,
+    NotAppended,
+    OutcomeUnknown,
+    Refused,
+    Unreachable,
+    Unsupported,
+)
 from node.protocol.entry import Entry
 from node.transport.slab_frames import ReadMode
 
@@ -25,7 +34,9 @@ __all__ = [
     "NotAppended",
     "OutcomeUnknown",
     "ReadMode",
+    "Refused",
     "Unreachable",
+    "Unsupported",
 ]
 
 T = TypeVar("T")
@@ -67,9 +78,16 @@ class LedgerClientSync:
         return self._wait(self._client.state(node_id))
 
     def transfer(
-        self, to: str | None = None, *, if_term: int | None = None, deadline_ms: int | None = None
+        self,
+        to: str | None = None,
+        *,
+        if_term: int | None = None,
+        deadline_ms: int | None = None,
+        accept_data_loss: bool = False,
     ) -> dict[str, Any]:
-        return self._wait(self._client.transfer(to, if_term=if_term, deadline_ms=deadline_ms))
+        return self._wait(
+            self._client.transfer(to, if_term=if_term, deadline_ms=deadline_ms, accept_data_loss=accept_data_loss)
+        )
 
     def leader(self) -> str:
         return self._wait(self._client.leader())

@@ -18,7 +18,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from node.client_errors import Denied, NotAppended, OutcomeUnknown
 from node.client_leader import DENIED
-from node.client_link import Lost, MemberLink, RemotingError, body_of
+from node.client_link import Lost, MemberLink, NotSupported, RemotingError, body_of
+from node.client_plain import append_one
 from node.client_retry import Retry
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.transport.remoting import Frame, FrameError
@@ -47,6 +48,9 @@ RETRIED: Final = frozenset(
         ResponseCode.LEADER_PENDING_FULL,
     }
 )  # fmt: skip
+
+# Of a frame of several calls: none of them is to blame for the others.
+ONE_BY_ONE: Final = frozenset({ResponseCode.UNEXPECTED_ARGUMENT, ResponseCode.UNSUPPORTED})
 
 Answered = Frame | Exception  # of one request: a frame, or why there is none
 
@@ -144,6 +148,7 @@ class Appends:
         self._was_alone = False  # the last frame: one call's, while nothing else was under way
         self._waiting: deque[tuple[Sequence[bytes], asyncio.Future[AppendResult], int]] = deque()  # for room, in order
         self._open: dict[Group, None] = {}  # in the order in which they were sent
+        self._one_by_one = asyncio.Lock()  # a plain DLedger promises no order among requests that are under way
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the first append
         self._new_answer: Callable[[], asyncio.Future[AppendResult]]
@@ -226,7 +231,7 @@ class Appends:
         self._was_alone = len(group.answers) == 1 and not self._open
         self._open[group] = None
         link = self._leaders.leader_at_hand()
-        if link is None:
+        if link is None or link.plain:
             self._leaders.spawn(self._go_on(group, None, self._deadline_s))
             return
         group.link, group.due_s = link, self._loop.time() + self._deadline_s
@@ -271,8 +276,8 @@ class Appends:
         try:
             answer = await self._deliver(group, first, left_s)
         except NotAppended as error:
-            if error.code is ResponseCode.UNEXPECTED_ARGUMENT and len(group.answers) > 1:
-                del self._open[group]  # one body is at fault: the others must not suffer for it
+            if error.code in ONE_BY_ONE and len(group.answers) > 1:
+                del self._open[group]  # one body is at fault, or one is all that is taken: each by itself
                 for one in group.apart():
                     self._send(one)
                 return
@@ -294,9 +299,7 @@ class Appends:
                     answer = decode_append_answer(body_of(link, outcome))
                 else:
                     link = await self._leaders.leader_link(retry)
-                    answer = decode_append_answer(
-                        await link.request(RequestCode.FAST_APPEND, _pieces(group), retry.left_s())
-                    )
+                    answer = await (self._append_plain if link.plain else self._append)(group, link, retry)
             except Lost as error:
                 self._leaders.forget(link)
                 if error.sent:
@@ -304,6 +307,10 @@ class Appends:
                 retry.reason = str(error)
             except TimeoutError as error:
                 raise OutcomeUnknown(f"{link.member_id} did not answer within {self._deadline_s:g} s") from error
+            except NotSupported as error:
+                if link.plain:
+                    raise NotAppended(str(error), code=ResponseCode.UNSUPPORTED) from error
+                link.plain, retry.at_once, retry.reason = True, True, str(error)
             except (RemotingError, BodyError) as error:
                 raise OutcomeUnknown(str(error)) from error
             else:
@@ -311,6 +318,22 @@ class Appends:
                     return answer
                 self._judge(link, answer, retry)
             await retry.pause()
+
+    async def _append(self, group: Group, link: MemberLink, retry: Retry) -> AppendAnswer:
+        return decode_append_answer(await link.request(RequestCode.FAST_APPEND, _pieces(group), retry.left_s()))
+
+    async def _append_plain(self, group: Group, link: MemberLink, retry: Retry) -> AppendAnswer:
+        """In DLedger's own form, which knows one entry a request. Raises NotAppended, and as `append_one`."""
+        refused = None
+        if group.expected_index >= 0:
+            refused = "it cannot append at an expected index only"
+        elif len(group.bodies) != 1:
+            refused = "it takes one entry a request, so nothing keeps a run together"
+        if refused is not None:
+            text = f"{link.member_id} is a plain DLedger: {refused}"
+            raise NotAppended(text, code=ResponseCode.UNSUPPORTED)
+        async with self._one_by_one:
+            return await append_one(link, group.bodies[0], retry.left_s())
 
     def _judge(self, link: MemberLink, answer: AppendAnswer, retry: Retry) -> None:
         """Raises unless another try makes sense."""

@@ -14,11 +14,12 @@ from typing import Any, Final, TypeVar
 
 from node.background import Background
 from node.client_appends import AppendResult, Appends
-from node.client_errors import Denied, LedgerError, Unreachable
+from node.client_errors import Denied, LedgerError, Unreachable, Unsupported
 from node.client_leader import DENIED, find_leader
-from node.client_link import GroupIdentity, MemberLink, RemotingError
+from node.client_link import GroupIdentity, MemberLink, NotSupported, RemotingError
+from node.client_plain import find_end, get_one, transfer_fields
 from node.client_retry import Retry
-from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike, Entry, EntryError, Magic, unpack_record
 from node.protocol.peers import parse_peers
 from node.transport.slab_frames import (
@@ -34,6 +35,7 @@ __all__ = ["AppendResult", "LedgerClient", "ReadMode"]
 
 T = TypeVar("T")
 READ_BYTES: Final = 1024 * 1024
+PLAIN_TRANSFER_S: Final = 10.0  # the original's own clients wait so long
 
 
 class LedgerClient:
@@ -68,6 +70,8 @@ class LedgerClient:
         self._leader_id: str | None = None
         self._looking_elsewhere = False
         self._tasks = Background()
+        # Whether anything that was read came from a plain DLedger, whose GET looks at no commit index: it may be gone.
+        self.unverified = False
 
     @property
     def group_id(self) -> str | None:
@@ -190,17 +194,52 @@ class LedgerClient:
         while True:
             link = await self.leader_link(retry)
             try:
-                answer = decode_read_answer(await link.request(RequestCode.FAST_READ, [request], retry.left_s()))
-                code = response_code(answer.code)
-                if code is ResponseCode.SUCCESS:
-                    return _entries_of(answer.records, answer.count, from_index)
+                if link.plain:
+                    code, entry = await get_one(link, from_index, retry.left_s())
+                    self.unverified = True
+                    if code in (ResponseCode.SUCCESS, ResponseCode.INDEX_OUT_OF_RANGE):
+                        return [] if entry is None else [entry]
+                else:
+                    answer = decode_read_answer(await link.request(RequestCode.FAST_READ, [request], retry.left_s()))
+                    code = response_code(answer.code)
+                    if code is ResponseCode.SUCCESS:
+                        return _entries_of(answer.records, answer.count, from_index)
                 if code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
                     raise LedgerError(f"index {from_index} is not kept any more: {link.member_id} begins later")
-                retry.reason = f"{link.member_id} answers {code.name}"
+                retry.reason = f"{link.member_id} answers {code.value} {code.name}"
+                if code in DENIED:
+                    raise Denied(retry.reason)
+                if link.plain and code is not ResponseCode.NOT_LEADER:
+                    raise LedgerError(retry.reason)
+            except NotSupported as error:
+                if link.plain:
+                    raise Unsupported(str(error)) from error
+                link.plain, retry.at_once, retry.reason = True, True, str(error)
+                await retry.pause()
+                continue
+            except RemotingError as error:
+                if error.code != RemotingCode.SYSTEM_BUSY:  # it fails over this request, and would again
+                    raise LedgerError(str(error)) from error
+                retry.reason = str(error)
             except (OSError, TimeoutError, LookupError, BodyError, EntryError) as error:
                 retry.reason = str(error) or "no answer in time"
             self.forget(link)
             await retry.pause()
+
+    async def plain_end_index(self) -> int:
+        """The last index of a plain DLedger's leader, committed or not, -1 for an empty log; found by asking for
+        entries, for nothing there tells it."""
+
+        async def get(index: int) -> ResponseCode:
+            link = await self.leader_link(retry)
+            try:
+                return (await get_one(link, index, retry.left_s()))[0]
+            except (OSError, TimeoutError, LookupError, BodyError) as error:
+                raise LedgerError(str(error) or "no answer in time") from error
+
+        retry = Retry(self._deadline_s)
+        self.unverified = True
+        return await find_end(get)
 
     # --- looking and steering -----------------------------------------------------------------------------------
     async def introspect(self, node_id: str, what: str, since: str | None = None) -> dict[str, Any]:
@@ -211,6 +250,10 @@ class LedgerClient:
     async def state(self, node_id: str) -> dict[str, Any]:
         """`introspect(node_id, "state")`."""
         return await self.introspect(node_id, "state")
+
+    async def metadata(self, node_id: str) -> dict[str, Any]:
+        """Who leads, as this member says: the one thing that a plain DLedger tells, too."""
+        return await self._ask(self._links[node_id], RequestCode.METADATA, {}, self._deadline_s)
 
     async def scrub(self, node_id: str) -> int:
         """Asks a member to read its whole log once; the number of that pass, as `state` tells of it."""
@@ -228,6 +271,9 @@ class LedgerClient:
             answer = await link.ask(code, fields, within_s)
         except (OSError, TimeoutError) as error:
             raise Unreachable(f"{link.member_id} at {link.address}: {error or 'no answer in time'}") from error
+        except NotSupported as error:
+            link.plain = link.plain or code is RequestCode.INTROSPECT  # which every release of ours knows
+            raise Unsupported(str(error)) from error
         except (RemotingError, BodyError) as error:
             raise LedgerError(str(error)) from error
         if "code" in answer.values and answer.code() in DENIED:
@@ -238,15 +284,53 @@ class LedgerClient:
         return dict(answer.values)
 
     async def transfer(
-        self, to: str | None = None, *, if_term: int | None = None, deadline_ms: int | None = None
+        self,
+        to: str | None = None,
+        *,
+        if_term: int | None = None,
+        deadline_ms: int | None = None,
+        accept_data_loss: bool = False,
     ) -> dict[str, Any]:
-        """Moves leadership, to the best member for None. Returns `{code, leaderId, term, transfereeId, detail}`."""
+        """Moves leadership, to the best member for None. Returns `{code, leaderId, term, transfereeId, detail}`.
+
+        Raises Refused where a plain DLedger leads, unless member and term are named and the loss of data is accepted
+        that a first leadership can mean there.
+        """
         fields = {"transfereeId": to, "ifTerm": if_term, "deadlineMs": deadline_ms, "token": self._token}
         link = await self.leader_link(Retry(self._deadline_s))
         within_s = max(self._deadline_s, (deadline_ms or 0) / 1000 + 2.0)
+        if await self._is_plain(link):
+            return await self._transfer_plain(link, transfer_fields(link.member_id, to, if_term, accept_data_loss))
         answer = await self._ask(link, RequestCode.LEADERSHIP_TRANSFER, fields, within_s)
         self._leader_id = None
         return answer
+
+    async def _is_plain(self, link: MemberLink) -> bool:
+        """Whether a plain DLedger is at the other end. A transfer must not be what finds it out: its code is the same
+        there."""
+        try:
+            await self._ask(link, RequestCode.INTROSPECT, {"what": "state", "token": self._token}, self._deadline_s)
+        except Denied:
+            pass  # it knows the request
+        except Unsupported:
+            return True
+        return False
+
+    async def _transfer_plain(self, link: MemberLink, fields: dict[str, Any]) -> dict[str, Any]:
+        """Over the very connection whose other end is known to be one: ours would take these fields for a member's."""
+        try:
+            answer = await link.ask(
+                RequestCode.LEADERSHIP_TRANSFER, fields, max(self._deadline_s, PLAIN_TRANSFER_S), redial=False
+            )
+        except (OSError, TimeoutError, RemotingError, BodyError) as error:
+            raise LedgerError(f"{error or 'no answer in time'}; who leads now is to be looked up") from error
+        code, term = answer.code(), answer.optional_number("term")
+        self._leader_id = None
+        told = {"code": int(code), "transfereeId": fields["transfereeId"], "detail": f"{link.member_id} answers "
+                f"{code.value} {code.name}", "term": None}  # fmt: skip
+        if code is not ResponseCode.SUCCESS:  # then the term is the request's own
+            return {**told, "leaderId": answer.optional_text("leaderId")}
+        return {**told, "leaderId": await self.leader(), "term": term}
 
     async def close(self) -> None:
         """Ends every connection; what still waits ends as unknown."""

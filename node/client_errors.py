@@ -1,5 +1,5 @@
-"""What a client of the log may be told. Invariant: only `NotAppended`, `Unreachable` and `Denied` promise that nothing
-of the request was appended; `OutcomeUnknown` says plainly that nobody can tell (SAFETY C2)."""
+"""What a client of the log may be told. Invariant: `NotAppended`, `Unreachable`, `Denied`, `Unsupported` and `Refused`
+promise that nothing of the request was appended; `OutcomeUnknown` says plainly that nobody can tell (SAFETY C2)."""
 
 from __future__ import annotations
 
@@ -42,6 +42,18 @@ class Unreachable(LedgerError):
 
 class Denied(LedgerError):
     """Not allowed: a wrong group, a missing token."""
+
+
+class Unsupported(LedgerError):
+    """The member answers remoting code 3: it does not know the request, and did nothing with it. A plain DLedger."""
+
+
+class Refused(LedgerError):
+    """This client does not send it as it is. `missing`: the argument with which it would."""
+
+    def __init__(self, message: str, *, missing: str) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class AnotherGroup(Denied):

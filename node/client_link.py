@@ -37,7 +37,15 @@ class Lost(ConnectionError):
 
 
 class RemotingError(LookupError):
-    """The member answered outside the protocol's bodies: it does not know the request, or could not read it."""
+    """The member answered outside the protocol's bodies: it could not read the request, or failed over it."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class NotSupported(RemotingError):
+    """Remoting code 3: the member does not know the request, and did nothing with it."""
 
 
 class GroupIdentity:
@@ -70,6 +78,9 @@ class MemberLink:
         self._group, self._tls = self.identity.group, tls
         self._checking: tuple[Connection, asyncio.Future[Frame | Exception]] | None = None
         self._connection: Connection | None = None
+        # Whether a plain DLedger is at the other end of this connection: it refused a request of ours with remoting
+        # code 3. Nothing else says so, and the next connection is asked anew.
+        self.plain = False
         self._pending: dict[int, Callable[[Frame | Exception], None]] = {}
         self._opaque = 0
         self._dialing: asyncio.Lock = asyncio.Lock()
@@ -101,7 +112,7 @@ class MemberLink:
             except AnotherGroup:
                 connection.abort()
                 raise
-            self._connection = connection
+            self._connection, self.plain = connection, False
 
     async def _check_group(self, connection: Connection) -> None:
         """Asks whose member this is, before anything is sent that it could append."""
@@ -135,9 +146,13 @@ class MemberLink:
         if waiting is not None:
             waiting(error)
 
-    async def request(self, code: RequestCode, pieces: Sequence[bytes], timeout_s: float) -> BytesLike:
-        """The answer's body. Raises Lost, TimeoutError, RemotingError."""
-        await self.connect()
+    async def request(
+        self, code: RequestCode, pieces: Sequence[bytes], timeout_s: float, *, redial: bool = True
+    ) -> BytesLike:
+        """The answer's body. Raises Lost, TimeoutError, RemotingError. Without `redial` it goes over the connection
+        that is open, whose other end is known, or nowhere."""
+        if redial:
+            await self.connect()
         answer: asyncio.Future[Frame | Exception] = asyncio.get_running_loop().create_future()
         opaque = self.call(code, pieces, lambda outcome: None if answer.done() else answer.set_result(outcome))
         try:
@@ -147,9 +162,9 @@ class MemberLink:
             self._pending.pop(opaque, None)
         return body_of(self, outcome)
 
-    async def ask(self, code: RequestCode, fields: dict[str, Any], timeout_s: float) -> Fields:
+    async def ask(self, code: RequestCode, fields: dict[str, Any], timeout_s: float, *, redial: bool = True) -> Fields:
         """A JSON request and its JSON answer. Raises as `request`, and BodyError."""
-        return load(await self.request(code, [self._asking(fields)], timeout_s))
+        return load(await self.request(code, [self._asking(fields)], timeout_s, redial=redial))
 
     def _asking(self, fields: dict[str, Any]) -> bytes:
         base = {"code": int(ResponseCode.SUCCESS), "group": self._group, "remoteId": self.member_id, "term": -1}
@@ -221,8 +236,9 @@ def body_of(link: MemberLink, outcome: Frame | Exception) -> BytesLike:
     if isinstance(outcome, Exception):
         raise outcome
     if outcome.code != RemotingCode.SUCCESS:
-        raise RemotingError(f"{link.member_id} answers {outcome.code}: {outcome.remark}")
+        kind = NotSupported if outcome.code == RemotingCode.REQUEST_CODE_NOT_SUPPORTED else RemotingError
+        raise kind(f"{link.member_id} answers {outcome.code}: {(outcome.remark or '').strip()}", outcome.code)
     return outcome.body
 
 
-__all__ = ["BodyError", "GroupIdentity", "Lost", "MemberLink", "RemotingError", "body_of"]
+__all__ = ["BodyError", "GroupIdentity", "Lost", "MemberLink", "NotSupported", "RemotingError", "body_of"]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unreachable
+from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
 from node.config import ConfigError, Settings, load, parse_peers
 from node.protocol.group_id import is_group_id
 from node.tls_files import tls_trouble
@@ -225,6 +225,8 @@ def failure_of(error: LedgerError) -> Failure:
         return Failure(Exit.UNKNOWN_OUTCOME, f"outcome unknown: {error}")
     if isinstance(error, Unreachable):
         return Failure(Exit.UNREACHABLE, f"unreachable: {error}")
+    if isinstance(error, Refused):
+        return Failure(Exit.FINDING, f"refused: {error}")
     if isinstance(error, NotAppended):
         return Failure(Exit.FINDING, f"not appended: {error}")
     return Failure(Exit.UNDETERMINED, str(error))

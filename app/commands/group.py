@@ -27,8 +27,9 @@ from app.commands.common import (
     show_json,
     target_of,
 )
+from app.commands.plain_members import PLAIN, ask_metadata, with_plain
 from app.commands.standing import INFO, summary_of
-from node.client import Denied, LedgerClient, LedgerError
+from node.client import Denied, LedgerClient, LedgerError, Refused, Unsupported
 from node.protocol.codes import ResponseCode
 
 ASK_WITHIN_S: Final = 2.0
@@ -50,6 +51,8 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> dict
         return {**known, "reach": "down", "reason": f"no answer within {ASK_WITHIN_S:.0f} s", "state": None}
     except Denied:
         raise
+    except Unsupported:
+        return await ask_metadata(client, known)
     except (LedgerError, OSError) as error:
         return {**known, "reach": "down", "reason": reason_of(str(error), member_id, address), "state": None}
     return {**known, "reach": "ok", "reason": None, "state": state}
@@ -73,13 +76,13 @@ async def ask_group(target: Target) -> dict[str, Any]:
         finally:
             await client.close()
         url = target.control_urls.get(member_id)
-        if member["state"] is None and url is not None:
+        if member["reach"] == "down" and url is not None:
             why = await asyncio.to_thread(engine_reason, url, target.token)
             member["reason"] = why or member["reason"]
         return member
 
     members = await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
-    return summary_of(target.group, list(members))
+    return with_plain(summary_of(target.group, list(members)))
 
 
 def engine_reason(url: str, token: str | None) -> str | None:
@@ -101,8 +104,11 @@ def row_of(member: Mapping[str, Any], leader_end_index: int | None) -> dict[str,
     """One line of the table."""
     state = member["state"]
     if state is None:
+        role = "(down)" if member["reach"] == "down" else "?"
+        if member["reach"] == PLAIN and member["metadata"]["leader_id"] == member["id"]:
+            role = "LEADER"
         return {name: "?" for name, _ in COLUMNS} | {
-            "id": member["id"], "role": "(down)", "address": f"{member['address']}  {member['reason']}",
+            "id": member["id"], "role": role, "address": f"{member['address']}  {member['reason']}",
         }  # fmt: skip
     log = state["log"]
     end = log.get("end_index")
@@ -125,11 +131,14 @@ def table_of(summary: Mapping[str, Any]) -> list[str]:
     stands = (
         "the quorum stands" if quorum["stands"] else f"NO QUORUM: {quorum['needed']} that hear each other are needed"
     )
-    leads = f"{summary['leader_id']} leads in term {summary['term']}" if summary["leader_id"] else "no member leads"
+    if quorum["stands"] is None:
+        stands = "whether a quorum stands is unknown"
+    term = "(term unknown)" if summary["term"] is None else f"in term {summary['term']}"
+    leads = f"{summary['leader_id']} leads {term}" if summary["leader_id"] else "no member leads"
     lines = [f"group {summary['group']}: {leads}; {quorum['standing']} of {quorum['size']} members answer, {stands}"]
     states = {member["id"]: member["state"] for member in summary["members"]}
     leader = states.get(summary["leader_id"])
-    end = leader["log"]["end_index"] if leader else None
+    end = leader["log"]["end_index"] if leader is not None else None
     rows = [dict(COLUMNS_HEAD), *(row_of(member, end) for member in summary["members"])]
     for row in rows:
         cells = (
@@ -176,6 +185,13 @@ def transfer(
     deadline_ms: Annotated[
         int, typer.Option(metavar="N", min=100, max=600_000, help="Give up after this long.")
     ] = 5000,
+    accept_data_loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MEMBER",
+            help="Of a plain DLedger group only: the member's name again, to accept that it wipes its followers.",
+        ),
+    ] = None,
     peers: PeersOption = None,
     node: NodeOption = None,
     group: GroupOption = None,
@@ -188,10 +204,17 @@ def transfer(
     if to is not None and to not in target.peers:
         raise Failure(Exit.USAGE, f"{to} is no member of {target.group} (known: {', '.join(sorted(target.peers))})")
 
+    if accept_data_loss is not None and accept_data_loss != to:
+        text = f"--accept-data-loss {accept_data_loss}: type the name of the member that shall lead"
+        raise Failure(Exit.USAGE, text + (f", {to}" if to else ""))
+
     async def work() -> dict[str, Any]:
         client = target.client(deadline_ms / 1000 + 5)
+        accepted = {"accept_data_loss": True} if accept_data_loss else {}
         try:
-            return dict(await client.transfer(to, if_term=if_term, deadline_ms=deadline_ms))
+            return dict(await client.transfer(to, if_term=if_term, deadline_ms=deadline_ms, **accepted))
+        except Refused as refused:
+            raise Failure(Exit.FINDING, f"not moved: {await way_out(client, refused, to)}") from refused
         finally:
             await client.close()
 
@@ -211,9 +234,25 @@ def transfer(
     elif not moved and leads_now:
         print(f"{to} leads already, in term {result['term']}")
     else:
-        leads = f"{result['leader_id'] or 'nobody known'} leads in term {result['term']}"
+        term = "" if result["term"] is None else f" in term {result['term']}"
+        leads = f"{result['leader_id'] or 'nobody known'} leads{term}"
         print(f"moved: {leads}" if moved else f"not moved: {leads}; {result['detail'] or 'no reason given'}")
     return Exit.FINE if moved or leads_now else Exit.FINDING
+
+
+async def way_out(client: LedgerClient, refused: Refused, to: str | None) -> str:
+    """Why a plain DLedger group's leadership was not moved, and what would move it all the same."""
+    if refused.missing == "to":
+        return f"{refused}: name the member that shall lead"
+    if refused.missing == "accept_data_loss":
+        return f"{refused} (--accept-data-loss {to} moves it all the same)"
+    try:
+        end = await client.plain_end_index()
+        newest = await client.read(end, 1, include_all=True) if end >= 0 else []
+    except LedgerError:
+        newest = []
+    hint = f"; its newest entry is of term {newest[0].term}, and an election since then makes it more" if newest else ""
+    return f"{refused}: --if-term N, which its own log of the last election names{hint}"
 
 
 def register(app: typer.Typer) -> None:

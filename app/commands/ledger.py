@@ -38,7 +38,8 @@ from app.commands.common import (
     show_json,
     target_of,
 )
-from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown
+from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unsupported
+from node.protocol.codes import ResponseCode
 from node.protocol.entry import BODY_BYTES_MAX, Entry, Magic
 
 PROGRESS_EVERY_S: Final = 1.0
@@ -46,6 +47,10 @@ BATCH_BYTES_MAX: Final = 1024 * 1024
 BATCHES_AHEAD: Final = 4
 TAIL_POLL_S: Final = 0.2
 TAIL_READ_ENTRIES: Final = 500
+UNVERIFIED: Final = (
+    "consistency: unverified: a plain DLedger leads; it gives what its own log holds, which may not be committed and"
+    " may go again"
+)
 
 
 class Split(StrEnum):
@@ -219,22 +224,40 @@ async def _append_all(
     client = target.client(deadline_s)
     said_at = time.monotonic()
     reading = read_ahead(batches_of(bodies_of(source, split), batch))
+    one_by_one = False
     try:
         async for bodies in reading:
-            try:
-                result = await client.append_many(bodies, expected_index=expected_index)
-            except NotAppended:
-                raise
-            except (OutcomeUnknown, asyncio.CancelledError):  # a Ctrl-C, too, leaves open what was on its way
-                tally.unknown += len(bodies)
-                raise
-            tally.add(result.first_index, result.last_index)
-            expected_index = None if expected_index is None else result.last_index + 1
+            if not one_by_one:
+                try:
+                    expected_index = await _append_run(client, bodies, expected_index, tally)
+                except NotAppended as error:
+                    one_by_one = error.code is ResponseCode.UNSUPPORTED and len(bodies) > 1 and expected_index is None
+                    if not one_by_one:
+                        raise
+                    say(f"append: {error}; going on with one entry a request")
+            if one_by_one:
+                for body in bodies:
+                    await _append_run(client, [body], None, tally)
             if time.monotonic() - said_at >= PROGRESS_EVERY_S:
                 said_at = time.monotonic()
-                say(f"appended {tally.appended:,}, at index {result.last_index:,}")
+                say(f"appended {tally.appended:,}, at index {tally.ranges[-1][1]:,}")
     finally:
         await client.close()
+
+
+async def _append_run(
+    client: LedgerClient, bodies: list[bytes], expected_index: int | None, tally: Tally
+) -> int | None:
+    """Appends one run and counts it; where the next one is expected, if that matters."""
+    try:
+        result = await client.append_many(bodies, expected_index=expected_index)
+    except NotAppended:
+        raise
+    except (OutcomeUnknown, asyncio.CancelledError):  # a Ctrl-C, too, leaves open what was on its way
+        tally.unknown += len(bodies)
+        raise
+    tally.add(result.first_index, result.last_index)
+    return None if expected_index is None else result.last_index + 1
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
@@ -249,10 +272,11 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     return shown
 
 
-def print_entry(entry: Entry, as_json: bool) -> None:
+def print_entry(entry: Entry, as_json: bool, unverified: bool = False) -> None:
     """One entry on stdout: a JSON object a line, or the body and a line break."""
     if as_json:
-        print(json.dumps(entry_json(entry), ensure_ascii=False))
+        more = {"consistency": "unverified"} if unverified else {}
+        print(json.dumps(entry_json(entry) | more, ensure_ascii=False))
     else:
         sys.stdout.buffer.write(entry.body + b"\n")
 
@@ -272,7 +296,7 @@ def get(
     """Read committed entries by index."""
     target = target_of(peers, node, group, config, token_file)
 
-    async def work() -> list[Entry]:
+    async def work() -> tuple[list[Entry], bool]:
         client = target.client()
         found: list[Entry] = []
         try:
@@ -282,16 +306,19 @@ def get(
                 if not entries:
                     break
                 found += entries
-            return [entry for entry in found if index <= entry.index < index + count]
+            return [entry for entry in found if index <= entry.index < index + count], client.unverified
         finally:
             await client.close()
 
-    entries = run_async(work)
+    entries, unverified = run_async(work)
+    if unverified:
+        say(f"get: {UNVERIFIED}")
     for entry in entries:
-        print_entry(entry, as_json)
+        print_entry(entry, as_json, unverified)
     sys.stdout.flush()
     if not entries or entries[0].index != index:
-        raise Failure(Exit.FINDING, f"index {index} is not in the committed log")
+        log = "its leader's log" if unverified else "the committed log"
+        raise Failure(Exit.FINDING, f"index {index} is not in {log}")
     return Exit.FINE
 
 
@@ -323,7 +350,8 @@ def tail(
                 end = await _committed(client)
                 if at > end:
                     ends = f"the log ends at {end}" if end >= 0 else "the log is empty"
-                    say(f"tail: nothing is committed from {at} on: {ends}" + ("; waiting" if follow else ""))
+                    nothing = "there is nothing" if client.unverified else "nothing is committed"
+                    say(f"tail: {nothing} from {at} on: {ends}" + ("; waiting" if follow else ""))
                     if not follow:
                         return Exit.UNDETERMINED
             await _follow(client, at, follow, as_json, wanted)
@@ -335,8 +363,12 @@ def tail(
 
 
 async def _committed(client: LedgerClient) -> int:
-    """The leader's committed index, -1 for an empty log."""
-    state = await client.introspect(await client.leader(), "state")
+    """The leader's committed index, -1 for an empty log; where a plain DLedger leads, the last index that it holds."""
+    try:
+        state = await client.introspect(await client.leader(), "state")
+    except Unsupported:
+        say(f"tail: {UNVERIFIED}")
+        return await client.plain_end_index()
     committed = state["log"]["committed_index"]
     return -1 if committed is None else int(committed)
 
@@ -356,7 +388,7 @@ async def _follow(client: LedgerClient, at: int, follow: bool, as_json: bool, wa
             complained = True
             entries = []
         for entry in entries[:wanted]:
-            print_entry(entry, as_json)
+            print_entry(entry, as_json, client.unverified)
             at = entry.index + 1
         wanted = None if wanted is None else wanted - min(len(entries), wanted)
         sys.stdout.flush()

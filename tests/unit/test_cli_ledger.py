@@ -45,6 +45,7 @@ class FakeLedger:
     fail_after: ClassVar[int] = 0
     voter_state: ClassVar[str] = "VOTER"
     transferred: ClassVar[dict[str, Any]] = {}
+    unverified: ClassVar[bool] = False
     peers_all: ClassVar[tuple[str, ...]] = ("n0", "n1", "n2")
 
     def __init__(self, peers: Any, **_: Any) -> None:

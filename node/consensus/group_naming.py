@@ -10,6 +10,9 @@ id the last such entry in this log has, before that entry gets into the log: a l
 give, a follower what it will append. Whoever leads then gives that id and no other one; twice in one log the same id
 does no harm. The index in it says where the entry lies, -1: not known (any more).
 
+A person may give a group another id (E10), and its log then still holds the entry with the old one. So an entry never
+counts against an id that is there: a member that has one keeps it, and one that has none takes its leader's first.
+
 Invariants: a log that holds such an entry has its id durably in `naming` until the member has the id itself; a member
 that has an id never changes it.
 """
@@ -77,6 +80,9 @@ class GroupNaming:
         """The committed index moved, and there is a naming in this log, as far as is known."""
         member = self._member
         assert member.hard.naming is not None
+        if member.hard.group_id is not None:
+            member.save(naming=None)
+            return
         index, group_id = member.hard.naming
         if not 0 <= index <= member.committed_index:
             return
@@ -86,7 +92,11 @@ class GroupNaming:
             member.note_damage(error)  # once it is mended, or once COMPARE matched another member that knows
             return
         if entry is not None and entry.magic == Magic.CONFIG_CHANGE and named_in(entry.body) == group_id:
-            self._named(group_id, f"entry {index} is committed", now)
+            leader_id = member.leader_id
+            if leader_id in self._membership.peers and self._believed(leader_id) and self._id_of(leader_id) != group_id:
+                self._named(self._id_of(leader_id), f"{leader_id} leads the same log, and has another id since", now)
+            else:
+                self._named(group_id, f"entry {index} is committed", now)
         else:
             member.save(naming=(-1, group_id))  # it was cut off, and another entry took its place
 

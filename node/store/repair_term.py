@@ -17,7 +17,7 @@ from node.protocol.codes import VoterState
 from node.protocol.entry import TERM_MAX
 from node.protocol.group_id import group_id_of
 from node.store.hard_state import CURRTERM, HARDSTATE, read_hard_state, save_hard_state
-from node.store.identity import DirectoryLock, Identity
+from node.store.identity import BASE, DirectoryLock, Identity, read_base, write_base
 from node.store.log_store import HardState, StoreRefused
 from node.store.platform import Platform
 from node.store.reader import StoreReader
@@ -60,15 +60,20 @@ def _save(
     directory: Path, identity: Identity, known: HardState, term: int, token: str, cuts: bool, platform: Platform
 ) -> HardState:
     voter_state = VoterState.REJOINING if cuts else known.voter_state
+    # `naming` goes: the entry that gave the old id may still be in the log, and must not give it again.
     state = replace(
         known, term=term, voted_for=None, vote_floor=term, voter_state=voter_state, marks_from=term + 1,
-        group_id=group_id_of(token, identity.group),
+        group_id=group_id_of(token, identity.group), naming=None,
     )  # fmt: skip
     lock = DirectoryLock(directory, platform)
     try:
         order = record_of(identity.node_id, -1, term, f"reset-term {term} by hand")
-        old = file_chunks(directory, (HARDSTATE, CURRTERM), platform)
+        base = read_base(directory, platform)
+        names = (HARDSTATE, CURRTERM) if base is None else (HARDSTATE, CURRTERM, BASE)
+        old = file_chunks(directory, names, platform)
         TruncationArchive(directory, platform=platform).add(order, old)
+        if base is not None:  # what a hard state that is made anew takes its id from
+            write_base(directory, replace(base, group_id=state.group_id), platform)
         save_hard_state(directory, state, platform)
     finally:
         lock.release()

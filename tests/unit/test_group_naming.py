@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from node.consensus.group_naming import named_in, naming_body
-from node.protocol.codes import ResponseCode
-from node.protocol.entry import Magic
+from node.protocol.codes import ResponseCode, VoterState
+from node.protocol.entry import Magic, Slab
 from node.protocol.group_id import group_id_of
 from node.protocol.messages import Hello
 from node.protocol.slab_encode import encode_slab
@@ -121,6 +121,34 @@ def test_a_naming_that_was_cut_off_names_nothing_and_its_id_is_given_again() -> 
     solo.compare(1)
     solo.append(solo.slab(1), 1, commit_index=1)
     assert named(solo) is None and solo.replica.member.hard.naming == (-1, OURS)
+
+
+def naming_slab(solo: Solo, after: int, group_id: str) -> Slab:
+    entry = solo.store.get(after)
+    pos = 0 if entry is None else entry.pos + entry.size
+    chain = 0 if after < 0 else solo.store.meta(after).chain
+    return encode_slab([naming_body(group_id)], after + 1, 1, pos, chain, Magic.CONFIG_CHANGE)
+
+
+def test_a_naming_from_before_a_reset_brings_no_old_id_back() -> None:
+    """The log still names the old id, and the record of that too; the group was given another one since (E10)."""
+    solo = Solo(store_of((1,), group_id=OURS, naming=(1, THEIRS)))
+    solo.compare(0)
+    assert solo.append(naming_slab(solo, 0, THEIRS), 1, commit_index=1) is not None
+    assert solo.replica.committed_index == 1
+    assert named(solo) == OURS and solo.hard_states[-1].naming is None
+    assert not [detail for kind, detail in solo.events if kind == "group_id"]
+
+
+def test_an_empty_member_takes_its_leaders_id_and_not_the_one_of_an_entry_from_before_a_reset() -> None:
+    solo = Solo(store_of(group_id=None, voter_state=VoterState.REJOINING))
+    solo.receive("n1", solo.hello_of("n1", group_id=OURS, version_max=2))
+    solo.follow()
+    slab = naming_slab(solo, -1, THEIRS)
+    for _ in range(2):  # first the id in it goes on record
+        solo.append(slab, -1, commit_index=0)
+    assert solo.replica.committed_index == 0 and named(solo) == OURS
+    assert solo.replica.member.hard.naming is None
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"group_id":5}', b'{"group_id":"x"}', b"[" * 99_999, b'{"a":1}'])

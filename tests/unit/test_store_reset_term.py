@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from node.protocol.codes import VoterState
+from node.consensus.api import ReplicaConfig
+from node.consensus.group_naming import naming_body
+from node.consensus.replica import Replica
+from node.protocol.codes import FlushMode, VoterState
+from node.protocol.entry import Magic
 from node.protocol.group_id import group_id_of
 from node.store.file_store import FileStore
 from node.store.hard_state import CURRTERM, format_currterm, save_hard_state
-from node.store.log_store import HardState, StoreRefused
+from node.store.identity import Base, read_base, write_base
+from node.store.log_store import EntryMeta, HardState, StoreRefused
 from node.store.platform import OS
 from node.store.reader import StoreReader
 from node.store.repair import main
@@ -21,6 +27,7 @@ from node.store.repair_term import reset_term
 from tests.unit.store_fixtures import fill, open_store
 
 FAR = 1 << 62
+OLD_ID = "0" * 32
 
 
 def store_at(directory: Path, term: int, **changes: object) -> HardState:
@@ -114,3 +121,50 @@ def test_a_dry_run_changes_nothing_and_nonsense_is_refused(tmp_path: Path) -> No
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == held
     with pytest.raises(SystemExit):
         main([str(tmp_path), "--group-token", "t"])
+
+
+def test_the_old_id_is_nowhere_that_could_bring_it_back(tmp_path: Path) -> None:
+    """Neither as the id that an entry of this log will give, nor with the base that a hard state is made anew from."""
+    store_at(tmp_path, FAR, group_id=None, naming=(5, OLD_ID))
+    write_base(tmp_path, Base(EntryMeta(-1, -1, 0), 0, OLD_ID))
+    reset_term(tmp_path, 3, "t", OS)
+    base = read_base(tmp_path)
+    identity = StoreReader(tmp_path).identity
+    assert base is not None and identity is not None
+    new_id = group_id_of("t", identity.group)
+    store = open_store(tmp_path)
+    assert (store.hard_state.group_id, store.hard_state.naming, base.group_id) == (new_id, None, new_id)
+    store.close()
+    archived = [path.read_bytes() for path in (tmp_path / "truncated").rglob("*") if path.is_file()]
+    assert any(OLD_ID.encode() in one for one in archived)
+
+
+def test_a_group_of_real_stores_keeps_its_new_id_when_the_old_ids_entry_is_committed_again(tmp_path: Path) -> None:
+    """Before the reset nobody knew that entry 1 was committed; afterwards its leader commits it anew."""
+    for number in range(2):
+        store = open_store(tmp_path / f"n{number}")
+        store.append_as_leader([b""], 1, Magic.NOOP)
+        store.append_as_leader([naming_body(OLD_ID)], 1, Magic.CONFIG_CHANGE)
+        store.save_hard_state(HardState(FAR, None, VoterState.VOTER, naming=(1, OLD_ID)))
+        store.close()
+        reset_term(tmp_path / f"n{number}", 1, "t", OS)
+    for number in range(2):
+        store = open_store(tmp_path / f"n{number}")
+        group_id, term = store.hard_state.group_id, store.hard_state.term
+        config = ReplicaConfig("g", "n0", {"n0": "127.0.0.1:1"}, FlushMode.SYNC)
+        now = 10**12
+        replica = Replica(config, store, random.Random(1), now)
+        for _ in range(100):
+            now += 10**8
+            replica.tick(now)
+            effects = replica.take_effects()
+            if effects.hard_state is not None:
+                store.save_hard_state(effects.hard_state)
+                replica.hard_state_saved(effects.hard_state, now)
+            ticket = store.prepare_sync()
+            if ticket is not None:
+                replica.flushed(replica.log_epoch, store.finish_sync(ticket), now)
+        assert replica.committed_index >= 2 and replica.term > term
+        assert store.hard_state.group_id == group_id and store.hard_state.naming is None
+        assert group_id is not None and group_id != OLD_ID
+        store.close()

@@ -6,6 +6,7 @@ Engines run without their control planes unless a bench asks for them, so that w
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import tempfile
@@ -94,9 +95,11 @@ class BenchCluster:
         command += ["--control", f"127.0.0.1:{self.control_ports[node_id]}"]
         for setting in self.settings:
             command += ["--set", setting]
+        # A group that the caller's own variables describe is another one; a token file of it would shut the bench out.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("QUORUMSCOPE_")}
         with (self.directory / f"{node_id}.log").open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                *command, stdout=log, stderr=log, env=environment(), preexec_fn=apart(signal.SIGKILL)
+                *command, stdout=log, stderr=log, env=environment(inherited), preexec_fn=apart(signal.SIGKILL)
             )
 
     def signal(self, node_id: str, number: signal.Signals) -> None:

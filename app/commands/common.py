@@ -131,6 +131,7 @@ def target_of(
         return _target_from_control(node, group, token)
     settings = settings_of({"peers": peers, "node.group": group}, config)
     if settings.peers:
+        token = token or token_of(settings.node.token_file)
         return Target(settings.peers, settings.node.group, token, tls=tls_of(settings))
     demo = demo_meant("--node URL or --peers")
     if demo is not None:
@@ -220,6 +221,8 @@ def failure_of(error: LedgerError) -> Failure:
     """The exit code for what the ledger's client raised."""
     if isinstance(error, Denied):
         hint = "; say which group with --group" if "UNKNOWN_GROUP" in str(error) else ""
+        if "token_file" in str(error):
+            hint = "; show it with --token-file FILE, or in $QUORUMSCOPE_TOKEN"
         return Failure(Exit.DENIED, f"denied: {error}{hint}")
     if isinstance(error, OutcomeUnknown):
         return Failure(Exit.UNKNOWN_OUTCOME, f"outcome unknown: {error}")

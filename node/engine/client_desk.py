@@ -237,14 +237,18 @@ class ClientDesk:
 
     # --- steering and looking -----------------------------------------------------------------------------------
     def _allowed(self, connection: Connection, fields: Fields) -> bool:
-        """On loopback, or with the token (SAFETY C7)."""
+        """With the token; where this member has none, on loopback (SAFETY C7)."""
+        if self._token is not None:
+            return hmac.compare_digest(fields.text("token").encode(), self._token.encode())
         try:
-            if ipaddress.ip_address(connection.peer_host).is_loopback:
-                return True
+            return ipaddress.ip_address(connection.peer_host).is_loopback
         except ValueError:
-            pass
-        shown = fields.text("token")
-        return self._token is not None and hmac.compare_digest(shown.encode(), self._token.encode())
+            return False
+
+    def _refusal_text(self, what: str) -> str:
+        if self._token is None:
+            return f"{what} from another machine needs a token: give this member one with [node] token_file"
+        return f"{what} needs this member's token, the content of its [node] token_file"
 
     def _transfer(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)
@@ -252,7 +256,7 @@ class ClientDesk:
         term = fields.number("term")
         detail = ""
         if refused is None and not self._allowed(connection, fields):
-            refused, detail = ResponseCode.UNEXPECTED_MEMBER, "a transfer from another machine needs the token"
+            refused, detail = ResponseCode.UNEXPECTED_MEMBER, self._refusal_text("a transfer")
         if refused is None and self._driver.replica.role is Role.LEADER and term not in (-1, self._driver.replica.term):
             refused, detail = ResponseCode.INCONSISTENT_TERM, f"the term is {self._driver.replica.term}, not {term}"
         if refused is not None:
@@ -275,9 +279,8 @@ class ClientDesk:
         fields = load(frame.body)
         what = fields.text("what")
         if not self._allowed(connection, fields):
-            text = "introspection from another machine needs the token"
             refusal = self._base(fields.values, ResponseCode.UNEXPECTED_MEMBER)
-            connection.answer(frame, dump(refusal | {"detail": text}))
+            connection.answer(frame, dump(refusal | {"detail": self._refusal_text("introspection")}))
             return
         if fields.text("group", self._group) != self._group:
             connection.answer(frame, dump(self._base(fields.values, ResponseCode.UNKNOWN_GROUP)))
@@ -291,10 +294,11 @@ class ClientDesk:
         """A scrub, or another try at a repair: this member's own business, leader or not."""
         fields = load(frame.body)
         refused = self._misdirected(fields)
+        detail = None
         if refused is None and not self._allowed(connection, fields):
-            refused = ResponseCode.UNEXPECTED_MEMBER
+            refused, detail = ResponseCode.UNEXPECTED_MEMBER, self._refusal_text("steering")
         if refused is not None:
-            connection.answer(frame, dump(self._base(fields.values, refused)))
+            connection.answer(frame, dump(self._base(fields.values, refused) | {"detail": detail}))
             return
         answer: dict[str, Any] = {"code": int(ResponseCode.SUCCESS), "group": self._group}
         what = fields.text("what")

@@ -168,6 +168,26 @@ def test_introspection_and_transfer_from_elsewhere_need_the_token(tmp_path: Path
     assert run(tmp_path, MemoryStore(), work) == 0
 
 
+def test_where_a_token_file_is_set_loopback_is_no_credential(tmp_path: Path) -> None:
+    async def work(engine: Engine, client: LedgerClient) -> None:
+        engine.desk._token = "secret"
+        await client.append(b"x")  # appends and reads need none
+        link = client._links["n0"]
+        for code, fields in (
+            (RequestCode.INTROSPECT, {"what": "state"}),
+            (RequestCode.LEADERSHIP_TRANSFER, {}),
+            (RequestCode.STEER, {"what": "scrub"}),
+        ):
+            for token in ({}, {"token": "Secret"}, {"token": "secret "}, {"token": "sécret"}):
+                answer = await link.ask(code, fields | token, 5)
+                assert answer.code() is ResponseCode.UNEXPECTED_MEMBER
+                assert "token_file" in answer.text("detail")
+            answer = await link.ask(code, fields | {"token": "secret"}, 5)
+            assert "detail" not in answer.values or "token" not in str(answer.values["detail"])
+
+    assert run(tmp_path, MemoryStore(), work) == 0
+
+
 async def _until(holds: Callable[[], bool]) -> None:
     for _ in range(1000):
         if holds():

@@ -45,7 +45,7 @@ def read_secrets(path: Path) -> tuple[bytes, ...]:
 
 def make_secret(path: Path) -> bool:
     """Makes the file with a fresh secret, whole or not at all; False where there is one. Raises ConfigError."""
-    made = path.with_name(f".{path.name}.{os.getpid()}")
+    made = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:

@@ -157,7 +157,7 @@ def pack_record(entry: Entry) -> bytes:
 
 def unpack_record(data: BytesLike, offset: int = 0) -> Entry:
     """The record at `offset`. Raises EntryError unless it is a whole, well-formed entry (not a blank)."""
-    if len(data) - offset < HEAD_BYTES:
+    if offset < 0 or len(data) - offset < HEAD_BYTES:
         raise EntryError(f"record at {offset}: {len(data) - offset} bytes left, a head needs {HEAD_BYTES}")
     magic, size, index, term, pos, channel, chain_crc, body_crc, body_len = HEAD.unpack_from(data, offset)
     if magic not in (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE):

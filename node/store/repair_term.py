@@ -16,6 +16,7 @@ from pathlib import Path
 from node.protocol.codes import VoterState
 from node.protocol.entry import TERM_MAX
 from node.protocol.group_id import group_id_of
+from node.store.checkpoint import read_checkpoint
 from node.store.hard_state import CURRTERM, HARDSTATE, read_hard_state, save_hard_state
 from node.store.identity import BASE, DirectoryLock, Identity, read_base, write_base
 from node.store.log_store import HardState, StoreRefused
@@ -38,12 +39,13 @@ def reset_term(directory: Path, term: int, token: str, platform: Platform) -> Re
     known = read_hard_state(directory, platform) or HardState(voter_state=VoterState.REJOINING)
     reader = StoreReader(directory, platform=platform)
     cuts = reader.end_term > term
+    slot = read_checkpoint(directory / "checkpoint", platform)
     with archives_told(report, directory, platform):
         state = _save(directory, identity, known, term, token, cuts, platform)
         report.done.append(f"The term goes from {known.term} to {term}; it gives no vote in terms up to {term}.")
         report.done.append(f"The group's id becomes {state.group_id}.")
-        if cuts:
-            _cut_above(directory, term, report, platform)
+        if cuts or (slot is not None and any(mark.term > term for mark in slot.marks)):
+            _forget_above(directory, term, report, platform)
     if cuts:
         report.done.append("This member gives up its vote: REJOINING.")
         report.next.append("If a majority had to cut, nobody can lead: then --accept-loss, as `store repair DIR` says.")
@@ -80,15 +82,20 @@ def _save(
     return state
 
 
-def _cut_above(directory: Path, term: int, report: Report, platform: Platform) -> None:
-    """The entries of higher terms; the lock is taken anew, which an engine that is started meanwhile would lose."""
+def _forget_above(directory: Path, term: int, report: Report, platform: Platform) -> None:
+    """Cuts the entries of higher terms, and drops what is on record of peers there: they give it up as well (E8).
+
+    The lock is taken anew, which an engine that is started meanwhile would lose.
+    """
     store = RepairStore.by_identity(directory, platform)
     try:
+        store.note_marks(tuple(mark for mark in store.recovered_marks if mark.term <= term))
         first, end = store.last_index_of_term(term) + 1, store.end_index
-        report.done.append(f"{sentence(range_in_words(first, end))}: copied to the archive, then cut.")
-        report.may_be_lost.append(f"{sentence(range_in_words(first, end))}: may have been acknowledged.")
-        store.truncate(first, store.record(f"reset-term {term} by hand", first))
-        store.settle()
+        if first <= end:
+            report.done.append(f"{sentence(range_in_words(first, end))}: copied to the archive, then cut.")
+            report.may_be_lost.append(f"{sentence(range_in_words(first, end))}: may have been acknowledged.")
+            store.truncate(first, store.record(f"reset-term {term} by hand", first))
+            store.settle()
         report.problems += faults_left(directory, store)
         report.see(store)
     finally:

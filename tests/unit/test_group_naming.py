@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from node.consensus.group_naming import named_in, naming_body
 from node.protocol.codes import ResponseCode, VoterState
-from node.protocol.entry import Magic, Slab
+from node.protocol.entry import INDEX_UNIT, Magic, Slab
 from node.protocol.group_id import group_id_of
 from node.protocol.messages import Hello
 from node.protocol.slab_encode import encode_slab
@@ -114,6 +116,16 @@ def test_what_names_the_group_is_on_record_before_it_is_in_the_log() -> None:
     assert solo.hard_states[-1].naming == (1, OURS) and named(solo) is None
     solo.append(solo.slab(1), 1, commit_index=1)
     assert named(solo) == OURS and solo.replica.member.hard.naming is None
+
+
+def test_a_naming_at_an_impossible_place_is_a_bad_push_and_no_crash() -> None:
+    solo = Solo(store_of((1,), group_id=None))
+    solo.compare(0)
+    slab = encode_slab([naming_body(OURS)], 1, 1, solo.store.get(0).size, solo.store.meta(0).chain, Magic.CONFIG_CHANGE)
+    magic, _pos, size, index, term = INDEX_UNIT.unpack(slab.index_records)
+    answer = solo.append(replace(slab, index_records=INDEX_UNIT.pack(magic, 5, size, index, term)), 1)
+    assert answer is not None and answer.code is ResponseCode.UNEXPECTED_ARGUMENT
+    assert solo.replica.member.hard.naming is None
 
 
 def test_a_naming_that_was_cut_off_names_nothing_and_its_id_is_given_again() -> None:

@@ -71,6 +71,14 @@ def test_members_that_start_together_make_one_secret(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["secret"]
 
 
+def test_what_an_interrupted_process_of_the_same_id_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    """In a container every start has the same process id."""
+    path = tmp_path / "secret"
+    (tmp_path / f".secret.{os.getpid()}").write_text("half")
+    assert make_secret(path)
+    assert len(read_secrets(path)) == 1
+
+
 def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
     path = file_of(tmp_path, ONE)
     assert not make_secret(path)

@@ -15,6 +15,7 @@ from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import Magic
 from node.protocol.group_id import group_id_of
+from node.protocol.messages import MemberMark
 from node.store.file_store import FileStore
 from node.store.hard_state import CURRTERM, format_currterm, save_hard_state
 from node.store.identity import Base, read_base, write_base
@@ -109,6 +110,21 @@ def test_entries_above_the_term_are_archived_and_cut_and_the_vote_goes_first(tmp
     assert (store.end_term, store.hard_state.term, store.hard_state.voter_state) == (2, 2, VoterState.REJOINING)
     store.close()
     reset_term(tmp_path, 2, "t", OS)  # and once more
+
+
+@pytest.mark.parametrize("term", [2, 3])
+def test_what_is_on_record_of_higher_terms_goes_too_and_a_naming_under_way(tmp_path: Path, term: int) -> None:
+    """A peer that gave up those entries would be taken for a restored copy for ever, also after --accept-loss (E8)."""
+    store_at(tmp_path, FAR, naming=(1, "0" * 32))
+    store = open_store(tmp_path)
+    held = MemberMark("n1", 2, 2)
+    store.note_marks((held, MemberMark("n2", 9, FAR)))
+    store.close()
+    reset_term(tmp_path, term, "t", OS)
+    store = open_store(tmp_path)
+    assert store.recovered_marks == (held,)
+    assert store.hard_state.naming is None and store.hard_state.group_id is not None
+    store.close()
 
 
 def test_a_dry_run_changes_nothing_and_nonsense_is_refused(tmp_path: Path) -> None:

@@ -100,9 +100,11 @@ def verify(
         sealed = "sealed" if report["sealed"] else "not sealed throughout"
         print(f"{report['entries']:,} entries, {span}, end term {report['end_term']}, {sealed}")
         for problem in problems:
-            where = "?" if problem["index"] is None else problem["index"]
+            where = "?" if problem["index"] is None else f"{problem['index']}"
+            where += f" to {problem['last_index']}" if problem["last_index"] != problem["index"] else ""
             print(f"! {problem['class']} at index {where} in {problem['file']}: {problem['detail']}")
-        print(f"{len(problems)} problems" if problems else "no problem found; every record was read")
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        print(count if problems else "no problem found; every record was read")
     return Exit.FINDING if report["problems"] else Exit.FINE
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from node.protocol.entry import INDEX_UNIT_BYTES, SLAB_BYTES_MAX, Entry, Slab, decode_slab
 from node.store.checkpoint import Slot, read_checkpoint
 from node.store.disk_log import find_record, read_raw_slab
-from node.store.hard_state import load_hard_state, read_currterm, term_leap
+from node.store.hard_state import load_hard_state, read_currterm, read_hard_state, term_leap
 from node.store.identity import UNKNOWN_TERM, Base, read_base, read_identity
 from node.store.log_store import ORIGIN, EntryMeta, StoreCorrupt, StoreError, StoreRefused, TruncationRecord
 from node.store.platform import OS, Platform
@@ -51,6 +51,8 @@ class StoreReader:
     durable_index: int | None
     committed_index: int | None
     base: EntryMeta
+    unsealed_from: int | None
+    """Where a Java node went on with a directory of ours, which its engine does not open before it is adopted."""
 
     def __init__(
         self,
@@ -122,21 +124,33 @@ class StoreReader:
         return max(self.identity.sealed_from, slot.sealed_from if slot is not None else 0)
 
     def _find_end(self, slot: Slot | None, upto_index: int | None) -> Cursor:
-        """The end of the log: walked from the checkpoint on, or surveyed where there is none."""
-        begin = self._begin
+        """The end of the log: walked from the checkpoint on, or surveyed where there is none or a Java node went on."""
+        begin, self.unsealed_from = self._begin, None
         known = slot is not None and slot.durable_index >= begin.index and slot.end_pos >= begin.pos
         if known and slot is not None and self._holds(slot.durable_index):
             walk = Walk(self._data, self._vouched(slot), last_index=upto_index)
             for _ in walk.slabs():
                 pass
-            return walk.cursor
+            if upto_index is not None or not (walk.stop.is_alien or self._java_was_here()):
+                return walk.cursor
+            start = walk.cursor if walk.stop.is_alien else begin
+            return self._surveyed(start)
         previous = self._end
         if previous is not None and previous.index > begin.index and self._same(previous):
             begin = previous
-        survey = Survey(self._data, self._index, begin, java=self.is_java)
+        return self._surveyed(begin)
+
+    def _surveyed(self, start: Cursor) -> Cursor:
+        survey = Survey(self._data, self._index, start, java=self.is_java, into_java=True)
         for _ in survey.run():
             pass
+        self.unsealed_from = survey.unsealed_from
         return survey.end
+
+    def _java_was_here(self) -> bool:
+        """Whether a Java node had this directory since: our engines write both term files alike."""
+        ours, java = read_hard_state(self.directory, self._platform), read_currterm(self.directory, self._platform)
+        return ours is not None and java is not None and java != (ours.term, ours.voted_for)
 
     def _vouched(self, slot: Slot) -> Cursor:
         """Where the entry after the durable one goes, as the checkpoint says."""
@@ -277,7 +291,9 @@ class StoreReader:
         slot = self._slot
         durable = slot.durable_index if slot is not None else -1
         vouched = self._vouched(slot) if slot is not None and durable >= self._begin.index else None
-        survey = Survey(self._data, self._index, self._begin, java=self.is_java, trust=Trust(durable, vouched))
+        survey = Survey(
+            self._data, self._index, self._begin, java=self.is_java, trust=Trust(durable, vouched), into_java=True
+        )
         index_durable = slot.index_durable if slot is not None else None
         run = Verification(self._data, self._index, survey, index_durable=index_durable, progress=progress)
         report = run.run()
@@ -324,9 +340,12 @@ class StoreReader:
         self.refresh()
         java = read_currterm(self.directory, self._platform)
         slot = self._slot
+        writer = "DLedger (Java)" if self.identity is None else "quorumscope"
+        if self.unsealed_from is not None:
+            writer += f"; DLedger (Java) from entry {self.unsealed_from} on"
         return {
             "directory": str(self.directory),
-            "written_by": "DLedger (Java)" if self.identity is None else "quorumscope",
+            "written_by": writer,
             "group": self.identity.group if self.identity else None,
             "node_id": self.identity.node_id if self.identity else None,
             "store_id": self.identity.store_id if self.identity else None,
@@ -341,6 +360,7 @@ class StoreReader:
                 "end_term": self.end_term,
                 "durable_index": self.durable_index,
                 "committed_index": self.committed_index,
+                "unsealed_from": 0 if self.is_java else self.unsealed_from,
             },
             "clean_stop": slot.clean if slot is not None else None,
             "truncations": len(self.truncations()),

@@ -201,9 +201,9 @@ def _beside_an_engine(report: Report, directory: Path, platform: Platform) -> No
         if one.index is None:
             report.problems.append(Problem(f"{one.file}: {one.kind}", one.detail, (_START,)))
         elif runs and one.index == runs[-1][1] + 1:
-            runs[-1][1] = one.index
+            runs[-1][1] = one.end or one.index
         else:
-            runs.append([one.index, one.index])
+            runs.append([one.index, one.end or one.index])
             report.problems.append(Problem("", one.detail, (_START,)))
     spans = iter(runs)
     report.problems = [

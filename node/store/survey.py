@@ -15,17 +15,25 @@ from node.store.faults import merged
 from node.store.log_store import Fault
 from node.store.resync import Resync
 from node.store.segment_list import SegmentList
-from node.store.walk import Cursor, Stop, Walk
+from node.store.walk import SEALED_NEVER, Cursor, Stop, Walk
 
 
 @dataclass(slots=True, frozen=True)
 class Finding:
-    """One thing that is wrong. `kind` is a class of DESIGN 8; `index` None: no single entry."""
+    """One thing that is wrong. `kind` is a class of DESIGN 8; `index` None: no single entry; `last_index` None: itself.
+    `cause` is the detail without the place in the file: what findings side by side may have in common."""
 
     kind: str
     index: int | None
     file: str
     detail: str
+    last_index: int | None = None
+    cause: str = ""
+
+    @property
+    def end(self) -> int | None:
+        """The last entry it is about."""
+        return self.index if self.last_index is None else self.last_index
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,7 +62,10 @@ class Survey:
         java: bool,
         trust: Trust | None = None,
         last_index: int | None = None,
+        into_java: bool = False,
     ) -> None:
+        """`into_java`: where only unsealed records follow, a Java node went on with a log of ours: on with them, under
+        its rules. Otherwise each of them is a finding, for it is not for an engine to judge."""
         self._data = data
         self._index = index
         self._java = java
@@ -66,6 +77,8 @@ class Survey:
         self.stop = Stop(start, "", "not walked yet")  # where the last walk ended
         self.ending = Ending.CLEAN  # what lies behind `end`
         self.sealed_count = 0
+        self._into_java = into_java
+        self.unsealed_from: int | None = None  # where a Java node went on
 
     def run(self) -> Iterator[Slab | Finding]:
         """Sound slabs and findings, in the log's order."""
@@ -79,6 +92,10 @@ class Survey:
             self.stop = walk.stop
             if self._last_index is not None and walk.stop.cursor.index > self._last_index:
                 return
+            if self._into_java and walk.stop.is_alien and self._only_unsealed(walk.stop.cursor):
+                self._java, self.unsealed_from = True, walk.stop.cursor.index
+                cursor = self.end = replace(walk.stop.cursor, sealed_from=SEALED_NEVER)
+                continue
             cursor, finding = self._after(walk.stop)
             if finding is not None:
                 yield finding
@@ -109,6 +126,11 @@ class Survey:
             self.proven = place[0]
         return (place[0] if place is not None else None), self._finding(stop)
 
+    def _only_unsealed(self, at: Cursor) -> bool:
+        """Whether no sealed record follows, as far as a walk gets."""
+        walk = Walk(self._data, replace(at, sealed_from=SEALED_NEVER))
+        return not any(walk.sealed_count for _ in walk.slabs())
+
     def _is_claimed(self, at: Cursor) -> bool:
         claimed = read_unit(self._index, at.index)
         return claimed is not None and claimed.pos == at.pos
@@ -120,8 +142,26 @@ class Survey:
             name = self._data.name_at(at.pos)
             return Finding("missing", at.index, name, f"there is no file for position {at.pos}: {name} is missing")
         name = f"data/{segment.path.name}"
-        detail = f"{stop.detail} (at {at.pos - segment.start} of {name})"
-        return Finding(stop.problem or "record_invalid", at.index, name, detail)
+        cause = stop.detail
+        if stop.is_alien and self._into_java:
+            cause = "its CRCs are 0 where sealed entries follow: its seal is gone"
+        detail = f"{cause} (at {at.pos - segment.start} of {name})"
+        return Finding(stop.problem or "record_invalid", at.index, name, detail, cause=cause)
+
+
+def in_ranges(findings: Iterable[Finding]) -> list[Finding]:
+    """Equal findings about entries side by side as one, which tells the place of the first."""
+    joined: list[Finding] = []
+    for one in findings:
+        last = joined[-1] if joined else None
+        if last is not None and last.end is not None and one.index == last.end + 1:
+            same = last.kind == one.kind and last.cause == one.cause
+            if same and (one.cause or last.file == one.file):
+                detail = last.detail if last.cause or last.last_index is not None else f"{last.detail} (the first one)"
+                joined[-1] = replace(last, last_index=one.end, detail=detail)
+                continue
+        joined.append(one)
+    return joined
 
 
 class FaultCollector:

@@ -14,8 +14,9 @@ import numpy as np
 
 from node.protocol.entry import INDEX_DTYPE, INDEX_UNIT_BYTES, Magic, Slab
 from node.protocol.slab_verify import slab_heads
+from node.store.damage import read_unit
 from node.store.segment_list import SegmentList
-from node.store.survey import Finding, Survey
+from node.store.survey import Finding, Survey, in_ranges
 
 PROBLEMS_MAX = 10_000
 _PROGRESS_EVERY_BYTES = 64 * 1024 * 1024
@@ -43,7 +44,14 @@ class VerifyReport:
             "terms": self.terms,
             "sealed": self.sealed,
             "problems": [
-                {"class": one.kind, "index": one.index, "file": one.file, "detail": one.detail} for one in self.problems
+                {
+                    "class": one.kind,
+                    "index": one.index,
+                    "last_index": one.end,
+                    "file": one.file,
+                    "detail": one.detail,
+                }
+                for one in self.problems
             ],
         }
 
@@ -73,18 +81,36 @@ class Verification:
         begin = self._survey.end.index
         problems: list[Finding] = []
         read_bytes = said_bytes = 0
+        java_at: int | None = None  # where among the problems a Java node went on
         for item in self._survey.run():
             found = [item] if isinstance(item, Finding) else list(self._check(item))
-            problems.extend(found[: PROBLEMS_MAX - len(problems)])
+            if self._survey.unsealed_from is not None and java_at is None:
+                java_at = len(problems)
+            problems[-1:] = in_ranges([*problems[-1:], *found])
+            del problems[PROBLEMS_MAX:]
             read_bytes += len(item.data) if isinstance(item, Slab) else 0
             if self._progress is not None and read_bytes - said_bytes >= _PROGRESS_EVERY_BYTES:
                 said_bytes = read_bytes
                 self._progress(self._entries)
         end = self._survey.end
+        if java_at is not None:
+            problems.insert(java_at, self._unsealed(end.index - 1))
         sealed = self._survey.sealed_count == self._entries and not any(one.kind == "crc_invalid" for one in problems)
         return VerifyReport(
             self._entries, begin, end.index - 1, self._terms[-1] if self._terms else -1, self._terms, sealed, problems
         )
+
+    def _unsealed(self, end_index: int) -> Finding:
+        first = self._survey.unsealed_from
+        assert first is not None
+        unit = read_unit(self._index, first)
+        segment = self._data.find(unit.pos) if unit is not None else None
+        detail = (
+            "a Java node wrote here: its entries carry no CRCs, so that only their form and order could be checked; no"
+            " engine starts on them before `quorumscope store adopt DIR`"
+        )
+        file = f"data/{segment.path.name}" if segment is not None else "data"
+        return Finding("unsealed", first, file, detail, last_index=end_index)
 
     def _check(self, slab: Slab) -> Iterator[Finding]:
         """A sound slab against its index records, and its positions."""

@@ -47,7 +47,7 @@ def test_a_flipped_bit_is_found_at_its_index(data: Path, capsys: pytest.CaptureF
     assert os.stat(path).st_size == 65536, "the file's length stays"
     assert run(["store", "verify", str(data), "--json"]) == 1
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
-    assert set(problem) == {"class", "index", "file", "detail"}
+    assert set(problem) == {"class", "index", "last_index", "file", "detail"}
     assert (problem["class"], problem["index"]) == ("crc_invalid", index)
     assert flip_one_bit(data / "dledger-n0") == (index, path, offset)
     assert run(["store", "verify", str(data)]) == 0, "flipped twice is as it was"

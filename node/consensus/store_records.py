@@ -131,4 +131,4 @@ class StoreRecords:
         store = self._member.store
         if not max(store.begin_index, 0) <= index <= store.end_index:
             return None
-        return store.term_of(index)
+        return store.term_at(index)

@@ -298,9 +298,13 @@ class Engine:
 
     def stranger_met(self, peer_id: str, kind: Stranger, text: str) -> None:
         """Something that is no member answered at that peer's address (SAFETY C8)."""
-        reason = self.replica.stranger_met(peer_id, kind, text, self.now_ns())
-        if reason is not None:
-            self.refuse(reason)
+
+        def step() -> None:
+            reason = self.replica.stranger_met(peer_id, kind, text, self.now_ns())
+            if reason is not None:
+                self.refuse(reason)
+
+        self._guarded(step)
         self._schedule()
 
     def nobody_there(self, peer_id: str) -> None:
@@ -423,7 +427,8 @@ class Engine:
         """Bytes came that complete no frame: of the leader's, they say that it is there."""
         if connection.peer_id is not None and not self.reason:
             self.links.heard(connection.peer_id)
-            self.replica.leader_bytes(connection.peer_id, self.now_ns())
+            peer_id = connection.peer_id
+            self._guarded(lambda: self.replica.leader_bytes(peer_id, self.now_ns()))
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         if self.reason or frame.flag & FLAG_RESPONSE:

@@ -19,6 +19,7 @@ from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.messages import Hello, Message
 from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, load
 from node.transport.connection import Connection
+from node.transport.hello_body import check_length
 from node.transport.member_proof import AccepterProof, DialerProof, ProofError, parse
 from node.transport.remoting import Frame
 
@@ -104,6 +105,7 @@ class MemberHandshake:
     # --- a connection that was opened to us -------------------------------------------------------------------------
     def hello(self, connection: Connection, frame: Frame) -> None:
         """A HELLO. Raises BodyError."""
+        check_length(frame.body)
         if self.trust.asks and not connection.proven:
             if load(frame.body).values.get("nonce") is not None:
                 self._offer(connection, frame)
@@ -130,6 +132,7 @@ class MemberHandshake:
 
     def proof(self, connection: Connection, frame: Frame) -> None:
         """A PROOF: the HELLO in it counts, if it proves the secret. Raises BodyError."""
+        check_length(frame.body)
         proof, connection.proof = connection.proof, None
         if not isinstance(proof, AccepterProof):
             self._refuse(connection, frame, "a proof follows a HELLO that was answered")

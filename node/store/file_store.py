@@ -284,9 +284,6 @@ class FileStore(CuttingLog):
     def term_start(self, index: int) -> int:
         return self._terms.start_of(index, self.begin_index)
 
-    def term_of(self, index: int) -> int:
-        return self._terms.term_at(index)
-
     def last_index_of_term(self, term: int) -> int:
         return self._terms.last_index_of(term, self.begin_index, self.end_index)
 

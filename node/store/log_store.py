@@ -219,15 +219,11 @@ class LogStore(ABC):
         """A slab that starts at `first_index`, from memory only; None if that is not in the ring any more."""
 
     @abstractmethod
-    def term_at(self, index: int) -> int:
-        """The term of an entry inside the log as the runs of terms say it, from memory: good for where to look next."""
-
-    @abstractmethod
     def term_start(self, index: int) -> int:
         """The first index of the run of equal terms that `index` lies in (for xIndex)."""
 
     @abstractmethod
-    def term_of(self, index: int) -> int:
+    def term_at(self, index: int) -> int:
         """The term of an entry inside the log, from memory; only a neighbour's where the entry is damaged."""
 
     @abstractmethod

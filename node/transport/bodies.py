@@ -30,7 +30,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from node.transport.hello_body import hello_fields, hello_of, mark_fields, marks_of
+from node.transport.hello_body import check_length, hello_fields, hello_of, mark_fields, marks_of
 from node.transport.json_fields import BodyError, Fields, dump, load, signed, unsigned
 
 __all__ = ["BodyError", "Fields", "decode_request", "decode_response", "dump", "encode_message", "load", "request_code"]
@@ -142,6 +142,8 @@ def _ticket_fields(ticket: TransferTicket | None) -> dict[str, Any]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 def decode_request(code: int, body: BytesLike, seq: int) -> Message:
     """A member's JSON request. Raises BodyError, also for a code that is no member's."""
+    if code == RequestCode.HELLO:
+        check_length(body)
     fields = load(body)
     match code:
         case RequestCode.HELLO:
@@ -207,6 +209,8 @@ def _json_push(fields: Fields, seq: int) -> PushRequest:
 
 def decode_response(code: RequestCode, body: BytesLike, seq: int) -> Message:
     """The JSON answer to our own request of that code. Raises BodyError."""
+    if code is RequestCode.HELLO:
+        check_length(body)
     fields = load(body)
     term = fields.term()
     match code:

@@ -1,7 +1,7 @@
 """The JSON body of HELLO (52000), and the marks that heartbeats pass round (SAFETY E8, E9, E10, C9, C11).
 
-Invariants: what a stranger says is bounded here: so many lives and marks, ids of so many characters; `proven` is never
-read from a body.
+Invariants: what a stranger says is bounded here: a HELLO's bytes, lives and marks, the characters of ids; `proven` is
+never read from a body.
 """
 
 from __future__ import annotations
@@ -9,11 +9,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 from node.protocol.codes import FlushMode, VoterState
+from node.protocol.entry import BytesLike
 from node.protocol.messages import Hello, MemberMark, PeerRecord
 from node.transport.json_fields import SHORT_TEXT_MAX, BodyError, Fields
 
 LIVES_MAX: Final = 64
 MARKS_MAX: Final = 64
+HELLO_BYTES_MAX: Final = 64 * 1024  # many times what the largest group says
+
+
+def check_length(body: BytesLike) -> None:
+    """Before anything is parsed or kept of it. Raises BodyError."""
+    if len(body) > HELLO_BYTES_MAX:
+        raise BodyError(f"a HELLO of {len(body)} bytes; {HELLO_BYTES_MAX} at most")
 
 
 def hello_fields(hello: Hello) -> dict[str, Any]:
@@ -48,11 +56,11 @@ def hello_of(fields: Fields, seq: int, *, answer: bool) -> Hello:
         seq=seq,
         group=fields.text("group"),
         node_id=fields.text("node_id"),
-        store_id=fields.text("store_id"),
+        store_id=fields.id_text("store_id"),
         voter_state=fields.choice("voter_state", VoterState, VoterState.REJOINING),
         end_index=fields.number("end_index"),
         sealed_from=fields.number("sealed_from"),
-        peers_hash=fields.text("peers_hash"),
+        peers_hash=fields.id_text("peers_hash"),
         data_file_size=fields.number("data_file_size"),
         index_file_size=fields.number("index_file_size"),
         flush=fields.choice("flush", FlushMode, FlushMode.SYNC),
@@ -91,7 +99,7 @@ def _record(fields: Fields) -> PeerRecord | None:
     mark = record.nested("mark") or Fields({})
     life_id = record.short_text("life_id")
     return PeerRecord(
-        record.text("store_id"), life_id, mark.number("index"), mark.number("term"), mark.number("leadership")
+        record.id_text("store_id"), life_id, mark.number("index"), mark.number("term"), mark.number("leadership")
     )
 
 
@@ -101,5 +109,5 @@ def marks_of(fields: Fields) -> tuple[MemberMark, ...]:
         if not isinstance(item, dict):
             raise BodyError("a mark is not an object")
         mark = Fields(item)
-        marks.append(MemberMark(mark.text("id"), mark.number("index"), mark.number("term")))
+        marks.append(MemberMark(mark.id_text("id"), mark.number("index"), mark.number("term")))
     return tuple(marks)

@@ -81,8 +81,12 @@ class Fields:
 
     def short_text(self, name: str) -> str | None:
         """An id, a nonce or a proof: it is kept, so its length is bounded."""
-        value = self.optional_text(name)
-        if value is not None and len(value) > SHORT_TEXT_MAX:
+        return None if self.values.get(name) is None else self.id_text(name)
+
+    def id_text(self, name: str) -> str:
+        """The same where it is always there; empty where it is not."""
+        value = self.text(name)
+        if len(value) > SHORT_TEXT_MAX:
             raise BodyError(f"{name} has {len(value)} characters, {SHORT_TEXT_MAX} at most")
         return value
 

@@ -147,8 +147,19 @@ def test_what_a_hello_and_a_heartbeat_say_is_bounded() -> None:
     for name in ("group_id", "nonce", "mac"):
         with pytest.raises(BodyError, match=name):
             decode_request(RequestCode.HELLO, json.dumps({name: "x" * 129}).encode(), 1)
+    for name in ("store_id", "peers_hash"):  # the first is even made durable
+        with pytest.raises(BodyError, match=name):
+            decode_request(RequestCode.HELLO, json.dumps({name: "x" * 129}).encode(), 1)
+    with pytest.raises(BodyError, match="store_id"):
+        decode_request(RequestCode.HELLO, json.dumps({"record": {"store_id": "x" * 129}}).encode(), 1)
     with pytest.raises(BodyError, match="life"):
         decode_request(RequestCode.HELLO, json.dumps({"life_ids": ["x" * 129]}).encode(), 1)
+    with pytest.raises(BodyError, match="HELLO of"):
+        decode_request(RequestCode.HELLO, json.dumps({"recorded": {"n1": "x" * 70_000}}).encode(), 1)
+    with pytest.raises(BodyError, match="HELLO of"):
+        decode_response(RequestCode.HELLO, json.dumps({"api_url": "x" * 70_000}).encode(), 1)
+    with pytest.raises(BodyError, match="id has"):
+        decode_request(RequestCode.HEART_BEAT, json.dumps({"term": 1, "marks": [{"id": "x" * 129}]}).encode(), 1)
 
 
 def test_whether_a_peer_is_proven_is_never_read_from_its_own_words() -> None:

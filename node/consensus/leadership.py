@@ -21,9 +21,8 @@ from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
 from node.consensus.push_window import InFlight
 from node.consensus.quorum_ack_checker import committable, quorum_value
+from node.consensus.quorum_contact import QuorumContact
 from node.consensus.reads import ALWAYS, LeaderReads
-from node.consensus.silent_peers import SilentPeers, in_words
-from node.consensus.ticks import Ticks
 from node.protocol.codes import DispatcherState, ResponseCode, VoterState
 from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, EntryError, Magic, Slab
 from node.protocol.messages import (
@@ -57,11 +56,7 @@ class Leadership:
         self.admission = Admission(member.config)
         self.reads = LeaderReads(member, membership.counts, now)
         self.dispatchers = {peer: EntryDispatcher(member, peer, first_epoch, now) for peer in member.others}
-        self._answered_at = dict.fromkeys(member.others, now)
-        self._ticks = Ticks(self._timing.tick_ns, now)
-        self._silent_ticks_max = self._ticks.split(self._timing.election_max_ns)[0]
-        self._answered_tick = dict.fromkeys(member.others, 0)  # how many ticks had passed then
-        self._silent = SilentPeers(member, self._silent_ticks_max, membership.counts)
+        self.contact = QuorumContact(member, membership.counts, now)
         # Each peer's dispatcher, and whether it has a share in the quorum.
         self._shares = [(dispatcher, membership.peers[peer]) for peer, dispatcher in self.dispatchers.items()]
         self._beat_at = now
@@ -278,8 +273,7 @@ class Leadership:
     def _heard(self, peer_id: str, seq: int, now: int) -> None:
         """An answer of our term: counts for check-quorum and reads, unless the peer has no share (E6, R6)."""
         if self._membership.peers[peer_id].counts and self.dispatchers[peer_id].state not in STANDING_BACK:
-            self._answered_at[peer_id] = now
-            self._answered_tick[peer_id] = self._ticks.count
+            self.contact.heard(peer_id, now)
             if seq >= 0:
                 self.reads.answered(peer_id, seq)
                 if self.reads.pending:
@@ -322,7 +316,7 @@ class Leadership:
         elif answer.code in (ResponseCode.UNKNOWN_MEMBER, ResponseCode.UNEXPECTED_MEMBER):
             member.alarm("peer_refuses", f"{sender} answers {answer.code.name}", now, peer_id=sender)
 
-    # --- heartbeats, check-quorum -------------------------------------------------------------------------------
+    # --- heartbeats, time -------------------------------------------------------------------------------
     def _beat_one(self, peer_id: str, seq: int) -> None:
         member = self._member
         commit = member.committed_index
@@ -343,23 +337,11 @@ class Leadership:
         self.reads.round_sent(seq, now)
         self._beat_at = now + self._timing.heartbeat_ns
 
-    def quorum_contact_at(self) -> int:
-        """Since when a quorum has answered; we ourselves always do. Only answers that count move it (`_heard`)."""
-        return quorum_value([ALWAYS, *self._answered_at.values()])
-
-    def _silent_ticks(self) -> int:
-        """For how many ticks no quorum has answered: whether a tick came late does not matter (E6)."""
-        return self._ticks.count - quorum_value([ALWAYS, *self._answered_tick.values()])
-
     def tick(self, now: int) -> None:
         member = self._member
-        why = ""
-        if self._ticks.passed(now) and self._silent_ticks() > self._silent_ticks_max:
-            why = "no quorum of answers for an election time-out"
-        elif now >= self.quorum_contact_at() + self._timing.quorum_silence_max_ns:
-            why = "no quorum of answers for long by the clock"
+        why = self.contact.lost(now)
         if why:
-            member.change_role(RoleEvent.DEPOSED, now, why, silent=in_words(self._answered_at, now))
+            member.change_role(RoleEvent.DEPOSED, now, why, silent=self.contact.in_words(now))
             return
         if now >= self._beat_at:
             self.beat(now)
@@ -367,12 +349,12 @@ class Leadership:
                 dispatcher.push_commit(now)
         for dispatcher in self.dispatchers.values():
             dispatcher.tick(now)
-        self._silent.look(self._ticks.count, self._answered_tick, self._answered_at, self.dispatchers, now)
+        self.contact.tell(self.dispatchers, now)
         self.closures.expire(now, member.self_id)
         self.reads.expire(now)
 
     def next_deadline(self) -> int:
-        times = [self._beat_at, self._ticks.due_at]
+        times = [self._beat_at, self.contact.due_at]
         waits = [self.closures.next_deadline(), self.reads.next_deadline()]
         waits += [dispatcher.next_deadline() for dispatcher in self.dispatchers.values()]
         return min([*times, *(at for at in waits if at is not None)])

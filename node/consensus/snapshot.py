@@ -39,7 +39,7 @@ def take(replica: Replica, now: int) -> ReplicaStatus:
         watermarks = (_own_watermark(replica), *_peer_watermarks(replica, leadership, now))
         closures = leadership.closures.status(marks, config.quorum, now)
         quorum_index = quorum_value(marks.values())
-        contact_ms = max(0, now - leadership.quorum_contact_at()) // MS
+        contact_ms = max(0, now - leadership.contact.at()) // MS
         ready = leadership.own_entry_committed and contact_ms * MS < config.timing.election_max_ns
     return ReplicaStatus(
         as_of_ns=now,

@@ -114,6 +114,6 @@ def test_a_preferred_leader_is_handed_the_leadership() -> None:
     leader = Leader(preferred_leaders=("n2",))
     leader.solo.now += 2000 * MS
     for peer in ("n1", "n2"):
-        leader.leadership._answered_at[peer] = leader.solo.now
+        leader.leadership.contact.heard(peer, leader.solo.now)
     sent = leader.solo.tick(1)
     assert [to for to, m in sent if isinstance(m, TransferRequest)] == ["n2"]

@@ -303,10 +303,10 @@ def test_e6_answers_of_a_diverged_peer_do_not_count() -> None:
     (push,) = leader.propose([b"x"])
     leader.solo.ack("n1", push, 0, code=ResponseCode.INCONSISTENT_INDEX)
     assert leader.leadership.dispatchers["n1"].state is DispatcherState.DIVERGED
-    before = leader.leadership.quorum_contact_at()
+    before = leader.leadership.contact.at()
     leader.solo.tick(100)
     leader.solo.receive("n1", HeartBeatResponse(leader.solo.replica.member.last_seq, 1, ResponseCode.SUCCESS, 0))
-    assert leader.leadership.quorum_contact_at() == before
+    assert leader.leadership.contact.at() == before
 
 
 @pytest.mark.parametrize("how", ["push", "heartbeat"])

@@ -12,7 +12,7 @@ from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 ELECTOR = "node.consensus.leader_elector:LeaderElector."
 RECORDS = "node.consensus.store_records:"
 MEMBERSHIP = "node.consensus.membership:Membership."
-LEADERSHIP_TICK = "node.consensus.leadership:Leadership.tick"
+CHECK_QUORUM = "node.consensus.quorum_contact:QuorumContact.lost"
 TICKS = "node.consensus.ticks:Ticks."
 
 # Elections all the time, and machines that forget what was not durable.
@@ -131,8 +131,8 @@ ELECTION = (
         "E6",
         "a leader leads on, whether a quorum answers or not",
         (
-            ignored(LEADERSHIP_TICK, "self._silent_ticks() > self._silent_ticks_max"),
-            ignored(LEADERSHIP_TICK, "now >= self.quorum_contact_at() + self._timing.quorum_silence_max_ns"),
+            ignored(CHECK_QUORUM, "self.silent_ticks() > self._silent_ticks_max"),
+            ignored(CHECK_QUORUM, "now >= self.at() + self._timing.quorum_silence_max_ns"),
         ),
         {"isolate_leader": 4.0, "partition": 2.0, "partition_ms": 1500.0},
     ),
@@ -142,10 +142,10 @@ ELECTION = (
         "a leader that stood still takes the time that passed for silence",
         (
             Edit(
-                LEADERSHIP_TICK,
-                "self._ticks.passed(now) and self._silent_ticks() > self._silent_ticks_max",
-                "MUTANT.instead(self._ticks.passed(now) and self._silent_ticks() > self._silent_ticks_max, "
-                "now >= self.quorum_contact_at() + self._timing.election_max_ns)",
+                CHECK_QUORUM,
+                "self._ticks.passed(now) and self.silent_ticks() > self._silent_ticks_max",
+                "MUTANT.instead(self._ticks.passed(now) and self.silent_ticks() > self._silent_ticks_max, "
+                "now >= self.at() + self._timing.election_max_ns)",
             ),
         ),
         STALLS,
@@ -199,7 +199,7 @@ ELECTION = (
                 "node.consensus.leadership:Leadership.read_index",
                 "self.reads.lease_holds(now)",
                 "MUTANT.instead(self.reads.lease_holds(now), "
-                "self._member.config.lease_reads and not self.reads.lease_void and self._silent_ticks() < 4)",
+                "self._member.config.lease_reads and not self.reads.lease_void and self.contact.silent_ticks() < 4)",
             ),
         ),
         {

@@ -183,6 +183,7 @@ class Replica(DiskReports):
                         self.elector.handle_answer(sender, message, now)
                 case Hello():
                     self.membership.handle_hello(sender, message, now)
+                    self._gate.greeted(sender, message, now)
                 case TransferRequest():
                     self._take_leadership(sender, message, now)
                 case TransferResponse():

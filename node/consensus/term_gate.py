@@ -27,22 +27,33 @@ class TermGate:
 
     def admits(self, sender: str, message: Message, now: int) -> bool:
         """Whether this message may be looked at; False: nothing of it counts."""
+        if type(message) is Hello:
+            return True  # it is judged by what else it says; `greeted` hears of it where it was taken in
         term = getattr(message, "term", -1)
         if isinstance(message, (PushRequest, FetchResponse)) and message.slab is not None:
             term = max(term, message.slab.last_term)
-        if term <= self._member.term + TERM_LEAP_MAX or (type(message) is not Hello and self._said(term)):
+        admitted = term <= self._member.term + TERM_LEAP_MAX or self._said(term)
+        self._note(sender, term, admitted, now)
+        return admitted
+
+    def greeted(self, sender: str, hello: Hello, now: int) -> None:
+        """After a HELLO was judged: one that was refused may be anybody's (another group's), and is no word of that peer."""
+        peer = self._membership.peers.get(sender)
+        if peer is not None and peer.hello is hello:
+            self._note(sender, hello.term, hello.term <= self._member.term + TERM_LEAP_MAX, now)
+
+    def _note(self, sender: str, term: int, sound: bool, now: int) -> None:
+        if sound:
             if self._standing and sender in self._standing:
                 self._standing.discard(sender)
                 self._member.clear_alarm(ALARM, now, peer_id=sender)
-            return True
-        if sender in self._membership.peers:
+        elif sender in self._membership.peers:
             self._standing.add(sender)
             text = (
                 f"{sender} speaks of term {term}, ours is {self._member.term}: no group gets there by elections;"
                 f" nothing was taken over. If that member really stored it: stop it, `quorumscope store repair DIR`"
             )
             self._member.alarm(ALARM, text, now, peer_id=sender)
-        return type(message) is Hello  # it is judged by what else it says; its term is only what the peer claims
 
     def _said(self, term: int) -> bool:
         """Whether a majority of the voters has proved to have stored nearly that term."""

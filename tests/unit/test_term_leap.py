@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.protocol.codes import ResponseCode, VoteResult
+from node.protocol.codes import FlushMode, ResponseCode, VoteResult
 from node.protocol.entry import TERM_LEAP_MAX
 from node.protocol.messages import (
     FetchResponse,
@@ -112,6 +112,19 @@ def test_a_hello_is_taken_in_whatever_term_it_claims() -> None:
     assert one.replica.term == OURS and alarm_of(one)
     one.receive("n1", one.hello_of("n1", answer=False, term=OURS))
     assert not alarm_of(one)
+
+
+@pytest.mark.parametrize("term", [FAR, OURS])
+def test_a_hello_that_is_refused_neither_raises_nor_ends_the_alarm(term: int) -> None:
+    """It may be anybody's. Two followers send each other nothing else that would end what it raised."""
+    one = solo()
+    one.connect("n1")
+    if term == OURS:
+        one.receive("n1", HeartBeatRequest(9, "n1", FAR))
+    before = alarm_of(one)
+    ((_to, answer),) = one.receive("n1", one.hello_of("n1", answer=False, term=term, flush=FlushMode.ASYNC))
+    assert isinstance(answer, Hello) and answer.code is not ResponseCode.SUCCESS
+    assert alarm_of(one) == before
 
 
 def test_strangers_raise_no_alarm() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +297,11 @@ class StoreReader:
         index_durable = slot.index_durable if slot is not None else None
         run = Verification(self._data, self._index, survey, index_durable=index_durable, progress=progress)
         report = run.run()
-        report.problems[:0] = self._unread_files(report.begin_index)
+        unread = self._unread_files(report.begin_index)
+        lengths = {finding.file: finding.detail for finding in unread if finding.index is None}
+        report.problems[:] = [replace(one, detail=lengths.get(one.file, one.detail)) for one in report.problems]
+        named = {one.file for one in report.problems}  # a file that the walk ran into is named once, with its entry
+        report.problems[:0] = [one for one in unread if one.index is not None or one.file not in named]
         if report.end_index < durable:
             detail = f"the log ends at {report.end_index}, its checkpoint says durable up to {durable}"
             report.problems.append(Finding("missing", report.end_index + 1, "checkpoint", detail))
@@ -319,7 +323,7 @@ class StoreReader:
             for name in names:
                 has = self._platform.path_size(self.directory / kind / name)
                 if has != size_bytes and (has or name != names[-1]):  # a new file gets its length a moment later
-                    detail = f"the file has {has} bytes, {size_bytes} are configured: nothing in it can be read"
+                    detail = f"the file has {has} bytes, {size_bytes} are configured: nothing was read in it"
                     found.append(Finding("missing", None, f"{kind}/{name}", detail))
         begin, end = self.begin_index * INDEX_UNIT_BYTES, (self.end_index + 1) * INDEX_UNIT_BYTES
         named = {finding.file for finding in found}

@@ -82,6 +82,7 @@ class Recovery:
         self._slot = slot
         self._case = circumstances
         self._alarms: list[str] = []
+        self._rebuilt: tuple[int, int, int] | None = None  # how many index records, from which to which
         self._newest: Slab | None = None
         self._terms = TermTable()
         self._collector = FaultCollector()
@@ -114,6 +115,9 @@ class Recovery:
             self._newest = None  # memory holds only what lies right before the end
             self._terms.extend(end.index - 1, end.term)
         self._clean_index(begin_index, end.index)
+        if self._rebuilt is not None:  # one line, also for a whole file of them
+            count, first, last = self._rebuilt
+            self._alarm(f"{count} index records in {first}..{last} did not match their entries and were rebuilt")
         self._make_durable(begin_pos, begin_index, end)
         lost, committed, applied = self._compare_with_slot(end.index - 1)
         return Recovered(
@@ -289,7 +293,8 @@ class Recovery:
             if old != new and slab.first_index + number <= index_durable
         ]
         if broken:
-            self._alarm(f"index records {broken[0]}..{broken[-1]} did not match their entries and were rebuilt")
+            count, first, _ = self._rebuilt or (0, broken[0], 0)
+            self._rebuilt = count + len(broken), first, broken[-1]
         self._index.write(at, wanted)
 
     def _agrees(self, end: Cursor) -> bool:

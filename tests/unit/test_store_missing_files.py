@@ -182,6 +182,16 @@ def test_index_files_are_written_anew_and_named(sound: Path, tmp_path: Path, how
         healed_is(store, sound, tmp_path)
 
 
+def test_all_index_files_gone_are_told_in_few_lines(sound: Path, tmp_path: Path) -> None:
+    """A line for each slab would bury what else a start says: a log of 100 GB has 100,000 of them."""
+    directory = copy_of(sound, tmp_path / "store")
+    shutil.rmtree(directory / "index")
+    store = open_store(directory)
+    told = [alarm for alarm in store.alarms if "index records" in alarm]
+    assert told == [f"{LAST + 1} index records in 0..{LAST} did not match their entries and were rebuilt"]
+    healed_is(store, sound, tmp_path)
+
+
 def test_a_configuration_with_other_sizes_is_refused_as_ever(sound: Path, tmp_path: Path) -> None:
     directory = copy_of(sound, tmp_path / "store")
     before = files_of(directory)
@@ -210,3 +220,14 @@ def test_verify_names_files_that_are_missing_or_of_another_length(sound: Path, t
     (directory / "index" / index[1]).unlink()
     found = {(one.kind, one.file) for one in StoreReader(directory).verify().problems}
     assert {("missing", f"data/{data[2]}"), ("missing", f"data/{data[4]}"), ("missing", f"index/{index[1]}")} == found
+
+
+def test_verify_says_once_what_is_wrong_with_a_file(sound: Path, tmp_path: Path) -> None:
+    """Not that a file is missing which somebody only made longer or shorter."""
+    directory = copy_of(sound, tmp_path / "store")
+    name = names(sound)[4]
+    with (directory / "data" / name).open("ab") as file:
+        file.write(b"more")
+    found = [one for one in StoreReader(directory).verify().problems if one.file == f"data/{name}"]
+    assert [one.index for one in found] == [held_in(sound, name)[0]]
+    assert f"has {DATA_BYTES + 4} bytes" in found[0].detail and "is missing" not in found[0].detail

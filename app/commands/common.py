@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
 from node.config import ConfigError, Settings, load, parse_peers
 from node.protocol.group_id import is_group_id
+from node.protocol.peers import check_host
 from node.tls_files import tls_trouble
 
 if TYPE_CHECKING:
@@ -182,6 +184,13 @@ def control_get(url: str, resource: str, token: str | None) -> dict[str, Any]:
     import httpx2
 
     base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/api/v1")
+    try:  # resolvers refuse what is no host name with errors of all kinds
+        parts = urlsplit(base)
+        check_host(parts.hostname or "")
+        if parts.scheme not in ("http", "https") or parts.port == 0:
+            raise ValueError("that is not the address of a control plane, such as http://127.0.0.1:8431")
+    except ValueError as error:
+        raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     headers = {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     try:
         answer = httpx2.get(f"{base}/api/v1/{resource}", headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False)

@@ -37,7 +37,7 @@ class TermGate:
         return admitted
 
     def greeted(self, sender: str, hello: Hello, now: int) -> None:
-        """After a HELLO was judged: one that was refused may be anybody's (another group's), and is no word of that peer."""
+        """After a HELLO was judged. One that was refused may be anybody's: it says nothing of that peer."""
         peer = self._membership.peers.get(sender)
         if peer is not None and peer.hello is hello:
             self._note(sender, hello.term, hello.term <= self._member.term + TERM_LEAP_MAX, now)

@@ -343,7 +343,7 @@ ELECTION = (
         (
             Edit(
                 "node.consensus.term_gate:TermGate.admits",
-                "term <= self._member.term + TERM_LEAP_MAX or (type(message) is not Hello and self._said(term))",
+                "term <= self._member.term + TERM_LEAP_MAX or self._said(term)",
                 "MUTANT.instead(term <= self._member.term + TERM_LEAP_MAX, True)",
             ),
         ),

@@ -7,6 +7,7 @@ cut off from the others or raises an alarm, or when nobody leads (`app.commands.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -28,11 +29,15 @@ from app.commands.common import (
     target_of,
 )
 from app.commands.plain_members import PLAIN, ask_metadata, with_plain
-from app.commands.standing import INFO, summary_of
+from app.commands.standing import LEADERS_VIEWS, summary_of
+from app.health.facts import INFO
+from app.health.recall import Recall
 from node.client import Denied, LedgerClient, LedgerError, Refused, Unsupported
 from node.protocol.codes import ResponseCode
 
 ASK_WITHIN_S: Final = 2.0
+LOOK_AGAIN_S: Final = 3.0
+LOOK_EVERY_S: Final = 0.25
 COLUMNS: Final = (
     ("id", 4), ("role", 9), ("term", 5), ("begin", 9), ("end", 11), ("durable", 11),
     ("committed", 11), ("applied", 11), ("behind", 9), ("flush", 6), ("address", 0),
@@ -40,13 +45,13 @@ COLUMNS: Final = (
 
 
 async def ask_member(client: LedgerClient, member_id: str, address: str) -> dict[str, Any]:
-    """A member's state, and a leader's watermarks; or `reach: down` with the reason."""
+    """A member's state, and what only a leader knows; or `reach: down` with the reason."""
     known: dict[str, Any] = {"id": member_id, "address": address, "watermarks": None}
     try:
         async with asyncio.timeout(ASK_WITHIN_S):
             state = await client.introspect(member_id, "state")
-            if state.get("role") == "LEADER":
-                known["watermarks"] = await client.introspect(member_id, "watermarks")
+            for what in LEADERS_VIEWS if state.get("role") == "LEADER" else ():
+                known[what] = await client.introspect(member_id, what)
     except TimeoutError:
         return {**known, "reach": "down", "reason": f"no answer within {ASK_WITHIN_S:.0f} s", "state": None}
     except Denied:
@@ -65,8 +70,8 @@ def reason_of(text: str, member_id: str, address: str) -> str:
     return text.replace(f"{member_id} at {address}: ", "")
 
 
-async def ask_group(target: Target) -> dict[str, Any]:
-    """All members' states, and what follows from them."""
+async def ask_group(target: Target, recall: Recall | None = None) -> dict[str, Any]:
+    """All members' states, and what follows from them and from what `recall` remembers."""
 
     async def ask(member_id: str, address: str) -> dict[str, Any]:
         # A client each: a member that hangs must not hold up the others.
@@ -75,14 +80,38 @@ async def ask_group(target: Target) -> dict[str, Any]:
             member = await ask_member(client, member_id, address)
         finally:
             await client.close()
-        url = target.control_urls.get(member_id)
+        url = member["control_url"] = target.control_urls.get(member_id) or own_url(member["state"], member_id)
         if member["reach"] == "down" and url is not None:
             why = await asyncio.to_thread(engine_reason, url, target.token)
             member["reason"] = why or member["reason"]
         return member
 
     members = await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
-    return with_plain(summary_of(target.group, list(members)))
+    return with_plain(summary_of(target.group, list(members), recall=recall))
+
+
+async def look_closely(target: Target) -> dict[str, Any]:
+    """Looks again where something may be a moment's, until it has lasted or is over: one look proves neither."""
+    recall = Recall()
+    deadline = time.monotonic() + LOOK_AGAIN_S
+    while True:
+        summary = await ask_group(target, recall)
+        doubt = any(one["field"] == "in_step" for one in summary["unknown"])
+        settled = not summary["pending"] and (bool(pressing_of(summary)) or not doubt)
+        if settled or summary["quorum"]["standing"] == 0 or time.monotonic() > deadline:
+            return summary
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def pressing_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Problems that somebody should do something about."""
+    return [one for one in summary["problems"] if one["severity"] != INFO]
+
+
+def own_url(state: Mapping[str, Any] | None, member_id: str) -> str | None:
+    """Where a member says that its control plane is."""
+    peers = (state or {}).get("peers") or []
+    return next((peer.get("control_url") for peer in peers if peer.get("id") == member_id), None)
 
 
 def engine_reason(url: str, token: str | None) -> str | None:
@@ -128,11 +157,11 @@ def row_of(member: Mapping[str, Any], leader_end_index: int | None) -> dict[str,
 def table_of(summary: Mapping[str, Any]) -> list[str]:
     """`status` for people: a sentence, then the members."""
     quorum = summary["quorum"]
-    stands = (
-        "the quorum stands" if quorum["stands"] else f"NO QUORUM: {quorum['needed']} that hear each other are needed"
-    )
-    if quorum["stands"] is None:
-        stands = "whether a quorum stands is unknown"
+    stands = {
+        True: "the quorum stands",
+        False: f"NO QUORUM: {quorum['needed']} that hear each other are needed",
+        None: "whether a quorum stands is unknown",
+    }[quorum["stands"]]
     term = "(term unknown)" if summary["term"] is None else f"in term {summary['term']}"
     leads = f"{summary['leader_id']} leads {term}" if summary["leader_id"] else "no member leads"
     lines = [f"group {summary['group']}: {leads}; {quorum['standing']} of {quorum['size']} members answer, {stands}"]
@@ -146,7 +175,8 @@ def table_of(summary: Mapping[str, Any]) -> list[str]:
             for name, width in COLUMNS
         )
         lines.append("  " + "  ".join(cells).rstrip())
-    lines += [f"! {problem['text']}" for problem in summary["problems"]]
+    for problem in summary["problems"]:
+        lines += [f"{'-' if problem['severity'] == INFO else '!'} {problem['text']}", f"    {problem['next_step']}"]
     return lines + [f"? {one['reason']}" for one in summary["unknown"]]
 
 
@@ -163,14 +193,14 @@ def status(
 ) -> int:
     """Show what every member holds and who leads."""
     target = target_of(peers, node, group, config, token_file)
-    summary = run_async(lambda: ask_group(target))
+    summary = run_async(lambda: look_closely(target))
     if as_json:
         show_json(summary)
     else:
         print("\n".join(table_of(summary)))
     if summary["quorum"]["standing"] == 0:
         raise Failure(Exit.UNREACHABLE, f"no member of {target.group} answers")
-    if any(problem["severity"] != INFO for problem in summary["problems"]):
+    if pressing_of(summary):
         return Exit.FINDING
     return Exit.UNDETERMINED if summary["unknown"] else Exit.FINE
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from app.commands.standing import ATTENTION, CRITICAL
+from app.commands.standing import problem
+from app.health.facts import ATTENTION, CRITICAL
 from node.client import Denied, LedgerClient, LedgerError
 
 Json = dict[str, Any]
@@ -36,7 +37,7 @@ def with_plain(summary: Json) -> Json:
     if not plain:
         return summary
     unknown = [
-        *summary["unknown"],
+        *(one for one in summary["unknown"] if one["field"] not in ("in_step", "quorum.stands")),
         *({"field": f"{one}.state", "reason": f"{one}: {ONLY_METADATA}", "since": None} for one in plain),
     ]
     problems = [one for one in summary["problems"] if one["member"] not in plain]
@@ -55,7 +56,11 @@ def _led_by(plain: Mapping[str, str | None], problems: list[Json], quorum: Json,
         text = "no member leads" + (f" that answers; {' and '.join(others)} is followed" if others else "")
         if leaders:
             text = f"{' and '.join(leaders)} each say that they lead, and a plain DLedger tells no term"
-        told = [{**one, "text": text} if one["code"] == "no_leader" else one for one in problems]
+        step = "start members until a majority of them hear each other"
+        told = [
+            problem("no_leader", CRITICAL, None, text, step),
+            *(one for one in problems if one["code"] != "no_leader"),
+        ]
         return {"problems": told, "quorum": {**quorum, "stands": None if leaders else False}}
     reason = f"{leaders[0]} leads: a plain DLedger tells neither its term nor whom it hears"
     told = [

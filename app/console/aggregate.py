@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from app.console.sampler import NodeSample
-from app.db.base import rfc3339
+from app.console.sample import NodeSample
+from app.health.facts import rfc3339
 
 Json = dict[str, Any]
-# An acknowledgement older than this says nothing about now (the leader steps down without a quorum in about 1 s).
-ACK_FRESH_MS = 3000
+# Who was heard longer ago than this says nothing about now (the leader steps down without a quorum in about 1 s).
+ACK_FRESH_MS = 2000
+STALE_S = 2.0  # an answer older than this is no picture of now, whoever is still being asked
 # Watermarks are of one term: a deposed leader's answer must not colour the new one's picture.
 NO_LEADER_REASON = "no leader is known that could tell"
 
@@ -30,19 +31,25 @@ class ClusterInfo:
     group_id: str | None = None
 
 
-def find_leader(samples: Iterable[NodeSample]) -> NodeSample | None:
+def reach_of(sample: NodeSample, now: datetime) -> str:
+    """As the sample says; one that has not been answered for too long is stale before it has missed often enough."""
+    age_s = 0.0 if sample.last_seen is None else (now - sample.last_seen).total_seconds()
+    return "stale" if sample.reach in ("ok", "down") and age_s > max(STALE_S, 3 * sample.interval_s) else sample.reach
+
+
+def find_leader(samples: Iterable[NodeSample], now: datetime) -> NodeSample | None:
     """The reachable leader of the highest term; a deposed one may still believe it leads."""
-    leaders = [one for one in samples if one.leads]
+    leaders = [one for one in samples if one.leads and reach_of(one, now) == "ok"]
     return max(leaders, key=lambda one: (one.state or {}).get("term") or 0, default=None)
 
 
 def group_view(info: ClusterInfo, samples: Sequence[NodeSample], now: datetime) -> Json:
     """Everything but problems, sentence and what needs a memory (`app.console.watch` adds these)."""
     ordered = sorted(samples, key=lambda one: one.node_id)
-    leader = find_leader(ordered)
+    leader = find_leader(ordered, now)
     watermarks = by_id(leader.watermarks if leader else None, "peers", "id")
     dispatchers = by_id(leader.dispatchers if leader else None, "items", "peer_id")
-    members = [member(one, leader, watermarks.get(one.node_id), dispatchers.get(one.node_id)) for one in ordered]
+    members = [member(one, leader, watermarks.get(one.node_id), dispatchers.get(one.node_id), now) for one in ordered]
     leader_log = (leader.state or {}).get("log") or {} if leader else {}
     return {
         "cluster": {"id": info.id, "name": info.name, "group": info.group, "group_id": info.group_id},
@@ -51,8 +58,9 @@ def group_view(info: ClusterInfo, samples: Sequence[NodeSample], now: datetime) 
         "severity": "unknown",
         "sentence": {"headline": "", "rest": ""},
         "problems": [],
+        "unproven": [],
         "leader_id": leader.node_id if leader else None,
-        "term": newest_term(ordered),
+        "term": newest_term(ordered, now),
         "flush": flush_mode(leader, ordered),
         "leader_end_index": leader_log.get("end_index"),
         "quorum": quorum(members, leader, watermarks),
@@ -68,8 +76,8 @@ def by_id(answer: Json | None, field: str, key: str) -> dict[str, Json]:
     return {str(item[key]): item for item in (answer or {}).get(field) or [] if key in item}
 
 
-def newest_term(samples: Iterable[NodeSample]) -> int | None:
-    terms = [one.state["term"] for one in samples if one.reach == "ok" and one.state and "term" in one.state]
+def newest_term(samples: Iterable[NodeSample], now: datetime) -> int | None:
+    terms = [one.state["term"] for one in samples if reach_of(one, now) == "ok" and one.state and "term" in one.state]
     return max((term for term in terms if term is not None), default=None)
 
 
@@ -79,8 +87,10 @@ def flush_mode(leader: NodeSample | None, samples: Sequence[NodeSample]) -> str 
     return next((str(one) for one in said if one), None)
 
 
-def member(sample: NodeSample, leader: NodeSample | None, watermark: Json | None, dispatcher: Json | None) -> Json:
-    state, reach = sample.state, sample.reach
+def member(
+    sample: NodeSample, leader: NodeSample | None, watermark: Json | None, dispatcher: Json | None, now: datetime
+) -> Json:
+    state, reach = sample.state, reach_of(sample, now)
     unknown: list[Json] = list((state or {}).get("unknown") or [])
     since = rfc3339(sample.last_seen or sample.added_at)
     if reach != "ok":
@@ -97,6 +107,8 @@ def member(sample: NodeSample, leader: NodeSample | None, watermark: Json | None
         "role": (state or {}).get("role") if reach == "ok" else None,
         "reach": reach,
         "last_seen": rfc3339(sample.last_seen) if sample.last_seen else None,
+        "age_ms": max(0.0, (now - sample.last_seen).total_seconds() * 1000) if sample.last_seen else None,
+        "interval_ms": sample.interval_s * 1000,
         "never_reached_since": rfc3339(sample.added_at) if reach == "never" else None,
         "is_java": bool((state or {}).get("is_java", False)),
         "problem": sample.problem,
@@ -116,11 +128,14 @@ def quorum(members: Sequence[Json], leader: NodeSample | None, watermarks: dict[
     needed = size // 2 + 1
     if leader is not None and leader.watermarks and leader.watermarks.get("needed"):
         needed = int(leader.watermarks["needed"])
-    answering = [one for one in members if one["reach"] == "ok" and one["role"] in ("LEADER", "FOLLOWER")]
+    answering = [one for one in members if one["reach"] == "ok"]
     stands: bool | None
     if leader is not None:
-        heard = sum(1 for one in watermarks.values() if one.get("id") != leader.node_id and ack_is_fresh(one))
-        told = any(one.get("last_ack_ms") is not None for one in watermarks.values() if one["id"] != leader.node_id)
+        links = {str(one["peer_id"]): one for one in (leader.state or {}).get("links") or []}
+        others = [one for one in watermarks.values() if one["id"] != leader.node_id]
+        heard = sum(1 for one in others if ack_is_fresh(one) or link_is_fresh(links.get(str(one["id"]))))
+        told = any(one.get("last_ack_ms") is not None for one in others)
+        told = told or any(one.get("last_heard_ms") is not None for one in links.values())
         stands = 1 + heard >= needed if told or size == 1 else (True if len(answering) >= needed else None)
     elif any(one["role"] == "FOLLOWER" and (one["state"] or {}).get("leader_id") for one in members):
         stands = None  # somebody follows a leader that we cannot reach
@@ -133,6 +148,11 @@ def quorum(members: Sequence[Json], leader: NodeSample | None, watermarks: dict[
 
 def ack_is_fresh(watermark: Json) -> bool:
     age_ms = watermark.get("last_ack_ms")
+    return age_ms is not None and 0 <= age_ms <= ACK_FRESH_MS
+
+
+def link_is_fresh(link: Json | None) -> bool:
+    age_ms = None if link is None else link.get("last_heard_ms")
     return age_ms is not None and 0 <= age_ms <= ACK_FRESH_MS
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,6 +24,7 @@ from app.audit.runner import AuditRunner
 from app.console.console import Console
 from app.console.cursors import INT64_MAX, before_id
 from app.console.errors import Invalid, NotFound
+from app.console.last_audits import look_up_forever
 from app.console.live import Fragment, LiveKey
 from app.db.audits import FINAL, as_json
 from app.db.engine import normal_url
@@ -57,10 +59,17 @@ async def start(app: FastAPI) -> None:
     runner = AuditRunner(
         app.state.sessions,
         audits_root(app.state.settings.db_url),
-        on_end=lambda audit: console.take_events(audit["cluster_id"], None, [event_of(audit)]),
+        on_end=lambda audit: ended(console, audit),
     )
     app.state.audit_runner = _state["runner"] = runner
     await runner.start()
+    console.background.keep("looking up audits", partial(look_up_forever, console, runner))
+
+
+def ended(console: Console, audit: Json) -> None:
+    """An audit is over: an event, and the sentence may change. Until it is looked up nothing is said of audits."""
+    console.take_events(audit["cluster_id"], None, [event_of(audit)])
+    console.audits.pop(audit["cluster_id"], None)
 
 
 async def stop(app: FastAPI) -> None:

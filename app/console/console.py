@@ -24,7 +24,7 @@ from app.console.history import History
 from app.console.nodes import Nodes, normal_control_url
 from app.console.operations import Steering
 from app.console.preflight import preflight
-from app.console.sampler import NodeSample
+from app.console.sample import NodeSample
 from app.console.settings import ConsoleSettings, Seed
 from app.console.shapes import STATE, misfit
 from app.console.watch import Watch
@@ -60,6 +60,8 @@ class Console:
         self.steering = Steering(self.nodes, self.operations_kept)
         self.watches: dict[str, Watch] = {}
         self.seed_problems: dict[str, str] = {}
+        # Group -> the audit that counts (`open_audit`), None where there was none; absent: not looked up yet.
+        self.audits: dict[str, Json | None] = {}
         self.event_queue: asyncio.Queue[tuple[str, str | None, list[Json]]] = asyncio.Queue(EVENT_QUEUE_MAX)
         self.attaching = asyncio.Lock()
         self.background = Background()
@@ -93,6 +95,7 @@ class Console:
             self.settings.sample_interval_ms / 1000,
             on_events=self.take_events,
             on_address=self.address_learned,
+            audits=self.audits,
             on_group_id=self.group_id_learned,
         )
         self.watches[row.id] = one

@@ -147,7 +147,14 @@ class History:
         """The group as it was: marks from the history, everything that history does not keep listed as unknown."""
         frozen = copy.deepcopy(view)
         frozen |= {"at": rfc3339(at), "closures": None, "last_completed": None, "leader_since": None}
-        frozen |= {"problems": [], "severity": "unknown", "leader_id": None, "term": None, "quorum_index": None}
+        frozen |= {
+            "problems": [],
+            "unproven": [],
+            "severity": "unknown",
+            "leader_id": None,
+            "term": None,
+            "quorum_index": None,
+        }
         at_s, found = at.timestamp(), False
         tier = self.tier_for(at, 1)
         for member in frozen["members"]:

@@ -11,59 +11,22 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.nodes import Nodes
+from app.console.sample import NodeSample
 from app.console.shapes import SHAPES, misfit
 from app.db.base import utc_now
 from node.background import Background, reason_of
 
 log = logging.getLogger(__name__)
 
-MISSES_UNTIL_STALE = 3
 EVENTS_EVERY_ROUNDS = 4
 EVENTS_LIMIT = 200
 
 Json = dict[str, Any]
 EventSink = Callable[[str, list[Json]], None]
-
-
-@dataclass(slots=True)
-class NodeSample:
-    """What one node said last, and when."""
-
-    node_id: str
-    address: str
-    control_url: str | None
-    added_at: datetime = field(default_factory=utc_now)
-    last_seen: datetime | None = None
-    last_seen_ns: int | None = None
-    misses: int = 0
-    problem: str | None = None
-    state: Json | None = None
-    watermarks: Json | None = None
-    dispatchers: Json | None = None
-    closures: Json | None = None
-    untold: dict[str, str] = field(default_factory=dict)  # what it did not tell last time, and why
-    events_cursor: str | None = None
-    rounds: int = 0
-
-    @property
-    def reach(self) -> str:
-        """ok | stale | never | down (the control plane answers, its engine does not run)."""
-        if self.last_seen is None:
-            return "never"
-        if self.misses >= MISSES_UNTIL_STALE:
-            return "stale"
-        engine = (self.state or {}).get("engine", "ok")
-        return {"ok": "ok", "stale": "stale"}.get(engine, "down")
-
-    @property
-    def leads(self) -> bool:
-        return self.reach == "ok" and (self.state or {}).get("role") == "LEADER"
 
 
 class Poller:

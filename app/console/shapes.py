@@ -64,7 +64,11 @@ STATE: Final[dict[str, Any]] = {
         "begin_index": whole, "end_index": whole, "end_term": whole, "durable_index": whole, "committed_index": whole,
         "applied_index": whole, "size_bytes": whole,
     },
-    "peers": [{"!id": text, "address": text, "control_url": text}],
+    "peers": [{"!id": text, "address": text, "control_url": text, "connected": flag}],
+    "links": [
+        {"!peer_id": text, "in_since": text, "out_since": text, "last_heard_ms": number, "rtt_ms": number}
+    ],
+    "timing": {"heart_beat_time_interval_ms": whole, "election_timeout_max_ms": whole},
     "disk": {},
     "alarms": [alarm],
     "faults": [{"!first_index": whole, "!last_index": whole}],

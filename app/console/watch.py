@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from app.console.aggregate import ClusterInfo, group_view, lag_entries
 from app.console.errors import Invalid
 from app.console.nodes import Nodes, normal_control_url
-from app.console.problems import classify
-from app.console.recall import Recall
-from app.console.sampler import NodeSample, Poller
+from app.console.sample import NodeSample
+from app.console.sampler import Poller
 from app.console.verdict import conclude
 from app.db.base import utc_now
+from app.health.classify import classify
+from app.health.facts import seconds_since, spell, time_of
+from app.health.recall import Recall
 
 Json = dict[str, Any]
 # (cluster_id, node_id or None, events as nodes give them)
@@ -42,6 +44,7 @@ class Watch:
         on_events: EventSink,
         on_address: AddressSink,
         on_group_id: GroupIdSink = lambda _cluster_id, _group_id: None,
+        audits: Mapping[str, Json | None] | None = None,
     ) -> None:
         self.on_group_id = on_group_id
         self.info = info
@@ -49,9 +52,12 @@ class Watch:
         self.recall = Recall()
         self.on_events = on_events
         self.on_address = on_address
+        for one in members:
+            one.interval_s = interval_s
         self.pollers = {
             one.node_id: Poller(one, nodes, interval_s, self.node_events, self.is_of_this_group) for one in members
         }
+        self.audits = {} if audits is None else audits
         self.problem_ids: dict[str, Json] | None = None
         self.view: Json = {}
         self.assemble()
@@ -97,6 +103,8 @@ class Watch:
         now, at_s = utc_now(), time.monotonic()
         self.learn_addresses()
         view = group_view(self.info, self.samples, now)
+        if self.info.id in self.audits:
+            view["audit"] = self.audits[self.info.id]
         lags = {one["id"]: lag_entries(view, one) for one in view["members"]}
         self.recall.observe(view, lags, at_s, now)
         since = self.recall.leader_since
@@ -151,6 +159,12 @@ class Watch:
             self.on_events(self.info.id, None, events)
 
 
+def lasted(problem: Json, until: str) -> str:
+    """From when it began until it was over, whoever looked in between."""
+    since, over = time_of(problem["since"]), time_of(until)
+    return "an unknown time" if since is None or over is None else spell(seconds_since(since, over))
+
+
 def event_of(kind: str, problem: Json, at: str) -> Json:
     weight = {"critical": "critical", "attention": "warning", "unknown": "warning"}.get(problem["severity"], "info")
     return {
@@ -158,6 +172,6 @@ def event_of(kind: str, problem: Json, at: str) -> Json:
         "at": at,
         "kind": kind,
         "severity": weight if kind == "problem_opened" else "info",
-        "text": problem["text"] if kind == "problem_opened" else f"Over: {problem['text']}",
+        "text": problem["what"] if kind == "problem_opened" else f"Over after {lasted(problem, at)}: {problem['what']}",
         "detail": {key: problem[key] for key in ("code", "node_id", "since")},
     }

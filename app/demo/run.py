@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.commands.common import Exit, Failure, Target, say
-from app.commands.group import ask_group
+from app.commands.group import ask_group, pressing_of
 from app.demo.breaks import MEND_AFTER_S, Breaker
 from app.demo.door import Door
 from app.demo.feeder import Feeder
@@ -28,6 +28,7 @@ from app.demo.ports import Ports
 from app.demo.processes import Processes
 from app.demo.relay import Links
 from app.demo.state import DemoMember, DemoState, process_start_ticks, write_note
+from app.health.recall import Recall
 from node.background import Background, reason_of
 from node.client import LedgerClient
 from node.config import format_peers, split_address
@@ -108,6 +109,7 @@ class Demo:
     console_url: str | None = None
     login_link: str | None = None
     summary: dict[str, Any] | None = None
+    recall: Recall = field(default_factory=Recall)
     background: Background = field(init=False)
     # What outlives its parent by itself, such as an audit's job that the console started, ends with the demo too.
     guardian: Guardian = field(default_factory=Guardian)
@@ -207,7 +209,7 @@ class Demo:
 
     async def leader(self) -> str | None:
         """Who leads now, as the members themselves say it."""
-        self.summary = await ask_group(self.target)
+        self.summary = await ask_group(self.target, self.recall)
         leader_id = self.summary["leader_id"]
         return None if leader_id is None else str(leader_id)
 
@@ -239,7 +241,7 @@ class Demo:
             if self.summary["leader_id"] not in (leader, None):
                 leader = self.summary["leader_id"]
                 self.remark(f"{leader} leads in term {self.summary['term']}")
-            found = self.summary["problems"]
+            found = pressing_of(self.summary)
             problems = {(one["code"], one["member"]) for one in found}
             for one in found:
                 if (one["code"], one["member"]) not in known:

@@ -26,6 +26,11 @@ class FakeNode:
     durable: int = 1000
     role: str = "FOLLOWER"
     ack_ms: int | None = 20
+    rtt_ms: float | None = 0.8
+    resends: int = 0
+    lag_ms: int | None = None
+    # Whom it heard when, where that is not when the leader was acknowledged.
+    heard_ms: dict[str, int | None] = field(default_factory=dict)
     voter_state: str = "VOTER"
     group_id: str | None = "1d" * 16
     dispatcher: str = "APPEND"
@@ -39,6 +44,19 @@ class FakeNode:
     bodies: dict[int, str] = field(default_factory=dict)
     # Resource -> what it answers instead, as nodes of strangers might: any JSON (also NaN), or bytes that are none.
     odd: dict[str, Any] = field(default_factory=dict)
+
+    def links(self) -> list[Json]:
+        """Both ends of a link with the leader heard each other when its last acknowledgement came."""
+        told = []
+        for one in self.group.nodes.values():
+            if one is not self:
+                ours = one if self.role == "LEADER" else self
+                heard = self.heard_ms.get(one.id, ours.ack_ms)
+                since = None if heard is None else "2026-01-01T11:00:00.000Z"
+                rtt = one.rtt_ms if self.role == "LEADER" else None
+                told.append({"peer_id": one.id, "in_since": since, "out_since": since, "last_heard_ms": heard,
+                             "rtt_ms": rtt})  # fmt: skip
+        return told
 
     def state(self) -> Json:
         leader = self.group.leader
@@ -70,6 +88,8 @@ class FakeNode:
                 {"id": one.id, "address": f"127.0.0.1:{20911 + n}", "control_url": one.url}
                 for n, one in enumerate(self.group.nodes.values())
             ],
+            "timing": {"heart_beat_time_interval_ms": 100, "election_timeout_max_ms": 1000},
+            "links": self.links(),
             "disk": {"free_bytes": 10**11, "used_ratio": 0.2},
             "alarms": self.alarms,
             "faults": self.faults,
@@ -160,7 +180,7 @@ class FakeGroup(httpx2.AsyncBaseTransport):
                 "durable_index": one.durable,
                 "lag_entries": node.end - one.end,
                 "lag_bytes": (node.end - one.end) * 300,
-                "lag_ms": None if one.end < node.end else 0,
+                "lag_ms": 0 if one.end >= node.end else one.lag_ms,
                 "last_ack_ms": None if one is node else one.ack_ms,
             }
             for one in self.nodes.values()
@@ -175,6 +195,7 @@ class FakeGroup(httpx2.AsyncBaseTransport):
                     "state": one.dispatcher,
                     "since": one.dispatcher_since,
                     "in_flight": 0,
+                    "resends": one.resends,
                     "last_error": None,
                     "transitions": one.transitions,
                 }

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.console.aggregate import ClusterInfo, group_view, lag_entries
-from app.console.problems import classify
-from app.console.recall import Recall
-from app.console.sampler import NodeSample
+from app.console.sample import NodeSample
 from app.console.verdict import conclude
+from app.health.classify import classify
+from app.health.recall import Recall
 from tests.unit.fake_control import FakeGroup, FakeNode
 
 T0 = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -25,6 +25,7 @@ class Story:
     group: FakeGroup = field(default_factory=FakeGroup)
     recall: Recall = field(default_factory=Recall)
     looked: int = 0
+    audit: Json | None = None
     view: Json = field(default_factory=dict)
     last: dict[str, tuple[Json, datetime]] = field(default_factory=dict)
     missed: dict[str, int] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Story:
             now = T0 + timedelta(seconds=self.looked * 0.5)
             samples = [self.sample(one, now) for one in self.group.nodes.values()]
             view = group_view(ClusterInfo("demo", "demo", "demo"), samples, now)
+            view["audit"] = self.audit
             lags = {one["id"]: lag_entries(view, one) for one in view["members"]}
             self.recall.observe(view, lags, self.looked * 0.5, now)
             view["problems"] = classify(view, self.recall, now)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.console.aggregate import lag_entries
-from app.console.problems import spell
 from app.db.base import rfc3339
+from app.health import facts
+from app.health.audited import open_audit
+from app.health.facts import spell
+from app.health.next_steps import STEPS
 from tests.unit.group_story import T0, Story
+
+Json = dict[str, Any]
 
 
 def nothing(story: Story) -> None:
@@ -142,6 +149,7 @@ def briefly_behind(story: Story) -> None:
 def idle_then_one_write(story: Story) -> None:
     story.look(30)
     story.node("n0").end += 1
+    story.node("n1").lag_ms = story.node("n2").lag_ms = 12
     story.look(2)
 
 
@@ -229,7 +237,93 @@ def flapping(story: Story) -> None:
     def step() -> None:
         story.group.term += 1
 
-    story.look(5, step)
+    story.look(20, step)
+
+
+def one_failover(story: Story) -> None:
+    story.look(4)
+    story.group.lead("n1")
+    story.look()
+    story.group.lead("n2")  # the first vote was split
+    story.look(4)
+
+
+def an_old_term_comes_back(story: Story) -> None:
+    story.group.lead("n1")
+    story.look(2)
+    story.group.term -= 1
+    story.look(20)
+    story.group.term += 1
+    story.look(20)
+
+
+def cut_off_and_asking(story: Story) -> None:
+    story.node("n2").ack_ms, story.node("n2").role = 12_000, "CANDIDATE"
+    story.look(2)
+
+
+def deaf_on_one_way(story: Story) -> None:
+    story.node("n1").heard_ms["n0"] = 6_000
+    story.look(3)
+
+
+def mute_on_one_way(story: Story) -> None:
+    story.node("n1").ack_ms, story.node("n1").heard_ms["n0"] = 6_000, 20
+    story.look(3)
+
+
+def heard_a_while_ago(story: Story) -> None:
+    story.node("n1").ack_ms = 450
+    story.look(3)
+
+
+def slow_one(story: Story) -> None:
+    story.node("n2").rtt_ms = 250
+    story.look(6)
+
+
+def slow_for_a_moment(story: Story) -> None:
+    story.node("n2").rtt_ms = 250
+    story.look()
+    story.node("n2").rtt_ms = 0.8
+    story.look()
+
+
+def slow_all(story: Story) -> None:
+    story.node("n1").rtt_ms = story.node("n2").rtt_ms = 250
+    story.look(6)
+
+
+def sends_again(story: Story) -> None:
+    def step() -> None:
+        story.node("n2").resends += 1
+
+    story.look(9, step)
+
+
+def lacks_one_entry(story: Story) -> None:
+    story.node("n0").end += 1
+    story.node("n2").lag_ms, story.node("n1").end = 4_000, 1_001
+    story.look(2)
+
+
+def audit(verdict: str) -> Json:
+    return {"verdict": verdict, "finished_at": rfc3339(T0 - timedelta(minutes=12)), "first": "n2, entry 4,511"}
+
+
+def found_by_an_audit(story: Story) -> None:
+    story.audit = audit("divergent")
+    story.look(2)
+
+
+def audited_in_part(story: Story) -> None:
+    story.audit = audit("unauditable")
+    story.look(2)
+
+
+def audited_well(story: Story) -> None:
+    story.audit = audit("consistent")
+    story.look(2)
 
 
 def asynchronous(story: Story) -> None:
@@ -239,7 +333,7 @@ def asynchronous(story: Story) -> None:
 
 TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     # what happened, severity, problem codes, headline (part), rest (part)
-    (nothing, "ok", [], "All 3 replicas are in step.", "n0 leads term 4"),
+    (nothing, "ok", [], "All 3 replicas are in step.", "Never audited."),
     (killed_follower, "attention", ["replica_silent"], "n2 is silent, for 41 s.", "one more failure ends it (2 of 3"),
     (silent_control_plane, "attention", ["replica_silent"], "; the leader still hears it.", "Quorum stands"),
     (
@@ -260,11 +354,17 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         "n1 and n2 do not answer",
         "does not",
     ),
-    (leader_without_acks, "critical", ["quorum_lost", "cut_off", "cut_off"], "The quorum is lost", "does not stand"),
-    (no_leader, "critical", ["no_leader"], "There is no leader: no write can be accepted", "does not stand"),
+    (
+        leader_without_acks,
+        "critical",
+        ["quorum_lost", "cut_off", "cut_off"],
+        "The quorum is lost: n0 leads and does not hear n1 and n2",
+        "No quorum hears each other",
+    ),
+    (no_leader, "critical", ["no_leader"], "There is no leader: no write can be accepted", "No quorum hears"),
     (leader_unseen, "attention", ["leader_out_of_sight", "replica_silent"], "The leader n0 does not answer", "unknown"),
     (split_brain, "critical", ["two_leaders"], "n0 and n1 both lead term 4", ""),
-    (cut_off, "attention", ["cut_off"], "n1 runs, but the leader n0 has not heard it for 12 s.", "Quorum stands"),
+    (cut_off, "attention", ["cut_off"], "n1 is cut off from n0, for 14 s; it still answers here.", "Quorum stands"),
     (just_back, "ok", [], "All 3 replicas are in step.", ""),
     (
         snapshot,
@@ -275,7 +375,7 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     ),
     (falling_behind, "attention", ["not_catching_up"], "entries behind and not catching up, for", "Quorum stands"),
     (catching_up, "attention", ["catching_up"], "79,000 entries behind and catching up, level in about 39 s.", ""),
-    (briefly_behind, "ok", [], "All 3 replicas are in step.", ""),
+    (briefly_behind, "unknown", [], "is not known: n2 is 4,000 entries behind, since when is unknown.", ""),
     (idle_then_one_write, "ok", [], "All 3 replicas are in step.", ""),
     (
         diverged,
@@ -285,7 +385,7 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         "",
     ),
     (comparing, "attention", ["not_append"], "The dispatcher of n2 has been in COMPARE for 7 s (resend timeout).", ""),
-    (comparing_a_moment, "ok", [], "All 3 replicas", ""),
+    (comparing_a_moment, "unknown", [], "Whether all 3 replicas are in step is not known: n2 is in COMPARE.", ""),
     (loop, "critical", ["dispatcher_loop"], "between COMPARE and INSTALL_SNAPSHOT, 5 times in the last minute", ""),
     (disk_alarm, "attention", ["alarm_disk_low"], "n1 raises disk low: 3 % left.", ""),
     (disk_full, "critical", ["alarm_disk_full"], "n1 raises disk full.", ""),
@@ -304,7 +404,27 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (refused, "critical", ["closures_full"], "10,000 writes wait, the limit: new ones are refused, oldest 2.0 s.", ""),
     (slow, "attention", ["closures_slow"], "3 writes wait, oldest 4.2 s.", ""),
     (stalled, "critical", ["commit_stalled"], "has not moved from 1,000 for 3 s, 10 entries wait.", ""),
-    (flapping, "attention", ["term_flapping"], "The term changed 4 times in the last minute", ""),
+    (flapping, "attention", ["term_flapping"], "3 elections in the last minute: they do not settle", ""),
+    (one_failover, "ok", [], "All 3 replicas are in step.", "n2 leads term 6"),
+    (an_old_term_comes_back, "ok", [], "All 3 replicas are in step.", ""),
+    (cut_off_and_asking, "attention", ["cut_off"], "n2 is cut off from n0 and n1, for 12 s; it still answers", ""),
+    (deaf_on_one_way, "attention", ["one_way"], "n1 does not hear the leader n0, which hears it: a one-way link", ""),
+    (mute_on_one_way, "attention", ["one_way"], "The leader n0 does not hear n1, which hears it: a one-way link", ""),
+    (heard_a_while_ago, "unknown", [], "is not known: n0 heard n1 0.5 s ago.", "Quorum stands"),
+    (slow_one, "attention", ["slow_link"], "n2 answers the leader in 250 ms, the other in 0.8 ms, for 2 s.", ""),
+    (slow_for_a_moment, "ok", [], "All 3 replicas are in step.", ""),
+    (slow_all, "attention", ["slow_link"], "All followers answer the leader n0 slowly, in 250 ms", ""),
+    (sends_again, "attention", ["resends"], "8 pushes to n2 were sent again in the last 10 s.", ""),
+    (lacks_one_entry, "attention", ["lagging"], "n2 lacks an entry, for 4 s.", ""),
+    (
+        found_by_an_audit,
+        "critical",
+        ["audit_divergent"],
+        "An audit 12 min ago found replicas that differ: n2, entry 4,511; none has shown since that they agree.",
+        "Quorum stands",
+    ),
+    (audited_in_part, "ok", ["audit_incomplete"], "All 3 replicas are in step.", "could not compare everything"),
+    (audited_well, "ok", [], "All 3 replicas are in step.", "The last audit, 12 min ago, found no difference."),
     (
         asynchronous,
         "ok",
@@ -393,3 +513,50 @@ def test_whether_the_quorum_stands(
         story.group.lead(None)
     view = story.look(5)
     assert (view["quorum"]["stands"], view["quorum"]["standing"]) == (stands, standing)
+
+
+def test_every_problem_says_what_to_do() -> None:
+    """All codes that rules write down have a next step of their own, and none leaves a gap in it."""
+    sources = Path(facts.__file__).parent.glob("*.py")
+    codes = {code for one in sources for code in re.findall(r'Finding\(\s*"(\w+)"', one.read_text())}
+    assert codes == set(STEPS), "an alarm's code is the member's own"
+    for happened, *_ in TABLE:
+        story = Story()
+        happened(story)
+        for one in story.view["problems"]:
+            assert one["next_step"] and "{" not in one["next_step"], one
+            assert "None" not in one["next_step"], one
+            assert one["member"] == one["node_id"] and "{age}" not in one["what"], one
+
+
+def test_a_problem_has_one_beginning_however_its_age_is_told() -> None:
+    story = Story()
+    story.node("n1").ack_ms = 5_000
+    first = story.look()["problems"][0]["since"]
+    story.node("n1").ack_ms = 1_800  # heard once in between, and lost again
+    assert story.look(4)["problems"][0]["since"] == first
+
+
+def test_old_samples_make_nothing_last_longer() -> None:
+    """The leader's control plane is silent: that its commit index stands still is not known, it is only old."""
+    story = Story()
+    story.node("n0").end = 1_010
+    story.look(2)
+    story.node("n0").alive = False
+    assert "commit_stalled" not in [one["code"] for one in story.look(2)["problems"]]
+    assert "commit_stalled" not in [one["code"] for one in story.look(6)["problems"]]
+
+
+def test_an_open_finding_is_closed_only_by_an_audit_as_deep_and_as_wide() -> None:
+    def one(verdict: str, depth: str = "bytes", first: int | None = None, last: int | None = None) -> Json:
+        return {"state": "done", "verdict": verdict, "depth": depth, "from_index": first, "to_index": last}
+
+    bad = one("divergent")
+    for newer in (one("consistent", "chain"), one("consistent", "bytes", 5), one("consistent", "bytes", None, 9)):
+        assert open_audit([newer, bad]) is bad
+    for newer in (one("unauditable"), {**one("consistent"), "state": "failed"}):
+        assert open_audit([newer, bad]) is bad
+    good = one("consistent")
+    assert open_audit([good, bad]) is good
+    assert open_audit([one("consistent", "digest", 0, 50), one("divergent", "digest", 10, 20)]) != bad
+    assert open_audit([]) is None

@@ -63,7 +63,8 @@ def view(members: list[Json], leader_id: str | None = "n0", quorum_index: int | 
     standing = sum(1 for one in members if one["reach"] == "ok")
     made: Json = {
         "cluster": {"id": "orders", "name": "orders", "group": "orders"}, "as_of": rfc3339(NOW), "at": None,
-        "severity": "ok", "sentence": {"headline": "", "rest": ""}, "problems": [], "leader_id": leader_id,
+        "severity": "ok", "sentence": {"headline": "", "rest": ""}, "problems": [], "unproven": [],
+        "leader_id": leader_id,
         "term": 7, "flush": "sync", "leader_end_index": leader["state"]["log"]["end_index"] if leader else None,
         "quorum": {"size": size, "needed": size // 2 + 1, "standing": standing, "stands": leader is not None},
         "quorum_index": quorum_index, "members": members, "closures": None,
@@ -75,7 +76,7 @@ def view(members: list[Json], leader_id: str | None = "n0", quorum_index: int | 
 
 def problem(code: str, severity: str, node_id: str | None, text: str) -> Json:
     return {"id": f"{code}:{node_id}", "code": code, "severity": severity, "node_id": node_id, "text": text,
-            "since": ago(38)}  # fmt: skip
+            "member": node_id, "what": text, "next_step": "look at `quorumscope status`", "since": ago(38)}  # fmt: skip
 
 
 def healthy() -> Json:

@@ -1,7 +1,8 @@
 """What a classifier must remember of the last minute: lags, terms, progress, and since when each problem stands.
 
-Invariants: bounded (a deque each, one minute of samples); `since` of a problem is when it was first seen without a
-break, unless the rule knows better.
+Invariants: bounded (a deque each, one minute of samples); a sample counts once, however often it is looked at, so that
+an old one makes nothing last longer; `since` of a problem is when it was first seen without a break, or what the rule
+knew then, and never moves later while it stands.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ SAMPLES_MAX = 240
 # A trend needs this much time behind it before it is worth a word.
 TREND_S = 3.0
 TREND_WINDOW_S = 10.0
+ELECTION_S = 4.0
 
 Json = dict[str, Any]
 
@@ -66,31 +68,59 @@ class Recall:
     # Entries of the leader that are not committed yet.
     waiting: Series = field(default_factory=Series)
     terms: Series = field(default_factory=Series)
+    resends: dict[str, Series] = field(default_factory=dict)
     leader: tuple[str, int] | None = None
+    leader_seen: str | None = None
     leader_since: datetime | None = None
     first_seen: dict[str, datetime] = field(default_factory=dict)
+    noticed: dict[str, datetime] = field(default_factory=dict)
 
     def observe(self, view: Json, lags: dict[str, int | None], at_s: float, now: datetime) -> None:
+        leader = next((one for one in view["members"] if one["id"] == view["leader_id"]), None)
+        self.observe_leader(view, leader, now)
+        if leader is None or leader["last_seen"] == self.leader_seen:
+            return  # nothing that was not counted already
+        self.leader_seen = leader["last_seen"]
         for node_id, lag in lags.items():
             self.lags.setdefault(node_id, Series()).add(at_s, lag)
-        leader = next((one for one in view["members"] if one["id"] == view["leader_id"]), None)
+        for one in view["members"]:
+            self.resends.setdefault(one["id"], Series()).add(at_s, (one["dispatcher"] or {}).get("resends"))
         log = ((leader or {}).get("state") or {}).get("log") or {}
         self.committed.add(at_s, log.get("committed_index"))
         if log.get("end_index") is not None and log.get("committed_index") is not None:
             self.waiting.add(at_s, log["end_index"] - log["committed_index"])
-        self.terms.add(at_s, view["term"])
+        # A term that was the newest when it was heard: one that is forgotten and heard again is no election.
+        if view["term"] is not None and (not self.terms.points or view["term"] > self.terms.points[-1][1]):
+            self.terms.add(at_s, view["term"])
+        elif self.terms.points:
+            self.terms.add(at_s, self.terms.points[-1][1])
+
+    def observe_leader(self, view: Json, leader: Json | None, now: datetime) -> None:
+        """Since when this one leads, as far as was seen."""
         if leader is None:
             self.leader = self.leader_since = None
         elif self.leader != (leader["id"], view["term"]):
             self.leader, self.leader_since = (leader["id"], view["term"]), now
 
-    def term_changes(self) -> int:
-        values = [value for _, value in self.terms.points]
-        return sum(1 for before, after in pairwise(values) if after != before)
+    def elections(self) -> int:
+        """How often the term grew in the last minute; what follows within ELECTION_S belongs to the same failover."""
+        count, settled_at = 0, float("-inf")
+        for (_, before), (at_s, after) in pairwise(self.terms.points):
+            if after > before and at_s - settled_at >= ELECTION_S:
+                count, settled_at = count + 1, at_s
+        return count
 
-    def since(self, problem_id: str, now: datetime) -> datetime:
-        return self.first_seen.setdefault(problem_id, now)
+    def since(self, problem_id: str, since: datetime, now: datetime) -> datetime:
+        """When this problem began; a rule that learns of an earlier moment is believed, a later one is not."""
+        known = min(self.first_seen.get(problem_id, now), since)
+        self.first_seen[problem_id] = known
+        self.noticed.setdefault(problem_id, now)
+        return known
+
+    def noticed_s(self, problem_id: str, now: datetime) -> float:
+        """For how long it has been seen without a break."""
+        return (now - self.noticed.get(problem_id, now)).total_seconds()
 
     def forget_all_but(self, problem_ids: set[str]) -> None:
-        for gone in self.first_seen.keys() - problem_ids:
-            del self.first_seen[gone]
+        for gone in self.noticed.keys() - problem_ids:
+            del self.first_seen[gone], self.noticed[gone]

@@ -1,0 +1,48 @@
+"""What one node said last, and when: what a poller fills and the picture is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+MISSES_UNTIL_STALE: Final = 3
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class NodeSample:
+    """What one node said last, and when."""
+
+    node_id: str
+    address: str
+    control_url: str | None
+    added_at: datetime = field(default_factory=partial(datetime.now, UTC))
+    last_seen: datetime | None = None
+    last_seen_ns: int | None = None
+    misses: int = 0
+    problem: str | None = None
+    state: Json | None = None
+    watermarks: Json | None = None
+    dispatchers: Json | None = None
+    closures: Json | None = None
+    untold: dict[str, str] = field(default_factory=dict)  # what it did not tell last time, and why
+    events_cursor: str | None = None
+    rounds: int = 0
+    interval_s: float = 0.5  # how often it is asked
+
+    @property
+    def reach(self) -> str:
+        """ok | stale | never | down (the control plane answers, its engine does not run)."""
+        if self.last_seen is None:
+            return "never"
+        if self.misses >= MISSES_UNTIL_STALE:
+            return "stale"
+        engine = (self.state or {}).get("engine", "ok")
+        return {"ok": "ok", "stale": "stale"}.get(engine, "down")
+
+    @property
+    def leads(self) -> bool:
+        return self.reach == "ok" and (self.state or {}).get("role") == "LEADER"

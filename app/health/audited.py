@@ -1,0 +1,55 @@
+"""Rules about the last audits. A view has no `audit` where nobody knows of audits; None: there was none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.health.facts import CRITICAL, INFO, Facts, Finding, Json, seconds_since, spell, time_of
+
+
+def audited(facts: Facts) -> Iterator[Finding]:
+    """A finding stays open until an audit at least as deep of at least that range has found nothing."""
+    told = facts.view.get("audit") or {}
+    verdict, at = told.get("verdict"), time_of(told.get("finished_at"))
+    if verdict == "divergent":
+        where = f": {told['first']}" if told.get("first") else ""
+        text = f"An audit {{age}} ago found replicas that differ{where}; none has shown since that they agree"
+        yield Finding("audit_divergent", CRITICAL, text, told.get("node_id"), at)
+    elif verdict == "unauditable":
+        text = "The last audit, {age} ago, could not compare everything: what it did not read is not known to agree"
+        yield Finding("audit_incomplete", INFO, text, None, at)
+
+
+def audit_phrase(view: Json) -> str:
+    """What the sentence says of audits where all is well."""
+    if "audit" not in view:
+        return ""
+    told, now = view["audit"], time_of(view["as_of"])
+    at = time_of((told or {}).get("finished_at"))
+    if (told or {}).get("verdict") == "unauditable":
+        return ""  # a note says it
+    if told is None or at is None or now is None:
+        return "Never audited."
+    return f"The last audit, {spell(seconds_since(at, now))} ago, found no difference."
+
+
+def open_audit(audits: list[Json]) -> Json | None:
+    """Of a group's audits, newest first: the one that counts. An open finding outweighs what is newer."""
+    done = [one for one in audits if one["state"] == "done" and one["verdict"]]
+    for place, one in enumerate(done):
+        if one["verdict"] == "divergent" and not any(settles(newer, one) for newer in done[:place]):
+            return one
+    return done[0] if done else None
+
+
+DEPTHS = ("chain", "digest", "bytes")
+
+
+def settles(newer: Json, older: Json) -> bool:
+    """Whether a later audit that found nothing has looked at all that the older one had, as deeply."""
+    first, last = (newer["from_index"], older["from_index"]), (newer["to_index"], older["to_index"])
+    covers = (first[0] is None or (first[1] is not None and first[0] <= first[1])) and (
+        last[0] is None or (last[1] is not None and last[0] >= last[1])
+    )
+    deep = DEPTHS.index(newer["depth"]) >= DEPTHS.index(older["depth"])
+    return newer["verdict"] == "consistent" and covers and deep

@@ -1,0 +1,117 @@
+"""The problem classifier: the table of rules over a GroupView and what is remembered of the last minute.
+
+A rule is a function that yields findings; its text may say `{age}`. Order of the table = weight among equals.
+Invariants: one cause is named once (a silent replica is not reported as lagging too); unknown is never called fine;
+`info` never raises the group's severity; each problem says what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Final
+
+from app.health.audited import audited
+from app.health.facts import INFO, SEVERITY_ORDER, Facts, Finding, Json, Rule, rfc3339, spell
+from app.health.leading import (
+    closures,
+    commit_stalled,
+    flush_async,
+    no_leader,
+    nobody_answers,
+    quorum_lost,
+    term_flapping,
+    two_leaders,
+)
+from app.health.links import cut_off, not_connected, resends, slow_link
+from app.health.members import alarms, damaged, engine_down, silent, voter_state
+from app.health.next_steps import next_step
+from app.health.proof import unproven
+from app.health.recall import Recall
+from app.health.replication import dispatcher, diverged, lagging
+
+RULES: Final[tuple[Rule, ...]] = (
+    two_leaders,
+    diverged,
+    audited,
+    nobody_answers,
+    quorum_lost,
+    no_leader,
+    engine_down,
+    silent,
+    cut_off,
+    alarms,
+    damaged,
+    commit_stalled,
+    closures,
+    dispatcher,
+    lagging,
+    slow_link,
+    not_connected,
+    resends,
+    voter_state,
+    term_flapping,
+    flush_async,
+)
+# What a cause explains in the same member: said once, as the cause.
+EXPLAINS: Final[dict[str, frozenset[str]]] = {
+    "cut_off": frozenset({"one_way", "not_connected", "lagging", "resends", "slow_link", "not_append", "catching_up"}),
+    "one_way": frozenset({"not_connected", "lagging", "resends", "slow_link", "not_append"}),
+    "replica_silent": frozenset({"not_connected", "lagging", "resends", "slow_link", "not_append"}),
+    "member_unreachable": frozenset({"not_connected", "lagging", "resends", "slow_link", "not_append"}),
+    "engine_down": frozenset({"not_connected", "lagging", "resends", "slow_link", "not_append"}),
+    "not_catching_up": frozenset({"not_append", "lagging"}),
+    "slow_link": frozenset({"lagging", "resends"}),
+}
+AGE: Final = re.compile(r",? for \{age\}| \{age\} ago|, \{age\} ago")
+
+
+def classify(view: Json, recall: Recall, now: datetime) -> list[Json]:
+    """All problems, worst first; remembers since when each stands. Also fills `view["unproven"]`."""
+    facts = Facts(view, recall, now)
+    view["unproven"] = unproven(facts)
+    found = once([finding for rule in RULES for finding in rule(facts)])
+    recall.forget_all_but({problem_id(one) for one in found})
+    problems = []
+    pending = False
+    for one in found:
+        key = problem_id(one)
+        since = recall.since(key, min(one.since, now) if one.since is not None else now, now)
+        if recall.noticed_s(key, now) < one.grace_s:
+            pending = True
+            continue
+        age = spell((now - since).total_seconds())
+        problems.append(
+            {
+                "id": key,
+                "code": one.code,
+                "severity": one.severity,
+                "node_id": one.node_id,
+                "member": one.node_id,
+                "text": one.text.replace("{age}", age) + ".",
+                # The same without an age: for an event, whose own time says when.
+                "what": AGE.sub("", one.text).replace("{age}", age) + ".",
+                "since": rfc3339(since),
+                "next_step": next_step(one, view),
+            }
+        )
+    view["pending"] = pending
+    return sorted(problems, key=lambda one: SEVERITY_ORDER.index(str(one["severity"])))
+
+
+def once(found: list[Finding]) -> list[Finding]:
+    """Without what another finding of the same member explains."""
+    if any(one.code in ("never_reached", "all_silent") and one.node_id is None for one in found):
+        found = [one for one in found if one.code not in ("never_reached", "replica_silent") or one.node_id is None]
+    explained = {(code, one.node_id) for one in found for code in EXPLAINS.get(one.code, ())}
+    return [one for one in found if (one.code, one.node_id) not in explained]
+
+
+def problem_id(finding: Finding) -> str:
+    return f"{finding.code}:{finding.node_id or ''}"
+
+
+def worst(problems: list[Json]) -> str:
+    """The group's severity."""
+    weighty = [one["severity"] for one in problems if one["severity"] != INFO]
+    return next((one for one in SEVERITY_ORDER if one in weighty), "ok")

@@ -1,0 +1,139 @@
+"""What the rules look at, what they find, and how they say an age.
+
+Invariants: unknown is never called fine; a finding's `since` is when the fact began, as far as anybody can know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from app.health.recall import Recall
+
+Json = dict[str, Any]
+CRITICAL, ATTENTION, UNKNOWN, INFO = "critical", "attention", "unknown", "info"
+SEVERITY_ORDER: Final = (CRITICAL, UNKNOWN, ATTENTION, INFO)
+HEARTBEAT_MS: Final = 2000  # DLedger's, for members that do not tell theirs
+ELECTION_TIMEOUT_MAX_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    code: str
+    severity: str
+    text: str
+    node_id: str | None = None
+    since: datetime | None = None
+    # How long it must have stood before it is worth a word.
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A GroupView, what is remembered of the last minute, and the time."""
+
+    view: Json
+    recall: Recall
+    now: datetime
+
+    @property
+    def members(self) -> list[Json]:
+        return list(self.view["members"])
+
+    @property
+    def leader(self) -> Json | None:
+        return next((one for one in self.members if one["id"] == self.view["leader_id"]), None)
+
+    @property
+    def followers(self) -> list[Json]:
+        """Those that answer us and do not lead."""
+        return [one for one in self.members if one["id"] != self.view["leader_id"] and one["reach"] == "ok"]
+
+    @property
+    def stands(self) -> bool | None:
+        stands: bool | None = self.view["quorum"]["stands"]
+        return stands
+
+    @property
+    def heartbeat_ms(self) -> int:
+        """The leader's own interval."""
+        return int(timing_of(self.leader).get("heart_beat_time_interval_ms") or HEARTBEAT_MS)
+
+    @property
+    def patience_ms(self) -> int:
+        """Members take each other for lost after so long a silence."""
+        return int(timing_of(self.leader).get("election_timeout_max_ms") or ELECTION_TIMEOUT_MAX_MS)
+
+    def when(self, one: Json, ago_ms: float) -> datetime:
+        """`ago_ms` before this member was asked."""
+        asked = time_of(one.get("last_seen")) or self.now
+        return moment(asked, ago_ms / 1000)
+
+
+Rule = Callable[[Facts], Iterator[Finding]]
+
+
+def timing_of(one: Json | None) -> Json:
+    timing = ((one or {}).get("state") or {}).get("timing")
+    return timing if isinstance(timing, dict) else {}
+
+
+def link_of(one: Json | None, peer_id: str) -> Json | None:
+    """What a member says of its connections to a peer; None where it tells none."""
+    links = ((one or {}).get("state") or {}).get("links") or []
+    return next((link for link in links if link["peer_id"] == peer_id), None)
+
+
+def dispatcher_state(one: Json) -> tuple[str | None, datetime | None]:
+    item = one["dispatcher"] or {}
+    return item.get("state"), time_of(item.get("since"))
+
+
+def time_of(text: Any) -> datetime | None:
+    """An RFC 3339 time; None for anything else."""
+    try:
+        at = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return at.astimezone(UTC) if at is not None and at.tzinfo is not None else None
+
+
+def rfc3339(at: datetime) -> str:
+    """UTC with milliseconds, as every answer writes times."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_since(at: datetime, now: datetime) -> float:
+    return max(0.0, (now - at).total_seconds())
+
+
+def moment(now: datetime, ago_s: float) -> datetime:
+    return datetime.fromtimestamp(now.timestamp() - ago_s, tz=now.tzinfo)
+
+
+def plain(detail: Any) -> str:
+    if isinstance(detail, dict):
+        return ", ".join(f"{key} {value}" for key, value in detail.items())
+    return str(detail)
+
+
+def join(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1] if names else ""
+
+
+def spelled_range(first: int, last: int) -> str:
+    return f"entry {first:,}" if first == last else f"entries {first:,} to {last:,}"
+
+
+def spell(seconds: float) -> str:
+    """An age as people say it: 38 s, 4 min, 2 h 5 min, 3 d."""
+    whole = int(max(0.0, seconds))
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min"
+    if whole < 2 * 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d"

@@ -1,0 +1,102 @@
+"""Rules about the group as a whole: quorum, leader, terms, and whether writes get through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment
+
+CLOSURES_SHARE: Final = 0.8
+CLOSURES_OLDEST_MS: Final = 1000
+COMMIT_STALLED_S: Final = 2.0
+ELECTIONS_PER_MINUTE: Final = 3
+NO_LEADER_GRACE_S: Final = 1.0
+
+
+def nobody_answers(facts: Facts) -> Iterator[Finding]:
+    if facts.view.get("first_look") or any(one["reach"] in ("ok", "down") for one in facts.members):
+        return
+    if all(one["reach"] == "never" for one in facts.members):
+        yield Finding("never_reached", UNKNOWN, "No control plane of this group has answered yet, for {age}")
+    else:
+        yield Finding("all_silent", UNKNOWN, "No control plane of this group has answered for {age}")
+
+
+def quorum_lost(facts: Facts) -> Iterator[Finding]:
+    quorum = facts.view["quorum"]
+    if facts.stands is not False or (facts.leader is None and quorum["standing"] >= quorum["needed"]):
+        return  # enough replicas are up without a leader: `no_leader` says it
+    silent = [one["id"] for one in facts.members if one["reach"] in ("stale", "never")]
+    down = [one["id"] for one in facts.members if one["reach"] == "down"]
+    causes = [f"{join(silent)} {'do' if len(silent) > 1 else 'does'} not answer"] if silent else []
+    causes += [f"{join(down)} {'are' if len(down) > 1 else 'is'} down"] if down else []
+    if facts.leader is not None and not causes:
+        lost = [one["id"] for one in facts.followers]
+        causes = [f"{facts.leader['id']} leads and does not hear {join(lost)}"]
+    cause = f": {' and '.join(causes)}" if causes else ""
+    text = f"The quorum is lost{cause}; nothing can be committed, for {{age}}"
+    yield Finding("quorum_lost", CRITICAL, text)
+
+
+def no_leader(facts: Facts) -> Iterator[Finding]:
+    quorum = facts.view["quorum"]
+    if facts.leader is not None or quorum["standing"] < quorum["needed"]:
+        return
+    told = [(one["state"] or {}).get("leader_id") for one in facts.members if one["reach"] == "ok"]
+    ids = {one["id"]: one for one in facts.members}
+    unseen = sorted({str(one) for one in told if one and ids.get(str(one), {}).get("reach") != "ok"})
+    if unseen:
+        text = f"The leader {join(unseen)} does not answer, though replicas follow it, for {{age}}"
+        yield Finding("leader_out_of_sight", ATTENTION, text, grace_s=NO_LEADER_GRACE_S)
+    else:
+        text = "There is no leader: no write can be accepted, for {age}"
+        yield Finding("no_leader", CRITICAL, text, grace_s=NO_LEADER_GRACE_S)
+
+
+def two_leaders(facts: Facts) -> Iterator[Finding]:
+    terms: dict[int, list[str]] = {}
+    for one in facts.members:
+        if one["role"] == "LEADER":
+            terms.setdefault((one["state"] or {}).get("term", -1), []).append(one["id"])
+    for term, ids in terms.items():
+        if len(ids) > 1:
+            yield Finding("two_leaders", CRITICAL, f"{join(ids)} both lead term {term}: election safety is broken")
+
+
+def commit_stalled(facts: Facts) -> Iterator[Finding]:
+    committed, waiting = facts.recall.committed, facts.recall.waiting
+    if facts.leader is None or not committed.points or not waiting.points:
+        return
+    newest, count = committed.points[-1][1], waiting.points[-1][1]
+    # An idle log stands still too: what counts is since when somebody waits. Old samples make nothing longer.
+    held_s = min(committed.held_s(lambda value: value == newest), waiting.held_s(lambda value: value > 0))
+    if held_s >= COMMIT_STALLED_S:
+        where = f"from {newest:,} " if newest >= 0 else "from nothing "
+        text = f"The commit index has not moved {where}for {{age}}, {count:,} entries wait"
+        yield Finding("commit_stalled", CRITICAL, text, since=moment(facts.now, held_s))
+
+
+def closures(facts: Facts) -> Iterator[Finding]:
+    told = facts.view["closures"] or {}
+    pending, limit, oldest_ms = told.get("pending") or 0, told.get("limit"), told.get("oldest_age_ms")
+    oldest = f", oldest {oldest_ms / 1000:.1f} s" if oldest_ms is not None and oldest_ms >= 0 else ""
+    if limit and pending >= limit:
+        yield Finding("closures_full", CRITICAL, f"{pending:,} writes wait, the limit: new ones are refused{oldest}")
+    elif limit and pending >= CLOSURES_SHARE * limit:
+        yield Finding("closures_piling", ATTENTION, f"{pending:,} writes wait, of at most {limit:,}{oldest}")
+    elif pending and oldest_ms is not None and oldest_ms > CLOSURES_OLDEST_MS:
+        yield Finding("closures_slow", ATTENTION, f"{pending:,} writes wait{oldest}")
+
+
+def term_flapping(facts: Facts) -> Iterator[Finding]:
+    elections = facts.recall.elections()
+    if elections >= ELECTIONS_PER_MINUTE:
+        text = f"{elections} elections in the last minute: they do not settle"
+        yield Finding("term_flapping", ATTENTION, text)
+
+
+def flush_async(facts: Facts) -> Iterator[Finding]:
+    if facts.view["flush"] == "async":
+        text = "flush is async: writes are acknowledged before they are on a disk; a power cut of a quorum loses them"
+        yield Finding("flush_async", INFO, text)

@@ -15,7 +15,7 @@ from node.consensus.api import MS, Appended, Outcome, ReplicaConfig
 from node.consensus.status import ClosureGroupStatus, ClosuresStatus, ClosureStatus
 from node.protocol.codes import ResponseCode
 
-PATIENCE = 4
+PATIENCE = 4  # time-outs: the most that an append may wait while others still complete
 EXPIRY_STEP_NS = 50 * MS  # expired closures are looked for at most this often
 ITEMS_MAX = 100
 SUCCESS = ResponseCode.SUCCESS

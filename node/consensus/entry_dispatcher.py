@@ -307,7 +307,7 @@ class EntryDispatcher:
             flush = self._member.config.flush
             mark = watermark(answer.verified_index, answer.durable_index, flush, answer.faulty_from)
             self.watermark_index = max(self.watermark_index, mark)
-            self.window.rate.taken(mark, now)
+            self.window.rate.taken(watermark(answer.verified_index, answer.durable_index, flush), now)  # damaged or not
             if answer.faulty_from != self.faulty_from:
                 self._faults_seen(answer.faulty_from)
             self.durable_index = answer.durable_index

@@ -48,6 +48,11 @@ class DeliveryRate:
         self._taken_bytes = 0
         self._samples: deque[int] = deque(maxlen=SAMPLES)
 
+    @property
+    def waiting(self) -> int:
+        """How many slabs were sent and not taken yet."""
+        return len(self._waiting)
+
     def sent(self, slab: InFlight) -> None:
         """A slab leaves, behind all that left before."""
         self._waiting.append(slab)

@@ -222,3 +222,16 @@ def test_what_moves_on_is_given_more_time_than_what_stands() -> None:
             closures.expire(leader.solo.now, "n0")
         known = [outcome.appended for outcome in leader.done]
         assert known == [Appended.YES if moves else Appended.UNKNOWN] * 6
+
+
+def test_what_a_damaged_peer_takes_is_measured_and_forgotten_like_any_others() -> None:
+    """It does not count from its damage on, perhaps for days: nothing may be kept for it meanwhile (S6)."""
+    leader = Leader()
+    for number in range(5):
+        for push in leader.propose([b"x"]):
+            assert push.slab is not None
+            leader.solo.ack("n1", push, push.slab.last_index, faulty_from=1)
+            leader.solo.ack("n2", push, push.slab.last_index)
+        rates = [leader.leadership.dispatchers[peer].window.rate for peer in ("n1", "n2")]
+        assert [rate.waiting for rate in rates] == [0, 0], number
+    assert leader.leadership.dispatchers["n1"].watermark_index == 0

@@ -1,7 +1,9 @@
 """The control plane's one connection to its engine, over the engine's own port.
 
 Invariants: an answer finds its request by `opaque`; whatever waits when the connection ends learns that it was *sent*,
-so an append is then unknown and never "not appended". A connection is opened when it is needed, one at a time.
+so an append is then unknown and never "not appended". A connection is opened when it is needed, one at a time. Nothing
+is asked over it, and no token shown, before it is known that the engine of this very directory is at its other end: of
+this group by name and id, and this member (SAFETY C9).
 """
 
 from __future__ import annotations
@@ -13,21 +15,34 @@ import ssl
 from typing import Any
 
 from node.config import Settings, read_token, split_address
-from node.protocol.codes import RemotingCode, RequestCode
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike
+from node.store.hard_state import read_hard_state
+from node.store.log_store import StoreError
+from node.store.platform import OS, Platform
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
 from node.transport.tls import client_context
 
 CONNECT_TIMEOUT_S = 0.5
+KNOW_TIMEOUT_S = 0.4
+LOOK_AGAIN_S = 0.1
 
 
 class EngineAway(Exception):
     """No connection can be made: the engine does not run. Nothing was sent."""
 
 
+class EngineForeign(EngineAway):
+    """Another group's engine, or another member's, listens where this one's should. Nothing was sent to it."""
+
+
 class EngineSilent(Exception):
-    """It was sent, and no answer came: stopped, paused, or the connection broke."""
+    """No answer came: stopped, paused, or the connection broke. `sent`: whether the request may have reached it."""
+
+    def __init__(self, reason: str, *, sent: bool = True) -> None:
+        super().__init__(reason)
+        self.sent = sent
 
 
 class EngineRefused(Exception):
@@ -37,7 +52,8 @@ class EngineRefused(Exception):
 class EngineLink:
     """See the module's docstring."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, platform: Platform = OS) -> None:
+        self.directory, self.platform = settings.store_directory, platform
         self.host, self.port = split_address(settings.self_address)
         if self.host in ("0.0.0.0", "::"):
             self.host = "127.0.0.1"
@@ -48,15 +64,18 @@ class EngineLink:
         if node.tls_cert_file is not None and node.tls_key_file is not None and node.tls_ca_file is not None:
             self.tls = client_context(node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
         self.connection: Connection | None = None
+        self.known = False  # whose engine it is
         self.opening = asyncio.Lock()
         self.opaques = itertools.count(1)
         self.waiting: dict[int, asyncio.Future[Frame]] = {}
 
     async def connected(self) -> Connection:
-        if self.connection is not None and not self.connection.closed:
+        """A connection to our own engine. Raises EngineAway, EngineForeign, EngineSilent, EngineRefused."""
+        if self.known and self.connection is not None and not self.connection.closed:
             return self.connection
         async with self.opening:
             if self.connection is None or self.connection.closed:
+                self.known = False
                 connection = Connection(self.on_frame, self.on_closed)
                 try:
                     async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -64,7 +83,46 @@ class EngineLink:
                 except (OSError, TimeoutError) as error:
                     raise EngineAway(f"{self.host}:{self.port}: {error or 'no connection in time'}") from None
                 self.connection = connection
+            if not self.known:
+                await self.get_to_know(self.connection)
+                self.known = True
             return self.connection
+
+    async def get_to_know(self, connection: Connection) -> None:
+        """Whose engine that is. Raises EngineForeign, EngineSilent, EngineRefused."""
+        asked = {"group": self.group, "remoteId": self.self_id, "localId": "control", "term": -1}
+        try:
+            body = await self.exchange(connection, RequestCode.METADATA, [json.dumps(asked).encode()], KNOW_TIMEOUT_S)
+        except EngineSilent as silent:
+            raise EngineSilent(str(silent), sent=False) from None
+        answer = object_of(body)
+        at, told = f"what listens at {self.host}:{self.port} is", answer.get("groupId")
+        if answer.get("code") == ResponseCode.UNKNOWN_GROUP:
+            text = f"{at} no engine of the group {self.group!r}"
+        elif answer.get("code") == ResponseCode.UNKNOWN_MEMBER:
+            text = f"{at} not {self.self_id}'s engine"
+        elif told is None or told in (ours := await self.group_ids()):
+            return
+        else:
+            text = f"{at} of another group {self.group!r}: its id is {told}, the one in {self.directory} is {ours[-1]}"
+        self.connection = None
+        connection.close()
+        raise EngineForeign(text)
+
+    async def group_ids(self) -> list[str | None]:
+        """The id in our directory. An engine tells its own a moment before it is on disk: so there is a second look."""
+        found = [await asyncio.to_thread(self.stored_group_id)]
+        if found[0] is None:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            found.append(await asyncio.to_thread(self.stored_group_id))
+        return found
+
+    def stored_group_id(self) -> str | None:
+        try:
+            state = read_hard_state(self.directory, self.platform)
+        except StoreError:
+            return None
+        return None if state is None else state.group_id
 
     def on_frame(self, _: Connection, frame: Frame) -> None:
         future = self.waiting.pop(frame.opaque, None)
@@ -72,8 +130,9 @@ class EngineLink:
             future.set_result(frame)
 
     def on_closed(self, connection: Connection) -> None:
-        if self.connection is connection:
-            self.connection = None
+        if self.connection is not connection:
+            return  # what waits, waits at another one
+        self.connection = None
         waiting, self.waiting = self.waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -81,7 +140,12 @@ class EngineLink:
 
     async def request(self, code: RequestCode, pieces: list[bytes], timeout_s: float) -> BytesLike:
         """The answer's body. Raises EngineAway, EngineSilent, EngineRefused."""
-        connection = await self.connected()
+        return await self.exchange(await self.connected(), code, pieces, timeout_s)
+
+    async def exchange(
+        self, connection: Connection, code: RequestCode, pieces: list[bytes], timeout_s: float
+    ) -> BytesLike:
+        """A request and its answer's body. Raises EngineSilent, EngineRefused."""
         opaque = next(self.opaques) & 0x7FFFFFFF
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self.waiting[opaque] = future
@@ -103,14 +167,19 @@ class EngineLink:
         if self.token is not None:
             sent["token"] = self.token
         body = await self.request(code, [json.dumps(sent).encode()], timeout_s)
-        try:
-            answer = json.loads(bytes(body))
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise EngineRefused("the engine answered something else than a JSON object")
-        return answer
+        return object_of(body)
 
     def close(self) -> None:
         if self.connection is not None:
             self.connection.close()
+
+
+def object_of(body: BytesLike) -> dict[str, Any]:
+    """Raises EngineRefused."""
+    try:
+        answer = json.loads(bytes(body))
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise EngineRefused("the engine answered something else than a JSON object")
+    return answer

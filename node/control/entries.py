@@ -252,9 +252,12 @@ async def append(request: Request) -> Response:
     try:
         answer = decode_append_answer(await parts.link.request(RequestCode.FAST_APPEND, sent, APPEND_TIMEOUT_S))
     except EngineAway as error:
-        reason = parts.snapshots.down_reason(str(error))
+        reason = parts.snapshots.down_reason(error)
         raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
     except (EngineSilent, EngineRefused, BodyError) as error:
+        if isinstance(error, EngineSilent) and not error.sent:
+            text = f"The engine was asked nothing yet: {error}"
+            raise Problem(503, "The engine does not answer", text, headers=RETRY, outcome="not_appended") from None
         raise unknown_outcome(str(error), None) from None
     parts.snapshots.outdate()
     if answer.appended is AppendedByte.YES:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from node.config import Settings
-from node.control.engine_link import EngineAway, EngineLink, EngineRefused, EngineSilent
+from node.control.engine_link import EngineAway, EngineForeign, EngineLink, EngineRefused, EngineSilent
 from node.control.log_files import LogFiles
 from node.protocol.codes import RequestCode
 
@@ -56,7 +56,7 @@ class Snapshots:
             try:
                 answer = await self.ask(what, None)
             except EngineAway as error:
-                return await self.without_engine(what, "down", self.down_reason(str(error)))
+                return await self.without_engine(what, "down", self.down_reason(error))
             except (EngineSilent, EngineRefused) as error:
                 return await self.without_engine(what, "stale", str(error))
             self.unheard_since = None
@@ -131,8 +131,10 @@ class Snapshots:
             "version": None,
         }
 
-    def down_reason(self, tried: str) -> str:
-        """What the engine or its supervisor wrote down when it ended; else that nobody listens."""
+    def down_reason(self, tried: EngineAway) -> str:
+        """Who listens there instead; what the engine or its supervisor wrote down at its end; else that nobody does."""
+        if isinstance(tried, EngineForeign):
+            return str(tried)
         try:
             note = json.loads((self.settings.node.data / REASON_FILE).read_text())
             return str(note["reason"])

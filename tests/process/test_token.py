@@ -31,10 +31,13 @@ class Guarded:
         self.token_file, self.config = directory / "token", directory / "node.toml"
         self.token_file.touch(0o600)
         self.token_file.write_text(TOKEN + "\n")
-        self.config.write_text(
-            f'peers = "{self.peers}"\n[node]\nid = "n0"\ngroup = "g"\ntoken_file = "{self.token_file}"\n'
-            f'data = "{directory / "n0"}"\ninit = true\n[control]\naddress = "127.0.0.1:{control_port}"\n'
-        )
+        lines = [
+            f'peers = "{self.peers}"', "[node]", 'id = "n0"', 'group = "g"', 'group_token = "a-group-token"',
+            "init = true",
+            f'token_file = "{self.token_file}"', f'data = "{directory / "n0"}"',
+            "[control]", f'address = "127.0.0.1:{control_port}"',
+        ]  # fmt: skip
+        self.config.write_text("\n".join(lines))
         command = [sys.executable, "-m", "node", "--config", str(self.config), *SMALL_FILES]
         self.process = subprocess.Popen(command, cwd=ROOT, preexec_fn=apart(signal.SIGKILL))
 

@@ -142,7 +142,7 @@ class ControlPlanes(Observer):
     async def _ask(self, member: Machine, rng: random.Random) -> None:
         assert self._world is not None
         disk: Any = OtherProcess(member)
-        link, files = EngineLink(member.settings), LogFiles(member.settings, disk)
+        link, files = EngineLink(member.settings, disk), LogFiles(member.settings, disk)
         snapshots = Snapshots(member.settings, link, files)
         parts = Parts(member.settings, link, files, files, snapshots, Operations(), "0", asyncio.Event())
         while self._world.workload.running:

@@ -1,0 +1,146 @@
+"""The control plane speaks to its own engine only: another group's, or another member's, is none (SAFETY C9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from node.config import Settings, load
+from node.control.engine_link import EngineForeign, EngineLink, EngineSilent
+from node.control.log_files import LogFiles
+from node.control.snapshots import Snapshots
+from node.engine.engine import Engine
+from node.protocol.codes import RequestCode, VoterState
+from node.protocol.group_id import group_id_of
+from node.store.hard_state import save_hard_state
+from node.store.log_store import HardState
+from node.store.memory_store import MemoryStore
+from node.transport.slab_frames import AppendRequest, decode_append_answer, encode_append
+from tests.conftest import free_ports
+
+OURS, THEIRS = group_id_of("ours", "g"), group_id_of("theirs", "g")
+Work = Callable[[EngineLink, Snapshots, MemoryStore], Awaitable[None]]
+
+
+def settings_of(place: Path, port: int, node_id: str = "n0", group: str = "g") -> Settings:
+    peers = f"{node_id}-127.0.0.1:{port}"
+    return load({"node.id": node_id, "peers": peers, "node.data": str(place), "node.group": group}, None, {})
+
+
+def write_down(place: Path, group_id: str | None) -> None:
+    """As an engine does in its directory before it listens."""
+    directory = place / "dledger-n0"
+    directory.mkdir(parents=True, exist_ok=True)
+    save_hard_state(directory, HardState(voter_state=VoterState.VOTER, group_id=group_id))
+
+
+def beside(place: Path, work: Work, *, has: str | None, node_id: str = "n0", group: str = "g") -> None:
+    """Runs `work` of n0's control plane of group g while an engine whose group has that id listens at its port."""
+
+    async def both() -> None:
+        (port,) = free_ports(1)
+        store = MemoryStore(hard_state=HardState(voter_state=VoterState.VOTER, group_id=has))
+        engine, ready = Engine(settings_of(place / "engine", port, node_id, group), store), asyncio.Event()
+        running = asyncio.create_task(engine.run(lambda _port: ready.set()))
+        await ready.wait()
+        settings = settings_of(place, port)
+        link = EngineLink(settings)
+        try:
+            await work(link, Snapshots(settings, link, LogFiles(settings)), store)
+        finally:
+            link.close()
+            engine.stop()
+            await running
+
+    asyncio.run(both())
+
+
+async def append(link: EngineLink) -> int:
+    answer = await link.request(RequestCode.FAST_APPEND, encode_append(AppendRequest([b"x"], -1)), 5)
+    return int(decode_append_answer(answer).code)
+
+
+def test_its_own_engine_answers(tmp_path: Path) -> None:
+    write_down(tmp_path, OURS)
+
+    async def work(link: EngineLink, snapshots: Snapshots, _store: MemoryStore) -> None:
+        assert (await snapshots.get("state"))["engine"] == "ok"
+        assert await append(link) == 200
+
+    beside(tmp_path, work, has=OURS)
+
+
+@pytest.mark.parametrize(
+    ("written", "has", "node_id", "group", "said"),
+    [
+        (OURS, THEIRS, "n0", "g", f"its id is {THEIRS}"),
+        (None, THEIRS, "n0", "g", f"its id is {THEIRS}"),
+        ("nothing", THEIRS, "n0", "g", f"its id is {THEIRS}"),
+        (OURS, OURS, "n1", "g", "not n0's engine"),
+        (OURS, OURS, "n0", "h", "no engine of the group 'g'"),
+    ],
+)
+def test_another_engine_at_its_port_is_down_with_the_reason(
+    tmp_path: Path, written: str | None, has: str, node_id: str, group: str, said: str
+) -> None:
+    if written != "nothing":
+        write_down(tmp_path, written)
+
+    async def work(link: EngineLink, snapshots: Snapshots, store: MemoryStore) -> None:
+        before = store.end_index
+        for what in ("state", "watermarks"):
+            told = await snapshots.get(what)
+            assert told["engine"] == "down" and said in told["engine_reason"]
+            assert told["boot_id"] is None and said in told["unknown"][0]["reason"]
+        state = await snapshots.get("state")
+        assert (state["role"], state["term"]) == (None, None)
+        assert state["log"]["end_index"] in (None, -1)  # our own files', which hold nothing
+        assert said in (await snapshots.events(None))["engine_reason"]
+        with pytest.raises(EngineForeign):
+            await append(link)
+        assert before == store.end_index or store.get(store.end_index).body != b"x"  # type: ignore[union-attr]
+
+    beside(tmp_path, work, has=has, node_id=node_id, group=group)
+
+
+def test_an_engine_that_was_named_a_moment_ago_is_its_own(tmp_path: Path) -> None:
+    write_down(tmp_path, None)
+
+    async def work(link: EngineLink, snapshots: Snapshots, _store: MemoryStore) -> None:
+        asking = asyncio.create_task(snapshots.get("state"))
+        looked = link.stored_group_id
+
+        def written_meanwhile() -> str | None:
+            found = looked()
+            write_down(tmp_path, OURS)
+            return found
+
+        link.stored_group_id = written_meanwhile  # type: ignore[method-assign]
+        assert (await asking)["engine"] == "ok"
+
+    beside(tmp_path, work, has=OURS)
+
+
+def test_a_group_without_an_id_is_told_by_its_name(tmp_path: Path) -> None:
+    write_down(tmp_path, OURS)
+
+    async def work(_link: EngineLink, snapshots: Snapshots, _store: MemoryStore) -> None:
+        assert (await snapshots.get("state"))["engine"] == "ok"
+
+    beside(tmp_path, work, has=None)
+
+
+def test_what_says_nothing_was_not_sent_the_request(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(60), "127.0.0.1", 0)
+        link = EngineLink(settings_of(tmp_path, server.sockets[0].getsockname()[1]))
+        with pytest.raises(EngineSilent) as caught:
+            await append(link)
+        assert not caught.value.sent
+        link.close()
+        server.close()
+
+    asyncio.run(work())

@@ -3,8 +3,8 @@
 The usual way makes no task and waits on no lock: a frame leaves over the leader's open connection, and its answer
 settles the futures from the connection's own callback. Everything else (no leader known, a refusal that is worth
 another try) takes the long way, `_deliver`. A single append is a future and two list entries; all else is done once a
-frame. Invariants: every future is settled exactly once; entries leave in the order of the calls, and are sent again
-only after an answer that says "definitely not appended" (SAFETY C2).
+frame. Invariants: every future is settled exactly once; entries leave in the order of the calls as long as all go the
+usual way, and are sent again only after an answer that says "definitely not appended" (SAFETY C2).
 """
 
 from __future__ import annotations

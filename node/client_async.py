@@ -82,10 +82,11 @@ class LedgerClient:
     def submit(self, body: bytes) -> asyncio.Future[AppendResult]:
         """Starts an append and returns its future: for producers that do not wait for one entry before the next.
 
-        No coroutine and no task is made of it, which is half of what a single append costs its client. Entries are in
-        the log in the order of the calls, errors arrive through the future, and cancelling it recalls nothing that was
-        sent. Beyond `in_flight_max` entries wait here for their turn: a producer that has no end must look at how many
-        of its futures are open.
+        No coroutine and no task is made of it, which is half of what a single append costs its client. Entries leave in
+        the order of the calls, and are in the log in it, except where one was refused (no leader, no room) and tried
+        again: it may lie behind later ones. Whoever needs an order in that case waits, or names `expected_index`.
+        Errors arrive through the future, and cancelling it recalls nothing that was sent. Beyond `in_flight_max`
+        entries wait here for their turn: a producer that has no end must look at how many of its futures are open.
         """
         return self._appends.submit(body)
 

@@ -109,7 +109,7 @@ class MemberLink:
                 connection.abort()
                 text = f"{self.member_id} at {self.address}: {error or 'no connection in time'}"
                 raise Lost(text, sent=False) from error
-            except AnotherGroup:
+            except BaseException:  # another group's; or whoever wanted it is not interested any more
                 connection.abort()
                 raise
             self._connection, self.plain = connection, False

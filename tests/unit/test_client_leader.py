@@ -10,7 +10,7 @@ import pytest
 
 from node.client import Denied, LedgerClient, OutcomeUnknown
 from node.client_leader import find_leader
-from node.client_link import MemberLink
+from node.client_link import GroupIdentity, MemberLink
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.bodies import dump
 from node.transport.connection import Connection
@@ -142,3 +142,27 @@ async def stay_with_the_slow_one() -> bool:
 
 def test_a_slow_leader_is_not_left_while_nobody_else_leads() -> None:
     assert asyncio.run(asyncio.wait_for(stay_with_the_slow_one(), 60))
+
+
+def test_a_question_that_is_withdrawn_leaves_no_connection_behind() -> None:
+    async def story() -> None:
+        heard, ended = asyncio.Queue[int](), asyncio.Queue[str]()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(
+                lambda _, frame: heard.put_nowait(frame.code), lambda one: ended.put_nowait(one.end_reason)
+            ),
+            "127.0.0.1",
+            0,
+        )
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        link = MemberLink("n1", address, GroupIdentity("g", "known"))
+        for _ in range(3):  # as `find_leader` does it with who has not answered when another one has
+            asked = asyncio.ensure_future(link.connect())
+            assert await heard.get() == RequestCode.METADATA  # connected: its group is being asked
+            asked.cancel()
+            await asyncio.wait([asked])
+            async with asyncio.timeout(10):
+                await ended.get()
+        server.close()
+
+    asyncio.run(story())

@@ -20,6 +20,9 @@ DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
     "never_sent_again": "a client sends an append again only after an answer that it was not appended (C2)",
     "current_is_current": "what a control plane calls current was so while it was asked (INTERFACES: engine ok)",
     "committed_is_committed": "what a control plane shows as committed is what is committed there",
+    "own_write_seen": "what a control plane said is appended is in the state that it calls current afterwards",
+    "pages_go_on": "a control plane's answer that holds less than there is says where to go on",
+    "local_is_local": "what a control plane shows of the local log lies there",
     "control_reads": "a control plane reads the files of an orderly store without an error",
 }
 
@@ -29,6 +32,6 @@ def driver_checks() -> list[Observer]:
     mirrors, moments = Mirrors(), Moments()
     logs = Logs(mirrors)
     return [
-        mirrors, moments, logs, Elections(mirrors), Disks(mirrors), Clients(logs), ControlPlanes(logs, moments),
-        Liveness(mirrors, logs),
+        mirrors, moments, logs, Elections(mirrors), Disks(mirrors), Clients(logs),
+        ControlPlanes(mirrors, logs, moments), Liveness(mirrors, logs),
     ]  # fmt: skip

@@ -23,9 +23,11 @@ from node.control.operations import Operations
 from node.control.problems import Problem
 from node.control.snapshots import CACHE_S, Snapshots
 from node.protocol.codes import Role
+from tests.simulation.driver.control_writes import append_once
 from tests.simulation.driver.loop import SimulatedLoop
 from tests.simulation.driver.machine import Machine
 from tests.simulation.invariants_log import Logs
+from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer, Violation
 
 if TYPE_CHECKING:
@@ -105,11 +107,11 @@ class Moments(Observer):
 class ControlPlanes(Observer):
     """One control plane a machine, and somebody who asks it things all the time. Comes after `Logs`."""
 
-    def __init__(self, logs: Logs, moments: Moments) -> None:
-        self._logs, self._moments = logs, moments
+    def __init__(self, mirrors: Mirrors, logs: Logs, moments: Moments) -> None:
+        self._mirrors, self._logs, self._moments = mirrors, logs, moments
         self._world: DriverWorld | None = None
         self._running: dict[str, SimulatedLoop] = {}
-        self._reading: dict[str, int] = {}  # member -> its control plane's read that is under way
+        self._waiting: dict[str, set[int]] = {}  # member -> its control plane's operations that are under way
 
     # --- life -----------------------------------------------------------------------------------------------------
     def started(self, world: Any) -> None:
@@ -123,14 +125,24 @@ class ControlPlanes(Observer):
                 self._world.timeline, member.id, member.clock, self._world.network, rng, self._loop_error
             )
             self._running[member.id] = loop
-            loop.run_here(loop.create_task, self._ask(member, rng))
+            loop.run_here(self._begin, loop, member, rng)
+
+    def _begin(self, loop: SimulatedLoop, member: Machine, rng: random.Random) -> None:
+        disk: Any = OtherProcess(member)
+        link, files = EngineLink(member.settings, disk), LogFiles(member.settings, disk)
+        snapshots = Snapshots(member.settings, link, files)
+        parts = Parts(member.settings, link, files, files, snapshots, Operations(), "0", asyncio.Event())
+        self._waiting[member.id] = set()
+        loop.create_task(self._ask(member, parts, rng))
+        loop.create_task(self._append(member, parts, random.Random(rng.getrandbits(64))))
 
     def crashed(self, member: Any, how: str) -> None:
         if how == "power_loss" and member.id in self._running:
             self._running.pop(member.id).kill()
-            number = self._reading.pop(member.id, None)
-            if number is not None and self._world is not None:  # nobody is left to hear how it went
-                self._world.workload.complete(number, "fail")
+            for number in self._waiting.pop(member.id):  # nobody is left to hear how it went
+                assert self._world is not None
+                reads = self._world.history.operations[number].kind == "read"
+                self._world.workload.complete(number, "fail" if reads else "unknown")
 
     def _loop_error(self, loop: SimulatedLoop, context: dict[str, Any]) -> None:
         assert self._world is not None
@@ -139,12 +151,19 @@ class ControlPlanes(Observer):
             self._world.violate(Violation("no_exception", text))
 
     # --- questions ------------------------------------------------------------------------------------------------
-    async def _ask(self, member: Machine, rng: random.Random) -> None:
+    async def _append(self, member: Machine, parts: Parts, rng: random.Random) -> None:
         assert self._world is not None
-        disk: Any = OtherProcess(member)
-        link, files = EngineLink(member.settings, disk), LogFiles(member.settings, disk)
-        snapshots = Snapshots(member.settings, link, files)
-        parts = Parts(member.settings, link, files, files, snapshots, Operations(), "0", asyncio.Event())
+        while self._world.workload.running:
+            await asyncio.sleep(rng.expovariate(self._world.config.looks / 3))
+            try:
+                if self._world.workload.running:
+                    await append_once(self._world, member, parts, rng, self._waiting[member.id])
+            except Violation as violation:
+                self._world.violate(violation)
+
+    async def _ask(self, member: Machine, parts: Parts, rng: random.Random) -> None:
+        assert self._world is not None
+        snapshots = parts.snapshots
         while self._world.workload.running:
             await asyncio.sleep(rng.expovariate(self._world.config.looks))
             what = rng.random()
@@ -153,9 +172,11 @@ class ControlPlanes(Observer):
                 if what < 0.45:
                     self._state(member, await snapshots.get("state"), began)
                 elif what < 0.85:
-                    self._committed(member, await entries.entries(parts, None, 1 + rng.randrange(SHOWN), "base64"))
+                    begin = None if rng.random() < 0.7 else rng.randrange(self._world.history.told_index + 2)
+                    self._committed(member, await entries.entries(parts, begin, 1 + rng.randrange(SHOWN), "base64"))
                 elif what < 0.92:
-                    await entries.entries(parts, None, SHOWN, "base64", "raw")
+                    held = self._held(member)
+                    self._raw(member, await entries.entries(parts, None, SHOWN, "base64", "raw"), held)
                 else:
                     await self._linearizable(member, parts, rng)
             except Problem as problem:
@@ -195,6 +216,7 @@ class ControlPlanes(Observer):
         """Nothing is shown as committed that is not, and what is shown is what is committed there."""
         assert self._world is not None
         self._world.workload.count("control entries")
+        self._goes_on(member, answer, answer["last_index"])
         committed = self._logs.committed
         top = max(committed.told, committed.index, self._newest())
         if answer["last_index"] > top:
@@ -212,6 +234,31 @@ class ControlPlanes(Observer):
                     )
                     self._violates("committed_is_committed", member, text)
 
+    def _goes_on(self, member: Machine, answer: dict[str, Any], last: int) -> None:
+        """An answer that holds less than there is says where to go on."""
+        items = answer["items"]
+        following = items[-1]["index"] + 1 if items else last + 1
+        if items and answer["next"] != (str(following) if following <= last else None):
+            text = f"shows up to {following - 1} of {last}, and says next: {answer['next']}"
+            self._violates("pages_go_on", member, text)
+
+    def _held(self, member: Machine) -> tuple[str, int] | None:
+        """Whose log it is now, if nothing of it is being cut."""
+        replica, engine = member.replica, member.engine
+        if replica is None or engine is None or replica.member.truncating_from is not None:
+            return None
+        return engine.boot_id, replica.log_epoch
+
+    def _raw(self, member: Machine, answer: dict[str, Any], held: tuple[str, int] | None) -> None:
+        """What is shown of the local log lies there, where nothing was cut while it was asked for."""
+        if held is None or answer["engine"] != "ok" or self._held(member) != held:
+            return
+        for item in answer["items"]:
+            there = self._mirrors.of[member.id].at(item["index"])
+            if there is not None and item.get("problem") is None and item["term"] != there.term:
+                text = f"shows entry {item['index']} of term {item['term']} in a log where it is of term {there.term}"
+                self._violates("local_is_local", member, text)
+
     def _newest(self) -> int:
         """In the middle of a step: what any member says that it has committed."""
         assert self._world is not None
@@ -222,14 +269,16 @@ class ControlPlanes(Observer):
         assert self._world is not None
         work, name = self._world.workload, f"control-{member.id}"
         begin = max(0, work.history.told_index - rng.randrange(10))
-        self._reading[member.id] = number = work.invoke(name, "read", from_index=begin)
+        number = work.invoke(name, "read", from_index=begin)
+        self._waiting[member.id].add(number)
         try:
             answer = await entries.linearizable(parts, begin, SHOWN, "base64")
         except Problem:
-            del self._reading[member.id]
+            self._waiting[member.id].discard(number)
             work.complete(number, "fail")
             return
-        del self._reading[member.id]
+        self._waiting[member.id].discard(number)
         items = answer["items"]
+        self._goes_on(member, answer, answer["committed_index"])
         seen = [(one["index"], b64decode(one["body"]) if one["magic"] == "NORMAL" else None) for one in items]
         work.complete(number, "ok", read_index=answer["committed_index"], seen=seen)

@@ -139,13 +139,19 @@ class Wire:
             else:
                 self._doubtful[body] = "was answered, and not refused"
 
-    def settled(self) -> None:
-        """In a calm world: whatever a client asked over a connection that is still open was answered. Raises."""
+    def waiting(self) -> str | None:
+        """What a client asked over a connection that is still open, and nobody answered yet; None: nothing."""
         for socket in self._world.network.ends():
             open_ones = [] if socket.tap is None or not socket.dialled else list(socket.tap.asked)
             if open_ones and socket.loop.machine not in self._world.members and not socket.other.gone:
-                text = f"{socket.other.loop.machine} never answered requests {open_ones[:5]} of {socket.loop.machine}"
-                raise Violation("answered_once", text)
+                return f"{socket.other.loop.machine} never answered requests {open_ones[:5]} of {socket.loop.machine}"
+        return None
+
+    def settled(self) -> None:
+        """In a calm world, long after anybody asked: everything was answered. Raises."""
+        text = self.waiting()
+        if text is not None:
+            raise Violation("answered_once", text)
 
 
 def _end_of(socket: Socket) -> _End:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from node.client import AppendResult, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unreachable
@@ -115,6 +115,18 @@ class Workload:
             self.world.violate(Violation("no_exception", text))
 
 
+class WatchedClient(LedgerClient):
+    """The product's, which says when it goes the long way: then a later call may be in the log first (C4)."""
+
+    def __init__(self, long_way: Callable[[], None], *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._long_way = long_way
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._long_way()
+        super().spawn(work)
+
+
 class ClientProcess:
     """One client machine: producers and readers over a LedgerClient, which may be closed and made anew."""
 
@@ -123,6 +135,8 @@ class ClientProcess:
         self._loop = work.loop(name, random.Random(rng.getrandbits(64)))
         self._client: LedgerClient | None = None
         self._known_end = -1
+        self._ordered_runs = 0  # calls that share one keep their order
+        self._in_order: set[int] = set()  # of the present one, those under way
 
     def start(self) -> None:
         self._loop.run_here(self._begin)
@@ -140,9 +154,21 @@ class ClientProcess:
 
     def _new_client(self) -> LedgerClient:
         config = self._work.world.config
-        return LedgerClient(
-            self._work.members, group="g", deadline_s=config.deadline_s, in_flight_max=config.in_flight_max
+        self._long_way()
+        return WatchedClient(
+            self._long_way,
+            self._work.members,
+            group="g",
+            deadline_s=config.deadline_s,
+            in_flight_max=config.in_flight_max,
         )
+
+    def _long_way(self) -> None:
+        """What is under way may be tried again, behind later calls: no order is promised between them."""
+        for number in self._in_order:
+            self._work.history.operations[number].connection = ""
+        self._in_order.clear()
+        self._ordered_runs += 1
 
     async def _sleep(self, rate: float) -> None:
         await asyncio.sleep(self._rng.expovariate(rate))
@@ -166,17 +192,27 @@ class ClientProcess:
         many = rng.randrange(1, 6) if kind < 0.35 else 1
         bodies = [work.body(self.name, rng) for _ in range(many)]
         expected = self._known_end + 1 + (rng.random() < 0.1) if rng.random() < config.expected_index else None
-        number = work.invoke(self.name, "append", bodies, expected_index=expected)
+        if expected is not None and rng.random() < 0.2:  # an index of long ago: the beginning, as a rule
+            expected = rng.choice((0, 0, max(0, self._known_end)))
+        order = f"{self.name}/{self._ordered_runs}" if expected is None else ""
+        number = work.invoke(self.name, "append", bodies, expected_index=expected, connection=order)
+        if order:
+            self._in_order.add(number)
         answer: asyncio.Future[AppendResult]
         if many == 1 and expected is None:
             answer = client.submit(bodies[0])
+        elif expected is None:
+            answer = client._appends.submit_run(bodies)
+        elif many == 1:
+            answer = self._loop.create_task(client.append(bodies[0], expected_index=expected))
         else:
-            answer = client._appends.submit_run(bodies, -1 if expected is None else expected)
+            answer = self._loop.create_task(client.append_many(bodies, expected_index=expected))
         answer.add_done_callback(lambda done: self._appended(number, done))
         return answer
 
     def _appended(self, number: int, done: asyncio.Future[AppendResult]) -> None:
         error = done.exception()
+        self._in_order.discard(number)
         if error is None:
             self._known_end = max(self._known_end, done.result().last_index)
         self._work.appended(number, error or done.result())
@@ -190,23 +226,32 @@ class ClientProcess:
                 history = work.history
                 floor = history.told_index
                 begin = max(0, floor - rng.randrange(8)) if rng.random() < 0.8 else rng.randrange(max(1, floor + 3))
-                await self.read_once(begin, rng.randrange(1, READ_LIMIT))
+                await self.read_once(begin, rng.randrange(1, READ_LIMIT), rng.random() < 0.6)
 
-    async def read_once(self, begin: int, limit: int) -> bool:
-        """A linearizable read: fewer entries than asked for only at the log's end, so that tells where that is."""
+    async def read_once(self, begin: int, limit: int, include_all: bool = True) -> bool:
+        """A linearizable read: fewer entries than asked for only at the log's end, so that tells where that is.
+
+        One that asks for clients' entries only says of all between them, and up to that end, that they are none.
+        """
         work, client = self._work, self._client
         assert client is not None
         number = work.invoke(self.name, "read", from_index=begin)
         floor = work.history.operations[number].floor
         try:
-            found = await client.read(begin, limit, include_all=True)
+            found = await client.read(begin, limit, include_all=include_all)
         except LedgerError:
             work.complete(number, "fail")
             return False
-        seen = [(one.index, bytes(one.body) if one.magic == Magic.NORMAL else None) for one in found]
+        if include_all:
+            seen = [(one.index, bytes(one.body) if one.magic == Magic.NORMAL else None) for one in found]
+        else:
+            bodies = {one.index: bytes(one.body) for one in found}
+            last = max(bodies, default=begin - 1)
+            last = last if len(found) == limit else max(last, floor)
+            seen = [(index, bodies.get(index)) for index in range(begin, last + 1)]
         end = begin + len(seen) - 1
         # Nothing found where the log cannot reach yet, or as much as was wanted: that tells nothing of its end.
-        tells = len(seen) < limit if seen else end < floor
+        tells = len(found) < limit if seen else end < floor
         read_index = end if tells else max(end if seen else -1, floor)
         self._known_end = max(self._known_end, end)
         work.complete(number, "ok", read_index=read_index, seen=seen)
@@ -298,6 +343,8 @@ class OrderedProducer:
     def _send(self, link: MemberLink, connection: str) -> asyncio.Future[bool]:
         work, rng = self._work, self._rng
         bodies = [work.body(self.name, rng) for _ in range(rng.randrange(1, 3))]
+        if rng.random() < 0.05:  # one that is refused at once, in the midst of others that are under way
+            bodies[0] = bodies[0].ljust(work.world.config.data_file_size, b"x")
         number = work.invoke(self.name, "append", bodies, connection=connection, ordered=True)
         ended: asyncio.Future[bool] = self._loop.create_future()
         was_broken = connection in self._broken

@@ -30,25 +30,22 @@ from node.engine.held_back import HeldBack
 from node.engine.host import Host
 from node.engine.introspect import Introspection
 from node.engine.log_reads import LogReads
+from node.engine.member_port import MemberPort
 from node.engine.metronome import Metronome
 from node.engine.options import member_trust, read_token_file, replica_config
-from node.engine.peer_links import MEMBER_CODES, PeerLinks
+from node.engine.peer_links import PeerLinks
 from node.engine.proposals import Done, Proposals
 from node.engine.quota import Quota
 from node.engine.scrubber import Scrubber
-from node.protocol.codes import FlushMode, RemotingCode, RequestCode, ResponseCode
+from node.protocol.codes import FlushMode, ResponseCode
 from node.protocol.entry import Slab
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
-from node.protocol.peers import split_address
 from node.store.log_store import EntryMeta, Fault, HardState, LogStore, Mended, StoreCorrupt
 from node.transport.connection import Connection
-from node.transport.remoting import FLAG_RESPONSE, Frame
 from node.transport.tls import client_context, server_context
 
-CONNECTIONS_MAX: Final = 1024
 DISK_FULL_RETRY_S: Final = 2.0
 LOOK_AGAIN_SHARE: Final = 20  # of the shortest time-out that an append begins: so late it may be noticed
-TRANSFER: Final = RequestCode.LEADERSHIP_TRANSFER  # of a client or an operator, or of the leader
 SUCCESS: Final = ResponseCode.SUCCESS
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
@@ -88,7 +85,7 @@ class Engine:
         reads = LogReads(store, self.disk)
         token = read_token_file(settings)
         self.desk = ClientDesk(self, reads, self.introspection, Quota(), self._status, token)
-        self._connections: set[Connection] = set()
+        self.port = MemberPort(self, self.links, self.desk)
         self._held: HeldBack[Send] = HeldBack()
         self._done: Done = []
         self._proposals = Proposals(self.replica, self._done)
@@ -108,13 +105,7 @@ class Engine:
     # --- life ---------------------------------------------------------------------------------------------------
     async def run(self, on_ready: Callable[[int], None]) -> int:
         """Serves until `stop` or an error. Raises OSError when the port cannot be had."""
-        host, port = split_address(self.settings.self_address)
-        server = await self._loop.create_server(
-            lambda: Connection(self._on_frame, self._on_closed, self._on_open, self.read_done, self._on_part),
-            host,
-            port,
-            ssl=self._server_tls,
-        )
+        server = await self.port.listen(self._loop, self.settings.self_address, self._server_tls)
         on_ready(server.sockets[0].getsockname()[1])
         self.links.start()
         self.scrubber.start()
@@ -134,8 +125,7 @@ class Engine:
             self._space_timer.cancel()
         self.scrubber.stop()
         await self.links.stop()
-        for connection in list(self._connections):
-            connection.close()
+        self.port.close()
         await asyncio.sleep(0)
         self.disk.close()
 
@@ -296,6 +286,10 @@ class Engine:
         self._guarded(lambda: self.replica.peer_lost(peer_id, self.now_ns()))
         self._schedule()
 
+    def leader_bytes(self, peer_id: str) -> None:
+        """A part of a frame of that member's has come; `read_done` follows."""
+        self._guarded(lambda: self.replica.leader_bytes(peer_id, self.now_ns()))
+
     def stranger_met(self, peer_id: str, kind: Stranger, text: str) -> None:
         """Something that is no member answered at that peer's address (SAFETY C8)."""
 
@@ -410,33 +404,6 @@ class Engine:
 
     def _status(self) -> ReplicaStatus:
         return self.replica.status(self.now_ns())
-
-    # --- connections that were opened to us -----------------------------------------------------------------------
-    def _on_open(self, connection: Connection) -> None:
-        self._connections.add(connection)
-        if len(self._connections) > CONNECTIONS_MAX:
-            text = f"{CONNECTIONS_MAX} connections are open here already"
-            connection.send_frame(Frame(RemotingCode.SYSTEM_BUSY, -1, b"", FLAG_RESPONSE, text))
-            connection.close()
-
-    def _on_closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        self.links.closed(connection)
-
-    def _on_part(self, connection: Connection) -> None:
-        """Bytes came that complete no frame: of the leader's, they say that it is there."""
-        if connection.peer_id is not None and not self.reason:
-            self.links.heard(connection.peer_id)
-            peer_id = connection.peer_id
-            self._guarded(lambda: self.replica.leader_bytes(peer_id, self.now_ns()))
-
-    def _on_frame(self, connection: Connection, frame: Frame) -> None:
-        if self.reason or frame.flag & FLAG_RESPONSE:
-            return
-        if frame.code in MEMBER_CODES or (frame.code == TRANSFER and connection.peer_id is not None):
-            self.links.handle(connection, frame)
-        else:
-            self.desk.handle(connection, frame)
 
 
 def _contexts(files: tuple[Any, Any, Any]) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:

@@ -85,11 +85,11 @@ async def ask(engine: Engine, code: RequestCode, body: bytes, host: str = "") ->
             answered.set_result(frame.body)
 
     address, _, port = engine.settings.self_address.rpartition(":")
-    before = set(engine._connections)
+    before = set(engine.port.connections)
     await dial(connection, address, int(port))
     if host:
-        await until(lambda: bool(engine._connections - before))
-        for one in engine._connections - before:
+        await until(lambda: bool(engine.port.connections - before))
+        for one in engine.port.connections - before:
             one.peer_host = host
     connection.send_body(code, 0, 7, [body])
     try:

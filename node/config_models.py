@@ -84,8 +84,8 @@ class NodeTable(Table):
     max_leadership_transfer_wait_index: Annotated[int, Field(ge=0)] = 1000
     """A transfer to a member that lags by more entries is refused."""
     token_file: Path | None = None
-    """A file with the token that transfers, steering and introspection must show on the member port. Without it that is
-    for this machine only; with it this machine has to show it too."""
+    """A file with the token that transfers, scrubs, repairs and introspection must show on the member port. Without it
+    that is for this machine only; with it this machine has to show it too."""
     tls_cert_file: Path | None = None
     """Certificate of the member port (PEM), its name being the member's id. With a key and a CA, members prove who they
     are to each other."""

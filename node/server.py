@@ -125,7 +125,9 @@ def note_start(engine: Engine, store: FileStore) -> None:
 async def serve(settings: Settings, store: FileStore, log: Log) -> int:
     """Runs the engine until a signal or an error."""
     data = settings.node.data
-    engine = Engine(settings, store, told=lambda kind, severity, detail: log.note(kind, severity, **told(detail)))
+    engine = Engine(
+        settings, store, on_event=lambda kind, severity, detail: log.note(kind, severity, **line_fields(detail))
+    )
     note_start(engine, store)
     for alarm in store.alarms:
         engine.note("alarm", "critical", {"code": "store", "text": str(alarm)})
@@ -156,7 +158,7 @@ def stop(engine: Engine, number: signal.Signals) -> None:
     engine.stop()
 
 
-def told(detail: dict[str, Any]) -> dict[str, Any]:
+def line_fields(detail: dict[str, Any]) -> dict[str, Any]:
     """An event's detail as a line's fields: every line says why as its reason."""
     fields = dict(detail)
     if "at_ns" in fields:  # when it happened: what it caused elsewhere must not look older

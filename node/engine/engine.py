@@ -25,7 +25,7 @@ from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
 from node.engine.client_desk import ClientDesk
 from node.engine.disk import Disk
-from node.engine.events import EventRing, Told, told_nobody
+from node.engine.events import EventRing, EventSink, no_sink
 from node.engine.held_back import HeldBack
 from node.engine.host import Host
 from node.engine.introspect import Introspection
@@ -54,9 +54,11 @@ EXIT_REFUSED: Final = 3
 class Engine:
     """See the module's docstring. `run` returns the process's exit code; `reason` says why it is not 0."""
 
-    def __init__(self, settings: Settings, store: LogStore, host: Host | None = None, told: Told = told_nobody) -> None:
-        """`told` is given every event, too (node/logs.py): it must not wait."""
-        self.settings, self.store, self._told = settings, store, told
+    def __init__(
+        self, settings: Settings, store: LogStore, host: Host | None = None, on_event: EventSink = no_sink
+    ) -> None:
+        """`on_event` is given every event, too (node/logs.py): it must not wait."""
+        self.settings, self.store, self._on_event = settings, store, on_event
         host = host or Host()
         self.now_ns = host.now_ns
         self.boot_id = uuid.uuid4().hex[:12]
@@ -400,7 +402,7 @@ class Engine:
 
     def note(self, kind: str, severity: str, detail: dict[str, Any]) -> None:
         self.events.add(kind, severity, detail)
-        self._told(kind, severity, {"term": self.replica.term, "role": self.replica.role.value, **detail})
+        self._on_event(kind, severity, {"term": self.replica.term, "role": self.replica.role.value, **detail})
 
     def _status(self) -> ReplicaStatus:
         return self.replica.status(self.now_ns())

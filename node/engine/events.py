@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from node.engine.clock import wall_text
 
-Told = Callable[[str, str, dict[str, Any]], None]  # kind, severity, detail
+EventSink = Callable[[str, str, dict[str, Any]], None]  # kind, severity, detail
 
 
-def told_nobody(_kind: str, _severity: str, _detail: dict[str, Any]) -> None:
+def no_sink(_kind: str, _severity: str, _detail: dict[str, Any]) -> None:
     """Where there is no log."""
 
 

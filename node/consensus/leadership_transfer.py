@@ -16,7 +16,7 @@ from node.consensus.api import MS, TransferOutcome
 from node.consensus.member_state import MemberState
 from node.consensus.status import TransferStatus
 from node.protocol.codes import ResponseCode, Role, VoterState
-from node.protocol.messages import TransferRequest, TransferResponse, TransferTicket
+from node.protocol.messages import Message, TransferRequest, TransferResponse, TransferTicket
 
 
 class Phase(StrEnum):
@@ -85,6 +85,15 @@ class LeadershipTransfer:
         request = TransferRequest(member.next_seq(), member.term, current.transferee_id, end, current.ticket)
         member.send(current.transferee_id, request)
         return True
+
+    def may_leave(self, message: Message, now: int) -> bool:
+        """Whether what had to wait for a record may leave now: an order only as if it were given just now (E7)."""
+        if not isinstance(message, TransferRequest):
+            return True
+        current, member = self.current, self._member
+        if current is None or not self.pauses_writes or current.ticket != message.ticket or now >= current.deadline_at:
+            return False
+        return message.take_leadership_index == member.store.end_index == member.committed_index
 
     def ticket_is_ours(self, ticket: TransferTicket) -> bool:
         """Whether this member, as leader, handed out exactly that ticket."""

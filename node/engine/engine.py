@@ -312,8 +312,10 @@ class Engine:
         self._turn_if_wanted()
 
     def _saved(self, number: int, state: HardState) -> None:
+        now = self.now_ns()
         for send in self._held.durable(number):
-            self.links.send(send.to, send.message)
+            if self.replica.transfers.may_leave(send.message, now):
+                self.links.send(send.to, send.message)
         self._guarded(lambda: self.replica.hard_state_saved(state, self.now_ns()))
         self._schedule()
 

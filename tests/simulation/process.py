@@ -253,8 +253,10 @@ class Process:
             self._schedule_turn()
 
     def _saved(self, number: int, state: HardState) -> None:
+        now = self.clock.now()
         for send in self._held.durable(number):
-            self.links.send(send.to, send.message)
+            if self.replica.transfers.may_leave(send.message, now):
+                self.links.send(send.to, send.message)
         self.replica.hard_state_saved(state, self.clock.now())
         self._schedule_turn()
 

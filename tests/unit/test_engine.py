@@ -15,9 +15,11 @@ import pytest
 
 from node.client import LedgerClient, NotAppended, OutcomeUnknown
 from node.config import load
+from node.consensus.effects import Send
 from node.engine.engine import EXIT_CRASHED, Engine
 from node.engine.quota import ENTRIES_MAX, REQUESTS_MAX, Quota
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, Role
+from node.protocol.messages import HeartBeatRequest, Message, TransferRequest, TransferTicket
 from node.store.log_store import HardState, StoreIOError
 from node.store.memory_store import MemoryStore
 from node.transport.bodies import encode_message
@@ -312,3 +314,20 @@ def test_an_answer_that_was_held_back_goes_to_the_connection_that_asked(tmp_path
         assert run(tmp_path, store, work, size=2) == 0
     finally:
         store.may_save.set()
+
+
+def test_e7_an_order_to_take_leadership_that_is_stale_when_its_record_is_durable_never_leaves(tmp_path: Path) -> None:
+    async def work(engine: Engine, client: LedgerClient) -> None:
+        await client.append(b"x")
+        sent: list[Message] = []
+        engine.links.send = lambda _to, message: sent.append(message)  # type: ignore[method-assign]
+        end, term = engine.store.end_index, engine.replica.term
+        order = TransferRequest(1, term, "n1", end, TransferTicket(term, "n1", "nonce"))
+        beat = HeartBeatRequest(2, "n0", term)
+        number = engine._held.ordered(spoken_of=True)
+        for message in (order, beat):
+            engine._held.hold(Send("n1", message))
+        engine._saved(number, engine.replica.member.hard)  # no transfer is under way any more
+        assert sent == [beat]
+
+    assert run(tmp_path, MemoryStore(), work) == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from node.consensus.api import MS, TransferOutcome
 from node.protocol.codes import ResponseCode, Role, VoterState
 from node.protocol.messages import (
+    HeartBeatRequest,
     HeartBeatResponse,
     PushKind,
     TransferRequest,
@@ -117,3 +120,43 @@ def test_a_preferred_leader_is_handed_the_leadership() -> None:
         leader.leadership.contact.heard(peer, leader.solo.now)
     sent = leader.solo.tick(1)
     assert [to for to, m in sent if isinstance(m, TransferRequest)] == ["n2"]
+
+
+def ordered() -> tuple[Leader, TransferRequest]:
+    """A leader that has just told n1 to take over, entry 1 being committed everywhere."""
+    leader = Leader()
+    push, *_ = leader.propose([b"x"])
+    leader.solo.sync()
+    for peer in ("n1", "n2"):
+        leader.solo.ack(peer, push, 1)
+    leader.transfer("n1", deadline_ns=200 * MS)
+    found = [message for _to, message in leader.sent + leader.solo.tick(100) if isinstance(message, TransferRequest)]
+    return leader, found[0]
+
+
+def test_an_order_that_waited_for_a_record_leaves_while_it_holds() -> None:
+    leader, order = ordered()
+    may_leave = leader.solo.replica.transfers.may_leave
+    assert may_leave(order, leader.solo.now)
+    assert not may_leave(replace(order, take_leadership_index=0), leader.solo.now)
+    assert not may_leave(replace(order, ticket=None), leader.solo.now)
+    assert may_leave(HeartBeatRequest(1, "n0", 1), leader.solo.now + 10_000 * MS)
+
+
+def test_an_order_that_waited_too_long_does_not_leave() -> None:
+    """The deadline passed, and writes went on: the log has grown beyond what the order says."""
+    leader, order = ordered()
+    leader.solo.tick(210)
+    assert leader.solo.replica.transfers.current is None
+    assert not leader.solo.replica.transfers.may_leave(order, leader.solo.now)
+    leader.propose([b"y"])
+    assert leader.solo.store.end_index > order.take_leadership_index
+    assert not leader.solo.replica.transfers.may_leave(order, leader.solo.now)
+
+
+def test_an_order_of_an_earlier_transfer_does_not_leave_under_a_later_one() -> None:
+    leader, order = ordered()
+    leader.solo.tick(210)
+    leader.transfer("n2", deadline_ns=200 * MS)
+    assert leader.solo.replica.transfers.current is not None
+    assert not leader.solo.replica.transfers.may_leave(order, leader.solo.now)

@@ -8,7 +8,6 @@ its process dies without a word; a cancel counts from the moment it is asked for
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -145,8 +144,6 @@ class AuditRunner:
         finally:
             if self.live.get(row.id, {}).get("state") in FINAL:
                 self._processes.pop(row.id, None)
-                with contextlib.suppress(FileNotFoundError):
-                    (directory / "spec.json").unlink()  # it may hold a token
 
     async def _follow(
         self, audit_id: str, directory: Path, process: subprocess.Popen[bytes] | None, pid: int | None
@@ -187,6 +184,9 @@ class AuditRunner:
     async def _finish(
         self, audit_id: str, state: str, *, result: Json | None = None, problem: Json | None = None
     ) -> None:
+        found = await self.kept.get(audit_id)
+        if found is not None:  # before anybody reads that it ended: the specification may hold a token
+            (Path(found.directory) / "spec.json").unlink(missing_ok=True)
         progress = self.live.get(audit_id, {}).get("progress")
         if progress is not None:
             await self.kept.note_progress(audit_id, progress)

@@ -50,7 +50,7 @@ def group_view(info: ClusterInfo, samples: Sequence[NodeSample], now: datetime) 
     watermarks = by_id(leader.watermarks if leader else None, "peers", "id")
     dispatchers = by_id(leader.dispatchers if leader else None, "items", "peer_id")
     members = [member(one, leader, watermarks.get(one.node_id), dispatchers.get(one.node_id), now) for one in ordered]
-    leader_log = (leader.state or {}).get("log") or {} if leader else {}
+    marks = leader_marks(leader, watermarks) if leader else {}
     return {
         "cluster": {"id": info.id, "name": info.name, "group": info.group, "group_id": info.group_id},
         "as_of": rfc3339(now),
@@ -62,14 +62,38 @@ def group_view(info: ClusterInfo, samples: Sequence[NodeSample], now: datetime) 
         "leader_id": leader.node_id if leader else None,
         "term": newest_term(ordered, now),
         "flush": flush_mode(leader, ordered),
-        "leader_end_index": leader_log.get("end_index"),
+        "leader_end_index": marks.get("end_index"),
         "quorum": quorum(members, leader, watermarks),
-        "quorum_index": (leader.watermarks or {}).get("quorum_index") if leader else None,
+        "quorum_index": marks.get("quorum_index"),
+        "leader_marks": marks,
         "members": members,
         "closures": leader.closures if leader else None,
         "leader_since": None,
         "last_completed": (leader.closures or {}).get("last_completed") if leader else None,
     }
+
+
+def leader_marks(leader: NodeSample, watermarks: dict[str, Json]) -> Json:
+    """The leader's log at the instant of its peers' watermarks. A leader's marks never go back within its term, so that
+    what it said of itself just before holds then too."""
+    log, told = (leader.state or {}).get("log") or {}, leader.watermarks or {}
+    own = watermarks.get(leader.node_id) or {}
+    ends = (told.get("end_index"), own.get("match_index"), log.get("end_index"))
+    end = next((one for one in ends if one is not None), None)
+    found = {
+        "begin_index": log.get("begin_index"),
+        "applied_index": first_known(told.get("applied_index"), log.get("applied_index")),
+        "committed_index": first_known(told.get("committed_index"), log.get("committed_index")),
+        "durable_index": first_known(own.get("durable_index"), log.get("durable_index")),
+        "quorum_index": told.get("quorum_index"),
+    }
+    if end is not None:  # of two answers, the log may have been another one in between
+        found |= {name: min(found[name], end) for name in found if name != "begin_index" and found[name] is not None}
+    return {**found, "end_index": end}
+
+
+def first_known(*values: Any) -> Any:
+    return next((one for one in values if one is not None), None)
 
 
 def by_id(answer: Json | None, field: str, key: str) -> dict[str, Json]:

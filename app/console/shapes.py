@@ -77,6 +77,7 @@ STATE: Final[dict[str, Any]] = {
 }  # fmt: skip
 WATERMARKS: Final[dict[str, Any]] = {
     "term": whole, "leader_id": text, "quorum_index": whole, "needed": whole, "unknown": UNKNOWN,
+    "end_index": whole, "committed_index": whole, "applied_index": whole,
     "peers": [
         {
             "!id": text, "match_index": whole, "write_index": whole, "durable_index": whole, "lag_entries": whole,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from app.console import format as fmt
+from app.console.aggregate import first_known
 
 Json = dict[str, Any]
 
@@ -106,7 +107,7 @@ def waterline(view: Json, unit: str = "entries") -> Waterline:
         if label
     ]
     quorum = view["quorum_index"]
-    quorum_x = None if quorum is None or quorum < 0 or leader_end is None else scale.x(leader_end - quorum)
+    quorum_x = None if quorum is None or quorum < 0 or leader_end is None else scale.x(max(0, leader_end - quorum))
     logs = [level_log(view, member) for member in view["members"]]
     begins = [log["begin_index"] for log in logs if log.get("begin_index") is not None]
     ends = [log["end_index"] for log in logs if log.get("end_index") is not None]
@@ -156,7 +157,7 @@ def lane(view: Json, member: Json, leader_end: int | None, scale: Scale, whole: 
         sub=sub,
         sub_class=sub_class,
         end_text=fmt.index(end),
-        behind_text=behind(end, leader_end),
+        behind_text=behind(end, view["leader_end_index"]),
         bytes_text="0 B" if leads else fmt.size(mark.get("lag_bytes")),
         ack_text="—" if leads else fmt.duration_ms(mark.get("last_ack_ms")),
         never=end is None,
@@ -174,19 +175,69 @@ def lane(view: Json, member: Json, leader_end: int | None, scale: Scale, whole: 
 
 
 def level_log(view: Json, member: Json) -> Json:
-    """A member's marks, brought to the moment of the leader's.
+    """A member's marks at the instant of the leader's answer, as the leader tells them.
 
-    Nodes are sampled one after the other while the log grows. Where the dispatcher appends, the leader's word counts:
-    such a follower cannot be ahead of its leader, and drawing it so would look like a fork.
+    Members are sampled one after the other while the log grows, so that their own words are of other instants: they
+    stand in the table of members. Only where the leader vouches for nothing (before COMPARE, a Java node) is a
+    member's own end drawn, and beyond the leader's only where it was looked at before the leader: then it was ahead.
+    Without a leader each one's own sample is drawn, and the picture says that these have no common instant.
     """
-    log: Json = (member["state"] or {}).get("log") or {}
-    leader_end, end = view["leader_end_index"], log.get("end_index")
-    if leader_end is None or end is None or member["reach"] != "ok" or not appends(member):
+    own: Json = (member["state"] or {}).get("log") or {}
+    leader_end = view["leader_end_index"]
+    if leader_end is None:
+        return consistent(own)
+    if member["id"] == view["leader_id"]:
+        return {**own, **(view.get("leader_marks") or {}), "end_index": leader_end}
+    mark = member["watermark"] or {}
+    end = held_at(mark, own, leader_end)
+    if end is None or ahead(view, member):
+        return consistent(own) if ahead(view, member) else {}
+    committed = first_known((view.get("leader_marks") or {}).get("committed_index"), view["quorum_index"])
+    durable = mark.get("durable_index")
+    return {
+        "begin_index": None if own.get("begin_index") is None else min(own["begin_index"], end + 1),
+        "end_index": end,
+        "committed_index": None if committed is None or not vouched(mark) else min(committed, end),
+        "durable_index": None if durable is None else min(durable, end),
+        "applied_index": None,
+    }
+
+
+def held_at(mark: Json, own: Json, leader_end: int) -> int | None:
+    """Up to where a follower holds the log at the leader's instant; None where nobody can tell."""
+    if mark.get("match_index") is not None and mark["match_index"] >= 0:
+        return min(int(mark["match_index"]), leader_end)
+    if mark.get("lag_entries") is not None and mark.get("match_index") is None:
+        return leader_end - max(0, int(mark["lag_entries"]))  # the history keeps lags only
+    return None if own.get("end_index") is None else min(int(own["end_index"]), leader_end)
+
+
+def vouched(mark: Json) -> bool:
+    return mark.get("match_index") is None or mark["match_index"] >= 0
+
+
+def ahead(view: Json, member: Json) -> bool:
+    """Whether a member that the leader does not append to held more than the leader, when the leader was asked.
+
+    What it said in an earlier term may have been cut since; what it says in this one stays until it is matched.
+    """
+    end = ((member["state"] or {}).get("log") or {}).get("end_index")
+    if end is None or view["leader_end_index"] is None or end <= view["leader_end_index"] or appends(member):
+        return False
+    leader = next(one for one in view["members"] if one["id"] == view["leader_id"])
+    seen, leader_seen = fmt.time_of(member["last_seen"]), fmt.time_of(leader["last_seen"])
+    same_term = (member["state"] or {}).get("term") == (leader["state"] or {}).get("term")
+    asked_before = seen is not None and leader_seen is not None and seen <= leader_seen
+    return member["reach"] == "ok" and same_term and asked_before
+
+
+def consistent(log: Json) -> Json:
+    """One sample, whose marks may have been read at slightly different moments: none is beyond its end."""
+    end = log.get("end_index")
+    if end is None:
         return log
-    told = (member["watermark"] or {}).get("lag_entries")
-    level = min(end, leader_end) if told is None else leader_end - max(0, told)
-    marks = ("end_index", "durable_index", "committed_index", "applied_index")
-    return log | {name: min(log[name], level) for name in marks if log.get(name) is not None} | {"end_index": level}
+    marks = ("durable_index", "committed_index", "applied_index")
+    return log | {name: min(log[name], end) for name in marks if log.get(name) is not None}
 
 
 def appends(member: Json) -> bool:

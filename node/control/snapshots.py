@@ -22,7 +22,16 @@ CACHE_S = 0.05
 TIMEOUT_S = 0.4
 REASON_FILE = "engine-refused.json"
 EMPTY: dict[str, Json] = {
-    "watermarks": {"quorum_index": None, "needed": None, "peers": [], "term": None, "leader_id": None},
+    "watermarks": {
+        "quorum_index": None,
+        "needed": None,
+        "peers": [],
+        "term": None,
+        "leader_id": None,
+        "end_index": None,
+        "committed_index": None,
+        "applied_index": None,
+    },
     "dispatchers": {"items": [], "next": None},
     "closures": {"pending": None, "limit": None, "oldest_age_ms": None, "groups": [], "items": []},
     "events": {"items": [], "next": None},

@@ -140,6 +140,10 @@ class Introspection:
             "leader_id": status.leader_id,
             "quorum_index": status.quorum_index,
             "needed": status.quorum_needed,
+            # The leader's own marks at the very instant of its peers' ones.
+            "end_index": status.log.end_index if leads else None,
+            "committed_index": status.log.committed_index if leads else None,
+            "applied_index": status.log.applied_index if leads else None,
             "peers": [_fields(mark) for mark in status.watermarks],
             "unknown": unknown,
         }

@@ -68,6 +68,7 @@ def view(members: list[Json], leader_id: str | None = "n0", quorum_index: int | 
         "term": 7, "flush": "sync", "leader_end_index": leader["state"]["log"]["end_index"] if leader else None,
         "quorum": {"size": size, "needed": size // 2 + 1, "standing": standing, "stands": leader is not None},
         "quorum_index": quorum_index, "members": members, "closures": None,
+        "leader_marks": leader["state"]["log"] if leader else {},
         "leader_since": ago(8040) if leader else None, "last_completed": None, **more,
     }  # fmt: skip
     conclude(made)

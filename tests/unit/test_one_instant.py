@@ -1,0 +1,112 @@
+"""One moment, one picture: whatever members say, and in whatever order they are asked, nothing impossible is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.console.aggregate import ClusterInfo, group_view
+from app.console.sample import NodeSample
+from app.console.waterline import ZERO_X, level_log, waterline
+
+Json = dict[str, Any]
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+IDS = ("n0", "n1", "n2")
+
+
+@dataclass
+class World:
+    """A group whose log grows, is acknowledged and changes hands; `n0` leads at first."""
+
+    leader: str = "n0"
+    term: int = 1
+    now: datetime = T0
+    committed: int = -1
+    ends: dict[str, int] = field(default_factory=lambda: dict.fromkeys(IDS, -1))
+    states: dict[str, str] = field(default_factory=lambda: dict.fromkeys(IDS, "APPEND"))
+    acked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(IDS, -1))
+    truth: dict[str, int] = field(default_factory=dict)  # all ends, when a leader was asked last
+    samples: dict[str, NodeSample] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.samples = {one: NodeSample(one, "a:1", f"http://{one}", added_at=T0) for one in IDS}
+
+    def step(self, kind: str, who: str, by: int) -> None:
+        self.now += timedelta(milliseconds=40)
+        if kind == "append":
+            self.ends[self.leader] += by
+        elif kind == "copy" and who != self.leader and self.states[who] == "APPEND":
+            self.ends[who] = self.acked[who] = min(self.ends[self.leader], self.ends[who] + by)
+        elif kind == "match" and who != self.leader and self.states[who] == "COMPARE":
+            self.ends[who] = self.acked[who] = min(self.ends[who], self.ends[self.leader])
+            self.states[who] = "APPEND"
+        elif kind == "elect" and self.ends[who] >= self.committed and who != self.leader:
+            self.leader, self.term = who, self.term + 1
+            self.states = {one: "APPEND" if one == who else "COMPARE" for one in IDS}
+            self.acked = dict.fromkeys(IDS, -1)
+        elif kind == "ask":
+            self.ask(who)
+        self.commit()
+
+    def commit(self) -> None:
+        held = sorted([self.ends[self.leader], *(self.acked[one] for one in IDS if one != self.leader)])
+        self.committed = max(self.committed, min(held[1], self.ends[self.leader]))
+
+    def ask(self, who: str) -> None:
+        """State first, and of a leader its views after that: the log may have grown in between."""
+        sample, leads = self.samples[who], who == self.leader
+        own = {"begin_index": 0, "end_index": self.ends[who], "durable_index": self.ends[who] - 1,
+               "committed_index": min(self.committed, self.ends[who]), "applied_index": self.committed}  # fmt: skip
+        role = "LEADER" if leads else "FOLLOWER"
+        sample.state = {"self_id": who, "role": role, "term": self.term, "leader_id": self.leader, "log": own}
+        sample.last_seen, sample.misses = self.now, 0
+        if not leads:
+            return
+        self.now += timedelta(milliseconds=15)
+        self.ends[who] += 3
+        end = self.ends[who]
+        self.truth = dict(self.ends)
+        marks = [
+            {"id": one, "match_index": end if one == who else self.acked[one],
+             "durable_index": end - 1 if one == who else self.acked[one],
+             "lag_entries": None if self.states[one] != "APPEND" else end - (end if one == who else self.acked[one])}
+            for one in IDS
+        ]  # fmt: skip
+        sample.watermarks = {"needed": 2, "quorum_index": self.committed, "peers": marks, "end_index": end,
+                             "committed_index": self.committed, "applied_index": self.committed}  # fmt: skip
+        sample.dispatchers = {"items": [{"peer_id": one, "state": self.states[one]} for one in IDS if one != who]}
+        sample.closures = {"pending": 0, "limit": 10, "oldest_age_ms": None}
+
+
+STEP = st.tuples(
+    st.sampled_from(["append", "append", "copy", "copy", "match", "ask", "ask", "ask", "elect"]),
+    st.sampled_from(IDS),
+    st.integers(1, 60),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEP, min_size=1, max_size=60))
+def test_no_picture_shows_what_never_was(history: list[tuple[str, str, int]]) -> None:
+    world = World()
+    for kind, who, by in history:
+        world.step(kind, who, by)
+        view = group_view(ClusterInfo("g", "g", "g"), list(world.samples.values()), world.now)
+        drawn = waterline(view)
+        leader_end = view["leader_end_index"]
+        if leader_end is None:
+            assert drawn.quorum_x is None and all(lane.behind_text == "unknown" for lane in drawn.lanes)
+        else:
+            assert drawn.quorum_x is None or drawn.quorum_x <= ZERO_X
+            assert view["quorum_index"] is None or view["quorum_index"] <= leader_end
+        for member in view["members"]:
+            marks = level_log(view, member)
+            end = marks.get("end_index")
+            for name in ("committed_index", "durable_index", "applied_index"):
+                assert marks.get(name) is None or end is None or marks[name] <= end, (member["id"], marks)
+            if end is not None and leader_end is not None and end > leader_end:
+                assert world.truth[member["id"]] > leader_end, "it was, when the leader was asked"

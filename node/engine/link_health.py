@@ -34,7 +34,7 @@ class LinkHealth:
 
     def answered(self, opaque: int, now_ns: int) -> None:
         """An answer of this number has come."""
-        if opaque == self.asked_opaque:
+        if opaque == self.asked_opaque != -1:  # a durable ack that nobody asked for says -1, too
             self.asked_opaque = -1
             took_ns = now_ns - self.asked_at_ns
             self.rtt_ns = took_ns if self.rtt_ns is None else self.rtt_ns + WEIGHT * (took_ns - self.rtt_ns)

@@ -125,3 +125,15 @@ def test_silence_is_told_as_silence_and_an_end_as_an_end(tmp_path: Path) -> None
         assert link_of(engines["n0"])["last_heard_ms"] is not None, "when it was heard last stays known"
 
     run(tmp_path, work)
+
+
+def test_a_durable_ack_that_nobody_asked_for_is_no_round_trip() -> None:
+    """It carries the number -1, as does the mark that nothing is asked."""
+    health = LinkHealth()
+    health.answered(-1, 522_000_000_000)
+    assert health.rtt_ns is None
+    health.asked(7, 522_000_000_000)
+    health.answered(-1, 522_900_000_000)
+    health.answered(7, 522_001_000_000)
+    health.answered(-1, 999_000_000_000)
+    assert health.rtt_ns == 1_000_000

@@ -47,6 +47,7 @@ class CuttingLog(HealingLog):
         return Cursor(self._begin_pos, self.begin_index, self.base.term, self.base.chain)
 
     def truncate(self, cut_index: int, record: TruncationRecord) -> None:
+        self._refuse_after_failure()
         if not self.begin_index <= cut_index <= self.end_index:
             raise EntryError(f"a cut at {cut_index} is outside {self.begin_index}..{self.end_index}")
         last = self._mark_before(cut_index)

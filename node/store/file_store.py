@@ -290,7 +290,12 @@ class FileStore(CuttingLog):
     # --- durability ----------------------------------------------------------------------------------------------
 
     def save_hard_state(self, state: HardState) -> None:
-        save_hard_state(self.directory, state, self._platform)
+        self._refuse_after_failure()
+        try:
+            save_hard_state(self.directory, state, self._platform)
+        except StoreIOError:
+            self.failed = True
+            raise
         self.hard_state = state
 
     def note_progress(self, committed_index: int, applied_index: int) -> None:

@@ -61,6 +61,14 @@ class HealingLog(LogStore):
     @abstractmethod
     def _stored_meta(self, index: int) -> EntryMeta: ...
 
+    def _refuse_after_failure(self) -> None:
+        """Work is queued for the writer, and each piece relies on those before it: none is done after one failed (S1).
+
+        Raises StoreIOError.
+        """
+        if self.failed:
+            raise StoreIOError("a write failed before: nothing is written any more")
+
     # --- what is known ---------------------------------------------------------------------------------------------
 
     def note_faults(self, faults: Sequence[Fault]) -> None:
@@ -184,6 +192,7 @@ class HealingLog(LogStore):
     # --- healing ---------------------------------------------------------------------------------------------------
 
     def mend(self, slab: Slab) -> Mended:
+        self._refuse_after_failure()
         mending = Mending(self._data, self._index, self._archive, self._node_id, self.sealed_from)
         try:
             stage = self._stage_for(slab)

@@ -117,7 +117,9 @@ def test_a_vote_that_finds_no_space_at_all_is_an_error(tmp_path: Path) -> None:
     disk.free_bytes = 0
     with pytest.raises(StoreIOError, match="term and vote"):
         store.save_hard_state(replace(store.hard_state, term=7))
+    store.close()  # the engine ends, and is started again
     disk.free_bytes = 1 << 40
+    store = open_store(tmp_path / "store", disk)
     store.save_hard_state(replace(store.hard_state, term=8))
     assert (tmp_path / "store" / "reserve").exists()
     store.close()

@@ -1,8 +1,8 @@
 """The supervisor's part of a member's log.
 
 It passes its arguments on unread and loads no configuration, so what its log needs is picked from them: `--log-level`,
-`--log-format`, `--id` and `--group`, or their QUORUMSCOPE_NODE__ variables (`quorumscope node` always names the first
-two). Invariants: whatever it finds, there is a log; who judges the arguments is the engine. A supervisor with nothing
+`--log-format`, `--id` and `--group`, or their QUORUMSCOPE_NODE__ variables (`quorumscope node` always names all four).
+Invariants: whatever it finds, there is a log; who judges the arguments is the engine. A supervisor with nothing
 to say loads nothing either.
 """
 

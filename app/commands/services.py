@@ -27,7 +27,7 @@ LogLevelOption = Annotated[
 LogFormatOption = Annotated[
     str | None, typer.Option("--log-format", metavar="FORMAT", help="console (the default) or json, on stderr.")
 ]
-SAID_BY_SUPERVISOR: Final = ("node.data", "node.log_level", "node.log_format")
+SAID_BY_SUPERVISOR: Final = ("node.id", "node.group", "node.data", "node.log_level", "node.log_format")
 CONSOLE_FLAGS: Final = {
     "console.address": "--listen",
     "console.db_url": "--db",

@@ -9,6 +9,9 @@ import pytest
 from app.cli import run
 from app.command_line import one_line
 from app.commands.common import Exit
+from app.commands.services import NODE_FLAGS, node_arguments
+from node.config import load
+from node.supervisor_log import value_of
 
 PEERS = "n0-127.0.0.1:1"
 
@@ -149,3 +152,12 @@ def test_a_mistake_of_ours_is_no_finding(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_one_line() -> None:
     assert one_line("a\n  b.\n") == "a b"
+
+
+def test_the_supervisor_is_told_what_its_log_says(tmp_path: Path) -> None:
+    """It reads no configuration: with id and group in a file its lines had neither."""
+    file = tmp_path / "node.toml"
+    file.write_text('peers = "n0-127.0.0.1:1"\n[node]\nid = "n0"\nlog_format = "json"\n')
+    arguments = node_arguments(dict.fromkeys(NODE_FLAGS.values()), load({}, file).check_node(), file, [])
+    said = {name: value_of(arguments, name) for name in ("id", "group", "log_level", "log_format")}
+    assert said == {"id": "n0", "group": "default", "log_level": "info", "log_format": "json"}

@@ -89,7 +89,7 @@ def compare_block(
         context = low - max(low - _CONTEXT, start)
         parts = [load(party.files, low - context, high, units[n], units_first[n]) for n, party in enumerate(live)]
         ids = [party.fence.id for party in live]
-        facts.extend(compare(parts, ids, [party.fence.sealed_from for party in live], context))
+        facts.extend(compare(parts, ids, [party.fence.sealed_range for party in live], context))
         result.rows += sum(int((p.sizes[context:] > 0).sum()) for p in parts)
         result.bytes_read += sum(len(p.buf) for p in parts)
     for party in live:

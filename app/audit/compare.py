@@ -74,12 +74,12 @@ def _rows_bytes(records: Records, mask: Mask) -> Bytes:
 
 
 def compare(
-    parts: Sequence[Records], ids: Sequence[str], sealed_from: Sequence[int | None], context: int = 0
+    parts: Sequence[Records], ids: Sequence[str], sealed: Sequence[tuple[int, int] | None], context: int = 0
 ) -> list[Fact]:
     """The facts of rows `context`.. of the aligned parts; the rows before serve only to judge the first links."""
     pairs: dict[tuple[int, int], PairDiff] = {}
     for b in range(len(parts)):
-        _seal_one(parts, b, sealed_from, pairs)
+        _seal_one(parts, b, sealed, pairs)
     sound = np.array([p.held & (p.faults & UNSOUND == 0) & (p.sizes > 0) for p in parts])
     labels = _labels(parts, sound, pairs)
     facts: list[Fact] = []
@@ -91,7 +91,7 @@ def compare(
 
 
 def _seal_one(
-    parts: Sequence[Records], b: int, sealed_from: Sequence[int | None], pairs: dict[tuple[int, int], PairDiff]
+    parts: Sequence[Records], b: int, sealed: Sequence[tuple[int, int] | None], pairs: dict[tuple[int, int], PairDiff]
 ) -> None:
     """Checks CRCs of the rows that no earlier replica holds in the same bytes; copies the verdict for the others."""
     part = parts[b]
@@ -104,12 +104,12 @@ def _seal_one(
         usable &= (parts[a].faults | part.faults) & (Fault.RECORD | Fault.MISSING | Fault.UNREAD) == 0
         same = diff.equal & usable
         same[1:] &= same[:-1] | (part.sizes[:-1] == 0)
-        if sealed_from[a] != sealed_from[b]:
+        if sealed[a] != sealed[b]:
             same[:] = False
         take = needed & same
         part.faults[take] |= parts[a].faults[take] & int(Fault.CRC | Fault.CHAIN)
         needed &= ~same
-    check_seals(part, needed, sealed_from[b])
+    check_seals(part, needed, sealed[b])
 
 
 def _labels(parts: Sequence[Records], sound: Mask, pairs: dict[tuple[int, int], PairDiff]) -> npt.NDArray[np.int64]:

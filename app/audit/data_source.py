@@ -105,7 +105,7 @@ class DledgerReader(DataSourceReader):  # type: ignore[misc]
         for low, high in chunks([units], [start], partition.from_index, partition.to_index, CHUNK_BYTES):
             first = max(low - _CONTEXT, start)
             records = load(files, first, high, units, start)
-            check_seals(records, records.held, fence.sealed_from)
+            check_seals(records, records.held, fence.sealed_range)
             yield batch_of(fence.id, records, low - first)
 
 

@@ -45,7 +45,7 @@ def entry_on_all(specs: Sequence[ReplicaSpec], index: int) -> list[HeldEntry]:
     told: list[Fact] = []
     if parts:
         told = compare(
-            [records for _, records in parts], [f.id for f, _ in parts], [f.sealed_from for f, _ in parts], context
+            [records for _, records in parts], [f.id for f, _ in parts], [f.sealed_range for f, _ in parts], context
         )
     return [_held(fence, records, problem, told, context) for fence, records, problem in read]
 

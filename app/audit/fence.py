@@ -14,6 +14,8 @@ from typing import Any
 
 from app.audit.segments import Segment
 
+SEALED_FOR_GOOD = (1 << 63) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
@@ -44,6 +46,7 @@ class ReplicaFence:
     end_index: int = -1
     committed_index: int | None = None
     sealed_from: int | None = None
+    sealed_until: int | None = None  # where a Java node went on with a store of ours; None: nowhere
     etag: str | None = None
     segments: tuple[Segment, ...] = ()
     truncations: tuple[Truncated, ...] = ()
@@ -52,6 +55,13 @@ class ReplicaFence:
     @property
     def empty(self) -> bool:
         return self.end_index < self.begin_index
+
+    @property
+    def sealed_range(self) -> tuple[int, int] | None:
+        """From where on, and below which index, every entry has to carry its seal; None: nobody says."""
+        if self.sealed_from is None:
+            return None
+        return self.sealed_from, SEALED_FOR_GOOD if self.sealed_until is None else self.sealed_until
 
     def holds(self, index: int) -> bool:
         return self.problem is None and self.begin_index <= index <= self.end_index

@@ -158,6 +158,8 @@ def fence_directory(spec: ReplicaSpec) -> ReplicaFence:
     )
     durable = reader.durable_index
     end = reader.end_index if durable is None else min(reader.end_index, durable)
+    if reader.unsealed_from is not None:
+        end = reader.end_index  # a Java node went on, and no engine of ours since: its entries are the replica's log
     truncations = tuple(
         Truncated(
             t.seq,
@@ -180,7 +182,8 @@ def fence_directory(spec: ReplicaSpec) -> ReplicaFence:
         begin_index=reader.begin_index,
         end_index=end,
         committed_index=reader.committed_index,
-        sealed_from=(ours or {}).get("sealed_from"),
+        sealed_from=reader.sealed_from,
+        sealed_until=reader.unsealed_from,
         segments=segments,
         truncations=truncations,
     )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from app.audit.classify import Finding, Unaudited, single_copy_ranges
 from app.audit.fence import Fence, coverage
+from app.audit.sentences import about_crcs, what_is_equal
 
 DEPTHS: Final = ("chain", "digest", "bytes")
 FINDINGS_MAX: Final = 1000
@@ -27,10 +28,15 @@ PROVES: Final[dict[str, str]] = {
         " blocks that differ; depth=bytes trusts no node."
     ),
     "bytes": (
-        "Every byte of every entry in the range was read from each replica that holds it, and compared; bodies were"
-        " checked against their CRCs, links of the chain and index files against the records. It trusts no node's word."
+        "Every byte of every entry in the range was read from each replica that holds it, and compared;"
+        " index files were checked against the records. {crcs} It trusts no node's word."
     ),
 }
+
+
+def proves(depth: str, fence: Fence) -> str:
+    """What an audit of this depth proves of these replicas."""
+    return PROVES[depth].replace("{crcs}", about_crcs(fence))
 
 
 def compared_twice(fence: Fence, unaudited: Sequence[Unaudited]) -> bool:
@@ -74,7 +80,7 @@ def build_result(
     return {
         "verdict": verdict,
         "depth": depth,
-        "proves": PROVES[depth],
+        "proves": proves(depth, fence),
         "fence": fence.as_json(),
         "replicas": [r.summary() for r in fence.replicas],
         "first_divergence": min((f.from_index for f in critical), default=None),
@@ -85,22 +91,21 @@ def build_result(
         "findings_total": len(findings) + dropped,
         "rows": rows,
         "seconds": round(seconds, 3),
-        "summary": summary(verdict, depth, critical, everything, fence, both),
+        "summary": summary(verdict, depth, findings, everything, fence, both),
     }
 
 
 def summary(
     verdict: str,
     depth: str,
-    critical: Sequence[Finding],
+    findings: Sequence[Finding],
     unaudited: Sequence[Unaudited],
     fence: Fence,
     twice: bool,
 ) -> str:
     """One sentence for people."""
-    held = fence.to_index - fence.from_index + 1
-    extent = f"{held:,} entries ({fence.from_index:,} to {fence.to_index:,})" if held > 0 else "no entries"
     if verdict == "divergent":
+        critical = [f for f in findings if f.severity == "critical"]
         more = f", and {len(critical) - 1:,} more critical findings" if len(critical) > 1 else ""
         first = min(critical, key=lambda f: (f.from_index, f.cls))
         return f"The replicas diverge: {first.detail}{more}."
@@ -108,9 +113,4 @@ def summary(
         if unaudited:
             return f"Not settled: {unaudited[0].replica} could not be audited: {unaudited[0].reason}."
         return "Not settled: no entry is held by two replicas." if not twice else "Not settled."
-    did = {
-        "chain": f"were written the same {extent}; their disks were not read",
-        "digest": f"say that they hold the same {extent}",
-        "bytes": f"hold the same {extent}, every byte read",
-    }[depth]
-    return f"{len(fence.holders)} replicas {did}."
+    return what_is_equal(fence, depth, findings)

@@ -1,8 +1,8 @@
 """Whether records keep what they say of themselves: the body's CRC and the link of the chain (SAFETY, "The chain").
 
 An unsealed record (both CRCs 0, written by the Java node) says nothing and passes, unless the log is known to be sealed
-from a lower index on. Invariant: one damaged record is blamed once; its successor is judged against the chain as stored
-and against the chain as computed, and one match is enough.
+there. Invariant: one damaged record is blamed once; its successor is judged against the chain as stored and against the
+chain as computed, and one match is enough.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from node.protocol.entry import CHAIN_START, chain_next, crc32
 _CHAIN_HEAD = struct.Struct(">iiqqiI")
 
 
-def check_seals(records: Records, needed: npt.NDArray[np.bool_], sealed_from: int | None) -> None:
-    """Adds CRC and CHAIN faults to the `needed` rows. The rows before the first needed one serve as context."""
+def check_seals(records: Records, needed: npt.NDArray[np.bool_], sealed: tuple[int, int] | None) -> None:
+    """Adds CRC and CHAIN faults to the `needed` rows. The rows before the first needed one are context; `sealed` is
+    a fence's range in which all must carry seals."""
     located = (records.sizes > 0) & (records.faults & (Fault.RECORD | Fault.UNREAD) == 0)
     check = needed & located
     rows = np.flatnonzero(check)
@@ -33,8 +34,9 @@ def check_seals(records: Records, needed: npt.NDArray[np.bool_], sealed_from: in
     for row in rows[~unsealed[rows]].tolist():
         if crc32(records.body(row)) != stored_body[row]:
             records.faults[row] |= Fault.CRC
-    if sealed_from is not None and sealed_from >= 0:
-        late = check & unsealed & (np.arange(records.count) + records.first_index >= sealed_from)
+    if sealed is not None:
+        indexes = np.arange(records.count) + records.first_index
+        late = check & unsealed & (indexes >= sealed[0]) & (indexes < sealed[1])
         records.faults[late] |= Fault.CHAIN
     _check_links(records, rows[~unsealed[rows]].tolist(), located & ~unsealed, stored_chain)
 

@@ -89,6 +89,11 @@ class StoreReader:
         """Only the Java node wrote here."""
         return self.identity is None
 
+    @property
+    def sealed_from(self) -> int | None:
+        """From which entry on all have to be sealed; None in a directory that only the Java node wrote."""
+        return None if self.is_java else self._begin.sealed_from
+
     # --- following the engine --------------------------------------------------------------------------------------
 
     def refresh(self, upto_index: int | None = None) -> None:

@@ -177,7 +177,7 @@ def table_of(summary: Mapping[str, Any]) -> list[str]:
         lines.append("  " + "  ".join(cells).rstrip())
     for problem in summary["problems"]:
         lines += [f"{'-' if problem['severity'] == INFO else '!'} {problem['text']}", f"    {problem['next_step']}"]
-    return lines + [f"? {one['reason']}" for one in summary["unknown"]]
+    return lines + list(dict.fromkeys(f"? {one['reason']}" for one in summary["unknown"]))
 
 
 COLUMNS_HEAD: Final = {name: name for name, _ in COLUMNS}

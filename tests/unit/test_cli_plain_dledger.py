@@ -39,6 +39,7 @@ def test_status_says_who_leads_and_that_nothing_else_is_known(group: FakeDledger
     text = capsys.readouterr().out
     assert "n2 leads (term unknown); 3 of 3 members answer, whether a quorum stands is unknown" in text
     assert "plain DLedger: only METADATA is known" in text
+    assert text.count("neither its term nor whom it hears") == 1
     assert "(down)" not in text and "NO QUORUM" not in text
     assert run(["status", *on(group), "--json"]) == 2
     told = json.loads(capsys.readouterr().out)

@@ -118,20 +118,26 @@ class DriverWorld:
                 self.step()
 
     # --- the end --------------------------------------------------------------------------------------------------
+    def all_answered(self) -> bool:
+        """Whether every request, transfers too, has had its answer: one may be on its way when the group is calm."""
+        work = self.workload
+        ended = work.transfers_done + work.transfers_lost
+        return not self.history.open_count and work.transfers_started == ended
+
     def heal_and_settle(self) -> None:
         """Faults and clients stop; runs until all is calm, then everybody is asked once more. Raises Violation."""
         with _seeded(self):
             self.faulty = False
             self.workload.running = False
             self.nemesis.heal()
-            self._until(lambda: self.calm() and not self.history.open_count, "the group does not settle")
+            self._until(lambda: self.calm() and self.all_answered(), "the group does not settle")
             last = ClientProcess(self.workload, "last", self._random("last"))
             last.start()
             said = len(self.history)
             last.last_words(len(self.ids))
             wanted = said + 1 + len(self.ids)
             self._until(
-                lambda: len(self.history) >= wanted and not self.history.open_count and self.calm(),
+                lambda: len(self.history) >= wanted and self.all_answered() and self.calm(),
                 "the group does not answer",
             )
             bound = self.now + ANSWERED_WITHIN_NS  # a question that nobody waits for may be under way

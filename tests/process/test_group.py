@@ -259,7 +259,9 @@ def test_a_paused_leader_steps_down_and_cannot_commit(group: Group) -> None:
     with_client(group, work)
 
 
-@pytest.mark.parametrize(("flush", "kills"), [("sync", 20), ("async", 5)])
+@pytest.mark.parametrize(
+    ("flush", "kills"), [pytest.param("sync", 20, marks=pytest.mark.long), ("sync", 5), ("async", 5)]
+)
 def test_nothing_acknowledged_is_lost_when_leaders_are_killed_under_load(
     flush: str, kills: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

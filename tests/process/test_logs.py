@@ -295,6 +295,7 @@ def test_there_is_a_story_of_every_fault() -> None:
     assert set(STORIES) == set(KINDS)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_logs_alone_tell_each_fault_its_order_and_its_reason(tmp_path: Path) -> None:
     async def play() -> None:

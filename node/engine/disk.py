@@ -61,7 +61,7 @@ class Disk:
         self._writer, self._readers = host.writer(), host.readers()
         # By peer: the slab that it will most likely need next (its first index, the log's epoch, the read under way).
         self._ahead: dict[str, tuple[int, int, Future[Slab]]] = {}
-        self._syncing = self._sync_asked = False
+        self._syncing = False
         self._saving_faults = False
         self._again = False
         self._timer: asyncio.TimerHandle | None = None
@@ -78,17 +78,6 @@ class Disk:
             self._start_sync()
         elif self._timer is None:
             self._timer = self._loop.call_later(BACKGROUND_SYNC_S, self._background)
-
-    def sync_soon(self) -> None:
-        """`want_sync` once what was sent has left: to wake the thread takes the loop some 50 us, more than a send."""
-        if not self._sync_asked:
-            self._sync_asked = True
-            self._loop.call_soon(self._asked_sync)
-
-    def _asked_sync(self) -> None:
-        self._sync_asked = False
-        if not self._closed:
-            self.want_sync()
 
     def _background(self) -> None:
         self._timer = None

@@ -236,9 +236,7 @@ class Engine:
             self.disk.mend(effects.mend)
         if effects.scrub_wanted:
             self.scrubber.ask("fork")
-        if effects.sync_wanted and self.replica.leadership is not None:
-            self.disk.sync_soon()  # the followers' syncs are what a client waits for: their slabs leave first
-        elif effects.sync_wanted:
+        if effects.sync_wanted:
             self.disk.want_sync()
         for event in effects.events:
             self.note(event.kind, event.severity, event.detail)

@@ -6,10 +6,7 @@ import asyncio
 import threading
 from functools import partial
 
-from node.engine.disk import Disk
 from node.engine.writer import Ended, Writer
-from node.protocol.codes import FlushMode
-from node.store.memory_store import MemoryStore
 
 
 def test_work_is_done_in_order_and_reported_on_the_loop() -> None:
@@ -83,40 +80,5 @@ def test_a_close_waits_for_what_runs_and_nothing_is_told_or_begun_afterwards() -
 def test_a_close_without_work_has_nothing_to_wait_for() -> None:
     async def story() -> None:
         Writer().close()
-
-    asyncio.run(story())
-
-
-def test_a_sync_that_may_wait_begins_behind_what_was_sent_and_once() -> None:
-    """A leader's slabs leave before its own sync is handed over, however often a turn asks for it."""
-
-    async def story() -> None:
-        store, order, flushed = MemoryStore(), list[str](), asyncio.Event()
-        store.append_as_leader([b"x"], 1)
-
-        def sync() -> None:
-            order.append("sync")
-
-        def done(_epoch: int, _end: int) -> None:
-            order.append("done")
-            flushed.set()
-
-        def never(*_: object) -> None:
-            raise AssertionError("not expected here")
-
-        store.on_sync = sync
-        disk = Disk(
-            store, FlushMode.SYNC, log_epoch=lambda: 0, flushed=done, truncated=never, mended=never, damaged=never,
-            fail=never,
-        )  # fmt: skip
-        asyncio.get_running_loop().call_soon(order.append, "what this turn sent")
-        disk.sync_soon()
-        disk.sync_soon()
-        await flushed.wait()
-        store.append_as_leader([b"y"], 1)
-        disk.sync_soon()
-        disk.close()
-        await asyncio.sleep(0)
-        assert order == ["what this turn sent", "sync", "done"]
 
     asyncio.run(story())

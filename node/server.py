@@ -29,8 +29,8 @@ from node.member_secret import make_secret, read_secrets
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
 from node.store.file_store import FileStore
+from node.store.files.platform import OS, Platform
 from node.store.log_store import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
-from node.store.platform import OS, Platform
 
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3

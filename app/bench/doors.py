@@ -18,7 +18,7 @@ from typing import Final
 from app.bench.cluster import GROUP, BenchCluster
 from app.bench.load import Appender
 from node.client import LedgerClient
-from node.client_link import MemberLink
+from node.client.link import MemberLink
 from node.config import parse_peers
 from node.protocol.codes import RequestCode
 

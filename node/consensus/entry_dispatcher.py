@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from node.consensus.api import SECOND
 from node.consensus.effects import ReadSlab
-from node.consensus.fast_back_up import further_back, is_fork
+from node.consensus.log_backtracking import further_back, is_fork
 from node.consensus.member_state import MemberState
 from node.consensus.push_window import CatchUpQuota, InFlight, PushWindow
 from node.consensus.quorum_ack_checker import watermark

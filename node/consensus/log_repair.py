@@ -26,7 +26,7 @@ from node.consensus.status import RepairStatus
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import SLAB_BYTES_MAX, Slab
 from node.protocol.messages import FetchRequest, FetchResponse
-from node.store.faults import fault_at, in_words
+from node.store.faults.ranges import fault_at, in_words
 from node.store.log_store import Fault, Mended
 from node.store.slab_pieces import cut_slab
 

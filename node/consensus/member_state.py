@@ -22,7 +22,7 @@ from node.consensus.status import AlarmStatus
 from node.protocol.codes import FlushMode, Role
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
-from node.store.faults import fault_at
+from node.store.faults.ranges import fault_at
 from node.store.log_store import ColdEntry, EntryMeta, Fault, LogStore, StoreCorrupt, TruncationRecord
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from node.consensus import snapshot
+from node.consensus import status_builder
 from node.consensus.api import (
     Appended,
     Outcome,
@@ -127,7 +127,7 @@ class Replica(DiskReports):
 
     def status(self, now: int) -> ReplicaStatus:
         """A copy of everything an observer may ask."""
-        return snapshot.take(self, now)
+        return status_builder.build_status(self, now)
 
     def take_effects(self) -> Effects:
         """What the driver must do now, in that order; starts a new batch."""

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from node.config import Settings
-from node.control import archive, bulk, entries, look, repair, steer
+from node.control import archive, entries, leadership, repair, segments, state
 from node.control.common import Json, Parts
 from node.control.direct import DirectRoute
 from node.control.engine_link import EngineLink
@@ -70,8 +70,16 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_extra=entries.APPEND,
         route_class_override=DirectRoute,
     )
-    app.add_api_route("/api/v1", about, tags=["look"])
-    for one in (look.router, entries.router, archive.router, bulk.router, steer.router, repair.router, look.health):
+    app.add_api_route("/api/v1", about, tags=["state"])
+    for one in (
+        state.router,
+        entries.router,
+        archive.router,
+        segments.router,
+        leadership.router,
+        repair.router,
+        state.health,
+    ):
         app.include_router(one)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=BODY_BYTES_MAX)
     app.add_middleware(Guard, settings=settings)

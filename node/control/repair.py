@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from node.control.common import INT64_MAX, Json, Parts, PartsDep
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.leadership import Key
 from node.control.operations import unknown
 from node.control.problems import Problem
-from node.control.steer import Key
 from node.protocol.codes import RequestCode, ResponseCode
 
-router = APIRouter(prefix="/api/v1", tags=["steering"])
+router = APIRouter(prefix="/api/v1", tags=["operator actions"])
 LOOK_S = 0.25
 ASK_S = 5.0
 FOLLOWED_S = 60.0

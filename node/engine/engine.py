@@ -23,7 +23,7 @@ from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, Send, Tr
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
-from node.engine.client_desk import ClientDesk
+from node.engine.client_requests import ClientRequests
 from node.engine.disk import Disk
 from node.engine.events import EventRing, EventSink, no_sink
 from node.engine.held_back import HeldBack
@@ -86,7 +86,7 @@ class Engine:
         self.introspection.scrub = self.scrubber.told
         reads = LogReads(store, self.disk)
         token = read_token_file(settings)
-        self.desk = ClientDesk(self, reads, self.introspection, Quota(), self._status, token)
+        self.desk = ClientRequests(self, reads, self.introspection, Quota(), self._status, token)
         self.port = MemberPort(self, self.links, self.desk)
         self._held: HeldBack[Send] = HeldBack()
         self._done: Done = []

@@ -8,7 +8,7 @@ from typing import Final
 from node.engine.disk import Disk
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, BytesLike, Entry, Slab, unpack_record
-from node.store.faults import next_fault
+from node.store.faults.ranges import next_fault
 from node.store.log_store import LogStore
 
 READ_BYTES_MAX: Final = 1024 * 1024

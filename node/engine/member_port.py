@@ -10,7 +10,7 @@ import ssl
 from asyncio import AbstractEventLoop, Server
 from typing import Final, Protocol
 
-from node.engine.client_desk import ClientDesk
+from node.engine.client_requests import ClientRequests
 from node.engine.peer_links import MEMBER_CODES, PeerLinks
 from node.protocol.codes import RemotingCode, RequestCode
 from node.protocol.peers import split_address
@@ -33,7 +33,7 @@ class Driver(Protocol):
 class MemberPort:
     """One per engine; `connections` are those that others opened."""
 
-    def __init__(self, driver: Driver, links: PeerLinks, desk: ClientDesk) -> None:
+    def __init__(self, driver: Driver, links: PeerLinks, desk: ClientRequests) -> None:
         self._driver, self._links, self._desk = driver, links, desk
         self.connections: set[Connection] = set()
 

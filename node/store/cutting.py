@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, BytesLike, EntryError
-from node.store.cache_window import CacheWindow
-from node.store.checkpoint import Checkpoint, Slot
 from node.store.disk_log import find_record, read_raw_slab
-from node.store.faults import cut, next_fault
-from node.store.healing import HealingLog
-from node.store.identity import Base, write_base
-from node.store.layout import place
+from node.store.faults.healing import HealingLog
+from node.store.faults.ranges import cut, next_fault
+from node.store.files.cache_window import CacheWindow
+from node.store.files.checkpoint import Checkpoint, Slot
+from node.store.files.identity import Base, write_base
+from node.store.files.layout import place
+from node.store.files.retention import whole_files_below
 from node.store.log_store import StoreCorrupt, StoreFull, StoreIOError, TruncationRecord
-from node.store.retention import whole_files_below
+from node.store.recovery.unsealed import UnsealedChains
+from node.store.recovery.walk import SEALED_NEVER, Cursor
 from node.store.slab_pieces import slab_meta
 from node.store.sync_ticket import Mark
-from node.store.unsealed import UnsealedChains
-from node.store.walk import SEALED_NEVER, Cursor
 
 _COPY_BYTES = 1024 * 1024
 

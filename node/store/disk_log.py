@@ -22,9 +22,9 @@ from node.protocol.entry import (
     Slab,
     unpack_record,
 )
-from node.store.damage import IndexUnit, read_unit
+from node.store.files.segment_list import SegmentList
 from node.store.log_store import Fault, StoreCorrupt
-from node.store.segment_list import SegmentList
+from node.store.recovery.damage import IndexUnit, read_unit
 
 _UNITS_AT_ONCE = 4096
 ENTRY_MAGICS: Final = (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE)

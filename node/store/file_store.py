@@ -29,13 +29,14 @@ from node.protocol.entry import (
 )
 from node.protocol.packed_bodies import encode_bodies
 from node.protocol.slab_check import check_slab
-from node.store.cache_window import CacheWindow
-from node.store.checkpoint import Slot
 from node.store.cutting import CuttingLog
 from node.store.disk_log import find_head, find_record
-from node.store.hard_state import save_hard_state
-from node.store.identity import UNKNOWN_TERM
-from node.store.layout import plan_bodies
+from node.store.files.cache_window import CacheWindow
+from node.store.files.checkpoint import Slot
+from node.store.files.hard_state import save_hard_state
+from node.store.files.identity import UNKNOWN_TERM
+from node.store.files.layout import plan_bodies
+from node.store.files.platform import OS, Platform
 from node.store.log_store import (
     ColdEntry,
     EntryMeta,
@@ -46,12 +47,11 @@ from node.store.log_store import (
     StoreIOError,
     SyncTicket,
 )
-from node.store.opening import Opened, open_directory
-from node.store.platform import OS, Platform
 from node.store.recent_slabs import RecentSlabs
+from node.store.recovery.opening import Opened, open_directory
+from node.store.recovery.unsealed import UnsealedChains, is_unsealed, strip_seals
 from node.store.slab_pieces import settle, straightened
 from node.store.sync_ticket import FileTicket, Mark
-from node.store.unsealed import UnsealedChains, is_unsealed, strip_seals
 
 _SLOT_INTERVAL_NS = 20_000_000
 _INDEX_UNSYNCED_BYTES_MAX = 4 * 1024 * 1024

@@ -25,8 +25,8 @@ from node.protocol.entry import (
 )
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import verify_slab
-from node.store.faults import cut, fault_at, in_words, merged, without
-from node.store.layout import place, plan_bodies
+from node.store.faults.ranges import cut, fault_at, in_words, merged, without
+from node.store.files.layout import place, plan_bodies
 from node.store.log_store import (
     ORIGIN,
     ColdEntry,

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from node.protocol.entry import INDEX_UNIT_BYTES, SLAB_BYTES_MAX, Entry, Slab, decode_slab
-from node.store.checkpoint import Slot, read_checkpoint
 from node.store.disk_log import find_record, read_raw_slab
-from node.store.hard_state import load_hard_state, read_currterm, read_hard_state, term_leap
-from node.store.identity import UNKNOWN_TERM, Base, read_base, read_identity
+from node.store.faults.verify import Verification, VerifyReport
+from node.store.files.checkpoint import Slot, read_checkpoint
+from node.store.files.hard_state import load_hard_state, read_currterm, read_hard_state, term_leap
+from node.store.files.identity import UNKNOWN_TERM, Base, read_base, read_identity
+from node.store.files.platform import OS, Platform
+from node.store.files.segment_list import SegmentList
+from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import ORIGIN, EntryMeta, StoreCorrupt, StoreError, StoreRefused, TruncationRecord
-from node.store.platform import OS, Platform
-from node.store.segment_list import SegmentList
-from node.store.survey import Finding, Survey, Trust
-from node.store.truncation_archive import TruncationArchive
-from node.store.verify import Verification, VerifyReport
-from node.store.walk import SEALED_NEVER, Cursor, Walk, find_begin, first_index_in
+from node.store.recovery.survey import Finding, Survey, Trust
+from node.store.recovery.walk import SEALED_NEVER, Cursor, Walk, find_begin, first_index_in
 
 _DIGEST_HEAD = struct.Struct(">iqqi")
 _DEFAULT_BYTES = {"data": 1024 * 1024 * 1024, "index": 32 * 5 * 1024 * 1024}

@@ -24,7 +24,7 @@ from node.protocol.entry import (
     chain_of,
     unpack_record,
 )
-from node.store.layout import place, plan_runs
+from node.store.files.layout import place, plan_runs
 from node.store.log_store import EntryMeta
 
 _CRCS = struct.Struct(">II")

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from node.protocol.value_class import value_class
-from node.store.cache_window import Stale
-from node.store.checkpoint import Slot
+from node.store.files.cache_window import Stale
+from node.store.files.checkpoint import Slot
+from node.store.files.segment import Segment
 from node.store.log_store import StoreFull, StoreIOError
-from node.store.segment import Segment
 
 
 class Syncing(Protocol):

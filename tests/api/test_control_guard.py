@@ -12,9 +12,9 @@ import pytest
 
 from node.config import ConfigError, load, parse_node_arguments
 from node.control.app import BODY_BYTES_MAX, create_app
-from node.control.bulk import parse_range
 from node.control.operations import KEPT_MAX, Operations
 from node.control.problems import Problem
+from node.control.segments import parse_range
 
 TOKEN = "a-token-of-sixteen-or-more"
 BASE = "http://127.0.0.1:8431"

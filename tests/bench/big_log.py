@@ -29,8 +29,8 @@ import numpy as np
 
 from node.protocol.entry import BLANK_BYTES, HEAD_BYTES, INDEX_DTYPE, INDEX_UNIT_BYTES, pack_blank
 from node.protocol.slab_encode import encode_slab
-from node.store.checkpoint import Checkpoint, Slot
 from node.store.file_store import FileStore
+from node.store.files.checkpoint import Checkpoint, Slot
 from node.store.log_store import HardState
 from node.store.reader import StoreReader
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from node.store.platform import OsPlatform
+from node.store.files.platform import OsPlatform
 
 
 class HeldFiles(OsPlatform):

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 
-from node.client_async import _entries_of
+from node.client.ledger_client import _entries_of
 from node.protocol import entry as entries
 from node.protocol import slab_encode, slab_verify
 from node.protocol.entry import (

@@ -16,15 +16,14 @@ from app.commands.common import Failure
 from app.commands.ledger import Split, bodies_of
 from app.console.packing import pack, unpack
 from node.config import ConfigError, load
-from node.control.bulk import parse_range
 from node.control.entries import entry_json
 from node.control.problems import Problem
+from node.control.segments import parse_range
 from node.protocol.codes import VoterState
 from node.protocol.entry import Entry, crc32
 from node.protocol.peers import format_peers, parse_peers, split_address
-from node.store.checkpoint import SLOT_SPACING_BYTES, Slot, pack_slot, read_checkpoint, unpack_slot
-from node.store.files import pack_sealed_json
-from node.store.hard_state import (
+from node.store.files.checkpoint import SLOT_SPACING_BYTES, Slot, pack_slot, read_checkpoint, unpack_slot
+from node.store.files.hard_state import (
     CURRTERM,
     HARDSTATE,
     adopt_currterm,
@@ -34,9 +33,19 @@ from node.store.hard_state import (
     parse_currterm,
     save_hard_state,
 )
-from node.store.identity import BASE, IDENTITY, Base, Identity, check_identity, read_base, read_identity, write_identity
+from node.store.files.identity import (
+    BASE,
+    IDENTITY,
+    Base,
+    Identity,
+    check_identity,
+    read_base,
+    read_identity,
+    write_identity,
+)
+from node.store.files.os_files import pack_sealed_json
+from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import EntryMeta, HardState, StoreRefused
-from node.store.truncation_archive import TruncationArchive
 from tests.fuzz.held_files import HeldFiles
 from tests.fuzz.target import Target
 from tests.fuzz.wire import JSON_BYTES_PER_BYTE

@@ -17,7 +17,7 @@ import pytest
 from node.config import load as load_settings
 from node.consensus.api import SECOND
 from node.consensus.replica import Proposal, ReadOutcome, Replica, ReplicaConfig, TransferOutcome
-from node.engine.client_desk import ClientDesk
+from node.engine.client_requests import ClientRequests
 from node.engine.disk import Disk
 from node.engine.events import EventRing
 from node.engine.introspect import Introspection
@@ -216,7 +216,7 @@ class Desk:
         settings = load_settings(overrides | {"node.data": str(directory)}, None, {})
         look = Introspection(settings, store, EventRing("b"), "b")
         status = lambda: self.replica.status(self.now)  # noqa: E731
-        self.desk = ClientDesk(self, LogReads(store, disk), look, Quota(), status, None)
+        self.desk = ClientRequests(self, LogReads(store, disk), look, Quota(), status, None)
         self.disk = disk
 
     def propose(self, origin: object, proposal: Proposal, ordered: bool) -> None:

@@ -64,7 +64,7 @@ class Recorder:
                 term=error.term,
             )  # fmt: skip
         except LedgerError as error:
-            # What the exception promises (node/client_errors.py), and nothing beyond it.
+            # What the exception promises (node/client/errors.py), and nothing beyond it.
             self.errors[number] = f"{type(error).__name__}: {error}"
             nothing_appended = isinstance(error, NotAppended | Unreachable | Denied)
             code = error.code if isinstance(error, NotAppended) else 0

@@ -13,7 +13,7 @@ import sys
 import time
 
 from node.server import main
-from node.store.platform import OsPlatform
+from node.store.files.platform import OsPlatform
 
 LOOK_S = 0.01
 

@@ -23,7 +23,7 @@ import pytest
 from node.children import apart
 from node.client import LedgerClient, LedgerError
 from node.protocol.entry import Magic
-from node.store.hard_state import read_hard_state
+from node.store.files.hard_state import read_hard_state
 from node.store.reader import StoreReader
 from tests.process.group import ROOT, Group, all_vote, append_surely
 

@@ -10,7 +10,7 @@ import pytest
 from node.client import LedgerError
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoterState
 from node.protocol.messages import HeartBeatRequest, Hello
-from node.store.hard_state import read_hard_state
+from node.store.files.hard_state import read_hard_state
 from node.transport.bodies import decode_response, encode_message
 from tests.process.group import Group, all_vote, append_surely
 from tests.process.test_refusals import Wire, request

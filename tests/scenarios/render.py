@@ -20,7 +20,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from node.store.faults import fault_at, in_words
+from node.store.faults.ranges import fault_at, in_words
 from tests.scenarios.cluster import Cluster, Packet
 
 

@@ -29,7 +29,7 @@ _SYNC_NS = 300_000
 
 
 class SimulatedPlatform:
-    """One machine's `node.store.platform.Platform`. See the module's docstring."""
+    """One machine's `node.store.files.platform.Platform`. See the module's docstring."""
 
     def __init__(self, rng: random.Random, clock: Callable[[], int], name: str) -> None:
         self._rng, self._clock, self._name = rng, clock, name

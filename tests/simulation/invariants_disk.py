@@ -16,10 +16,10 @@ from zlib import crc32
 from node.protocol.codes import Role
 from node.protocol.entry import HEAD, HEAD_BYTES
 from node.protocol.messages import PushResponse
-from node.store.checkpoint import SLOT_SPACING_BYTES, unpack_slot
-from node.store.faults import fault_at
-from node.store.hard_state import HARDSTATE, hard_state_to_json
-from node.store.truncation_archive import TruncationArchive
+from node.store.faults.ranges import fault_at
+from node.store.files.checkpoint import SLOT_SPACING_BYTES, unpack_slot
+from node.store.files.hard_state import HARDSTATE, hard_state_to_json
+from node.store.files.truncation_archive import TruncationArchive
 from tests.simulation.damage import DAMAGE
 from tests.simulation.mirror import Held, Mirrors
 from tests.simulation.observer import Observer, Violation

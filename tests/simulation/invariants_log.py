@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.messages import HeartBeatRequest, Message, PushRequest, PushResponse
-from node.store.faults import fault_at
+from node.store.faults.ranges import fault_at
 from node.store.log_store import HardState, StoreError
 from tests.simulation.damage import DAMAGE
 from tests.simulation.mirror import Held, Mirror, Mirrors

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.store.damage import read_unit
-from node.store.walk import first_index_in
+from node.store.recovery.damage import read_unit
+from node.store.recovery.walk import first_index_in
 
 if TYPE_CHECKING:
     from node.store.file_store import FileStore

@@ -16,10 +16,10 @@ from node.consensus.api import MS, ReplicaConfig
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.group_id import group_id_of
-from node.store import recovery
 from node.store.file_store import FileStore
 from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
 from node.store.recent_slabs import RecentSlabs
+from node.store.recovery import log_recovery
 from tests.simulation.clock import MemberClock
 from tests.simulation.damage import Damage
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
@@ -123,7 +123,7 @@ class Member:
 
     def _open(self) -> FileStore:
         config = self.world.config
-        with patch.object(recovery, "RECHECK_BYTES", config.recheck_bytes or recovery.RECHECK_BYTES):
+        with patch.object(log_recovery, "RECHECK_BYTES", config.recheck_bytes or log_recovery.RECHECK_BYTES):
             store = FileStore.open(
                 self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
                 index_file_size=config.index_file_size, init=self.init, flush=self.config.flush,

@@ -106,7 +106,7 @@ def test_a_planting_ends_also_when_the_run_fails() -> None:
 def test_the_driver_the_client_and_the_control_plane_have_twenty_bugs_and_more() -> None:
     touched = [edit.target for one in MUTANTS.values() if one.world == "driver" for edit in one.edits]
     assert len(touched) >= 20
-    for part in ("node.engine.", "node.client_", "node.control."):
+    for part in ("node.engine.", "node.client.", "node.control."):
         assert sum(target.startswith(part) for target in touched) >= 5
 
 

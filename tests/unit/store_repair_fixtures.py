@@ -7,7 +7,7 @@ from pathlib import Path
 from node.protocol.codes import VoterState
 from node.store.log_store import HardState
 from node.store.reader import StoreReader
-from node.store.repair_report import Report
+from node.store.repair.report import Report
 from tests.unit.store_fixtures import entries_of, fill, open_store
 from tests.unit.store_layout import DATA_BYTES, flip
 

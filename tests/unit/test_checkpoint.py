@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.store.checkpoint import SLOT_SPACING_BYTES, Checkpoint, Slot, pack_slot, read_checkpoint, unpack_slot
+from node.store.files.checkpoint import SLOT_SPACING_BYTES, Checkpoint, Slot, pack_slot, read_checkpoint, unpack_slot
+from node.store.files.platform import OsPlatform
 from node.store.log_store import StoreFull, StoreIOError
-from node.store.platform import OsPlatform
 from tests.unit.store_fixtures import fill, kill, open_store, record, sync
 
 INDEX = st.integers(-1, 2**62)

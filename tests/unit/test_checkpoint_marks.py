@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from node.protocol.messages import MemberMark
-from node.store.checkpoint import SLOT_SPACING_BYTES, Checkpoint, Slot, pack_slot, read_checkpoint, unpack_slot
+from node.store.files.checkpoint import SLOT_SPACING_BYTES, Checkpoint, Slot, pack_slot, read_checkpoint, unpack_slot
 from tests.unit.store_fixtures import fill, kill, open_store, sync
 
 SLOT = Slot(17, 3, 4711, 2, 99, 16, 15, 17, 0, False, "boot", 5)

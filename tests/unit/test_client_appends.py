@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.client import AppendResult, LedgerClient, NotAppended, OutcomeUnknown
-from node.client_appends import MERGE_BYTES_MAX, MERGE_ENTRIES_MAX, MERGED_RUN_ENTRIES_MAX
+from node.client.appends import MERGE_BYTES_MAX, MERGE_ENTRIES_MAX, MERGED_RUN_ENTRIES_MAX
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.bodies import dump
 from node.transport.connection import Connection

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from node.client import Denied, LedgerClient, OutcomeUnknown
-from node.client_leader import find_leader
-from node.client_link import GroupIdentity, MemberLink
+from node.client.leader import find_leader
+from node.client.link import GroupIdentity, MemberLink
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.bodies import dump
 from node.transport.connection import Connection

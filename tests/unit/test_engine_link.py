@@ -15,7 +15,7 @@ from node.control.snapshots import Snapshots
 from node.engine.engine import Engine
 from node.protocol.codes import RequestCode, VoterState
 from node.protocol.group_id import group_id_of
-from node.store.hard_state import save_hard_state
+from node.store.files.hard_state import save_hard_state
 from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
 from node.transport.slab_frames import AppendRequest, decode_append_answer, encode_append

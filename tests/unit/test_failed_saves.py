@@ -12,9 +12,9 @@ import pytest
 from node.consensus.effects import TruncateLog
 from node.engine.disk import Disk
 from node.protocol.codes import FlushMode, VoterState
-from node.store.hard_state import HARDSTATE
+from node.store.files.hard_state import HARDSTATE
+from node.store.files.platform import OsPlatform
 from node.store.log_store import StoreIOError
-from node.store.platform import OsPlatform
 from tests.unit.store_fixtures import fill, kill, open_store, record, sync
 from tests.unit.test_disk_reads import never
 

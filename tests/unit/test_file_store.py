@@ -11,10 +11,10 @@ import pytest
 
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import BODY_BYTES_MAX, EntryError, Magic, Slab, decode_slab
-from node.store.checkpoint import read_checkpoint
 from node.store.file_store import FileStore
+from node.store.files.checkpoint import read_checkpoint
+from node.store.files.platform import OS
 from node.store.log_store import HardState, StoreCorrupt, StoreFull, StoreIOError, StoreRefused
-from node.store.platform import OS
 from node.store.sync_ticket import Mark
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES, build, flip
@@ -292,7 +292,7 @@ def test_while_a_cut_runs_no_group_commit_names_it_and_a_read_of_it_finds_nothin
         store.truncate(10, record(store, 10))
         raise StoreCorrupt("zeros where a record was")
 
-    monkeypatch.setattr("node.store.healing.read_raw_slab", cut_during_read)
+    monkeypatch.setattr("node.store.faults.healing.read_raw_slab", cut_during_read)
     monkeypatch.setattr(FileStore, "_raw", lambda self, index, pos: [])
     with pytest.raises(KeyError):
         store.read_slab(15, 1000)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from node.protocol.entry import BLANK_BYTES, HEAD_BYTES, SLAB_BYTES_MAX, EntryError
 from node.protocol.packed_bodies import PackedBodies
-from node.store.layout import Run, plan_bodies, plan_runs
+from node.store.files.layout import Run, plan_bodies, plan_runs
 
 FILE_BYTES = 4 * 1024 * 1024
 

@@ -22,7 +22,7 @@ from node.protocol.messages import (
     TransferTicket,
     VoteRequest,
 )
-from node.store.faults import merged
+from node.store.faults.ranges import merged
 from node.store.log_store import Fault, Mended, StoreCorrupt
 from tests.unit.core_kit import Leader, Solo, store_of
 

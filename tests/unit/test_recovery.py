@@ -9,11 +9,11 @@ import pytest
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import Magic
-from node.store.files import SECTOR_BYTES
+from node.store.files.os_files import SECTOR_BYTES
+from node.store.files.platform import OS
+from node.store.files.segment import Segment
 from node.store.log_store import HardState, StoreCorrupt
-from node.store.platform import OS
-from node.store.recovery import Recovery
-from node.store.segment import Segment
+from node.store.recovery.log_recovery import Recovery
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES, blank_out, build, currterm, flip
 
@@ -199,7 +199,7 @@ def test_a_start_near_the_checkpoint_knows_all_terms(tmp_path: Path, monkeypatch
     metas = [store.meta(index) for index in range(-1, store.end_index + 1)]
     starts = [store.term_start(index) for index in range(store.end_index + 1)]
     store.close()
-    monkeypatch.setattr("node.store.recovery.RECHECK_BYTES", 3000)
+    monkeypatch.setattr("node.store.recovery.log_recovery.RECHECK_BYTES", 3000)
     walked: list[int] = []
     real = Recovery._survey
 

@@ -14,7 +14,7 @@ from node.protocol.entry import HEAD_BYTES, EntryError, Magic, Slab
 from node.protocol.slab_check import _are_all_sound, _is_one_sound, check_slab
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import verify_slab
-from node.store.unsealed import strip_seals
+from node.store.recovery.unsealed import strip_seals
 
 CHAIN = 0xABCD1234
 

@@ -12,8 +12,8 @@ import pytest
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import Entry, EntryError, Slab
 from node.store.file_store import FileStore
+from node.store.files.platform import OS
 from node.store.log_store import Fault, HardState, Mended, StoreCorrupt
-from node.store.platform import OS
 from node.store.reader import StoreReader
 from node.store.term_table import TermTable
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
@@ -188,7 +188,7 @@ def test_a_missing_data_file_in_the_middle_is_a_fault_and_heals(sound: Path, tmp
 
 
 def test_missing_index_files_are_written_anew(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.store.recovery.RECHECK_BYTES", 3000)
+    monkeypatch.setattr("node.store.recovery.log_recovery.RECHECK_BYTES", 3000)
     for gone in sorted((sound / "index").iterdir()):
         directory = copy_of(sound, tmp_path / "store")
         (directory / "index" / gone.name).unlink()
@@ -452,7 +452,7 @@ def test_a_mend_survives_a_crash_at_every_step(sound: Path, tmp_path: Path, monk
 
 def test_faults_are_remembered_over_a_restart(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start reads the last 16 MiB only; it must not forget what is damaged below."""
-    monkeypatch.setattr("node.store.recovery.RECHECK_BYTES", 2000)
+    monkeypatch.setattr("node.store.recovery.log_recovery.RECHECK_BYTES", 2000)
     directory = copy_of(sound, tmp_path / "store")
     damage(directory, 12, "body")
     store = open_store(directory)

@@ -10,8 +10,8 @@ import pytest
 
 from node.protocol.codes import VoterState
 from node.store.file_store import FileStore
-from node.store.hard_state import HARDSTATE
-from node.store.identity import read_identity
+from node.store.files.hard_state import HARDSTATE
+from node.store.files.identity import read_identity
 from node.store.log_store import HardState
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
 from tests.unit.store_fixtures import open_store

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from node.store.file_store import FileStore
+from node.store.files.platform import OsPlatform
 from node.store.log_store import StoreFull, StoreIOError
-from node.store.platform import OsPlatform
 from tests.unit import store_fixtures
 
 DATA_BYTES = 64 * 1024

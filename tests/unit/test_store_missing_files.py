@@ -33,7 +33,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def short_recheck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.store.recovery.RECHECK_BYTES", 3000)
+    monkeypatch.setattr("node.store.recovery.log_recovery.RECHECK_BYTES", 3000)
 
 
 def copy_of(sound: Path, directory: Path) -> Path:
@@ -158,7 +158,7 @@ def test_what_was_set_right_is_looked_at_also_after_a_start_that_died(
     path = directory / "data" / names(sound)[1]
     path.write_bytes(path.read_bytes()[:100])
     with monkeypatch.context() as patch:
-        patch.setattr("node.store.recovery.Recovery.recover", lambda _self: 1 / 0)
+        patch.setattr("node.store.recovery.log_recovery.Recovery.recover", lambda _self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             open_store(directory)
     assert path.stat().st_size == DATA_BYTES

@@ -7,7 +7,7 @@ import pytest
 from node.protocol.codes import VoterState
 from node.store.log_store import HardState, StoreCorrupt, StoreRefused
 from node.store.reader import StoreReader
-from node.store.repair import main
+from node.store.repair.command import main
 from tests.unit.store_fixtures import entries_of, open_store
 from tests.unit.store_layout import build, currterm
 

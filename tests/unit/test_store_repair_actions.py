@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from node.protocol.codes import FlushMode, VoterState
+from node.store.files.platform import OS
 from node.store.log_store import HardState, StoreError, StoreFull, StoreRefused
-from node.store.platform import OS
 from node.store.reader import StoreReader
-from node.store.repair import Action, perform
-from node.store.repair_actions import accept_loss, discard_from, set_term
-from node.store.repair_adopt import adopt
-from node.store.repair_healing import heal_from
+from node.store.repair.actions import accept_loss, discard_from, set_term
+from node.store.repair.adopt import adopt
+from node.store.repair.command import Action, perform
+from node.store.repair.from_member import heal_from
 from tests.simulation.disk import SimulatedPlatform
 from tests.unit.store_fixtures import fill, kill, open_store, sync
 from tests.unit.store_layout import blank_out

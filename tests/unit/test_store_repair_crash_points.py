@@ -15,11 +15,11 @@ import pytest
 from node.protocol.codes import VoterState
 from node.store.file_store import FileStore
 from node.store.log_store import HardState, StoreRefused
-from node.store.repair import Action
-from node.store.repair_actions import accept_loss, discard_from, set_term
-from node.store.repair_adopt import adopt
-from node.store.repair_healing import heal_from
-from node.store.repair_problems import look
+from node.store.repair.actions import accept_loss, discard_from, set_term
+from node.store.repair.adopt import adopt
+from node.store.repair.command import Action
+from node.store.repair.from_member import heal_from
+from node.store.repair.problems import look
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
 from tests.unit.store_fixtures import fill
 

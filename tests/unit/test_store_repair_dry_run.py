@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from node.protocol.codes import VoterState
-from node.store.dry_run import DryRun
+from node.store.files.platform import OS, Platform
 from node.store.log_store import HardState, StoreRefused
-from node.store.platform import OS, Platform
+from node.store.repair.dry_run import DryRun
 from tests.simulation.disk import SimulatedPlatform
 from tests.unit.store_fixtures import entries_of, fill, open_store, record
 from tests.unit.store_repair_fixtures import everything

@@ -9,13 +9,13 @@ import pytest
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import Entry
-from node.store.identity import read_identity
+from node.store.files.identity import read_identity
+from node.store.files.platform import OS
 from node.store.log_store import StoreRefused
-from node.store.platform import OS
 from node.store.reader import StoreReader
-from node.store.repair import main, perform
-from node.store.repair_adopt import adopt
-from node.store.repair_problems import look
+from node.store.repair.adopt import adopt
+from node.store.repair.command import main, perform
+from node.store.repair.problems import look
 from tests.unit.store_fixtures import open_store
 from tests.unit.store_layout import DATA_BYTES, build
 from tests.unit.store_repair_fixtures import bodies, damage, everything, stopped_member, ways
@@ -145,7 +145,7 @@ def test_a_directory_that_may_not_be_read_is_one_line(
     def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied", str(directory))
 
-    monkeypatch.setattr("node.store.repair.look", denied)
+    monkeypatch.setattr("node.store.repair.command.look", denied)
     assert main([str(directory)]) == 1
     assert capsys.readouterr().err == f"repair: [Errno 13] Permission denied: '{directory}'\n"
 

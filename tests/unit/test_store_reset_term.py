@@ -17,14 +17,14 @@ from node.protocol.entry import Magic
 from node.protocol.group_id import group_id_of
 from node.protocol.messages import MemberMark
 from node.store.file_store import FileStore
-from node.store.hard_state import CURRTERM, format_currterm, save_hard_state
-from node.store.identity import Base, read_base, write_base
+from node.store.files.hard_state import CURRTERM, format_currterm, save_hard_state
+from node.store.files.identity import Base, read_base, write_base
+from node.store.files.platform import OS
 from node.store.log_store import EntryMeta, HardState, StoreRefused
-from node.store.platform import OS
 from node.store.reader import StoreReader
-from node.store.repair import main
-from node.store.repair_problems import look
-from node.store.repair_term import reset_term
+from node.store.repair.command import main
+from node.store.repair.problems import look
+from node.store.repair.reset_term import reset_term
 from tests.unit.store_fixtures import fill, open_store
 
 FAR = 1 << 62

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.platform import OsPlatform
+from node.store.files.platform import OsPlatform
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, sync
 
 MIB = 1024 * 1024
@@ -71,7 +71,7 @@ def test_terms_are_collected_whatever_their_runs(
     store.append_as_leader([b"y" * 400] * 10, 1000)
     terms = [store.meta(index).term for index in range(store.end_index + 1)]  # type: ignore[union-attr]
     store.close()
-    monkeypatch.setattr("node.store.recovery.RECHECK_BYTES", 500)
+    monkeypatch.setattr("node.store.recovery.log_recovery.RECHECK_BYTES", 500)
     again = open_store(tmp_path)
     assert again.alarms == ()
     assert [again.meta(index).term for index in range(again.end_index + 1)] == terms  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ from node.protocol.codes import VoterState
 from node.protocol.entry import HEAD_BYTES, INDEX_UNIT_BYTES
 from node.protocol.slab_encode import encode_slab
 from node.store.file_store import FileStore
-from node.store.layout import plan_runs
+from node.store.files.layout import plan_runs
 from node.store.log_store import (
     HardState,
     StoreCorrupt,

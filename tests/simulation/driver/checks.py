@@ -16,7 +16,7 @@ from tests.simulation.observer import Observer
 
 DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
     "frames": "what a process writes can be cut into frames and read by its receiver",
-    "answered_once": "a member answers each request of a client exactly once (ClientDesk)",
+    "answered_once": "a member answers each request of a client exactly once (ClientRequests)",
     "never_sent_again": "a client sends an append again only after an answer that it was not appended (C2)",
     "current_is_current": "what a control plane calls current was so while it was asked (INTERFACES: engine ok)",
     "committed_is_committed": "what a control plane shows as committed is what is committed there",

@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from node.client import AppendResult, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unreachable
-from node.client_errors import Denied
-from node.client_link import Lost, MemberLink
+from node.client.errors import Denied
+from node.client.link import Lost, MemberLink
 from node.protocol.codes import RemotingCode, RequestCode
 from node.protocol.entry import Magic
 from node.transport.slab_frames import (

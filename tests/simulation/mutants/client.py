@@ -7,10 +7,10 @@ from typing import Any
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 from tests.simulation.mutants.real_driver import QUIET, UNREST
 
-APPENDS = "node.client_appends:Appends."
-GROUP = "node.client_appends:Group."
-LINK = "node.client_link:MemberLink."
-CLIENT = "node.client_async:LedgerClient."
+APPENDS = "node.client.appends:Appends."
+GROUP = "node.client.appends:Group."
+LINK = "node.client.link:MemberLink."
+CLIENT = "node.client.ledger_client:LedgerClient."
 CUT = {**UNREST, "reset": 3.0, "deadline_s": 4.0}
 
 
@@ -66,7 +66,7 @@ CLIENT_SIDE = (
         "client_forgets_the_expected_index",
         "C3",
         "the index that an append must get is not sent",
-        Edit("node.client_appends:_pieces", "group.expected_index)", "MUTANT.instead(group.expected_index, -1))"),
+        Edit("node.client.appends:_pieces", "group.expected_index)", "MUTANT.instead(group.expected_index, -1))"),
         profile={"expected_index": 0.4},
     ),
     _client(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.store.checkpoint import SLOT_SPACING_BYTES
-from node.store.files import SECTOR_BYTES
+from node.store.files.checkpoint import SLOT_SPACING_BYTES
+from node.store.files.os_files import SECTOR_BYTES
 from tests.simulation.mutants.faults import ROT
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 
 FILE_STORE = "node.store.file_store:FileStore."
-HEALING = "node.store.healing:HealingLog."
+HEALING = "node.store.faults.healing:HealingLog."
 
 # Copies that travel: few entries in memory, much that rots, leaders that change.
 TRAVEL: dict[str, Any] = {
@@ -65,7 +65,7 @@ COPIES = (
         "memory keeps what a start read, with a position that rotted, also once the disk is mended, and it is sent on",
         (
             Edit(
-                "node.store.recovery:Recovery._straighten",
+                "node.store.recovery.log_recovery:Recovery._straighten",
                 "wrong_positions(slab) if self._case.sealed_from == 0 and not self._case.java else []",
                 "MUTANT.instead(wrong_positions(slab), [])",
             ),
@@ -95,7 +95,7 @@ COPIES = (
             ignored(HEALING + "read_slab", "self.sealed_from == 0"),
             TAKEN_AS_IT_COMES,
             swapped(
-                "node.store.mending:Stage.add",
+                "node.store.faults.mending:Stage.add",
                 "settled if sealed_from else map(straightened, settled)",
                 "settled",
             ),
@@ -109,7 +109,7 @@ COPIES = (
         "a start reads the end of the log only, whatever is missing before it",
         (
             Edit(
-                "node.store.recovery:Recovery._start_near_checkpoint",
+                "node.store.recovery.log_recovery:Recovery._start_near_checkpoint",
                 "target_pos if gap is None else min(target_pos, gap)",
                 "MUTANT.instead(target_pos if gap is None else min(target_pos, gap), target_pos)",
             ),
@@ -122,12 +122,12 @@ COPIES = (
         "where the newer checkpoint slot is rotten, the older one is believed as if it were the newest",
         (
             Edit(
-                "node.store.recovery:Recovery._trust",
+                "node.store.recovery.log_recovery:Recovery._trust",
                 "not self._case.slot_doubtful and slot.boot_id",
                 "MUTANT.instead(not self._case.slot_doubtful, True) and slot.boot_id",
             ),
             Edit(
-                "node.store.recovery:Recovery._settle_end",
+                "node.store.recovery.log_recovery:Recovery._settle_end",
                 "self._slot is None or self._case.slot_doubtful",
                 "MUTANT.instead(self._slot is None or self._case.slot_doubtful, self._slot is None)",
             ),

@@ -218,7 +218,7 @@ ELECTION = (
         "an empty directory that nobody called new starts as a voter",
         (
             swapped(
-                "node.store.opening:_hard_state",
+                "node.store.recovery.opening:_hard_state",
                 "VoterState.FORMING if init else VoterState.REJOINING",
                 "VoterState.FORMING if init else VoterState.VOTER",
             ),
@@ -291,7 +291,7 @@ ELECTION = (
         "a member that lost unsynced writes with its machine goes on as a voter",
         (
             ignored(
-                "node.store.opening:_settle_voter_state",
+                "node.store.recovery.opening:_settle_voter_state",
                 "slot is not None and flush is FlushMode.ASYNC and not slot.clean and slot.boot_id != boot_id",
             ),
         ),

@@ -7,7 +7,7 @@ from typing import Any
 from node.protocol.entry import Slab, iter_bodies
 from node.protocol.messages import PushKind
 from node.protocol.slab_encode import encode_slab
-from node.store.mending import NoLinkError
+from node.store.faults.mending import NoLinkError
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 from tests.simulation.mutants.replication import FORKS, HANDLER, NO_CONFLICT
 
@@ -49,7 +49,7 @@ def unlinked(check: Any, *what: Any) -> int:
 # Java's recovery, in two halves: the first bad record ends the log, and that it is too short for its checkpoint is not
 # seen.
 CUT_AT_FIRST_BAD = Edit(
-    "node.store.survey:Survey._after",
+    "node.store.recovery.survey:Survey._after",
     "place: tuple[Cursor, bool] | None = None",
     "place: tuple[Cursor, bool] | None = None\n"
     "    if not self._java and self._data.has_bytes(stop.cursor.pos):\n"
@@ -58,7 +58,7 @@ CUT_AT_FIRST_BAD = Edit(
     "        return None, None",
 )
 TOO_SHORT_UNSEEN = Edit(
-    "node.store.recovery:Recovery._compare_with_slot",
+    "node.store.recovery.log_recovery:Recovery._compare_with_slot",
     "if end_index < max(slot.durable_index, slot.committed_index):",
     "if MUTANT.ignored(end_index < max(slot.durable_index, slot.committed_index)):",
 )
@@ -85,7 +85,7 @@ FAULTY = (
         (
             Edit(HANDLER + "_match", "self._fork(index, push, now)", "MUTANT.left_out()"),
             Edit(
-                "node.consensus.fast_back_up:is_fork",
+                "node.consensus.log_backtracking:is_fork",
                 "answer.x_index == asked and answer.x_term != -1 and answer.x_term == _term_of(store, asked)",
                 "False",
             ),
@@ -134,12 +134,12 @@ FAULTY = (
         "a fault counts as healed when a peer's entries fit on its left, whatever they lead to on its right",
         (
             Edit(
-                "node.store.mending:Mending._check_anchor",
+                "node.store.faults.mending:Mending._check_anchor",
                 "if (end.chain, end.term, end.end_pos) != (anchor.chain, anchor.term, anchor.end_pos):",
                 "if MUTANT.ignored((end.chain, end.term, end.end_pos) != (anchor.chain, anchor.term, anchor.end_pos)):",
             ),
             Edit(
-                "node.store.mending:Mending.right_pos",
+                "node.store.faults.mending:Mending.right_pos",
                 "self._walk_on(Cursor(",
                 "MUTANT.differed += unlinked(self._walk_on, Cursor(",
             ),

@@ -8,7 +8,7 @@ from tests.simulation.mutants.planting import Edit, Mutant, ignored, left_out, s
 
 ENGINE = "node.engine.engine:Engine."
 DISK = "node.engine.disk:Disk."
-DESK = "node.engine.client_desk:ClientDesk."
+DESK = "node.engine.client_requests:ClientRequests."
 CONNECTION = "node.transport.connection:Connection."
 QUIET = {
     "partition": 0.0, "asymmetric": 0.0, "isolate_leader": 0.0, "reset": 0.0, "slow_link": 0.0, "pause": 0.0,

@@ -10,8 +10,8 @@ from tests.simulation.mutants.planting import Edit, Mutant
 from tests.simulation.mutants.replication import slot_first
 
 FILE_STORE = "node.store.file_store:FileStore."
-FILES = "node.store.files:"
-RECOVERY = "node.store.recovery:Recovery."
+FILES = "node.store.files.os_files:"
+RECOVERY = "node.store.recovery.log_recovery:Recovery."
 
 # Machines that lose their page cache while much is in it.
 OUTAGES: dict[str, Any] = {"members": 3, "power_loss": 4.0, "crash": 3.0, "sync_ms": 6.0, "appends": 150.0}
@@ -170,12 +170,12 @@ STORAGE = (
         "term and vote that cannot be read are taken for those of a new store",
         (
             Edit(
-                "node.store.hard_state:load_hard_state",
+                "node.store.files.hard_state:load_hard_state",
                 'raise StoreRefused(f"{error}; {_TOLD_HOW}") from error',
                 "MUTANT.left_out(error)\n        return HardState(voter_state=VoterState.VOTER)",
             ),
             Edit(
-                "node.store.hard_state:load_hard_state",
+                "node.store.files.hard_state:load_hard_state",
                 'raise StoreRefused(f"{directory / HARDSTATE} is missing; {_TOLD_HOW}")',
                 "MUTANT.left_out()\n            return HardState(voter_state=VoterState.VOTER)",
             ),

@@ -1,0 +1,108 @@
+"""The client of a group: `LedgerClient` for asyncio, `LedgerClientSync` for blocking code, and what they raise.
+
+Invariant: every name that users import comes from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from node.client.errors import (
+    AnotherGroup,
+    Denied,
+    LedgerError,
+    NotAppended,
+    OutcomeUnknown,
+    Refused,
+    Unreachable,
+    Unsupported,
+)
+from node.client.ledger_client import AppendResult, LedgerClient
+from node.protocol.entry import Entry
+from node.transport.slab_frames import ReadMode
+
+__all__ = [
+    "AnotherGroup",
+    "AppendResult",
+    "Denied",
+    "LedgerClient",
+    "LedgerClientSync",
+    "LedgerError",
+    "NotAppended",
+    "OutcomeUnknown",
+    "ReadMode",
+    "Refused",
+    "Unreachable",
+    "Unsupported",
+]
+
+T = TypeVar("T")
+
+
+class LedgerClientSync:
+    """LedgerClient for blocking code: a loop in a thread of its own. Close it, or use it in a `with`."""
+
+    def __init__(self, peers: str | Mapping[str, str], **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ledger-client", daemon=True)
+        self._thread.start()
+
+        async def make() -> LedgerClient:
+            return LedgerClient(peers, **options)
+
+        try:
+            self._client = self._wait(make())
+        except BaseException:
+            self._stop()
+            raise
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def append(self, body: bytes, *, expected_index: int | None = None) -> AppendResult:
+        return self._wait(self._client.append(body, expected_index=expected_index))
+
+    def append_many(self, bodies: Sequence[bytes], *, expected_index: int | None = None) -> AppendResult:
+        return self._wait(self._client.append_many(bodies, expected_index=expected_index))
+
+    def read(self, from_index: int, limit: int, *, include_all: bool = False) -> list[Entry]:
+        return self._wait(self._client.read(from_index, limit, include_all=include_all))
+
+    def introspect(self, node_id: str, what: str, since: str | None = None) -> dict[str, Any]:
+        return self._wait(self._client.introspect(node_id, what, since))
+
+    def state(self, node_id: str) -> dict[str, Any]:
+        return self._wait(self._client.state(node_id))
+
+    def transfer(
+        self,
+        to: str | None = None,
+        *,
+        if_term: int | None = None,
+        deadline_ms: int | None = None,
+        accept_data_loss: bool = False,
+    ) -> dict[str, Any]:
+        return self._wait(
+            self._client.transfer(to, if_term=if_term, deadline_ms=deadline_ms, accept_data_loss=accept_data_loss)
+        )
+
+    def leader(self) -> str:
+        return self._wait(self._client.leader())
+
+    def close(self) -> None:
+        self._wait(self._client.close())
+        self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> LedgerClientSync:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

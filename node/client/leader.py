@@ -1,0 +1,70 @@
+"""How a client finds out who leads: it asks every member, and believes who says so itself.
+
+Invariant: a member that is stopped or cut off costs a question at most STRAGGLERS_WITHIN_S once a majority has
+answered; nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection
+from typing import Final
+
+from node.client.errors import AnotherGroup, Denied
+from node.client.link import MemberLink
+from node.protocol.codes import RequestCode, ResponseCode
+from node.transport.bodies import BodyError
+
+ANSWER_WITHIN_S: Final = 1.0
+STRAGGLERS_WITHIN_S: Final = 0.05
+DENIED: Final = frozenset({ResponseCode.UNKNOWN_GROUP, ResponseCode.UNEXPECTED_MEMBER})
+
+
+async def find_leader(links: Collection[MemberLink]) -> str | None:
+    """Who of them says that it leads, the one with the most voices first; None: nobody does. Raises Denied."""
+    voices = await _ask_all(links)
+    ids = {link.member_id for link in links}
+    for leader_id, _count in Counter(said for said in voices.values() if said in ids).most_common():
+        if voices.get(leader_id) == leader_id:
+            return leader_id
+    return None
+
+
+async def _ask_all(links: Collection[MemberLink]) -> dict[str, str]:
+    """Who says what, once one says that it leads itself; else soon after a majority has answered. Raises Denied."""
+    waiting = {asyncio.ensure_future(_ask(link)): link.member_id for link in links}
+    voices: dict[str, str] = {}
+    try:
+        while waiting:
+            enough = 2 * len(voices) > len(links)
+            within_s = STRAGGLERS_WITHIN_S if enough else None
+            done, _ = await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            for task in done:
+                member_id, said = waiting.pop(task), task.result()
+                if isinstance(said, Denied):
+                    raise said
+                if said is not None:
+                    voices[member_id] = said
+                if said == member_id:
+                    return voices
+    finally:
+        for task in waiting:
+            task.cancel()
+    return voices
+
+
+async def _ask(link: MemberLink) -> str | Denied | None:
+    """Who leads, as this member says; "" where it knows none, None without an answer."""
+    try:
+        fields = await link.ask(RequestCode.METADATA, {}, ANSWER_WITHIN_S)
+        if fields.code() in DENIED:
+            return Denied(f"{link.member_id} answers {fields.code().name}")
+        link.identity.check(link, fields)
+        return fields.optional_text("leaderId") or ""
+    except AnotherGroup as error:
+        return error
+    except (OSError, TimeoutError, LookupError, BodyError):
+        return None

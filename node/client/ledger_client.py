@@ -1,0 +1,353 @@
+"""LedgerClient: appends to, reads from and steers a group, from one event loop.
+
+It finds the leader, follows redirects, and merges the appends of one turn of the loop into one frame. Invariant: it
+sends an append again only after an outcome that says "definitely not appended" (SAFETY C2); in every other case it says
+`OutcomeUnknown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from node.background import Background
+from node.client.appends import AppendResult, Appends
+from node.client.errors import Denied, LedgerError, Unreachable, Unsupported
+from node.client.leader import DENIED, find_leader
+from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
+from node.client.plain_dledger import find_end, get_one, transfer_fields
+from node.client.retry import Retry
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
+from node.protocol.entry import BytesLike, Entry, EntryError, Magic, unpack_record
+from node.protocol.peers import parse_peers
+from node.transport.slab_frames import (
+    BodyError,
+    ReadMode,
+    ReadRequest,
+    decode_read_answer,
+    encode_read,
+    response_code,
+)
+
+__all__ = ["AppendResult", "LedgerClient", "ReadMode"]
+
+T = TypeVar("T")
+READ_BYTES: Final = 1024 * 1024
+PLAIN_TRANSFER_S: Final = 10.0  # the original's own clients wait so long
+
+
+class LedgerClient:
+    """Use from one event loop. `deadline_s` bounds each call; `in_flight_max` the entries that wait for their answer.
+
+    `follow_redirects=False` reports "not the leader" instead of going there. `group_id` tells the group from another
+    one of the same name; without it the first member that tells its group's id decides. Another group's members are
+    refused with AnotherGroup before anything is sent to them.
+    """
+
+    def __init__(
+        self,
+        peers: str | Mapping[str, str],
+        *,
+        group: str = "default",
+        group_id: str | None = None,
+        deadline_s: float = 10.0,
+        token: str | None = None,
+        in_flight_max: int = 65_536,
+        follow_redirects: bool = True,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        members = parse_peers(peers) if isinstance(peers, str) else dict(peers)
+        if not members:
+            raise ValueError("a client needs at least one member's address")
+        self.peers: Mapping[str, str] = members
+        self._identity = GroupIdentity(group, group_id)
+        self._links = {one: MemberLink(one, address, self._identity, tls) for one, address in members.items()}
+        self._deadline_s, self._token = deadline_s, token
+        self.follow_redirects = follow_redirects
+        self._appends = Appends(self, deadline_s, in_flight_max)
+        self._leader_id: str | None = None
+        self._looking_elsewhere = False
+        self._tasks = Background()
+        # Whether anything that was read came from a plain DLedger, whose GET looks at no commit index: it may be gone.
+        self.unverified = False
+
+    @property
+    def group_id(self) -> str | None:
+        """The group's id, given or learned; None: nobody told it yet."""
+        return self._identity.group_id
+
+    # --- appends ------------------------------------------------------------------------------------------------
+    def submit(self, body: bytes) -> asyncio.Future[AppendResult]:
+        """Starts an append and returns its future: for producers that do not wait for one entry before the next.
+
+        No coroutine and no task is made of it, which is half of what a single append costs its client. Entries leave in
+        the order of the calls, and are in the log in it, except where one was refused (no leader, no room) and tried
+        again: it may lie behind later ones. Whoever needs an order in that case waits, or names `expected_index`.
+        Errors arrive through the future, and cancelling it recalls nothing that was sent. Beyond `in_flight_max`
+        entries wait here for their turn: a producer that has no end must look at how many of its futures are open.
+        """
+        return self._appends.submit(body)
+
+    async def append(self, body: bytes, *, expected_index: int | None = None) -> AppendResult:
+        """Appends one entry; returns once the group promised to keep it."""
+        if expected_index is not None:
+            return await self._appends.submit_run([body], expected_index)
+        return await self._appends.submit(body)
+
+    async def append_many(self, bodies: Sequence[bytes], *, expected_index: int | None = None) -> AppendResult:
+        """Appends a contiguous run; a prefix of it may outlive a failure (SAFETY C4)."""
+        return await self._appends.submit_run(bodies, -1 if expected_index is None else expected_index)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """A task that ends with this client."""
+        self._tasks.run("a ledger client's work", work)
+
+    # --- the leader ---------------------------------------------------------------------------------------------
+    def forget(self, link: MemberLink) -> None:
+        """That member does not lead, as far as is known."""
+        if self._leader_id == link.member_id:
+            self._leader_id = None
+
+    def redirected(self, link: MemberLink, leader_id: str) -> bool:
+        """`link`'s member does not lead and named who does; whether to go there at once."""
+        known = leader_id in self._links and leader_id != link.member_id
+        at_once = known and self._leader_id == link.member_id
+        self._leader_id = leader_id if known else None
+        return at_once
+
+    def leader_at_hand(self) -> MemberLink | None:
+        """The member to ask, if it is known and its connection is open."""
+        if not self.follow_redirects:
+            link = next(iter(self._links.values()))
+        elif self._leader_id is not None:
+            link = self._links[self._leader_id]
+            link.on_silence = self._leader_silent
+        else:
+            return None
+        return link if link.open else None
+
+    async def leader_link(self, retry: Retry) -> MemberLink:
+        """The member to ask. Raises Unreachable at the deadline."""
+        if not self.follow_redirects:
+            return next(iter(self._links.values()))
+        while self._leader_id is None:
+            await self._probe()
+            if self._leader_id is None:
+                retry.reason = retry.reason or "no member knows a leader"
+                await retry.pause()
+        link = self._links[self._leader_id]
+        link.on_silence = self._leader_silent
+        return link
+
+    async def _probe(self) -> None:
+        self._leader_id = await find_leader(self._links.values())
+
+    def _leader_silent(self, link: MemberLink) -> None:
+        """Requests wait at a member that says nothing: is there another leader by now?"""
+        if not self._looking_elsewhere:
+            self._looking_elsewhere = True
+            self.spawn(self._look_elsewhere(link))
+
+    async def _look_elsewhere(self, silent: MemberLink) -> None:
+        """What waits at a silent member, while another leads, ends as unknown at once and not at its deadline."""
+        try:
+            others = [link for link in self._links.values() if link is not silent]
+            leader_id = await find_leader(others)
+            if leader_id is not None:
+                self._leader_id = leader_id
+                silent.give_up(f"it fell silent, and {leader_id} leads now")
+        except LedgerError:
+            return  # the requests themselves will meet it
+        finally:
+            self._looking_elsewhere = False
+
+    async def leader(self) -> str:
+        """The leader's id, as the members say now. Raises Unreachable."""
+        retry = Retry(self._deadline_s)
+        self._leader_id = None
+        while self._leader_id is None:
+            await self._probe()
+            if self._leader_id is None:
+                retry.reason = "no member knows a leader"
+                await retry.pause()
+        return self._leader_id
+
+    # --- reads --------------------------------------------------------------------------------------------------
+    async def read(
+        self, from_index: int, limit: int, *, include_all: bool = False, mode: ReadMode = ReadMode.LINEARIZABLE
+    ) -> list[Entry]:
+        """Up to `limit` committed entries from `from_index` on, fewer only at the log's end; NORMAL ones unless all."""
+        found: list[Entry] = []
+        at = from_index
+        while len(found) < limit:
+            entries = await self._read_once(at, mode)
+            if not entries:
+                break
+            at = entries[-1].index + 1
+            found += [entry for entry in entries if include_all or entry.magic == Magic.NORMAL]
+        return found[:limit]
+
+    async def _read_once(self, from_index: int, mode: ReadMode) -> list[Entry]:
+        retry = Retry(self._deadline_s)
+        request = encode_read(ReadRequest(from_index, READ_BYTES, mode))
+        while True:
+            link = await self.leader_link(retry)
+            try:
+                if link.plain:
+                    code, entry = await get_one(link, from_index, retry.left_s())
+                    self.unverified = True
+                    if code in (ResponseCode.SUCCESS, ResponseCode.INDEX_OUT_OF_RANGE):
+                        return [] if entry is None else [entry]
+                else:
+                    answer = decode_read_answer(await link.request(RequestCode.FAST_READ, [request], retry.left_s()))
+                    code = response_code(answer.code)
+                    if code is ResponseCode.SUCCESS:
+                        return _entries_of(answer.records, answer.count, from_index)
+                if code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+                    raise LedgerError(f"index {from_index} is not kept any more: {link.member_id} begins later")
+                retry.reason = f"{link.member_id} answers {code.value} {code.name}"
+                if code in DENIED:
+                    raise Denied(retry.reason)
+                if link.plain and code is not ResponseCode.NOT_LEADER:
+                    raise LedgerError(retry.reason)
+            except NotSupported as error:
+                if link.plain:
+                    raise Unsupported(str(error)) from error
+                link.plain, retry.at_once, retry.reason = True, True, str(error)
+                await retry.pause()
+                continue
+            except RemotingError as error:
+                if error.code != RemotingCode.SYSTEM_BUSY:  # it fails over this request, and would again
+                    raise LedgerError(str(error)) from error
+                retry.reason = str(error)
+            except (OSError, TimeoutError, LookupError, BodyError, EntryError) as error:
+                retry.reason = str(error) or "no answer in time"
+            self.forget(link)
+            await retry.pause()
+
+    async def plain_end_index(self) -> int:
+        """The last index of a plain DLedger's leader, committed or not, -1 for an empty log; found by asking for
+        entries, for nothing there tells it."""
+
+        async def get(index: int) -> ResponseCode:
+            link = await self.leader_link(retry)
+            try:
+                return (await get_one(link, index, retry.left_s()))[0]
+            except (OSError, TimeoutError, LookupError, BodyError) as error:
+                raise LedgerError(str(error) or "no answer in time") from error
+
+        retry = Retry(self._deadline_s)
+        self.unverified = True
+        return await find_end(get)
+
+    # --- looking and steering -----------------------------------------------------------------------------------
+    async def introspect(self, node_id: str, what: str, since: str | None = None) -> dict[str, Any]:
+        """What the control plane's GET of that name would say of this member's engine."""
+        fields = {"what": what, "since": since, "token": self._token}
+        return await self._ask(self._links[node_id], RequestCode.INTROSPECT, fields, self._deadline_s)
+
+    async def state(self, node_id: str) -> dict[str, Any]:
+        """`introspect(node_id, "state")`."""
+        return await self.introspect(node_id, "state")
+
+    async def metadata(self, node_id: str) -> dict[str, Any]:
+        """Who leads, as this member says: the one thing that a plain DLedger tells, too."""
+        return await self._ask(self._links[node_id], RequestCode.METADATA, {}, self._deadline_s)
+
+    async def scrub(self, node_id: str) -> int:
+        """Asks a member to read its whole log once; the number of that pass, as `state` tells of it."""
+        answer = await self._ask(
+            self._links[node_id], RequestCode.STEER, {"what": "scrub", "token": self._token}, self._deadline_s
+        )
+        if answer.get("code") != ResponseCode.SUCCESS:
+            raise LedgerError(f"{node_id} answers {answer.get('code')}: {answer.get('detail')}")
+        return int(answer["passNumber"])
+
+    async def _ask(
+        self, link: MemberLink, code: RequestCode, fields: dict[str, Any], within_s: float
+    ) -> dict[str, Any]:
+        try:
+            answer = await link.ask(code, fields, within_s)
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(f"{link.member_id} at {link.address}: {error or 'no answer in time'}") from error
+        except NotSupported as error:
+            link.plain = link.plain or code is RequestCode.INTROSPECT  # which every release of ours knows
+            raise Unsupported(str(error)) from error
+        except (RemotingError, BodyError) as error:
+            raise LedgerError(str(error)) from error
+        if "code" in answer.values and answer.code() in DENIED:
+            text = answer.optional_text("detail") or answer.code().name
+            raise Denied(f"{link.member_id}: {text}")
+        if code is RequestCode.INTROSPECT and "code" in answer.values:
+            raise LedgerError(f"{link.member_id}: {answer.optional_text('detail') or answer.code().name}")
+        return dict(answer.values)
+
+    async def transfer(
+        self,
+        to: str | None = None,
+        *,
+        if_term: int | None = None,
+        deadline_ms: int | None = None,
+        accept_data_loss: bool = False,
+    ) -> dict[str, Any]:
+        """Moves leadership, to the best member for None. Returns `{code, leaderId, term, transfereeId, detail}`.
+
+        Raises Refused where a plain DLedger leads, unless member and term are named and the loss of data is accepted
+        that a first leadership can mean there.
+        """
+        fields = {"transfereeId": to, "ifTerm": if_term, "deadlineMs": deadline_ms, "token": self._token}
+        link = await self.leader_link(Retry(self._deadline_s))
+        within_s = max(self._deadline_s, (deadline_ms or 0) / 1000 + 2.0)
+        if await self._is_plain(link):
+            return await self._transfer_plain(link, transfer_fields(link.member_id, to, if_term, accept_data_loss))
+        answer = await self._ask(link, RequestCode.LEADERSHIP_TRANSFER, fields, within_s)
+        self._leader_id = None
+        return answer
+
+    async def _is_plain(self, link: MemberLink) -> bool:
+        """Whether a plain DLedger is at the other end. A transfer must not be what finds it out: its code is the same
+        there."""
+        try:
+            await self._ask(link, RequestCode.INTROSPECT, {"what": "state", "token": self._token}, self._deadline_s)
+        except Denied:
+            pass  # it knows the request
+        except Unsupported:
+            return True
+        return False
+
+    async def _transfer_plain(self, link: MemberLink, fields: dict[str, Any]) -> dict[str, Any]:
+        """Over the very connection whose other end is known to be one: ours would take these fields for a member's."""
+        try:
+            answer = await link.ask(
+                RequestCode.LEADERSHIP_TRANSFER, fields, max(self._deadline_s, PLAIN_TRANSFER_S), redial=False
+            )
+        except (OSError, TimeoutError, RemotingError, BodyError) as error:
+            raise LedgerError(f"{error or 'no answer in time'}; who leads now is to be looked up") from error
+        code, term = answer.code(), answer.optional_number("term")
+        self._leader_id = None
+        told = {"code": int(code), "transfereeId": fields["transfereeId"], "detail": f"{link.member_id} answers "
+                f"{code.value} {code.name}", "term": None}  # fmt: skip
+        if code is not ResponseCode.SUCCESS:  # then the term is the request's own
+            return {**told, "leaderId": answer.optional_text("leaderId")}
+        return {**told, "leaderId": await self.leader(), "term": term}
+
+    async def close(self) -> None:
+        """Ends every connection; what still waits ends as unknown."""
+        self._appends.close()
+        await self._tasks.stop()
+        for link in self._links.values():
+            link.close()
+        await asyncio.sleep(0)
+
+
+def _entries_of(records: BytesLike, count: int, from_index: int) -> list[Entry]:
+    entries: list[Entry] = []
+    offset = 0
+    for _ in range(count):
+        entry = unpack_record(records, offset)
+        offset += entry.size
+        if entry.index >= from_index:
+            entries.append(entry)
+    return entries

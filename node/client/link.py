@@ -1,0 +1,244 @@
+"""One client's connection to one member: requests by opaque, answers as futures.
+
+A member that is stopped or cut off leaves its connections open: nothing closes, and nothing comes. While requests wait,
+a link listens, and says when nothing was heard for SILENT_AFTER_LOOKS looks; what to do about it is its owner's affair.
+
+Invariants: a request's future is done exactly once; `Lost.sent` says whether bytes of it may have left, which is what
+separates "not appended" from "unknown".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from node.client.errors import AnotherGroup
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
+from node.protocol.entry import BytesLike
+from node.protocol.peers import split_address
+from node.transport.bodies import BodyError, Fields, dump, load
+from node.transport.connection import Connection, dial
+from node.transport.remoting import Frame
+
+DIAL_WITHIN_S: Final = 2.0
+OPAQUE_MAX: Final = 0x7FFFFFFF
+LOOK_EVERY_S: Final = 0.1
+SILENT_AFTER_LOOKS: Final = 3
+
+
+class Lost(ConnectionError):
+    """The connection is gone; `sent`: whether the request may have reached the member."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class RemotingError(LookupError):
+    """The member answered outside the protocol's bodies: it could not read the request, or failed over it."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class NotSupported(RemotingError):
+    """Remoting code 3: the member does not know the request, and did nothing with it."""
+
+
+class GroupIdentity:
+    """Which group a client speaks to: its name, and its id as soon as anybody told it (SAFETY C9)."""
+
+    def __init__(self, group: str, group_id: str | None = None) -> None:
+        self.group, self.group_id = group, group_id
+
+    def check(self, link: MemberLink, answer: Fields) -> None:
+        """Whoever answered METADATA is of this group, as far as it says. Raises AnotherGroup."""
+        told = answer.optional_text("groupId")
+        if told is None:
+            return  # it has no id yet, or is of a release that knows of none
+        if self.group_id is None:
+            self.group_id = told
+        elif told != self.group_id:
+            text = f"{link.member_id} at {link.address} belongs to another group {self.group!r}"
+            link.give_up(text)
+            raise AnotherGroup(f"{text}: its id is {told}, not {self.group_id}")
+
+
+class MemberLink:
+    """Dials when needed, and again after a loss. Once the group's id is known, nothing is sent to another one's."""
+
+    def __init__(
+        self, member_id: str, address: str, group: str | GroupIdentity, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.member_id, self.address = member_id, address
+        self.identity = group if isinstance(group, GroupIdentity) else GroupIdentity(group)
+        self._group, self._tls = self.identity.group, tls
+        self._checking: tuple[Connection, asyncio.Future[Frame | Exception]] | None = None
+        self._connection: Connection | None = None
+        # Whether a plain DLedger is at the other end of this connection: it refused a request of ours with remoting
+        # code 3. Nothing else says so, and the next connection is asked anew.
+        self.plain = False
+        self._pending: dict[int, Callable[[Frame | Exception], None]] = {}
+        self._opaque = 0
+        self._dialing: asyncio.Lock = asyncio.Lock()
+        # Called again and again while requests wait and nothing comes; None: nobody wants to know.
+        self.on_silence: Callable[[MemberLink], None] | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._heard, self._heard_then, self._silent_looks = 0, 0, 0
+
+    @property
+    def open(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    async def connect(self) -> None:
+        """Opens the connection. Raises Lost (nothing sent), AnotherGroup."""
+        async with self._dialing:
+            if self.open:
+                return
+            connection = Connection(self._on_frame, self._on_closed)
+            host, port = split_address(self.address)
+            try:
+                async with asyncio.timeout(DIAL_WITHIN_S):
+                    await dial(connection, host, port, self._tls)
+                    if self.identity.group_id is not None:
+                        await self._check_group(connection)
+            except (OSError, TimeoutError, RemotingError, BodyError) as error:
+                connection.abort()
+                text = f"{self.member_id} at {self.address}: {error or 'no connection in time'}"
+                raise Lost(text, sent=False) from error
+            except BaseException:  # another group's; or whoever wanted it is not interested any more
+                connection.abort()
+                raise
+            self._connection, self.plain = connection, False
+
+    async def _check_group(self, connection: Connection) -> None:
+        """Asks whose member this is, before anything is sent that it could append."""
+        answer: asyncio.Future[Frame | Exception] = asyncio.get_running_loop().create_future()
+        self._checking = connection, answer
+        try:
+            connection.send_body(RequestCode.METADATA, 0, 0, [self._asking({})])
+            self.identity.check(self, load(body_of(self, await answer)))
+        finally:
+            self._checking = None
+
+    def call(self, code: RequestCode, pieces: Sequence[bytes], done: Callable[[Frame | Exception], None]) -> int:
+        """Sends a request over the open connection; `done` gets the answer, or why there is none, exactly once.
+
+        Returns the request's number. Raises FrameError where it is too long; then `done` is never called.
+        """
+        connection = self._connection
+        self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
+        if connection is None or connection.closed:
+            done(Lost(f"{self.member_id} is not connected", sent=False))
+            return opaque
+        connection.send_body(code, 0, opaque, pieces)
+        self._pending[opaque] = done
+        if self._look_timer is None and self.on_silence is not None:
+            self._look_later()
+        return opaque
+
+    def fail_one(self, opaque: int, error: Exception) -> None:
+        """Gives one request up; its answer, should it still come, is for nobody."""
+        waiting = self._pending.pop(opaque, None)
+        if waiting is not None:
+            waiting(error)
+
+    async def request(
+        self, code: RequestCode, pieces: Sequence[bytes], timeout_s: float, *, redial: bool = True
+    ) -> BytesLike:
+        """The answer's body. Raises Lost, TimeoutError, RemotingError. Without `redial` it goes over the connection
+        that is open, whose other end is known, or nowhere."""
+        if redial:
+            await self.connect()
+        answer: asyncio.Future[Frame | Exception] = asyncio.get_running_loop().create_future()
+        opaque = self.call(code, pieces, lambda outcome: None if answer.done() else answer.set_result(outcome))
+        try:
+            async with asyncio.timeout(timeout_s):
+                outcome = await answer
+        finally:
+            self._pending.pop(opaque, None)
+        return body_of(self, outcome)
+
+    async def ask(self, code: RequestCode, fields: dict[str, Any], timeout_s: float, *, redial: bool = True) -> Fields:
+        """A JSON request and its JSON answer. Raises as `request`, and BodyError."""
+        return load(await self.request(code, [self._asking(fields)], timeout_s, redial=redial))
+
+    def _asking(self, fields: dict[str, Any]) -> bytes:
+        base = {"code": int(ResponseCode.SUCCESS), "group": self._group, "remoteId": self.member_id, "term": -1}
+        return dump(base | fields)
+
+    def _look_later(self) -> None:
+        self._look_timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        """Ten times a second, while anything waits: did anything come since?"""
+        self._look_timer = None
+        if not self._pending:
+            self._silent_looks = 0
+            return
+        self._silent_looks = 0 if self._heard != self._heard_then else self._silent_looks + 1
+        self._heard_then = self._heard
+        if self._silent_looks >= SILENT_AFTER_LOOKS and self.on_silence is not None:
+            self.on_silence(self)
+        self._look_later()
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        self._heard += 1
+        if self._checked(connection, frame):
+            return
+        if frame.opaque == -1 and frame.is_response and frame.remark:  # the member could not read us at all
+            self._fail(frame.remark)
+            return
+        waiting = self._pending.pop(frame.opaque, None)
+        if waiting is not None:
+            waiting(frame)
+
+    def _checked(self, connection: Connection, outcome: Frame | Exception) -> bool:
+        """Whether it is the answer to `_check_group`, or the end of that connection."""
+        if self._checking is None or self._checking[0] is not connection:
+            return False
+        if not self._checking[1].done():
+            self._checking[1].set_result(outcome)
+        return True
+
+    def _on_closed(self, connection: Connection) -> None:
+        if self._checked(connection, Lost(f"{self.member_id}: the connection closed", sent=False)):
+            return
+        if self._connection is connection:
+            self._fail("the connection closed")
+
+    def _fail(self, why: str) -> None:
+        pending, self._pending = self._pending, {}
+        for waiting in pending.values():
+            waiting(Lost(f"{self.member_id} at {self.address}: {why}", sent=True))
+
+    def give_up(self, why: str) -> None:
+        """Whatever waits here ends as lost; the next request dials again."""
+        connection, self._connection = self._connection, None
+        self._fail(why)
+        if connection is not None:
+            connection.abort()
+
+    def close(self) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
+        self.on_silence = None
+        if self._connection is not None:
+            self._connection.abort()
+
+
+def body_of(link: MemberLink, outcome: Frame | Exception) -> BytesLike:
+    """The body of a request's answer. Raises RemotingError, or whatever there is in place of an answer."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    if outcome.code != RemotingCode.SUCCESS:
+        kind = NotSupported if outcome.code == RemotingCode.REQUEST_CODE_NOT_SUPPORTED else RemotingError
+        raise kind(f"{link.member_id} answers {outcome.code}: {(outcome.remark or '').strip()}", outcome.code)
+    return outcome.body
+
+
+__all__ = ["BodyError", "GroupIdentity", "Lost", "MemberLink", "NotSupported", "RemotingError", "body_of"]

@@ -1,0 +1,50 @@
+"""How long a client's call goes on trying. Invariant: no pause ends after the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from node.client.errors import NotAppended, Unreachable
+
+BACK_OFF_S_MIN: Final = 0.005
+BACK_OFF_S_MAX: Final = 0.1
+# A pause that doubles would end, on average, half as late again as what it waits for: an election, a transfer.
+BACK_OFF_GROWTH: Final = 1.5
+
+
+class Retry:
+    """One call's patience: a deadline, and pauses that grow."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + deadline_s
+        self._wait_s = BACK_OFF_S_MIN
+        self.reason = ""
+        self.not_appended: NotAppended | None = None
+        self.at_once = False
+        self.hint_s = 0.0  # when the member that refused said to come back; for one pause
+
+    def left_s(self) -> float:
+        return max(0.001, self._deadline - self._loop.time())
+
+    async def pause(self) -> None:
+        """Waits before the next try. Raises Unreachable, or the last refusal, when there is no time for one.
+
+        Who was told when there will be room comes then, and not before: until then it is others' turn.
+        """
+        hint_s, self.hint_s = self.hint_s, 0.0
+        if self._loop.time() + max(self._wait_s, hint_s) > self._deadline:
+            if self.not_appended is not None:
+                raise self.not_appended
+            raise Unreachable(self.reason or "no member answers")
+        if self.at_once:
+            self.at_once = False
+            return
+        if hint_s:
+            await asyncio.sleep(hint_s * random.uniform(1.0, 1.05))
+            self._wait_s = BACK_OFF_S_MIN
+            return
+        await asyncio.sleep(self._wait_s * random.uniform(0.5, 1.0))
+        self._wait_s = min(self._wait_s * BACK_OFF_GROWTH, BACK_OFF_S_MAX)

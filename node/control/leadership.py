@@ -1,0 +1,110 @@
+"""Operator actions on leadership: a transfer, as an operation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from node.control.common import INT64_MAX, Json, Parts, PartsDep, not_leader
+from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.operations import RUNNING, unknown
+from node.control.problems import Problem
+from node.protocol.codes import RequestCode, ResponseCode
+
+router = APIRouter(prefix="/api/v1", tags=["operator actions"])
+OperationId = Annotated[str, Path(max_length=36)]
+Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
+# Beyond its own deadline the engine has this long to say how it went.
+GRACE_S = 3.0
+
+
+class Transfer(BaseModel):
+    """`to` null: the best peer."""
+
+    model_config = ConfigDict(extra="forbid")
+    to: Annotated[str | None, Field(max_length=64)] = None
+    if_term: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
+    deadline_ms: Annotated[int | None, Field(ge=100, le=60_000)] = None
+    dry_run: bool = False
+
+
+@router.post("/leadership-transfer", status_code=202)
+async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key = None) -> Json:
+    known = parts.operations.by_key.get(key or "")
+    if known is not None and not body.dry_run:
+        return parts.operations.get(known)
+    state = await parts.snapshots.get("state")
+    check(body, state)
+    if body.dry_run:
+        response.status_code = 200
+        return {"dry_run": True, "would": f"hand leadership of term {state['term']} to {body.to or 'the best peer'}"}
+    progress = f"from {state['self_id']} to {body.to or 'the best peer'}"
+    operation = parts.operations.start("leadership_transfer", key, progress, lambda: carry_out(parts, body))
+    response.headers["location"] = f"/api/v1/operations/{operation['id']}"
+    return operation
+
+
+def check(body: Transfer, state: Json) -> None:
+    """Refuses before anything is asked of the engine."""
+    if state["engine"] != "ok":
+        text = f"The engine is {state['engine']}: {state.get('engine_reason')}"
+        raise Problem(503, "The engine does not answer", text, headers={"retry-after": "1"})
+    if body.if_term is not None and body.if_term != state["term"]:
+        code = int(ResponseCode.TERM_CHANGED)
+        raise Problem(412, "The term moved", f"The term is {state['term']}, not {body.if_term}.", code=code)
+    if state["role"] != "LEADER":
+        raise not_leader(state)
+    ids = [one["id"] for one in state["peers"]]
+    if body.to is not None and body.to not in ids:
+        code = int(ResponseCode.UNKNOWN_MEMBER)
+        raise Problem(422, "Unknown member", f"{body.to!r} is not one of {', '.join(ids)}.", code=code)
+    if body.to == state["self_id"]:
+        raise Problem(409, "It leads already", f"{body.to} is the leader.")
+
+
+async def carry_out(parts: Parts, body: Transfer) -> Json:
+    timing = parts.settings.timing
+    deadline_ms = body.deadline_ms or timing.leadership_transfer_wait_timeout_ms
+    fields: Json = {"transfereeId": body.to or "", "deadlineMs": deadline_ms}
+    if body.if_term is not None:
+        fields["ifTerm"] = body.if_term
+    try:
+        answer = await parts.link.json(RequestCode.LEADERSHIP_TRANSFER, fields, deadline_ms / 1000 + GRACE_S)
+    except EngineAway as error:
+        return {"state": "failed", "problem": {"title": "The engine is down", "detail": str(error)}}
+    except (EngineSilent, EngineRefused) as error:
+        return unknown(str(error))
+    code = answer.get("code")
+    if code == ResponseCode.SUCCESS:
+        outcome = {"leader_id": answer.get("leaderId"), "term": answer.get("term"), "detail": answer.get("detail")}
+        return {"state": "done", "progress": None, "outcome": outcome}
+    detail = answer.get("detail") or name_of(code)
+    return {"state": "failed", "problem": {"title": "The transfer failed", "detail": detail, "code": code}}
+
+
+def name_of(code: object) -> str:
+    try:
+        return ResponseCode(int(str(code))).name
+    except ValueError:
+        return f"code {code}"
+
+
+@router.get("/operations")
+async def operations(parts: PartsDep) -> Json:
+    return {"items": list(reversed(parts.operations.kept.values())), "next": None}
+
+
+@router.get("/operations/{operation_id}")
+async def operation(operation_id: OperationId, parts: PartsDep) -> Json:
+    return parts.operations.get(operation_id)
+
+
+@router.delete("/operations/{operation_id}")
+async def cancel(operation_id: OperationId, parts: PartsDep) -> Json:
+    """A transfer ends by its own deadline; there is nothing to take back once the leader was asked."""
+    found = parts.operations.get(operation_id)
+    if found["state"] == RUNNING:
+        raise Problem(409, "Not cancellable", "A transfer ends by its own deadline; look again then.")
+    raise Problem(409, "It has ended", f"The operation is {found['state']} already.")

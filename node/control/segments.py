@@ -1,0 +1,142 @@
+"""Bulk reading for audits: segments as raw bytes, and digests per block.
+
+Invariants: bytes end at the durable end; an ETag names the boot and the count of truncations, so a range read after a
+cut cannot be glued to one read before (If-Match: 412); one pread a range.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Path, Query
+from starlette.responses import Response
+
+from node.control.common import From, Json, Limit, Parts, PartsDep, To
+from node.control.problems import Problem
+from node.control.snapshots import now_text
+from node.protocol.entry import INDEX_UNIT_BYTES
+
+router = APIRouter(prefix="/api/v1", tags=["segments"])
+RANGE_BYTES_MAX = 16 << 20
+BLOCKS_MAX = 1000
+ENTRIES_MAX = 2_000_000
+RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
+Name = Annotated[str, Path(pattern=r"^[0-9]{20}$")]
+Kind = Literal["data", "index"]
+Offset = Annotated[str | None, Query(max_length=20, pattern=r"^[0-9]+$")]
+HeaderText = Annotated[str | None, Header(max_length=200)]
+
+
+@router.get("/segments")
+async def segments(parts: PartsDep, limit: Limit = 1000, cursor: Offset = None) -> Json:
+    found = await parts.bulk.read(lambda reader: list(reader.segments()))
+    start = int(cursor or 0)
+    items = [segment_json(one) for one in found[start : start + limit]]
+    more = str(start + limit) if start + limit < len(found) else None
+    return {"as_of": now_text(), "etag": await etag(parts), "items": items, "next": more}
+
+
+def segment_json(one: Any) -> Json:
+    names = ("kind", "name", "start", "size_bytes", "first_index", "last_index")
+    return {name: getattr(one, name) for name in names}
+
+
+async def etag(parts: Parts) -> str:
+    """Strong: changes with every truncation and every start of the engine."""
+    state = await parts.snapshots.get("state")
+    count = state.get("truncation_count")
+    if count is None:
+        count = len(await parts.bulk.read(lambda reader: list(reader.truncations())))
+    return f'"{state.get("boot_id") or "down"}-{count}"'
+
+
+async def durable_end(parts: Parts, kind: str, start: int, size_bytes: int) -> int:
+    """How many bytes of this segment are durable."""
+    state = await parts.snapshots.get("state")
+    log = state.get("log") or {}
+    durable_index = log.get("durable_index") if state["engine"] == "ok" else None
+    position = state.get("durable_position") if state["engine"] == "ok" else None
+    if kind == "data" and position is not None:
+        return max(0, min(size_bytes, int(position) - start))
+    if durable_index is None:
+        marks = await parts.bulk.marks()
+        known = marks.get("durable_index")
+        durable_index = known if known is not None else marks.get("end_index")
+    if durable_index is None:
+        raise Problem(503, "Unknown", "How far the log is durable is not known.", headers={"retry-after": "1"})
+    if kind == "index":
+        return max(0, min(size_bytes, (int(durable_index) + 1) * INDEX_UNIT_BYTES - start))
+    last = await parts.bulk.read(lambda reader: reader.entry(durable_index), upto_index=durable_index)
+    return size_bytes if last is None else max(0, min(size_bytes, last.pos + last.size - start))
+
+
+@router.get("/segments/{kind}/{name}", response_model=None)
+async def segment(
+    parts: PartsDep,
+    kind: Kind,
+    name: Name,
+    range_: Annotated[str | None, Header(alias="Range", max_length=100)] = None,
+    if_match: HeaderText = None,
+) -> Response:
+    """Raw bytes; at most 16 MiB at a time, and shorter where the durable end comes first."""
+    tag = await etag(parts)
+    if if_match is not None and if_match != "*" and tag not in [one.strip() for one in if_match.split(",")]:
+        text = "The log was truncated, or the engine started anew, since that ETag; begin again."
+        raise Problem(412, "Changed", text, etag=tag)
+    found = await parts.bulk.read(lambda reader: [one for one in reader.segments() if one.kind == kind])
+    chosen = next((one for one in found if one.name == name), None)
+    if chosen is None:
+        if found and int(name) < min(one.start for one in found):
+            raise Problem(410, "Removed", f"Retention removed {kind}/{name}.")
+        raise Problem(404, "Unknown segment", f"There is no segment {kind}/{name}.")
+    end = await durable_end(parts, kind, chosen.start, chosen.size_bytes)
+    first, last = parse_range(range_, end)
+    content = await parts.bulk.read(lambda reader: reader.read_segment(kind, name, first, last - first + 1))
+    headers = {"etag": tag, "accept-ranges": "bytes"}
+    whole = range_ is None and len(content) == end
+    if not whole:
+        headers["content-range"] = f"bytes {first}-{first + len(content) - 1}/{end}"
+    return Response(content, 200 if whole else 206, headers, media_type="application/octet-stream")
+
+
+def parse_range(asked: str | None, end: int) -> tuple[int, int]:
+    """(first, last) byte, inclusive. Without a Range: from the start."""
+    if asked is None:
+        if end == 0:
+            return 0, -1
+        return 0, min(end, RANGE_BYTES_MAX) - 1
+    match = RANGE.fullmatch(asked.strip())
+    if match is None:
+        raise Problem(416, "Range", f"{asked!r}: write bytes=FIRST-LAST.", headers={"content-range": f"bytes */{end}"})
+    first = int(match[1])
+    last = min(int(match[2]) if match[2] else end - 1, end - 1, first + RANGE_BYTES_MAX - 1)
+    if first >= end or last < first:
+        text = f"The segment's durable end is at {end}."
+        raise Problem(416, "Range", text, headers={"content-range": f"bytes */{end}"})
+    return first, last
+
+
+@router.get("/digests")
+async def digest_list(
+    parts: PartsDep,
+    from_: From = None,
+    to: To = None,
+    block: Annotated[int, Query(ge=1, le=1_000_000)] = 1000,
+) -> Json:
+    """SHA-256 per block over what the disk holds now; null with a `problem` where it cannot be read.
+
+    A long range is answered in parts: `next` is the next `from`.
+    """
+    marks = await parts.bulk.marks()
+    if not marks:
+        raise Problem(503, "No log yet", "The files cannot be read.", headers={"retry-after": "1"})
+    first = marks["begin_index"] if from_ is None else max(from_, marks["begin_index"])
+    last = marks["end_index"] if to is None else min(to, marks["end_index"])
+    blocks_end = (first // block + BLOCKS_MAX) * block - 1
+    entries_end = (first // block + max(1, ENTRIES_MAX // block)) * block - 1
+    stop = min(last, blocks_end, entries_end)
+    items: list[Json] = []
+    if first <= last:
+        items = await parts.bulk.read(lambda reader: reader.digests(first, stop, block), upto_index=stop)
+    return {"as_of": now_text(), "items": items, "next": str(stop + 1) if stop < last else None}

@@ -1,0 +1,317 @@
+"""Serves clients: appends, reads, transfers and introspection, in our own frames and in DLedger's JSON.
+
+Invariants: every request gets exactly one answer; appends of one connection are proposed in the order of their arrival
+(SAFETY C4); what waits is bounded per connection and per node, and at a limit the node stops reading (C5).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+from node.consensus.api import MS
+from node.consensus.replica import Appended, Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
+from node.engine.introspect import Introspection
+from node.engine.log_reads import LogReads
+from node.engine.quota import Quota
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
+from node.protocol.entry import BytesLike
+from node.transport.bodies import BodyError, Fields, dump, entry_fields, load
+from node.transport.connection import Connection
+from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame
+from node.transport.slab_frames import (
+    AppendAnswer,
+    AppendedByte,
+    ReadAnswer,
+    ReadMode,
+    ReadRequest,
+    decode_append,
+    decode_read,
+    encode_append_answer,
+    encode_read_answer,
+)
+
+APPENDED_BYTE: Final[Mapping[Appended, AppendedByte]] = {
+    Appended.YES: AppendedByte.YES,
+    Appended.NOT_APPENDED: AppendedByte.NOT_APPENDED,
+    Appended.UNKNOWN: AppendedByte.UNKNOWN,
+}
+SUCCESS: Final = RemotingCode.SUCCESS
+BASE_FIELDS: Final = ("group", "localId", "remoteId")
+TRANSFER_DEADLINE_MS_MAX: Final = 600_000
+
+
+class Driver(Protocol):
+    """What the desk needs of the engine."""
+
+    replica: Replica
+
+    def propose(self, origin: Connection, proposal: Proposal, ordered: bool) -> None: ...
+    def read_index(self, done: Callable[[ReadOutcome], None]) -> None: ...
+    def transfer(self, to: str | None, deadline_ms: int | None, if_term: int | None,
+                 done: Callable[[TransferOutcome], None]) -> None: ...  # fmt: skip
+    def scrub_now(self) -> int: ...
+    def repair_now(self) -> None: ...
+    def address_of(self, member_id: str | None) -> str: ...
+
+
+class ClientRequests:
+    """See the module's docstring."""
+
+    def __init__(self, driver: Driver, reads: LogReads, introspection: Introspection, quota: Quota,
+                 status: Callable[[], Any], token: str | None) -> None:  # fmt: skip
+        self._driver, self._reads, self._introspection, self._quota = driver, reads, introspection, quota
+        self._status, self._token = status, token
+        self._holding: list[Connection] = []  # what has answers that leave at the turn's end
+        self._group, self._self_id = driver.replica.config.group, driver.replica.config.self_id
+        self._handlers: Mapping[int, Callable[[Connection, Frame], None]] = {
+            RequestCode.FAST_APPEND: self._fast_append,
+            RequestCode.FAST_READ: self._fast_read,
+            RequestCode.METADATA: self._metadata,
+            RequestCode.APPEND: self._append,
+            RequestCode.GET: self._get,
+            RequestCode.LEADERSHIP_TRANSFER: self._transfer,
+            RequestCode.INTROSPECT: self._introspect,
+            RequestCode.STEER: self._steer,
+        }
+
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        """One client request."""
+        handler = self._handlers.get(frame.code)
+        if handler is None:
+            self._unsupported(connection, frame)
+            return
+        try:
+            handler(connection, frame)
+        except BodyError as error:
+            code = ResponseCode.UNEXPECTED_ARGUMENT
+            if frame.code == RequestCode.FAST_APPEND:
+                answer = AppendAnswer(code, -1, -1, -1, AppendedByte.NOT_APPENDED, detail=str(error))
+                connection.answer(frame, encode_append_answer(answer))
+            elif frame.code == RequestCode.FAST_READ:
+                connection.answer(frame, *encode_read_answer(ReadAnswer(code, -1, -1, -1, 0)))
+            else:
+                connection.answer(frame, dump(self._base({}, code) | {"detail": str(error)}))
+
+    # --- our own frames -----------------------------------------------------------------------------------------
+    def _fast_append(self, connection: Connection, frame: Frame) -> None:
+        request = decode_append(frame.body)
+        count, size = len(request.bodies), len(frame.body)
+        self._quota.take(connection, count, size)
+
+        def done(outcome: Outcome) -> None:
+            self._quota.give(connection, count, size)
+            if not frame.flag & FLAG_ONE_WAY:
+                body = encode_append_answer(self._append_answer(outcome))
+                if connection.hold_body(SUCCESS, FLAG_RESPONSE, frame.opaque, [body]):
+                    self._holding.append(connection)
+
+        expected = None if request.expected_index < 0 else request.expected_index
+        self._driver.propose(connection, Proposal(request.bodies, done, expected), request.ordered)
+
+    def release(self) -> None:
+        """The end of a turn: its answers leave, those of one connection together."""
+        holding, self._holding = self._holding, []
+        for connection in holding:
+            connection.release()
+
+    def _append_answer(self, outcome: Outcome) -> AppendAnswer:
+        appended = APPENDED_BYTE[outcome.appended]
+        indexes = (outcome.first_index, outcome.last_index, outcome.term)
+        if appended is AppendedByte.YES:
+            return AppendAnswer(outcome.code, *indexes, appended)
+        leader_id = outcome.leader_id or ""
+        address = self._driver.address_of(outcome.leader_id)
+        retry_after_ms = -(-outcome.retry_after_ns // MS)
+        return AppendAnswer(outcome.code, *indexes, appended, leader_id, address, outcome.detail, retry_after_ms)
+
+    def _fast_read(self, connection: Connection, frame: Frame) -> None:
+        request = decode_read(frame.body)
+        self._quota.take(connection, 1, len(frame.body))
+        if request.mode is ReadMode.UNSAFE:
+            replica = self._driver.replica
+            outcome = ReadOutcome(ResponseCode.SUCCESS, replica.committed_index, replica.term)
+            self._read_from(connection, frame, request, outcome)
+        else:
+            self._driver.read_index(partial(self._read_from, connection, frame, request))
+
+    def _read_from(self, connection: Connection, frame: Frame, request: ReadRequest, outcome: ReadOutcome) -> None:
+        def done(code: ResponseCode, count: int, records: BytesLike) -> None:
+            replica = self._driver.replica
+            self._quota.give(connection, 1, len(frame.body))
+            numbers = (replica.committed_index, request.from_index, replica.store.end_index)
+            connection.answer(frame, *encode_read_answer(ReadAnswer(code, *numbers, count, records)))
+
+        if outcome.code is not ResponseCode.SUCCESS:
+            done(outcome.code, 0, b"")
+            return
+        committed = self._driver.replica.committed_index
+        self._reads.committed(request.from_index, request.limit_bytes, committed, done)
+
+    # --- DLedger's JSON -----------------------------------------------------------------------------------------
+    def _base(self, request: Mapping[str, Any], code: ResponseCode, **more: Any) -> dict[str, Any]:
+        """A refusal as DLedger writes it: the request's own base fields, the code, the leader as known here."""
+        kept = {
+            name: request.get(name) for name in ("group", "localId", "remoteId") if isinstance(request.get(name), str)
+        }
+        leader_id = self._driver.replica.leader_id
+        return {"code": int(code), "leaderId": leader_id, "term": -1} | kept | more
+
+    def _misdirected(self, fields: Fields) -> ResponseCode | None:
+        if fields.text("group") != self._group:
+            return ResponseCode.UNKNOWN_GROUP
+        return None if fields.text("remoteId", self._self_id) == self._self_id else ResponseCode.UNKNOWN_MEMBER
+
+    def _metadata(self, connection: Connection, frame: Frame) -> None:
+        fields = load(frame.body)
+        refused = self._misdirected(fields)
+        replica = self._driver.replica
+        if refused is not None:
+            connection.answer(frame, dump(self._base(fields.values, refused)))
+            return
+        answer = {"code": 200, "group": self._group, "leaderId": replica.leader_id, "term": -1}
+        answer["groupId"] = replica.member.hard.group_id
+        connection.answer(frame, dump(answer | {"peers": dict(replica.config.peers)}))
+
+    def _append(self, connection: Connection, frame: Frame) -> None:
+        fields = load(frame.body)
+        nothing = {"index": -1, "pos": -1}
+        refused = self._misdirected(fields)
+        if refused is not None:
+            connection.answer(frame, dump(self._base(fields.values, refused, **nothing)))
+            return
+        single = fields.blob("body")
+        bodies = fields.blobs("batchMsgs") if single is None else [single]
+        self._quota.take(connection, len(bodies), len(frame.body))
+
+        def done(outcome: Outcome) -> None:
+            self._quota.give(connection, len(bodies), len(frame.body))
+            if outcome.appended is Appended.NOT_APPENDED:
+                refusal = self._base(fields.values, outcome.code, **nothing)
+                connection.answer(frame, dump(refusal | {"detail": outcome.detail or None}))
+                return
+            answer = {"code": int(outcome.code), "group": self._group, "leaderId": outcome.leader_id}
+            answer |= {"index": outcome.last_index, "term": outcome.term}
+            self._reads.position(
+                outcome.last_index, lambda position: connection.answer(frame, dump(answer | {"pos": position}))
+            )
+
+        self._driver.propose(connection, Proposal(bodies, done), ordered=False)
+
+    def _get(self, connection: Connection, frame: Frame) -> None:
+        fields = load(frame.body)
+        refused = self._misdirected(fields)
+        replica = self._driver.replica
+        begin_index = fields.number("beginIndex")
+        if refused is None and replica.role is not Role.LEADER:
+            refused = ResponseCode.NOT_LEADER
+
+        def refuse(code: ResponseCode) -> None:
+            connection.answer(frame, dump(self._base(fields.values, code, entries=[])))
+
+        def found(code: ResponseCode, count: int, records: BytesLike) -> None:
+            self._quota.give(connection, 1, len(frame.body))
+            if code is not ResponseCode.SUCCESS or count == 0:
+                refuse(ResponseCode.INDEX_OUT_OF_RANGE if code is ResponseCode.SUCCESS else code)
+                return
+            entry = entry_fields(self._reads.first_entry(records))
+            connection.answer(frame, dump({"code": 200, "entries": [entry], "group": self._group, "term": -1}))
+
+        def confirmed(outcome: ReadOutcome) -> None:
+            if outcome.code is not ResponseCode.SUCCESS:
+                found(outcome.code, 0, b"")
+            else:
+                self._reads.committed(begin_index, 1, self._driver.replica.committed_index, found)
+
+        if refused is not None:
+            refuse(refused)
+        elif begin_index < 0:
+            refuse(ResponseCode.INDEX_OUT_OF_RANGE)
+        else:
+            self._quota.take(connection, 1, len(frame.body))
+            self._driver.read_index(confirmed)
+
+    # --- steering and looking -----------------------------------------------------------------------------------
+    def _allowed(self, connection: Connection, fields: Fields) -> bool:
+        """With the token; where this member has none, on loopback (SAFETY C7)."""
+        if self._token is not None:
+            return hmac.compare_digest(fields.text("token").encode(), self._token.encode())
+        try:
+            return ipaddress.ip_address(connection.peer_host).is_loopback
+        except ValueError:
+            return False
+
+    def _refusal_text(self, what: str) -> str:
+        if self._token is None:
+            return f"{what} from another machine needs a token: give this member one with [node] token_file"
+        return f"{what} needs this member's token, the content of its [node] token_file"
+
+    def _transfer(self, connection: Connection, frame: Frame) -> None:
+        fields = load(frame.body)
+        refused = self._misdirected(fields)
+        term = fields.number("term")
+        detail = ""
+        if refused is None and not self._allowed(connection, fields):
+            refused, detail = ResponseCode.UNEXPECTED_MEMBER, self._refusal_text("a transfer")
+        if refused is None and self._driver.replica.role is Role.LEADER and term not in (-1, self._driver.replica.term):
+            refused, detail = ResponseCode.INCONSISTENT_TERM, f"the term is {self._driver.replica.term}, not {term}"
+        if refused is not None:
+            answer = self._base(fields.values, refused) | {"term": term, "detail": detail or None}
+            connection.answer(frame, dump(answer))
+            return
+
+        def done(outcome: TransferOutcome) -> None:
+            kept = self._base(fields.values, outcome.code)
+            answer = kept | {"leaderId": outcome.leader_id, "term": outcome.term, "detail": outcome.detail or None}
+            connection.answer(frame, dump(answer | {"transfereeId": outcome.transferee_id}))
+
+        deadline_ms = fields.optional_number("deadlineMs")
+        if deadline_ms is not None and not 1 <= deadline_ms <= TRANSFER_DEADLINE_MS_MAX:
+            raise BodyError(f"deadlineMs {deadline_ms}: 1 to {TRANSFER_DEADLINE_MS_MAX} are allowed")
+        to = fields.text("transfereeId") or None
+        self._driver.transfer(to, deadline_ms, fields.optional_number("ifTerm"), done)
+
+    def _introspect(self, connection: Connection, frame: Frame) -> None:
+        fields = load(frame.body)
+        what = fields.text("what")
+        if not self._allowed(connection, fields):
+            refusal = self._base(fields.values, ResponseCode.UNEXPECTED_MEMBER)
+            connection.answer(frame, dump(refusal | {"detail": self._refusal_text("introspection")}))
+            return
+        if fields.text("group", self._group) != self._group:
+            connection.answer(frame, dump(self._base(fields.values, ResponseCode.UNKNOWN_GROUP)))
+            return
+        if not self._introspection.knows(what):
+            raise BodyError(f"there is no {what!r} to look at")
+        body = self._introspection.render(what, fields.optional_text("since"), self._status)
+        connection.answer(frame, json.dumps(body, separators=(",", ":"), default=str).encode())
+
+    def _steer(self, connection: Connection, frame: Frame) -> None:
+        """A scrub, or another try at a repair: this member's own business, leader or not."""
+        fields = load(frame.body)
+        refused = self._misdirected(fields)
+        detail = None
+        if refused is None and not self._allowed(connection, fields):
+            refused, detail = ResponseCode.UNEXPECTED_MEMBER, self._refusal_text("steering")
+        if refused is not None:
+            connection.answer(frame, dump(self._base(fields.values, refused) | {"detail": detail}))
+            return
+        answer: dict[str, Any] = {"code": int(ResponseCode.SUCCESS), "group": self._group}
+        what = fields.text("what")
+        if what == "scrub":
+            answer["passNumber"] = self._driver.scrub_now()
+        elif what == "repairs":
+            self._driver.repair_now()
+            answer["faults"] = len(self._driver.replica.store.faults)
+        else:
+            raise BodyError(f"there is no {what!r} to do")
+        connection.answer(frame, dump(answer))
+
+    def _unsupported(self, connection: Connection, frame: Frame) -> None:
+        """As the original says it."""
+        text = f" request type {frame.code} not supported"
+        connection.refuse(frame, RemotingCode.REQUEST_CODE_NOT_SUPPORTED, text)

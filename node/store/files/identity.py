@@ -1,0 +1,169 @@
+"""Whose store this is: `quorumscope.json`, the lock, and `base` (the entry before the first one held).
+
+Invariants: one process at a time; a directory never changes its group, node or file sizes; `base` is durable before
+the entries it stands for are removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from node.protocol.entry import INDEX_UNIT_BYTES, POSITION_MAX, crc32
+from node.protocol.group_id import is_group_id
+from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file, wrap
+from node.store.files.platform import OS, Platform
+from node.store.log_store import EntryMeta, StoreRefused
+
+IDENTITY = "quorumscope.json"
+BASE = "base"
+LOCK = "lock"
+FORMAT_VERSION = 1
+UNKNOWN_TERM = -1
+
+
+@dataclass(slots=True, frozen=True)
+class Identity:
+    """The content of `quorumscope.json`. `sealed_from`: entries before it were written by a Java node."""
+
+    group: str
+    node_id: str
+    store_id: str
+    data_file_size: int
+    index_file_size: int
+    sealed_from: int = 0
+    format_version: int = FORMAT_VERSION
+
+    @classmethod
+    def fresh(
+        cls, group: str, node_id: str, data_file_size: int, index_file_size: int, platform: Platform = OS
+    ) -> Identity:
+        """A new store has a new `store_id`: peers tell a wiped disk from the one they knew."""
+        return cls(group, node_id, platform.new_id(), data_file_size, index_file_size)
+
+
+@dataclass(slots=True, frozen=True)
+class Base:
+    """The entry before `begin_index`, and the position where `begin_index` lies.
+
+    `group_id`: the group's, which an entry that was removed may have told (SAFETY C9); None: it had none.
+    """
+
+    meta: EntryMeta
+    pos: int
+    group_id: str | None = None
+
+
+def check_sizes(data_file_size: int, index_file_size: int) -> None:
+    """Raises StoreRefused on sizes that cannot hold anything."""
+    if data_file_size < 512 or index_file_size < INDEX_UNIT_BYTES or index_file_size % INDEX_UNIT_BYTES:
+        raise StoreRefused(
+            f"file sizes {data_file_size} and {index_file_size}: data needs >= 512 bytes, index a multiple of 32"
+        )
+
+
+def read_identity(directory: Path, platform: Platform = OS) -> Identity | None:
+    """None where the directory is not ours (yet). Raises StoreRefused on content from the future or not readable."""
+    path = directory / IDENTITY
+    try:
+        value = json.loads(platform.read_bytes(path))
+        seal = value.pop("crc", None)  # directories of the first version have none
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
+        raise StoreRefused(f"{path} cannot be read: {error}") from error
+    if seal is not None and seal != _seal(value):
+        raise StoreRefused(f"{path} does not match its CRC: `quorumscope store repair {directory}` says what to do")
+    try:
+        identity = Identity(**value)
+        if identity.format_version != FORMAT_VERSION:
+            raise StoreRefused(f"{path}: format {identity.format_version}, this version knows {FORMAT_VERSION}")
+        _check_types(identity)
+    except (TypeError, ValueError) as error:
+        raise StoreRefused(f"{path} is of another format: {error}") from error
+    return identity
+
+
+def _check_types(identity: Identity) -> None:
+    """A damaged file must not become sizes that nothing can be read with. Raises ValueError."""
+    for name in ("group", "node_id", "store_id"):
+        if not isinstance(getattr(identity, name), str):
+            raise ValueError(f"{name} is not a text")
+    for name in ("data_file_size", "index_file_size", "sealed_from"):
+        value = getattr(identity, name)
+        if type(value) is not int or not 0 <= value <= POSITION_MAX:
+            raise ValueError(f"{name} is not a size")
+    check_sizes(identity.data_file_size, identity.index_file_size)
+
+
+def _seal(fields: dict[str, object]) -> str:
+    """A flipped bit in the store's id would look like another store, one in `sealed_from` would excuse broken seals."""
+    return f"{crc32(json.dumps(fields, sort_keys=True).encode()):08x}"
+
+
+def write_identity(directory: Path, identity: Identity, platform: Platform = OS) -> None:
+    """Durable on return."""
+    fields = asdict(identity)
+    text = json.dumps(fields | {"crc": _seal(fields)}, indent=1, sort_keys=True).encode() + b"\n"
+    replace_file(directory / IDENTITY, text, platform=platform)
+
+
+def check_identity(directory: Path, found: Identity, wanted: Identity) -> None:
+    """Raises StoreRefused unless group, node and sizes are the ones that were configured."""
+    for name in ("group", "node_id", "data_file_size", "index_file_size"):
+        has, wants = getattr(found, name), getattr(wanted, name)
+        if has != wants:
+            raise StoreRefused(f"{directory} has {name} {has!r}, this node is configured with {wants!r}")
+
+
+def read_base(directory: Path, platform: Platform = OS) -> Base | None:
+    """None: nothing was ever removed."""
+    value = read_sealed_json(directory / BASE, platform)
+    if value is None:
+        return None
+    try:
+        index, term, pos, chain = (value[name] for name in ("index", "term", "pos", "chain"))
+    except KeyError as error:
+        raise StoreRefused(f"{directory / BASE} is of another format: no {error}") from error
+    numbers = [index, term, pos] if chain is None else [index, term, pos, chain]
+    if any(type(one) is not int or not -1 <= one <= POSITION_MAX for one in numbers) or pos < 0:
+        raise StoreRefused(f"{directory / BASE} is of another format: {value}")
+    group_id = value.get("group_id")
+    if group_id is not None and not is_group_id(group_id):
+        raise StoreRefused(f"{directory / BASE} is of another format: group {group_id!r}")
+    return Base(EntryMeta(index, term, chain), pos, group_id)
+
+
+def write_base(directory: Path, base: Base, platform: Platform = OS) -> None:
+    """Durable on return, before any file that it stands for is removed."""
+    meta = base.meta
+    value: dict[str, Any] = {"index": meta.index, "term": meta.term, "chain": meta.chain, "pos": base.pos}
+    if base.group_id is not None:
+        value["group_id"] = base.group_id
+    replace_file(directory / BASE, pack_sealed_json(value), platform=platform)
+
+
+class DirectoryLock:
+    """Held as long as the store is open; the kernel releases it when the process ends, however it ends."""
+
+    def __init__(self, directory: Path, platform: Platform = OS) -> None:
+        path = directory / LOCK
+        self._platform = platform
+        try:
+            self._fd = platform.open(path, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise wrap(error, f"opening {path}") from error
+        try:
+            platform.lock(self._fd)
+        except OSError as error:
+            platform.close(self._fd)
+            raise StoreRefused(f"{directory} is open in another process (it holds {path})") from error
+
+    def release(self) -> None:
+        """Idempotent."""
+        if self._fd >= 0:
+            self._platform.close(self._fd)
+            self._fd = -1

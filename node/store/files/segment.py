@@ -1,0 +1,207 @@
+"""One file of the data or the index: fixed size, sparse, written with pwrite and read with pread.
+
+Invariants: the file has its full length from the first moment and is never shortened (others may have it mapped); space
+is allocated ahead in steps, so that a full disk is met before a record is half written (SAFETY S8).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from node.store.files.os_files import SECTOR_BYTES, is_zeros, sync_fd, wrap, write_all, zero
+from node.store.files.platform import OS, Platform
+from node.store.log_store import StoreIOError
+
+NAME_DIGITS = 20
+_SCAN_BYTES = 1024 * 1024
+_PAGE_BYTES = 4096  # what a file system takes for one byte written
+
+
+class Segment:
+    """`start` is the absolute position of the file's first byte, `end` the one right after the file."""
+
+    __slots__ = ("_ahead_bytes", "_allocated_bytes", "_fd", "_platform", "end", "path", "size_bytes", "start")
+
+    def __init__(
+        self,
+        path: Path,
+        start: int,
+        size_bytes: int,
+        *,
+        ahead_bytes: int = 0,
+        writable: bool = True,
+        platform: Platform = OS,
+    ) -> None:
+        self.path = path
+        self.start = start
+        self.size_bytes = size_bytes
+        self.end = start + size_bytes
+        self._ahead_bytes = ahead_bytes
+        self._platform = platform
+        self._allocated_bytes = 0
+        try:
+            self._fd = platform.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        except OSError as error:
+            raise wrap(error, f"opening {path}") from error
+
+    @classmethod
+    def create(
+        cls, directory: Path, start: int, size_bytes: int, *, ahead_bytes: int, platform: Platform = OS
+    ) -> Segment:
+        """A new file of full (sparse) length; the caller syncs the directory."""
+        path = directory / f"{start:0{NAME_DIGITS}d}"
+        try:
+            fd = platform.open(path, os.O_RDWR | os.O_CREAT)
+            try:
+                platform.ftruncate(fd, size_bytes)
+                platform.fsync(fd)  # a file that a power cut leaves without its length would be taken for none
+            finally:
+                platform.close(fd)
+        except OSError as error:
+            raise wrap(error, f"creating {path}") from error
+        return cls(path, start, size_bytes, ahead_bytes=ahead_bytes, platform=platform)
+
+    def write(self, pos: int, data: bytes | memoryview) -> None:
+        """Raises StoreFull (nothing of it stays) or StoreIOError."""
+        offset = pos - self.start
+        if offset + len(data) > self._allocated_bytes:
+            self._allocate(offset, len(data))
+        try:
+            done = self._platform.pwrite(self._fd, data, offset)
+        except OSError as error:
+            raise wrap(error, self._attempt(data, offset)) from error
+        if done != len(data):
+            write_all(self._fd, data, offset, self._attempt(data, offset), self._platform, done)
+
+    def _attempt(self, data: bytes | memoryview, offset: int) -> str:
+        return f"writing {len(data)} bytes at {offset} of {self.path}"
+
+    def _allocate(self, offset: int, length: int) -> None:
+        """Takes space up to one step beyond the write; a file system that cannot is left to its own ways."""
+        if not self._ahead_bytes:
+            self._allocated_bytes = self.size_bytes
+            return
+        end = min(self.size_bytes, offset + length + self._ahead_bytes)
+        try:
+            self._platform.posix_fallocate(self._fd, offset, end - offset)
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                end = self.size_bytes
+            else:
+                raise wrap(error, f"allocating {end - offset} bytes for {self.path}") from error
+        self._allocated_bytes = end
+
+    def zero(self, pos: int, length: int, *, zeros_too: bool = False) -> None:
+        """Makes a range zeros. What is zeros already is left: on a full disk holes stay.
+
+        From the back to the front, a sector at a time: a process that ends in the middle leaves a log with a torn tail,
+        never sound records behind zeros, which would look like damage (SAFETY S3).
+
+        `zeros_too`: but zeros that were written are written again, as a sync that failed may not have taken them along.
+        """
+        attempt = f"zeroing in {self.path}"
+        for first, last in reversed(self._data_runs(pos - self.start, length, zeros_too)):
+            if zeros_too:
+                zero(self._fd, first, last - first, attempt, self._platform)
+                continue
+            while last > first:
+                low = max(first, (last - 1) // SECTOR_BYTES * SECTOR_BYTES)
+                zero(self._fd, low, last - low, attempt, self._platform)
+                last = low
+
+    def _data_runs(self, offset: int, length: int, zeros_too: bool) -> list[tuple[int, int]]:
+        """The parts of a range that hold bytes, as (from, to) in ascending order, in whole pages but for the ends."""
+        runs: list[tuple[int, int]] = []
+        end = offset + length
+        while offset < end:
+            try:
+                offset = self._platform.seek_data(self._fd, offset)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    break
+                raise StoreIOError(f"looking for data in {self.path}: {error.strerror}") from error
+            if offset >= end:
+                break
+            page_end = min(end, (offset // _PAGE_BYTES + 1) * _PAGE_BYTES)
+            held = b"" if zeros_too else self.read(self.start + offset, page_end - offset)
+            if not zeros_too and is_zeros(held):
+                pass  # space that was allocated ahead and read since may count as data; it is zeros all the same
+            elif runs and runs[-1][1] == offset:
+                runs[-1] = (runs[-1][0], page_end)
+            else:
+                runs.append((offset, page_end))
+            offset = page_end
+        return runs
+
+    def read(self, pos: int, length: int) -> bytes:
+        """Up to `length` bytes; shorter only at the file's end."""
+        try:
+            return self._platform.pread(self._fd, max(0, min(length, self.end - pos)), pos - self.start)
+        except OSError as error:
+            raise StoreIOError(f"reading {length} bytes at {pos} of {self.path}: {error.strerror}") from error
+
+    def drop_cache(self, pos: int, length: int) -> None:
+        """Asks that the next read comes from the disk itself; a file system may decline."""
+        low, high = max(pos, self.start), min(pos + length, self.end)
+        if low < high:
+            with suppress(OSError):
+                self._platform.drop_cache(self._fd, low - self.start, high - low)
+
+    def next_data(self, pos: int) -> int | None:
+        """The first position from `pos` on that is no hole (it may still read as zeros); None: only holes follow."""
+        if pos >= self.end:
+            return None
+        try:
+            return self.start + self._platform.seek_data(self._fd, pos - self.start)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise StoreIOError(f"looking for data in {self.path}: {error.strerror}") from error
+
+    def has_bytes(self, pos: int) -> bool:
+        """Whether any byte from `pos` on is not zero; ends at the first one, holes are skipped."""
+        at = self.next_data(pos)
+        while at is not None:
+            chunk = self.read(at, _SCAN_BYTES)
+            if not is_zeros(chunk):
+                return True
+            at = self.next_data(at + len(chunk)) if chunk else None
+        return False
+
+    def sync(self) -> None:
+        """fdatasync; also called from a thread while the loop goes on writing."""
+        sync_fd(self._fd, f"syncing {self.path}", self._platform)
+
+    def used_span(self, pos: int) -> tuple[int, int] | None:
+        """First and last position with a byte that is not zero, from `pos` on; holes are skipped, not read."""
+        first, last, at = -1, -1, self.next_data(pos)
+        while at is not None:
+            chunk = self.read(at, _SCAN_BYTES)
+            if not is_zeros(chunk):
+                last = at + len(chunk.rstrip(b"\0")) - 1
+                if first < 0:
+                    first = at + len(chunk) - len(chunk.lstrip(b"\0"))
+            at = self.next_data(at + len(chunk)) if chunk else None
+        return (first, last) if first >= 0 else None
+
+    def is_at(self, path: Path | None) -> bool:
+        """Whether this is still the file that lies there (a cut file may have been created anew)."""
+        if path is None:
+            return False
+        try:
+            return self._platform.path_key(path) == self._platform.file_key(self._fd)
+        except OSError:
+            return False
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    def close(self) -> None:
+        """Gives the descriptor back; idempotent."""
+        if self._fd >= 0:
+            self._platform.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,229 @@
+"""Opening a directory, step by step: lock, identity, files, recovery, hard state, voter state.
+
+Invariants: nothing is changed before the lock is held and the identity is settled; whatever goes wrong, nothing stays
+open; `quorumscope.json` is written last, so a directory is ours only once everything else about it is durable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from node.protocol.codes import FlushMode, VoterState
+from node.protocol.entry import TERM_LEAP_MAX
+from node.store.faults.known_faults import first_known_fault
+from node.store.files.checkpoint import Checkpoint, Slot
+from node.store.files.hard_state import (
+    CURRTERM,
+    HARDSTATE,
+    adopt_currterm,
+    load_hard_state,
+    save_hard_state,
+    with_new_life,
+)
+from node.store.files.identity import (
+    DirectoryLock,
+    Identity,
+    check_identity,
+    check_sizes,
+    read_base,
+    read_identity,
+    write_identity,
+)
+from node.store.files.os_files import make_directory, sync_parents
+from node.store.files.platform import Platform
+from node.store.files.segment_list import SegmentList
+from node.store.files.truncation_archive import TruncationArchive
+from node.store.log_store import HardState, StoreRefused
+from node.store.recovery.log_recovery import Circumstances, Recovered, Recovery
+from node.store.recovery.odd_files import set_lengths_right
+from node.store.recovery.walk import SEALED_NEVER, find_begin
+
+DATA_AHEAD_BYTES = 64 * 1024 * 1024
+INDEX_AHEAD_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Opened:
+    """Everything a FileStore is made of."""
+
+    directory: Path
+    identity: Identity
+    sealed_from: int
+    hard_state: HardState
+    recovered: Recovered
+    data: SegmentList
+    index: SegmentList
+    archive: TruncationArchive
+    checkpoint: Checkpoint
+    lock: DirectoryLock
+    boot_id: str
+    platform: Platform
+
+
+def open_directory(
+    directory: Path,
+    group: str,
+    node_id: str,
+    data_file_size: int,
+    index_file_size: int,
+    init: bool,
+    flush: FlushMode,
+    boot_id: str | None,
+    platform: Platform,
+    serving: bool = False,
+    group_id: str | None = None,
+) -> Opened:
+    """`serving`: a new life begins (SAFETY E8). `group_id`: of the group that a new store is made for (C9).
+
+    Raises StoreRefused, StoreCorrupt, StoreFull or StoreIOError; then nothing is left open.
+    """
+    check_sizes(data_file_size, index_file_size)
+    make_directory(directory, platform)
+    lock = DirectoryLock(directory, platform)
+    data = SegmentList(directory, "data", data_file_size, ahead_bytes=DATA_AHEAD_BYTES, platform=platform)
+    index = SegmentList(directory, "index", index_file_size, ahead_bytes=INDEX_AHEAD_BYTES, platform=platform)
+    checkpoint: Checkpoint | None = None
+    try:
+        found = read_identity(directory, platform)
+        fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, platform)
+        if found is not None:
+            check_identity(directory, found, fresh)
+        data.open(sizes_known=found is not None)
+        index.open(sizes_known=found is not None)
+        archive = TruncationArchive(directory, platform=platform)
+        odd = [
+            text for files in (data, index) for text in set_lengths_right(directory, files, archive, node_id, platform)
+        ]
+        java = found is None and (platform.exists(directory / CURRTERM) or bool(data.starts))
+        checkpoint = Checkpoint(directory / "checkpoint", platform)
+        slot = checkpoint.last if found is not None else None
+        has_entries = find_begin(data)[1] is not None
+        if found is not None:  # also where the first record is damaged
+            has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index >= 0)
+        hard = _hard_state(directory, java, has_entries, init, platform, group_id)
+        boot = platform.boot_id() if boot_id is None else boot_id
+
+        def rejoin_first(why: str) -> None:
+            """No vote any more, durably, before a tail that may have held history goes (SAFETY E8)."""
+            if hard.voter_state is not VoterState.REJOINING:
+                save_hard_state(directory, replace(hard, voter_state=VoterState.REJOINING), platform)
+
+        base = read_base(directory, platform)
+        if hard.group_id is None and base is not None and base.group_id is not None:
+            hard = replace(hard, group_id=base.group_id)  # hardstate was made anew by a person
+        recovered = _recover(directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first)
+        recovered.alarms[:0] = odd
+        if found is not None and has_entries and slot is None:
+            recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")
+        sealed_from = _sealed_from(recovered, slot, found, java)
+        hard = _settle_voter_state(hard, recovered, slot, flush, boot, ours=found is not None)
+        if serving:
+            _refuse_a_leap(directory, hard, recovered)
+            hard = with_new_life(hard, platform.new_id())
+        save_hard_state(directory, hard, platform)
+        if found is None:
+            found = fresh
+            sync_parents(directory, platform)
+        store_id = hard.store_id or found.store_id  # drawn anew while it ran: now an older release knows it, too
+        if found is fresh or (found.sealed_from, found.store_id) != (sealed_from, store_id):
+            found = replace(found, sealed_from=sealed_from, store_id=store_id)
+            write_identity(directory, found, platform)
+        return Opened(
+            directory, found, sealed_from, hard, recovered, data, index, archive, checkpoint, lock, boot,
+            platform,
+        )  # fmt: skip
+    except BaseException:
+        data.close()
+        index.close()
+        if checkpoint is not None:
+            checkpoint.close()
+        lock.release()
+        raise
+
+
+def _hard_state(
+    directory: Path, java: bool, has_entries: bool, init: bool, platform: Platform, group_id: str | None
+) -> HardState:
+    """The stored one, or what a new store starts with (SAFETY E2, E8)."""
+    if java:
+        return adopt_currterm(directory, has_entries=has_entries, platform=platform)
+    stored = load_hard_state(directory, has_entries=has_entries, platform=platform)
+    if stored is None:
+        return HardState(voter_state=VoterState.FORMING if init else VoterState.REJOINING, group_id=group_id)
+    pristine = HardState(voter_state=VoterState.REJOINING)
+    if init and not has_entries and replace(stored, life_ids=(), group_id=None) == pristine:
+        return replace(stored, voter_state=VoterState.FORMING, group_id=group_id or stored.group_id)
+    return stored
+
+
+def _recover(
+    directory: Path,
+    data: SegmentList,
+    index: SegmentList,
+    checkpoint: Checkpoint,
+    found: Identity | None,
+    java: bool,
+    node_id: str,
+    boot_id: str,
+    platform: Platform,
+    rejoin_first: Callable[[str], None],
+) -> Recovered:
+    slot = checkpoint.last if found is not None else None
+    sealed_from = SEALED_NEVER if java else max(found.sealed_from if found else 0, slot.sealed_from if slot else 0)
+    base = read_base(directory, platform)
+    _, begin_index = find_begin(data)
+    java_term = _java_snapshot_term(directory, begin_index - 1, platform) if base is None and begin_index else None
+    case = Circumstances(
+        node_id, boot_id, java, sealed_from, base, java_term, checkpoint.is_doubtful,
+        first_known_fault(directory, platform), rejoin_first,
+    )  # fmt: skip
+    return Recovery(data, index, TruncationArchive(directory, platform=platform), slot, case).recover()
+
+
+def _java_snapshot_term(directory: Path, index: int, platform: Platform) -> int | None:
+    """The term of the entry before the first one, where the Java node's snapshot names it (FORMATS 3)."""
+    path = directory / "snapshot" / f"snapshot_{index}" / "snapshot_meta"
+    try:
+        meta = json.loads(platform.read_bytes(path))
+        return int(meta["lastIncludedTerm"]) if int(meta["lastIncludedIndex"]) == index else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _refuse_a_leap(directory: Path, hard: HardState, recovered: Recovered) -> None:
+    """A log whose terms no group reaches by elections from the stored one is not this member's (SAFETY E10)."""
+    if recovered.end.term > hard.term + TERM_LEAP_MAX:
+        raise StoreRefused(
+            f"{directory}: the log ends in term {recovered.end.term}, {HARDSTATE} says {hard.term}: that cannot be"
+            f" (E10); `quorumscope store repair {directory}` says what settles it"
+        )
+
+
+def _sealed_from(recovered: Recovered, slot: Slot | None, found: Identity | None, java: bool) -> int:
+    if recovered.end.chain is None:
+        return SEALED_NEVER
+    if java:
+        return recovered.end.index
+    return max(found.sealed_from if found else 0, slot.sealed_from if slot else 0)
+
+
+def _settle_voter_state(
+    hard: HardState, recovered: Recovered, slot: Slot | None, flush: FlushMode, boot_id: str, *, ours: bool
+) -> HardState:
+    """A store that lost history may not vote (SAFETY E8)."""
+    if hard.voter_state is VoterState.REJOINING:
+        return hard
+    lost = recovered.lost_history
+    if slot is not None and flush is FlushMode.ASYNC and not slot.clean and slot.boot_id != boot_id:
+        nothing_to_lose = hard.voter_state is VoterState.FORMING and slot.durable_index < 0 and recovered.end.index == 0
+        if not nothing_to_lose:
+            lost = lost or "flush is async, the last stop was not clean, and the machine was started anew since"
+    if slot is None and ours and flush is FlushMode.ASYNC and hard.voter_state is VoterState.VOTER:
+        lost = lost or "flush is async, and no checkpoint says how the last stop was"
+    if not lost:
+        return hard
+    recovered.alarms.append(f"this store lost history and rejoins: {lost}")
+    return replace(hard, voter_state=VoterState.REJOINING)

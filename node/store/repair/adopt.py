@@ -1,0 +1,136 @@
+"""`store adopt DIR`: takes back a directory of ours that a Java node wrote to, or whose `quorumscope.json` was lost.
+
+What is there counts as a heritage: the whole log is read, seals begin behind it, and no vote is given in its term. With
+the file lost but a checkpoint there, nothing else was: the checkpoint knows where the seals began.
+
+Invariants: term and voter state are durable before the files that say "ours" go; ended at any moment it leaves a
+directory that can be adopted again, or that an engine takes over with the same result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from node.protocol.codes import FlushMode, VoterState
+from node.store.file_store import FileStore
+from node.store.files.checkpoint import read_checkpoint
+from node.store.files.hard_state import HARDSTATE, load_hard_state, read_currterm, save_hard_state
+from node.store.files.identity import IDENTITY, DirectoryLock, Identity, read_identity, write_identity
+from node.store.files.os_files import make_directory, sync_directory
+from node.store.files.platform import Platform
+from node.store.files.truncation_archive import TruncationArchive
+from node.store.log_store import HardState, StoreRefused
+from node.store.reader import StoreReader
+from node.store.repair.report import Report
+from node.store.repair.tools import archives_told, file_chunks, record_of
+
+ADOPTING = "adopting"  # where the identity waits meanwhile
+
+
+def adopt(directory: Path, platform: Platform, group: str | None = None, node_id: str | None = None) -> Report:
+    """Raises StoreError where it may not or cannot."""
+    known, lost = _known(directory, platform, group, node_id)
+    report = Report(directory, "adopt", group=known.group, node_id=known.node_id)
+    hard = load_hard_state(directory, has_entries=False, platform=platform) or HardState()
+    with archives_told(report, directory, platform):
+        if lost and read_checkpoint(directory / "checkpoint", platform) is not None:
+            _write_identity_again(directory, known, hard, platform, report)
+        else:
+            _take_over(directory, known, hard, platform, report)
+    report.next.append("Start the member.")
+    return report
+
+
+def _known(directory: Path, platform: Platform, group: str | None, node_id: str | None) -> tuple[Identity, bool]:
+    """Whose store it is, from its file or else as a person says; and whether the file is lost."""
+    try:
+        identity = read_identity(directory, platform)
+    except StoreRefused:
+        identity = None
+    interrupted = read_identity(directory / ADOPTING, platform)
+    if identity is not None or interrupted is not None:
+        identity = identity or interrupted
+        assert identity is not None
+        for name, said, has in (("group", group, identity.group), ("id", node_id, identity.node_id)):
+            if said not in (None, has):
+                raise StoreRefused(f"this store has {name} {has!r}, not {said!r}")
+        return identity, False
+    if not platform.exists(directory / IDENTITY) and not platform.exists(directory / HARDSTATE):
+        raise StoreRefused(f"{directory} has no {IDENTITY}: it is opened as it is, there is nothing to repair")
+    if group is None or node_id is None:
+        raise StoreRefused(
+            f"{directory / IDENTITY} is lost: say whose store this is with --group GROUP --id ID, as configured"
+        )
+    sizes = [_file_size(directory, kind, platform) for kind in ("data", "index")]
+    return Identity(group, node_id, platform.new_id(), *sizes), True
+
+
+def _file_size(directory: Path, kind: str, platform: Platform) -> int:
+    for name in platform.names(directory / kind):
+        size = platform.path_size(directory / kind / name) if name.isascii() and name.isdigit() else 0
+        if size:
+            return size
+    raise StoreRefused(f"{directory / kind} holds no file: there is nothing to adopt; empty the directory instead")
+
+
+def _write_identity_again(
+    directory: Path, known: Identity, hard: HardState, platform: Platform, report: Report
+) -> None:
+    lock = DirectoryLock(directory, platform)
+    try:
+        slot = read_checkpoint(directory / "checkpoint", platform)
+        assert slot is not None
+        identity = replace(known, sealed_from=slot.sealed_from)
+        old = file_chunks(directory, (IDENTITY,), platform)
+        order = record_of(known.node_id, slot.durable_index, slot.term, "adopt by hand, quorumscope.json was lost")
+        TruncationArchive(directory, platform=platform).add(order, old)
+        write_identity(directory, identity, platform)
+        report.done.append(f"{IDENTITY} is written anew: {known.node_id} of group {known.group}, a new store id.")
+        report.may_be_lost.append("Nothing. The other members will say that this store was replaced: it was not.")
+        reader = StoreReader(directory, platform=platform)
+        report.see_hard_state(hard, reader.end_index, reader.end_term)
+    finally:
+        lock.release()
+
+
+def _take_over(directory: Path, known: Identity, hard: HardState, platform: Platform, report: Report) -> None:
+    if hard.voter_state is VoterState.REJOINING:
+        raise StoreRefused(
+            "this member was REJOINING when a Java node took it over, so nothing here may count: empty the directory "
+            "and start without --init"
+        )
+    java = read_currterm(directory, platform)
+    term = max(hard.term, java[0] if java is not None else 0)
+    lock = DirectoryLock(directory, platform)
+    try:
+        state = replace(hard, term=term, voted_for=None, vote_floor=max(hard.vote_floor, term))
+        reader = StoreReader(directory, platform=platform)
+        old = file_chunks(directory, (IDENTITY, HARDSTATE), platform)
+        order = record_of(known.node_id, reader.end_index, reader.end_term, "adopt by hand, a Java node wrote here")
+        TruncationArchive(directory, platform=platform).add(order, old)
+        save_hard_state(directory, state, platform)
+        make_directory(directory / ADOPTING, platform)
+        write_identity(directory / ADOPTING, known, platform)
+        for name in ("checkpoint", IDENTITY):
+            platform.unlink(directory / name)
+        sync_directory(directory, platform)
+    finally:
+        lock.release()
+    store = FileStore.open(
+        directory, group=known.group, node_id=known.node_id, data_file_size=known.data_file_size,
+        index_file_size=known.index_file_size, flush=FlushMode.SYNC, platform=platform,
+    )  # fmt: skip
+    try:
+        term = max(store.hard_state.term, term, store.end_term)
+        state = replace(state, term=term, vote_floor=max(state.vote_floor, term))
+        store.save_hard_state(state)
+        identity = replace(known, sealed_from=store.sealed_from)
+        write_identity(directory, identity, platform)
+        platform.remove_tree(directory / ADOPTING)
+        report.done.append(f"The directory is taken back as it is: seals begin at entry {store.sealed_from}.")
+        report.done.append(f"The whole log was read. It gives no vote in terms up to {term}.")
+        report.may_be_lost.append("Nothing of the log. What the Java node wrote has no checksums: audit the group.")
+        report.see(store)
+    finally:
+        store.close()

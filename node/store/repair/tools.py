@@ -1,0 +1,114 @@
+"""What every repair by hand needs: the store opened by its own identity, looked through, and a record of what was done.
+
+Invariants: the store's lock is held from before the first look to after the last change; what an unclean stop left to
+be judged by the *configured* flush mode (SAFETY E8: async, another boot) is still there after a repair that does not
+settle it, because nobody told this process the mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from node.protocol.codes import FlushMode
+from node.store.file_store import FileStore
+from node.store.files.checkpoint import Slot, read_checkpoint
+from node.store.files.identity import IDENTITY, Identity, read_identity
+from node.store.files.platform import Platform
+from node.store.files.truncation_archive import FOLDER, TruncationArchive
+from node.store.log_store import StoreRefused, TruncationRecord
+from node.store.recovery.opening import open_directory
+from node.store.repair.report import Report
+from node.store.sync_ticket import Mark
+
+_SCRUB_BYTES = 8 * 1024 * 1024
+
+
+def our_identity(directory: Path, platform: Platform) -> Identity:
+    """Whose store this is. Raises StoreRefused where it is not one of ours (yet), or does not say so any more."""
+    identity = read_identity(directory, platform)
+    if identity is None:
+        if not platform.names(directory / "data"):
+            raise StoreRefused(f"{directory} is no store: there is nothing in data/ and no {IDENTITY}")
+        raise StoreRefused(f"{directory} has no {IDENTITY}: an engine takes it as it is, there is nothing to repair")
+    return identity
+
+
+class RepairStore(FileStore):
+    """A store whose closing can leave the evidence of its last stop as it was found."""
+
+    _found: Slot | None = None
+
+    @classmethod
+    def by_identity(cls, directory: Path, platform: Platform) -> RepairStore:
+        """Recovers and opens as an engine would, settings from `quorumscope.json`. Raises StoreError."""
+        identity = our_identity(directory, platform)
+        found = read_checkpoint(directory / "checkpoint", platform)
+        opened = open_directory(
+            directory, identity.group, identity.node_id, identity.data_file_size, identity.index_file_size, False,
+            FlushMode.SYNC, None, platform,
+        )  # fmt: skip
+        if found is not None and not found.clean and found.boot_id != opened.boot_id:
+            opened.boot_id = found.boot_id
+        store = cls.made_of(opened)
+        store._found = found
+        return store
+
+    def settle(self) -> None:
+        """The last stop is judged: this machine's boot counts from now on, and `close` says clean."""
+        self._boot_id = self._platform.boot_id()
+        self._found = None
+
+    def _slot(self, mark: Mark, *, index_durable: int | None = None, clean: bool = False) -> Slot:
+        found = self._found
+        as_found = found is None or found.clean
+        return super()._slot(mark, index_durable=index_durable, clean=clean and as_found)
+
+    def scrub_all(self) -> None:
+        """Reads everything from the disk itself: afterwards `faults` is all that is wrong with the entries."""
+        index = self.begin_index
+        while index <= self.end_index:
+            step = self.scrub(index, _SCRUB_BYTES)
+            self.note_faults(step.faults)
+            index = step.next_index
+
+    def record(self, reason: str, from_index: int) -> TruncationRecord:
+        """Who does this and why, as the archive and the console show it."""
+        return TruncationRecord(
+            self._node_id, None, self.end_term, from_index, self.end_index, f"repair: {reason}",
+            self.recovered_commit_index,
+        )  # fmt: skip
+
+
+def record_of(node_id: str, end_index: int, end_term: int, reason: str) -> TruncationRecord:
+    """The same for what touches no entry."""
+    return TruncationRecord(node_id, None, end_term, end_index + 1, end_index, f"repair: {reason}", -1)
+
+
+def file_chunks(directory: Path, names: Iterable[str], platform: Platform) -> Iterator[bytes]:
+    """The content of small files that are replaced, one after the other, for the archive."""
+    for name in names:
+        if platform.exists(directory / name):
+            yield f"{name}\n".encode() + platform.read_bytes(directory / name) + b"\n"
+
+
+@contextmanager
+def archives_told(report: Report, directory: Path, platform: Platform) -> Iterator[None]:
+    """Tells in `report` of every archive that is made meanwhile."""
+    archive = TruncationArchive(directory, platform=platform)
+    before = archive.count
+    yield
+    for record in archive.records():
+        if record.seq > before:
+            path = directory / FOLDER / f"{record.seq:010d}"
+            told: dict[str, Any] = {
+                "path": str(path),
+                "seq": record.seq,
+                "from_index": record.from_index,
+                "to_index": record.to_index,
+                "reason": record.reason,
+                "size_bytes": platform.path_size(path / "data"),
+            }
+            report.archived.append(told)

@@ -14,16 +14,22 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from node.protocol.codes import FlushMode
+from node.protocol.group_id import check_group_token
 from node.protocol.peers import MEMBER_ID, split_address
 
 MIB: Final = 1024 * 1024
 INDEX_UNIT_BYTES: Final = 32
-GROUP_TOKEN: Final = re.compile(r"[!-~]{8,255}")
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 
 
 def _address(text: str) -> str:
     split_address(text)
+    return text
+
+
+def _group_token(text: str) -> str:
+    if text:
+        check_group_token(text)
     return text
 
 
@@ -63,7 +69,7 @@ class NodeTable(Table):
     init: bool = False
     """Makes the store of a member of a NEW group. Harmless on one that exists; without it an empty directory
     is taken for a lost log, and the member does not vote before a leader has brought it back."""
-    group_token: Annotated[str, _named(GROUP_TOKEN, "group token")] = ""
+    group_token: Annotated[str, AfterValidator(_group_token)] = ""
     """With init: the new group's id is made of this and its name, so that another group of that name is told apart from
     the first frame. Any text, the same on all members; no secret. Without it the first leader draws an id."""
     flush: FlushMode = FlushMode.SYNC

@@ -98,7 +98,7 @@ async def look_closely(target: Target) -> dict[str, Any]:
         summary = await ask_group(target, recall)
         doubt = any(one["field"] == "in_step" for one in summary["unknown"])
         settled = not summary["pending"] and (bool(pressing_of(summary)) or not doubt)
-        if settled or summary["quorum"]["standing"] == 0 or time.monotonic() > deadline:
+        if settled or summary["quorum"]["answering"] == 0 or time.monotonic() > deadline:
             return summary
         await asyncio.sleep(LOOK_EVERY_S)
 
@@ -164,7 +164,7 @@ def table_of(summary: Mapping[str, Any]) -> list[str]:
     }[quorum["stands"]]
     term = "(term unknown)" if summary["term"] is None else f"in term {summary['term']}"
     leads = f"{summary['leader_id']} leads {term}" if summary["leader_id"] else "no member leads"
-    lines = [f"group {summary['group']}: {leads}; {quorum['standing']} of {quorum['size']} members answer, {stands}"]
+    lines = [f"group {summary['group']}: {leads}; {quorum['answering']} of {quorum['size']} members answer, {stands}"]
     states = {member["id"]: member["state"] for member in summary["members"]}
     leader = states.get(summary["leader_id"])
     end = leader["log"]["end_index"] if leader is not None else None
@@ -198,7 +198,7 @@ def status(
         show_json(summary)
     else:
         print("\n".join(table_of(summary)))
-    if summary["quorum"]["standing"] == 0:
+    if summary["quorum"]["answering"] == 0:
         raise Failure(Exit.UNREACHABLE, f"no member of {target.group} answers")
     if pressing_of(summary):
         return Exit.FINDING

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from app.commands.standing import problem
+from app.commands.standing import QUORUM_FIELDS, problem
 from app.health.facts import ATTENTION, CRITICAL
 from node.client import Denied, LedgerClient, LedgerError
 
@@ -37,11 +37,11 @@ def with_plain(summary: Json) -> Json:
     if not plain:
         return summary
     unknown = [
-        *(one for one in summary["unknown"] if one["field"] not in ("in_step", "quorum.stands")),
+        *(one for one in summary["unknown"] if one["field"] not in ("in_step", *QUORUM_FIELDS)),
         *({"field": f"{one}.state", "reason": f"{one}: {ONLY_METADATA}", "since": None} for one in plain),
     ]
     problems = [one for one in summary["problems"] if one["member"] not in plain]
-    quorum = {**summary["quorum"], "standing": summary["quorum"]["standing"] + len(plain)}
+    quorum = {**summary["quorum"], "answering": summary["quorum"]["answering"] + len(plain)}
     found: Json = {**summary, "problems": problems, "unknown": unknown, "quorum": quorum}
     if summary["leader_id"] is not None:
         return found  # one of ours, and it says whom it hears
@@ -61,15 +61,21 @@ def _led_by(plain: Mapping[str, str | None], problems: list[Json], quorum: Json,
             problem("no_leader", CRITICAL, None, text, step),
             *(one for one in problems if one["code"] != "no_leader"),
         ]
-        return {"problems": told, "quorum": {**quorum, "stands": None if leaders else False}}
+        return {
+            "problems": told,
+            "quorum": {
+                **quorum,
+                **({"standing": None, "stands": None} if leaders else {"standing": 0, "stands": False}),
+            },
+        }
     reason = f"{leaders[0]} leads: a plain DLedger tells neither its term nor whom it hears"
     told = [
         {**one, "severity": ATTENTION if one["severity"] == CRITICAL else one["severity"]}
         if one["code"] == "member_unreachable" else one
         for one in problems if one["code"] != "no_leader"
     ]  # fmt: skip
-    fields = [{"field": name, "reason": reason, "since": None} for name in ("term", "quorum.stands")]
+    fields = [{"field": name, "reason": reason, "since": None} for name in ("term", *QUORUM_FIELDS)]
     return {
         "leader_id": leaders[0], "term": None, "problems": told, "unknown": [*unknown, *fields],
-        "quorum": {**quorum, "stands": None},
+        "quorum": {**quorum, "standing": None, "stands": None},
     }  # fmt: skip

@@ -19,6 +19,10 @@ from app.health.recall import Recall
 Json = dict[str, Any]
 PRESSING: Final = (CRITICAL, ATTENTION)
 SHOWN: Final = ("code", "severity", "member", "since", "text", "next_step")
+QUORUM_FIELDS: Final = {
+    "quorum.stands": "whether the quorum stands is unknown",
+    "quorum.standing": "how many members the leader hears is unknown",
+}
 NOT_SHOWN: Final = ("control_url", "dispatchers", "closures")
 LEADERS_VIEWS: Final = ("watermarks", "dispatchers", "closures")
 
@@ -74,7 +78,7 @@ def unknown_of(view: Json, found: list[Json]) -> list[Json]:
         for one in view["unproven"]
         if not told or (one["member"] is not None and one["member"] not in told)
     ]
-    if view["quorum"]["stands"] is None:
-        reason = "whether the quorum stands is unknown"
-        missing.append({"field": "quorum.stands", "member": None, "reason": reason, "since": None})
+    for field, reason in QUORUM_FIELDS.items():
+        if view["quorum"][field.removeprefix("quorum.")] is None:
+            missing.append({"field": field, "member": None, "reason": reason, "since": None})
     return missing

@@ -152,7 +152,9 @@ def repair(
     arguments = [word for source in sources or [] for word in ("--from", str(store_directory(source)))]
     if bool(group_token) != (reset_term is not None):
         raise Failure(Exit.USAGE, "--reset-term and --group-token go together")
-    arguments += ["--group-token", group_token] if group_token else []
+    if group_token:
+        _check_token(group_token)
+        arguments += ["--group-token", group_token]
     for name, value in (
         ("--set-term", set_term),
         ("--reset-term", reset_term),
@@ -162,6 +164,15 @@ def repair(
         arguments += [name, str(value)] if value is not None else []
     arguments += ["--accept-loss"] if accept_loss else []
     return _decided(directory, arguments, dry_run=dry_run, as_json=as_json)
+
+
+def _check_token(token: str) -> None:
+    from node.protocol.group_id import check_group_token
+
+    try:
+        check_group_token(token)
+    except ValueError as error:
+        raise Failure(Exit.USAGE, f"--group-token: {error}") from error
 
 
 @commands.command()

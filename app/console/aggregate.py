@@ -144,9 +144,10 @@ def member(
 
 
 def quorum(members: Sequence[Json], leader: NodeSample | None, watermarks: dict[str, Json]) -> Json:
-    """How many are needed, how many answer, and whether the quorum stands (None: nobody can tell).
+    """How many are needed, how many answer us, how many stand with the leader, and whether that is a quorum.
 
-    The leader's fresh acknowledgements are better evidence than our own view: it may hear whom we do not.
+    `standing`: the leader and those that it hears; 0 where nobody leads. Its fresh acknowledgements are better evidence
+    than our own view: it may hear whom we do not, and we may hear whom it does not. None: nobody can tell.
     """
     size = len(members)
     needed = size // 2 + 1
@@ -154,20 +155,22 @@ def quorum(members: Sequence[Json], leader: NodeSample | None, watermarks: dict[
         needed = int(leader.watermarks["needed"])
     answering = [one for one in members if one["reach"] == "ok"]
     stands: bool | None
+    standing: int | None = None
     if leader is not None:
         links = {str(one["peer_id"]): one for one in (leader.state or {}).get("links") or []}
         others = [one for one in watermarks.values() if one["id"] != leader.node_id]
         heard = sum(1 for one in others if ack_is_fresh(one) or link_is_fresh(links.get(str(one["id"]))))
         told = any(one.get("last_ack_ms") is not None for one in others)
         told = told or any(one.get("last_heard_ms") is not None for one in links.values())
-        stands = 1 + heard >= needed if told or size == 1 else (True if len(answering) >= needed else None)
+        standing = 1 + heard if told or size == 1 else None
+        stands = standing >= needed if standing is not None else (True if len(answering) >= needed else None)
     elif any(one["role"] == "FOLLOWER" and (one["state"] or {}).get("leader_id") for one in members):
         stands = None  # somebody follows a leader that we cannot reach
     elif all(one["reach"] in ("never", "stale") for one in members):
         stands = None
     else:
-        stands = False
-    return {"size": size, "needed": needed, "standing": len(answering), "stands": stands}
+        standing, stands = 0, False
+    return {"size": size, "needed": needed, "answering": len(answering), "standing": standing, "stands": stands}
 
 
 def ack_is_fresh(watermark: Json) -> bool:

@@ -172,11 +172,11 @@ class History:
                 frozen["quorum_index"] = member["state"]["log"]["committed_index"]
         if not found:
             raise NotFound(f"The history holds no sample of {rfc3339(at)}.", title="No history there")
-        standing = sum(1 for one in frozen["members"] if one["reach"] == "ok")
-        frozen["quorum"] |= {"standing": standing, "stands": None}
+        answering = sum(1 for one in frozen["members"] if one["reach"] == "ok")
+        frozen["quorum"] |= {"answering": answering, "standing": None, "stands": None}
         frozen["sentence"] = {
             "headline": f"The group as it was at {rfc3339(at)}.",
-            "rest": f"{standing} of {frozen['quorum']['size']} replicas answered then. "
+            "rest": f"{answering} of {frozen['quorum']['size']} replicas answered then. "
             + (f"{frozen['leader_id']} led term {frozen['term']}." if frozen["leader_id"] else "No leader was seen."),
         }
         return frozen

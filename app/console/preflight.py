@@ -33,7 +33,7 @@ def preflight(view: Json, to: str | None) -> Json:
         "if_term": view["term"],
         "checks": checks,
         "expected_pause_ms": None if lag is None else round(PAUSE_BASE_MS + PAUSE_PER_ENTRY_MS * lag),
-        "quorum_after": {"size": quorum["size"], "needed": quorum["needed"], "standing": quorum["standing"]},
+        "quorum_after": {name: quorum[name] for name in ("size", "needed", "answering", "standing")},
         "commands": commands(view, shown),
     }
 
@@ -94,9 +94,10 @@ def disk_check(target: Json) -> Json:
 
 def quorum_check(view: Json) -> Json:
     quorum = view["quorum"]
-    counted = f"{quorum['standing']} of {quorum['size']} answer, {quorum['needed']} are needed"
-    if quorum["stands"] is None:
+    counted = f"{quorum['answering']} of {quorum['size']} answer, {quorum['needed']} are needed"
+    if quorum["stands"] is None or quorum["standing"] is None:
         return check("quorum", "unknown", counted)
+    counted = f"{quorum['standing']} of {quorum['size']} stand together, {quorum['needed']} are needed"
     spare = quorum["standing"] - quorum["needed"]
     return check("quorum", "ok" if spare > 0 else "attention", counted + ("" if spare > 0 else ": none to spare"))
 

@@ -47,10 +47,12 @@ def leader_phrase(view: Json) -> str:
 
 
 def quorum_phrase(quorum: Json) -> str:
-    counted = f"{quorum['standing']} of {quorum['size']} answer, {quorum['needed']} needed"
+    counted = f"{quorum['answering']} of {quorum['size']} answer, {quorum['needed']} needed"
+    if quorum["standing"] not in (None, 0, quorum["answering"]):
+        counted += f"; the leader hears {quorum['standing']}, itself included"
     if quorum["stands"] is None:
         return f"Whether the quorum stands is unknown ({counted})."
-    if not quorum["stands"] and quorum["standing"] >= quorum["needed"]:
+    if not quorum["stands"] and quorum["answering"] >= quorum["needed"]:
         return f"No quorum hears each other ({counted})."
     if not quorum["stands"]:
         return f"The quorum does not stand ({counted})."

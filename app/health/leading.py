@@ -25,7 +25,7 @@ def nobody_answers(facts: Facts) -> Iterator[Finding]:
 
 def quorum_lost(facts: Facts) -> Iterator[Finding]:
     quorum = facts.view["quorum"]
-    if facts.stands is not False or (facts.leader is None and quorum["standing"] >= quorum["needed"]):
+    if facts.stands is not False or (facts.leader is None and quorum["answering"] >= quorum["needed"]):
         return  # enough replicas are up without a leader: `no_leader` says it
     silent = [one["id"] for one in facts.members if one["reach"] in ("stale", "never")]
     down = [one["id"] for one in facts.members if one["reach"] == "down"]
@@ -41,7 +41,7 @@ def quorum_lost(facts: Facts) -> Iterator[Finding]:
 
 def no_leader(facts: Facts) -> Iterator[Finding]:
     quorum = facts.view["quorum"]
-    if facts.leader is not None or quorum["standing"] < quorum["needed"]:
+    if facts.leader is not None or quorum["answering"] < quorum["needed"]:
         return
     told = [(one["state"] or {}).get("leader_id") for one in facts.members if one["reach"] == "ok"]
     ids = {one["id"]: one for one in facts.members}

@@ -8,6 +8,13 @@ from hashlib import sha256
 from typing import Final
 
 GROUP_ID: Final = re.compile(r"[0-9a-f]{32}")
+GROUP_TOKEN: Final = re.compile(r"[!-~]{8,255}")
+
+
+def check_group_token(token: str) -> None:
+    """Raises ValueError on a token that no group is made with, wherever it was given."""
+    if not GROUP_TOKEN.fullmatch(token):
+        raise ValueError(f'"{token[:255]}" is no group token: {GROUP_TOKEN.pattern} is allowed')
 
 
 def group_id_of(token: str, group: str) -> str:

@@ -104,7 +104,7 @@ def test_the_demo_lives_is_broken_and_leaves_nothing(
     code, status = quorumscope(environment, "status")
     assert code == 0, status["problems"]
     assert status["leader_id"] in {"n0", "n1", "n2"}
-    assert status["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": True}
+    assert status["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": 3, "stands": True}
 
     code, broken = quorumscope(environment, "demo", "break", "flip")
     assert code == 0
@@ -127,7 +127,7 @@ def test_the_demo_lives_is_broken_and_leaves_nothing(
     eventually("another member leads", another_leads)
     code, status = quorumscope(environment, "status")
     assert code == 1, "all three answer, and one of them is cut off"
-    assert status["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": True}
+    assert status["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": 3, "stands": True}
     assert ("cut_off", cut_off) in {(one["code"], one["member"]) for one in status["problems"]}
     behind = fed(state)
     eventually("messages flow under the new leader", lambda: fed(state) > behind >= before)

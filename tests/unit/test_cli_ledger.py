@@ -194,7 +194,7 @@ def test_status_is_fine_degraded_or_unreachable(ledger: type[FakeLedger], capsys
     assert run(["status", *ON, "--json"]) == 0
     fine = json.loads(capsys.readouterr().out)
     assert (fine["leader_id"], fine["term"], fine["problems"]) == ("n1", 4, [])
-    assert fine["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": True}
+    assert fine["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": 3, "stands": True}
     ledger.down = {"n2"}
     assert run(["status", *ON]) == 1
     text = capsys.readouterr().out

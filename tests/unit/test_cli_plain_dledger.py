@@ -44,7 +44,7 @@ def test_status_says_who_leads_and_that_nothing_else_is_known(group: FakeDledger
     assert run(["status", *on(group), "--json"]) == 2
     told = json.loads(capsys.readouterr().out)
     assert (told["leader_id"], told["term"], told["problems"]) == ("n2", None, [])
-    assert told["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": None}
+    assert told["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": None, "stands": None}
     assert {one["field"] for one in told["unknown"]} >= {"n0.state", "n1.state", "n2.state", "quorum.stands", "term"}
     assert [one["reach"] for one in told["members"]] == ["plain"] * 3
 
@@ -56,7 +56,7 @@ def test_status_of_a_plain_group_names_who_does_not_answer(capsys: Capture) -> N
     assert [(one["code"], one["severity"], one["member"]) for one in told["problems"]] == [
         ("member_unreachable", "attention", "n0")
     ]
-    assert (told["leader_id"], told["quorum"]["standing"]) == ("n2", 2)
+    assert (told["leader_id"], told["quorum"]["answering"]) == ("n2", 2)
 
 
 def test_status_of_a_plain_group_without_a_leader_is_critical(group: FakeDledger, capsys: Capture) -> None:

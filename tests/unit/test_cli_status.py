@@ -65,7 +65,7 @@ def codes(summary: Json) -> list[tuple[str, str | None]]:
 def test_a_group_that_hears_each_other_is_fine() -> None:
     summary = summary_of("g", [member("n0", acks=FRESH), member("n1"), member("n2")], NOW)
     assert (summary["problems"], summary["unknown"]) == ([], [])
-    assert summary["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": True}
+    assert summary["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": 3, "stands": True}
     assert (summary["leader_id"], summary["term"], summary["as_of"]) == ("n0", 4, "2026-05-04T12:00:30.000Z")
 
 
@@ -85,7 +85,7 @@ def test_a_leader_that_hears_nobody_has_no_quorum_though_all_answer() -> None:
     summary = look([leader, member("n1", leader=None), member("n2", leader=None)])
     assert codes(summary) == [("quorum_lost", None), ("cut_off", "n1"), ("cut_off", "n2")]
     assert "n0 leads and does not hear n1 and n2" in summary["problems"][0]["text"]
-    assert summary["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": False}
+    assert summary["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": 1, "stands": False}
     assert "NO QUORUM" in table_of(summary)[0]
 
 

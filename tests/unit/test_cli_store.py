@@ -94,6 +94,7 @@ def test_repair_sets_a_term_but_none_that_the_store_has_passed(data: Path, capsy
         (["--from", "."], "is no store"),
         (["--term", "3"], "--accept-loss only"),
         (["--dry-run"], "--dry-run of what"),
+        (["--reset-term", "3", "--group-token", "short"], "is no group token"),
         (["--discard-from", "-1"], "greater than or equal to 0"),
     ],
 )

@@ -70,7 +70,7 @@ def test_the_view_and_the_nodes_resources(tmp_path: Path) -> None:
             ann = await kit.person()
             view = (await ann.get("/api/v1/clusters/demo/view")).json()
             assert view["leader_id"] == "n0" and view["quorum_index"] == 1000
-            assert view["quorum"] == {"size": 3, "needed": 2, "standing": 3, "stands": True}
+            assert view["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": 3, "stands": True}
             assert view["sentence"]["headline"] == "All 3 replicas are in step."
             assert [one["dispatcher"] and one["dispatcher"]["state"] for one in view["members"]] == [
                 None,

@@ -87,7 +87,7 @@ def view(at: datetime, members: list[dict[str, Any]]) -> dict[str, Any]:
         "leader_id": "n0",
         "leader_end_index": 1000,
         "members": members,
-        "quorum": {"size": 1, "needed": 1, "standing": 1, "stands": True},
+        "quorum": {"size": 1, "needed": 1, "answering": 1, "standing": 1, "stands": True},
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.console.aggregate import lag_entries
+from app.console.verdict import quorum_phrase
 from app.db.base import rfc3339
 from app.health import facts
 from app.health.audited import open_audit
@@ -489,20 +490,22 @@ def test_ages_as_people_say_them(seconds: float, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("alive", "acks", "leads", "stands", "standing"),
+    ("alive", "acks", "leads", "stands", "standing", "answering"),
     [
-        ("n0 n1 n2", {}, True, True, 3),
-        ("n0 n1", {}, True, True, 2),
-        ("n0", {}, True, True, 1),  # the leader still hears both: it knows better than the console
-        ("n0", {"n1": 9_000, "n2": 9_000}, True, False, 1),
-        ("n0 n1 n2", {"n1": None, "n2": None}, True, True, 3),
-        ("n0", {"n1": None, "n2": None}, True, None, 1),
-        ("n1 n2", {}, False, False, 2),
-        ("", {}, False, None, 0),
+        ("n0 n1 n2", {}, True, True, 3, 3),
+        ("n0 n1", {}, True, True, 3, 2),
+        ("n0", {}, True, True, 3, 1),  # the leader still hears both: it knows better than the console
+        ("n0 n1 n2", {"n1": 9_000}, True, True, 2, 3),  # n1 answers the console, and is cut off from its leader
+        ("n0 n1 n2", {"n1": 9_000, "n2": 9_000}, True, False, 1, 3),
+        ("n0", {"n1": 9_000, "n2": 9_000}, True, False, 1, 1),
+        ("n0 n1 n2", {"n1": None, "n2": None}, True, True, None, 3),
+        ("n0", {"n1": None, "n2": None}, True, None, None, 1),
+        ("n1 n2", {}, False, False, 0, 2),
+        ("", {}, False, None, None, 0),
     ],
 )
 def test_whether_the_quorum_stands(
-    alive: str, acks: dict[str, int | None], leads: bool, stands: bool | None, standing: int
+    alive: str, acks: dict[str, int | None], leads: bool, stands: bool | None, standing: int | None, answering: int
 ) -> None:
     story = Story()
     story.look()
@@ -512,7 +515,9 @@ def test_whether_the_quorum_stands(
     if not leads:
         story.group.lead(None)
     view = story.look(5)
-    assert (view["quorum"]["stands"], view["quorum"]["standing"]) == (stands, standing)
+    assert view["quorum"] == {
+        "size": 3, "needed": 2, "answering": answering, "standing": standing, "stands": stands,
+    }  # fmt: skip
 
 
 def test_every_problem_says_what_to_do() -> None:
@@ -560,3 +565,13 @@ def test_an_open_finding_is_closed_only_by_an_audit_as_deep_and_as_wide() -> Non
     assert open_audit([good, bad]) is good
     assert open_audit([one("consistent", "digest", 0, 50), one("divergent", "digest", 10, 20)]) != bad
     assert open_audit([]) is None
+
+
+def test_one_that_answers_here_and_is_not_heard_by_its_leader_does_not_hold_the_quorum() -> None:
+    story = Story()
+    story.look()
+    story.group.nodes["n1"].ack_ms = 9_000
+    view = story.look(5)
+    assert "one more failure ends it (3 of 3 answer, 2 needed; the leader hears 2, itself included)" in quorum_phrase(
+        view["quorum"]
+    )

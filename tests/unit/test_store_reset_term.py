@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node.config_models import NodeTable
 from node.consensus.api import ReplicaConfig
 from node.consensus.group_naming import naming_body
 from node.consensus.replica import Replica
@@ -29,6 +30,7 @@ from tests.unit.store_fixtures import fill, open_store
 
 FAR = 1 << 62
 OLD_ID = "0" * 32
+TOKEN = "a-new-group-token"
 
 
 def store_at(directory: Path, term: int, **changes: object) -> HardState:
@@ -89,14 +91,14 @@ def test_a_sound_store_is_no_problem(tmp_path: Path) -> None:
 def test_the_way_back_keeps_every_entry_and_the_vote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store_at(tmp_path, FAR)
     before = StoreReader(tmp_path).end_index
-    assert main([str(tmp_path), "--reset-term", "3", "--group-token", "t", "--json"]) == 0
+    assert main([str(tmp_path), "--reset-term", "3", "--group-token", TOKEN, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["archived"] and not told["may_be_lost"]
     store = open_store(tmp_path)
     hard, group = store.hard_state, StoreReader(tmp_path).identity
     assert group is not None
     assert (hard.term, hard.vote_floor, hard.voted_for, hard.voter_state) == (3, 3, None, VoterState.VOTER)
-    assert hard.group_id == group_id_of("t", group.group) and hard.life_ids[:1] == ("life-1",)
+    assert hard.group_id == group_id_of(TOKEN, group.group) and hard.life_ids[:1] == ("life-1",)
     assert store.end_index == before
     store.close()
     assert not look(tmp_path, OS).problems
@@ -104,12 +106,12 @@ def test_the_way_back_keeps_every_entry_and_the_vote(tmp_path: Path, capsys: pyt
 
 def test_entries_above_the_term_are_archived_and_cut_and_the_vote_goes_first(tmp_path: Path) -> None:
     store_at(tmp_path, FAR)
-    report = reset_term(tmp_path, 2, "t", OS)
+    report = reset_term(tmp_path, 2, TOKEN, OS)
     assert report.may_be_lost and any(one["to_index"] >= one["from_index"] for one in report.archived)
     store = open_store(tmp_path)
     assert (store.end_term, store.hard_state.term, store.hard_state.voter_state) == (2, 2, VoterState.REJOINING)
     store.close()
-    reset_term(tmp_path, 2, "t", OS)  # and once more
+    reset_term(tmp_path, 2, TOKEN, OS)  # and once more
 
 
 @pytest.mark.parametrize("term", [2, 3])
@@ -120,7 +122,7 @@ def test_what_is_on_record_of_higher_terms_goes_too_and_a_naming_under_way(tmp_p
     held = MemberMark("n1", 2, 2)
     store.note_marks((held, MemberMark("n2", 9, FAR)))
     store.close()
-    reset_term(tmp_path, term, "t", OS)
+    reset_term(tmp_path, term, TOKEN, OS)
     store = open_store(tmp_path)
     assert store.recovered_marks == (held,)
     assert store.hard_state.naming is None and store.hard_state.group_id is not None
@@ -131,23 +133,35 @@ def test_a_dry_run_changes_nothing_and_nonsense_is_refused(tmp_path: Path) -> No
     state = store_at(tmp_path, FAR)
     save_hard_state(tmp_path, state)
     held = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert main([str(tmp_path), "--reset-term", "2", "--group-token", "t", "--dry-run"]) == 0
+    assert main([str(tmp_path), "--reset-term", "2", "--group-token", TOKEN, "--dry-run"]) == 0
     assert main([str(tmp_path), "--reset-term", "2"]) == 1
-    assert main([str(tmp_path), "--reset-term", str(1 << 62), "--group-token", "t"]) == 1
+    assert main([str(tmp_path), "--reset-term", str(1 << 62), "--group-token", TOKEN]) == 1
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == held
     with pytest.raises(SystemExit):
-        main([str(tmp_path), "--group-token", "t"])
+        main([str(tmp_path), "--group-token", TOKEN])
+
+
+@pytest.mark.parametrize("token", ["seven77", "t" * 256, "with a blank", "täuschung", "line\nline"])
+def test_a_token_that_makes_no_group_at_first_makes_none_here(tmp_path: Path, token: str) -> None:
+    """One rule for `--init` and here: what one takes and the other refuses is a group nobody makes anew."""
+    save_hard_state(tmp_path, store_at(tmp_path, FAR))
+    held = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(StoreRefused, match=r"is no group token.* is allowed"):
+        reset_term(tmp_path, 3, token, OS)
+    with pytest.raises(ValueError, match="is no group token"):
+        NodeTable(group_token=token)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == held
 
 
 def test_the_old_id_is_nowhere_that_could_bring_it_back(tmp_path: Path) -> None:
     """Neither as the id that an entry of this log will give, nor with the base that a hard state is made anew from."""
     store_at(tmp_path, FAR, group_id=None, naming=(5, OLD_ID))
     write_base(tmp_path, Base(EntryMeta(-1, -1, 0), 0, OLD_ID))
-    reset_term(tmp_path, 3, "t", OS)
+    reset_term(tmp_path, 3, TOKEN, OS)
     base = read_base(tmp_path)
     identity = StoreReader(tmp_path).identity
     assert base is not None and identity is not None
-    new_id = group_id_of("t", identity.group)
+    new_id = group_id_of(TOKEN, identity.group)
     store = open_store(tmp_path)
     assert (store.hard_state.group_id, store.hard_state.naming, base.group_id) == (new_id, None, new_id)
     store.close()
@@ -163,7 +177,7 @@ def test_a_group_of_real_stores_keeps_its_new_id_when_the_old_ids_entry_is_commi
         store.append_as_leader([naming_body(OLD_ID)], 1, Magic.CONFIG_CHANGE)
         store.save_hard_state(HardState(FAR, None, VoterState.VOTER, naming=(1, OLD_ID)))
         store.close()
-        reset_term(tmp_path / f"n{number}", 1, "t", OS)
+        reset_term(tmp_path / f"n{number}", 1, TOKEN, OS)
     for number in range(2):
         store = open_store(tmp_path / f"n{number}")
         group_id, term = store.hard_state.group_id, store.hard_state.term

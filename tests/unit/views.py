@@ -66,7 +66,8 @@ def view(members: list[Json], leader_id: str | None = "n0", quorum_index: int | 
         "severity": "ok", "sentence": {"headline": "", "rest": ""}, "problems": [], "unproven": [],
         "leader_id": leader_id,
         "term": 7, "flush": "sync", "leader_end_index": leader["state"]["log"]["end_index"] if leader else None,
-        "quorum": {"size": size, "needed": size // 2 + 1, "standing": standing, "stands": leader is not None},
+        "quorum": {"size": size, "needed": size // 2 + 1, "answering": standing, "standing": standing if leader else 0,
+        "stands": leader is not None},
         "quorum_index": quorum_index, "members": members, "closures": None,
         "leader_marks": leader["state"]["log"] if leader else {},
         "leader_since": ago(8040) if leader else None, "last_completed": None, **more,
@@ -164,7 +165,7 @@ def all_stale() -> Json:
     text = "No control plane of this group has answered for 41 s."
     made |= {"leader_id": None, "leader_end_index": None, "quorum_index": None, "term": None, "closures": None}
     made |= {"problems": [problem("all_silent", "unknown", None, text)], "leader_since": None}
-    made["quorum"] |= {"standing": 0, "stands": None}
+    made["quorum"] |= {"answering": 0, "standing": None, "stands": None}
     conclude(made)
     return made
 

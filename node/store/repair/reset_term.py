@@ -15,7 +15,7 @@ from pathlib import Path
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import TERM_MAX
-from node.protocol.group_id import group_id_of
+from node.protocol.group_id import check_group_token, group_id_of
 from node.store.files.checkpoint import read_checkpoint
 from node.store.files.hard_state import CURRTERM, HARDSTATE, read_hard_state, save_hard_state
 from node.store.files.identity import BASE, DirectoryLock, Identity, read_base, write_base
@@ -36,6 +36,10 @@ def reset_term(directory: Path, term: int, token: str, platform: Platform) -> Re
         raise StoreRefused(f"term {term} is nobody's: give the highest end term that any member's log has")
     if not token:
         raise StoreRefused("a new group id is made of a token: give the same --group-token TOKEN to all members")
+    try:
+        check_group_token(token)
+    except ValueError as error:
+        raise StoreRefused(f"{error}: give the same --group-token TOKEN to all members") from error
     known = read_hard_state(directory, platform) or HardState(voter_state=VoterState.REJOINING)
     reader = StoreReader(directory, platform=platform)
     cuts = reader.end_term > term

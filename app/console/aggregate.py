@@ -14,6 +14,7 @@ from typing import Any
 
 from app.console.sample import NodeSample
 from app.health.facts import rfc3339
+from node.protocol.quorum import majority_of
 
 Json = dict[str, Any]
 # Who was heard longer ago than this says nothing about now (the leader steps down without a quorum in about 1 s).
@@ -150,7 +151,7 @@ def quorum(members: Sequence[Json], leader: NodeSample | None, watermarks: dict[
     than our own view: it may hear whom we do not, and we may hear whom it does not. None: nobody can tell.
     """
     size = len(members)
-    needed = size // 2 + 1
+    needed = majority_of(size)
     if leader is not None and leader.watermarks and leader.watermarks.get("needed"):
         needed = int(leader.watermarks["needed"])
     answering = [one for one in members if one["reach"] == "ok"]

@@ -14,6 +14,7 @@ from typing import Final
 from node.client.errors import AnotherGroup, Denied
 from node.client.link import MemberLink
 from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.quorum import majority_of
 from node.transport.bodies import BodyError
 
 ANSWER_WITHIN_S: Final = 1.0
@@ -37,7 +38,7 @@ async def _ask_all(links: Collection[MemberLink]) -> dict[str, str]:
     voices: dict[str, str] = {}
     try:
         while waiting:
-            enough = 2 * len(voices) > len(links)
+            enough = len(voices) >= majority_of(len(links))
             within_s = STRAGGLERS_WITHIN_S if enough else None
             done, _ = await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
             if not done:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
+from node.consensus.configuration import Configuration
 from node.protocol.codes import FlushMode, ResponseCode
 from node.protocol.packed_bodies import size_of
 
@@ -66,11 +67,15 @@ class Timing:
 
 @dataclass(slots=True, frozen=True)
 class ReplicaConfig:
-    """What one member of one group must know. `peers` maps every member's id, this one's too, to "host:port"."""
+    """What one member of one group must know.
+
+    `peers` maps every voter's id, this one's too, to "host:port"; `learners` those who have no vote, at the start.
+    """
 
     group: str
     self_id: str
     peers: Mapping[str, str]
+    learners: Mapping[str, str] = field(default_factory=dict)
     flush: FlushMode = FlushMode.SYNC
     timing: Timing = field(default_factory=Timing)
     lease_reads: bool = False
@@ -93,15 +98,15 @@ class ReplicaConfig:
     max_transfer_wait_index: int = 1000
 
     def __post_init__(self) -> None:
-        if self.self_id not in self.peers:
+        if self.self_id not in self.peers and self.self_id not in self.learners:
             raise ValueError(f"member {self.self_id!r} is not among the peers {sorted(self.peers)}")
         if not 0 < self.timing.election_min_ns < self.timing.election_max_ns:
             raise ValueError("election_min_ns must be positive and below election_max_ns")
 
     @property
-    def quorum(self) -> int:
-        """How many voters a majority is."""
-        return len(self.peers) // 2 + 1
+    def configuration(self) -> Configuration:
+        """Who belongs to the group, at the start."""
+        return Configuration(self.peers, self.learners)
 
     @property
     def peers_hash(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from node.consensus.api import MS, Appended, Outcome, ReplicaConfig
+from node.consensus.configuration import Configuration
 from node.consensus.status import ClosureGroupStatus, ClosuresStatus, ClosureStatus
 from node.protocol.codes import ResponseCode
 
@@ -142,7 +143,7 @@ class ClosureTable:
     def next_deadline(self) -> int | None:
         return self._next_expiry
 
-    def status(self, watermarks: Mapping[str, int], quorum: int, now: int) -> ClosuresStatus:
+    def status(self, watermarks: Mapping[str, int], configuration: Configuration, now: int) -> ClosuresStatus:
         """A copy for observers, grouped by the members that the requests wait for.
 
         Who is missing changes only where a watermark is passed, so it is worked out once a group, not once a request.
@@ -158,14 +159,14 @@ class ClosureTable:
                 reached = [mark for mark in watermarks.values() if mark >= closure.last_index]
                 same_upto = min(reached, default=self.pending[-1].last_index)
                 if run and missing != waits:
-                    groups.append(_group(run, waits, len(watermarks), quorum, now))
+                    groups.append(_group(run, waits, configuration.still_needed(len(watermarks) - len(waits)), now))
                     run = []
                 waits = missing
             run.append(closure)
             if len(items) < ITEMS_MAX:
                 items.append(_item(closure, waits, now))
         if run:
-            groups.append(_group(run, waits, len(watermarks), quorum, now))
+            groups.append(_group(run, waits, configuration.still_needed(len(watermarks) - len(waits)), now))
         oldest = min((closure.created_at for closure in self.pending), default=None)
         return ClosuresStatus(
             pending=len(self.pending),
@@ -185,10 +186,10 @@ def _item(closure: Closure, waits: tuple[str, ...], now: int) -> ClosureStatus:
     return ClosureStatus(closure.first_index, closure.last_index, closure.term, closure.size_bytes, age_ms, waits)
 
 
-def _group(run: list[Closure], waits: tuple[str, ...], voters: int, quorum: int, now: int) -> ClosureGroupStatus:
+def _group(run: list[Closure], waits: tuple[str, ...], needed: int, now: int) -> ClosureGroupStatus:
     return ClosureGroupStatus(
         waits_for=waits,
-        needed=max(0, quorum - (voters - len(waits))),
+        needed=needed,
         count=len(run),
         first_index=run[0].first_index,
         last_index=run[-1].last_index,

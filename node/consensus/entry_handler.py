@@ -67,7 +67,8 @@ class EntryHandler:
     def check(self, sender: str, push: PushRequest, now: int) -> ResponseCode:
         """Term and leader before anything else (R4); a higher term is adopted."""
         member = self._member
-        if push.leader_id not in member.config.peers or sender not in member.config.peers:
+        members = member.configuration.members
+        if push.leader_id not in members or sender not in members:
             return ResponseCode.UNKNOWN_MEMBER
         if push.leader_id == member.self_id or push.leader_id != sender:
             return ResponseCode.UNEXPECTED_MEMBER

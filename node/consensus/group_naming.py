@@ -104,13 +104,14 @@ class GroupNaming:
     def leads(self, leadership: Leadership, now: int) -> None:
         """A leader without an id: a follower's of the same log, else a new one."""
         member, peers = self._member, self._membership.peers
+        voters = [peers[peer_id] for peer_id in member.other_voters]
         if not leadership.own_entry_committed:
             return
         for peer_id, dispatcher in leadership.dispatchers.items():
             if dispatcher.match_index >= 0 and self._believed(peer_id):
                 self._named(self._id_of(peer_id), f"{peer_id} holds the same log", now)
                 return
-        all_know = all(peer.connected and peer.version >= NAMING_VERSION for peer in peers.values())
+        all_know = all(peer.connected and peer.version >= NAMING_VERSION for peer in voters)
         none_has_one = all(self._id_of(peer_id) == "" for peer_id in peers)
         if all_know and none_has_one and not member.short_of_space and self._given_in_term != member.term:
             self._give(leadership, now)

@@ -95,9 +95,9 @@ class LeaderElector:
         self._ticks_needed = 1
         self._draw_timeout(now)
         # With lease reads on, our former life may have promised its leader a lease: no vote before it is over (E9).
-        waits = member.config.lease_reads and bool(member.others)
+        waits = member.config.lease_reads and bool(member.other_voters)
         self._no_vote_before = now + self._timing.election_min_ns if waits else now
-        if not member.others:
+        if not member.other_voters and member.self_id in member.configuration.voters:
             self._campaign_in(0, now)
 
     # --- timers -------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class LeaderElector:
         if now < self._no_vote_before:  # our own vote is a vote
             self._campaign_in(self._no_vote_before - now, now)
             return
-        voter = member.voter_state is VoterState.VOTER
+        voter = member.has_vote
         # What is known of the others' states may be old: a voter tries the ordinary way every other time, and learns
         # from the votes that it gets who is a voter by now.
         self._reform_turn = not self._reform_turn or not voter
@@ -212,7 +212,8 @@ class LeaderElector:
 
     def _open_round(self, now: int, *, pre: bool, term: int, reform: bool, ticket: TransferTicket | None) -> None:
         member = self._member
-        needed = len(member.config.peers) if reform else member.quorum
+        configuration = member.configuration
+        needed = len(configuration.voters) if reform else configuration.majority
         ends_at = now + self._timing.vote_round_ns
         this = Round(pre, term, member.next_seq(), ends_at, needed, reform, ticket)
         this.results[member.self_id] = VoteResult.ACCEPT
@@ -221,7 +222,7 @@ class LeaderElector:
         request = VoteRequest(
             this.seq, member.self_id, term, store.end_index, store.end_term, pre=pre, ticket=ticket, reform=reform
         )
-        for peer_id in member.others:
+        for peer_id in member.other_voters:
             member.send(peer_id, request)
         if needed == 1:
             self._passed(this, now)
@@ -259,13 +260,13 @@ class LeaderElector:
             self._passed(this, now)
         elif parsed is ParseResult.REVOTE_IMMEDIATELY:
             self._open_round(now, pre=this.pre, term=this.term, reform=this.reform, ticket=this.ticket)
-        elif self._membership.connected() <= this.results.keys() and not self._membership.awaiting_record():
+        elif self._membership.connected_voters() <= this.results.keys() and not self._membership.awaiting_record():
             self._close_round(now)  # whoever is not connected will not answer
 
     def _passed(self, this: Round, now: int) -> None:
         self._round = None
         # Damage was met since the round began (S6), or our own vote is worth nothing any more (E8).
-        voter = this.reform or self._member.voter_state is VoterState.VOTER
+        voter = this.reform or self._member.has_vote
         if not self._member.may_lead() or not voter:
             self._taking = None
             self._draw_timeout(now)
@@ -298,7 +299,7 @@ class LeaderElector:
         """Once for each way of failing: a member that is cut off tries several times a second."""
         member = self._member
         answers = [f"{one} {result.name}" for one, result in sorted(this.results.items()) if one != member.self_id]
-        silent = [one for one in member.others if one not in this.results]
+        silent = [one for one in member.other_voters if one not in this.results]
         text = ", ".join([*answers, *(f"{one} silent" for one in silent)])
         if text != self._failure_told:
             self._failure_told = text
@@ -312,7 +313,7 @@ class LeaderElector:
 
     def _judge(self, sender: str, vote: VoteRequest, now: int) -> VoteResult:
         member, store = self._member, self._member.store
-        if vote.candidate_id not in member.config.peers:
+        if vote.candidate_id not in member.configuration.voters:  # a learner leads nothing (M4)
             return VoteResult.REJECT_UNKNOWN_LEADER
         if vote.candidate_id == member.self_id or vote.candidate_id != sender:
             return VoteResult.REJECT_UNEXPECTED_LEADER
@@ -320,7 +321,7 @@ class LeaderElector:
             return VoteResult.REJECT_EXPIRED_LEDGER_TERM
         if vote.ledger_end_term == store.end_term and vote.ledger_end_index < store.end_index:
             return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
-        may_vote = self._membership.may_reform() if vote.reform else member.voter_state is VoterState.VOTER
+        may_vote = self._membership.may_reform() if vote.reform else member.has_vote
         may_vote = may_vote and (now >= self._no_vote_before or self._handed_over(vote))
         if vote.pre:
             return self._judge_pre(vote, may_vote, now)

@@ -20,7 +20,7 @@ from node.consensus.leader_marks import LeaderMarks
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
 from node.consensus.push_window import InFlight
-from node.consensus.quorum_ack_checker import committable, quorum_value
+from node.consensus.quorum_ack_checker import committable
 from node.consensus.quorum_contact import QuorumContact
 from node.consensus.reads import ALWAYS, LeaderReads
 from node.protocol.codes import DispatcherState, ResponseCode, VoterState
@@ -57,8 +57,8 @@ class Leadership:
         self.reads = LeaderReads(member, membership.counts, now)
         self.dispatchers = {peer: EntryDispatcher(member, peer, first_epoch, now) for peer in member.others}
         self.contact = QuorumContact(member, membership.counts, now)
-        # Each peer's dispatcher, and whether it has a share in the quorum.
-        self._shares = [(dispatcher, membership.peers[peer]) for peer, dispatcher in self.dispatchers.items()]
+        # Each other voter's dispatcher, and whether it has a share in the quorum.
+        self._voting = [(self.dispatchers[peer], membership.peers[peer]) for peer in member.other_voters]
         self._beat_at = now
         self.marks = LeaderMarks(member, membership, self.dispatchers)
         self._fits_bytes = min(BODY_BYTES_MAX, member.store.data_file_size - HEAD_BYTES - BLANK_BYTES)
@@ -126,7 +126,7 @@ class Leadership:
             if refusal is None and (accepted or not idle):  # one request alone is always let in
                 if not fits:
                     refusal = FULL, "too much waits for its quorum or its sync already"
-                elif self._shares and (waiting_bytes >= self.admission.judged_from_bytes or self.admission.promised):
+                elif self._voting and (waiting_bytes >= self.admission.judged_from_bytes or self.admission.promised):
                     if not measured:
                         rate, measured = self.quorum_rate(now), True
                     wait_ns = self.admission.judge(proposal.origin, size_bytes, waiting_bytes, rate, now)
@@ -155,11 +155,11 @@ class Leadership:
         None: nothing was measured of it yet, or a commit waits for no peer. 0: it is not there.
         """
         rates = [ALWAYS]
-        for dispatcher, peer in self._shares:
+        for dispatcher, peer in self._voting:
             there = peer.counts and dispatcher.connected and dispatcher.state is DispatcherState.APPEND
             measured = dispatcher.window.rate.bytes_per_s(now) if there else 0
             rates.append(ALWAYS if measured is None else measured)
-        rate = quorum_value(rates)
+        rate = self._member.configuration.reached(rates)
         return None if rate == ALWAYS else rate
 
     def _refusal(
@@ -227,7 +227,7 @@ class Leadership:
         for slab in slabs:
             push: PushRequest | None = None
             carried = InFlight(slab.first_index, slab.last_index, len(slab.data), now)
-            for dispatcher, _peer in self._shares:
+            for dispatcher in self.dispatchers.values():
                 if dispatcher.takes_new(slab, now):
                     if push is None or push.dispatch_epoch != dispatcher.dispatch_epoch:
                         push = dispatcher.append_of(slab, prev_term)
@@ -235,25 +235,25 @@ class Leadership:
                     dispatcher.waits_for(push, carried)
             prev_term = slab.last_term
         effects.sync_wanted = True
-        if not self.dispatchers:  # with peers, what is new here is nobody else's yet: no quorum can hold it
+        if not self._voting:  # with other voters, what is new here is nobody else's yet: no quorum can hold it
             self.advance_commit(now)
 
     # --- commit -------------------------------------------------------------------------------------------------
     def watermarks(self) -> dict[str, int]:
         """What each voter contributes; -1 where it has no share in the quorum."""
         marks = {self._member.self_id: self._member.own_watermark()}
-        for peer_id, dispatcher in self.dispatchers.items():
-            marks[peer_id] = dispatcher.watermark_index if self._membership.counts(peer_id) else -1
+        for dispatcher, peer in self._voting:
+            marks[dispatcher.peer_id] = dispatcher.watermark_index if peer.counts else -1
         return marks
 
     def advance_commit(self, now: int) -> None:
         """Commits what a quorum holds, and whatever waited for it."""
         member = self._member
         marks = [member.own_watermark()]
-        for dispatcher, peer in self._shares:
+        for dispatcher, peer in self._voting:
             marks.append(dispatcher.watermark_index if peer.counts else -1)
-        index = committable(marks, member.committed_index, self.own_term_from)
-        if index is None or not member.advance_commit(index, now):
+        index = member.configuration.reached(marks)
+        if not committable(index, member.committed_index, self.own_term_from) or not member.advance_commit(index, now):
             return
         self.closures.commit(index, member.self_id, now)
         if self.reads.pending:
@@ -403,7 +403,8 @@ class Leadership:
             return ResponseCode.NETWORK_ERROR
         view = self._membership.peers[peer_id]
         damaged = dispatcher.faulty_from >= 0
-        if view.voter_state is not VoterState.VOTER or dispatcher.state in STANDING_BACK or damaged:
+        no_voter = view.voter_state is not VoterState.VOTER or peer_id not in self._member.configuration.voters
+        if no_voter or dispatcher.state in STANDING_BACK or damaged:
             return ResponseCode.ILLEGAL_MEMBER_STATE
         behind = self._member.store.end_index - dispatcher.match_index
         if dispatcher.state is not DispatcherState.APPEND or behind >= self._member.config.max_transfer_wait_index:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from node.consensus.api import MS, TransferOutcome
 from node.consensus.member_state import MemberState
 from node.consensus.status import TransferStatus
-from node.protocol.codes import ResponseCode, Role, VoterState
+from node.protocol.codes import ResponseCode, Role
 from node.protocol.messages import Message, TransferRequest, TransferResponse, TransferTicket
 
 
@@ -172,7 +172,7 @@ def judge_take_leadership(member: MemberState, sender: str, request: TransferReq
     if ticket is None or request.transferee_id != member.self_id or ticket.transferee_id != member.self_id:
         return ResponseCode.UNEXPECTED_ARGUMENT
     able = member.may_lead() and member.truncating_from is None
-    if member.voter_state is not VoterState.VOTER or not able:
+    if not member.has_vote or not able:
         return ResponseCode.ILLEGAL_MEMBER_STATE
     if member.store.end_index < request.take_leadership_index or member.disk_full:
         return ResponseCode.TAKE_LEADERSHIP_FAILED

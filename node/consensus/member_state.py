@@ -16,10 +16,11 @@ from enum import StrEnum
 from typing import Any
 
 from node.consensus.api import Randomness, ReplicaConfig
+from node.consensus.configuration import Configuration
 from node.consensus.effects import Effects, Event, TruncateLog, new_send
 from node.consensus.known_metas import KnownMetas
 from node.consensus.status import AlarmStatus
-from node.protocol.codes import FlushMode, Role
+from node.protocol.codes import FlushMode, Role, VoterState
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.faults.ranges import fault_at
@@ -82,8 +83,10 @@ class MemberState:
         self.store = store
         self.rng = rng
         self.self_id = config.self_id
-        self.others: tuple[str, ...] = tuple(sorted(peer for peer in config.peers if peer != config.self_id))
-        self.quorum = config.quorum
+        self.configuration = config.configuration
+        self.others: tuple[str, ...] = ()  # all members but this one, and those of them who are voters
+        self.other_voters: tuple[str, ...] = ()
+        self.configure(self.configuration)
         self.gathered: Effects | None = None  # the batch, once something was put into it
         # Called with a reason just before this member stops being the leader.
         self.on_abdicate: Callable[[str, int], None] = lambda _reason, _now: None
@@ -125,6 +128,22 @@ class MemberState:
             # The log was written under a term that never became durable here: we may have voted in it (E1, E2).
             floor = max(self.hard.vote_floor, store.end_term)
             self.save(term=store.end_term, voted_for=None, vote_floor=floor)
+
+    # --- who belongs to the group ---------------------------------------------------------------------------------
+    def configure(self, configuration: Configuration) -> None:
+        """Who belongs to the group from now on; the voters are those of the start (see `Configuration`)."""
+        if configuration.voters != self.configuration.voters:
+            raise ValueError("voters change by an entry of the log only, never while the group runs")
+        if (self.self_id in configuration.learners) != (self.self_id in self.configuration.learners):
+            raise ValueError(f"{self.self_id} cannot make a learner of itself, or cease to be one")
+        self.configuration = configuration
+        self.others = tuple(sorted(one for one in configuration.members if one != self.self_id))
+        self.other_voters = tuple(one for one in self.others if one in configuration.voters)
+
+    @property
+    def has_vote(self) -> bool:
+        """Whether this member may vote and campaign: a voter of the group whose store lost nothing (E8, M4)."""
+        return self.voter_state is VoterState.VOTER and self.self_id in self.configuration.voters
 
     # --- hard state ---------------------------------------------------------------------------------------------
     def save(self, **changes: Any) -> None:

@@ -218,9 +218,13 @@ class Membership:
             peer.counts = self._on_record(peer_id)
 
     def _on_record(self, peer_id: str) -> bool:
-        """Whether that peer's present store, and a proven one's life, is on durable record here (E8)."""
+        """Whether that voter's present store, and a proven one's life, is on durable record here (E8)."""
         hello, durable = self.peers[peer_id].hello, self._member.durable_hard
-        if hello is None or durable.store_ids.get(peer_id) != hello.store_id:
+        if (
+            hello is None
+            or peer_id not in self._member.configuration.voters
+            or durable.store_ids.get(peer_id) != hello.store_id
+        ):
             return False
         return not hello.proven or not hello.life_ids or durable.peer_lives.get(peer_id) == hello.life_ids[-1]
 
@@ -233,8 +237,9 @@ class Membership:
 
     def awaiting_record(self) -> list[str]:
         """The voters that count as soon as the record about them is durable."""
-        voters = ((one, peer) for one, peer in self.peers.items() if peer.voter_state is VoterState.VOTER)
-        return [peer_id for peer_id, peer in voters if not peer.counts and peer.hello is not None]
+        voters = ((one, self.peers[one]) for one in self._member.other_voters)
+        sound = ((one, peer) for one, peer in voters if peer.voter_state is VoterState.VOTER)
+        return [peer_id for peer_id, peer in sound if not peer.counts and peer.hello is not None]
 
     def _record(self, peer_id: str, store_id: str, now: int) -> None:
         member = self._member
@@ -253,6 +258,10 @@ class Membership:
         """The peers that can answer now."""
         return {peer_id for peer_id, peer in self.peers.items() if peer.connected}
 
+    def connected_voters(self) -> set[str]:
+        """Of whom a vote can come now."""
+        return {peer_id for peer_id in self._member.other_voters if self.peers[peer_id].connected}
+
     # --- FORMING ------------------------------------------------------------------------------------------------
     def _try_forming(self, now: int) -> None:
         """VOTER with a quorum of equally new members; REJOINING where the group already has a history."""
@@ -269,8 +278,8 @@ class Membership:
             if hello.end_index >= 0:
                 self._become(VoterState.REJOINING, f"{hello.node_id} already holds entries", now)
                 return
-        new = sum(1 for hello in hellos if hello.voter_state in (VoterState.FORMING, VoterState.VOTER))
-        if new + 1 >= member.quorum:
+        new = [one.node_id for one in hellos if one.voter_state in (VoterState.FORMING, VoterState.VOTER)]
+        if member.configuration.is_majority([member.self_id, *new]):
             self._become(VoterState.VOTER, "a quorum of the group is as new as this member", now)
 
     def leader_spoke(self, now: int) -> None:
@@ -353,12 +362,16 @@ class Membership:
         member = self._member
         if member.config.flush is not FlushMode.ASYNC or member.voter_state is VoterState.FORMING:
             return False
-        voters = int(member.voter_state is VoterState.VOTER)
-        for peer in self.peers.values():
+        if member.self_id not in member.configuration.voters:
+            return False
+        voters = [member.self_id] if member.voter_state is VoterState.VOTER else []
+        for peer_id in member.other_voters:
+            peer = self.peers[peer_id]
             if not peer.connected or peer.voter_state in (None, VoterState.FORMING):
                 return False
-            voters += peer.voter_state is VoterState.VOTER
-        return voters < member.quorum
+            if peer.voter_state is VoterState.VOTER:
+                voters.append(peer_id)
+        return not member.configuration.is_majority(voters)
 
     def voted_to_reform(self, candidate_id: str, term: int) -> None:
         """Remembers whom this member helped to form the group again."""

@@ -1,13 +1,11 @@
-"""Quorum arithmetic: from the voters' watermarks to the index that may be committed. Pure functions.
+"""What an answer proves that a voter holds, and which of what a majority holds may be committed. Pure functions.
 
-Theory: sort the watermarks of n voters in descending order. At least n//2 + 1 of them are >= the element n//2, so a
-quorum holds everything up to it. Raft 5.4.2 adds that counting decides only about entries of the leader's own term;
-earlier ones are committed by what follows them (Raft's figure 8).
+Theory: what a majority of the voters holds (`Configuration.reached`) is lost with none of the minorities that may fail.
+Raft 5.4.2 adds that counting decides only about entries of the leader's own term; earlier ones are committed by what
+follows them (Raft's figure 8).
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from node.protocol.codes import FlushMode
 
@@ -24,13 +22,6 @@ def watermark(verified_index: int, durable_index: int, flush: FlushMode, faulty_
     return mark if faulty_from < 0 else min(mark, faulty_from - 1)
 
 
-def quorum_value(values: Iterable[int]) -> int:
-    """The highest value that a majority reaches: the element n//2 in descending order (SAFETY R3)."""
-    ordered = sorted(values, reverse=True)
-    return ordered[len(ordered) // 2]
-
-
-def committable(watermarks: Iterable[int], committed_index: int, own_term_from: int) -> int | None:
-    """The new committed index, or None: only past the old one, and only at an entry of the leader's own term."""
-    index = quorum_value(watermarks)
-    return index if index > committed_index and index >= own_term_from else None
+def committable(index: int, committed_index: int, own_term_from: int) -> bool:
+    """Whether what a majority holds up to `index` is to be committed: past what is, and at an entry of the own term."""
+    return index > committed_index and index >= own_term_from

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 from node.consensus.entry_dispatcher import EntryDispatcher
 from node.consensus.member_state import MemberState
-from node.consensus.quorum_ack_checker import quorum_value
 from node.consensus.reads import ALWAYS
 from node.consensus.silent_peers import SilentPeers, in_words
 from node.consensus.ticks import Ticks
@@ -21,6 +20,7 @@ class QuorumContact:
     """One per leadership. `counts` says who has a share in the quorum."""
 
     def __init__(self, member: MemberState, counts: Callable[[str], bool], now: int) -> None:
+        self._member = member
         self._timing = member.config.timing
         self._answered_at = dict.fromkeys(member.others, now)
         self._ticks = Ticks(self._timing.tick_ns, now)
@@ -35,11 +35,14 @@ class QuorumContact:
 
     def at(self) -> int:
         """Since when a quorum has answered; we ourselves always do."""
-        return quorum_value([ALWAYS, *self._answered_at.values()])
+        member = self._member
+        return member.configuration.reached([ALWAYS, *(self._answered_at[peer] for peer in member.other_voters)])
 
     def silent_ticks(self) -> int:
         """For how many ticks no quorum has answered: whether a tick came late does not matter."""
-        return self._ticks.count - quorum_value([ALWAYS, *self._answered_tick.values()])
+        member = self._member
+        heard_at = member.configuration.reached([ALWAYS, *(self._answered_tick[peer] for peer in member.other_voters)])
+        return self._ticks.count - heard_at
 
     def lost(self, now: int) -> str:
         """Why this member cannot go on leading; empty: it can. Counts the tick that is due."""

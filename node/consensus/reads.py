@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from node.consensus.api import ReadOutcome
 from node.consensus.member_state import MemberState
-from node.consensus.quorum_ack_checker import quorum_value
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.messages import ReadIndexRequest, ReadIndexResponse
 
@@ -70,8 +69,9 @@ class LeaderReads:
             self._lease_at[peer_id] = max(self._lease_at[peer_id], sent_at)
 
     def _confirmed_seq(self) -> int:
-        answered = self._answered
-        return quorum_value([ALWAYS, *(seq if self._counts(peer) else -1 for peer, seq in answered.items())])
+        member, answered, counts = self._member, self._answered, self._counts
+        seqs = [answered[peer] if counts(peer) else -1 for peer in member.other_voters]
+        return member.configuration.reached([ALWAYS, *seqs])
 
     def drain(self, ready: bool) -> bool:
         """Delivers what a quorum confirmed, once an own entry is committed; True if the rest needs a new round."""
@@ -89,9 +89,11 @@ class LeaderReads:
         config = self._member.config
         if not config.lease_reads or self.lease_void:
             return False
-        since = [at if self._counts(peer) else -ALWAYS for peer, at in self._lease_at.items()]
+        since = [self._lease_at[peer] if self._counts(peer) else -ALWAYS for peer in self._member.other_voters]
         lease = config.timing.election_min_ns
-        return now < quorum_value([now, *since]) + lease - lease // config.timing.lease_drift_divisor
+        return (
+            now < self._member.configuration.reached([now, *since]) + lease - lease // config.timing.lease_drift_divisor
+        )
 
     def expire(self, now: int) -> None:
         while self.pending and self.pending[0].deadline <= now:

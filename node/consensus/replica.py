@@ -20,6 +20,7 @@ from node.consensus.api import (
     TransferOutcome,
 )
 from node.consensus.closures import Closure
+from node.consensus.configuration import Configuration
 from node.consensus.disk_reports import DiskReports
 from node.consensus.effects import NOTHING, Effects
 from node.consensus.entry_handler import EntryHandler
@@ -99,6 +100,11 @@ class Replica(DiskReports):
     @property
     def log_epoch(self) -> int:
         return self.member.log_epoch
+
+    @property
+    def configuration(self) -> Configuration:
+        """Who belongs to the group now."""
+        return self.member.configuration
 
     @property
     def role(self) -> Role:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from node.consensus.api import MS
 from node.consensus.entry_dispatcher import STANDING_BACK, EntryDispatcher
 from node.consensus.leadership import Leadership
-from node.consensus.quorum_ack_checker import quorum_value
 from node.consensus.status import (
     ClosuresStatus,
     DispatcherStatus,
@@ -37,8 +36,8 @@ def build_status(replica: Replica, now: int) -> ReplicaStatus:
     if leadership is not None:
         marks = leadership.watermarks()
         watermarks = (_own_watermark(replica), *_peer_watermarks(replica, leadership, now))
-        closures = leadership.closures.status(marks, config.quorum, now)
-        quorum_index = quorum_value(marks.values())
+        closures = leadership.closures.status(marks, member.configuration, now)
+        quorum_index = member.configuration.reached(marks.values())
         contact_ms = max(0, now - leadership.contact.at()) // MS
         ready = leadership.own_entry_committed and contact_ms * MS < config.timing.election_max_ns
     return ReplicaStatus(
@@ -59,11 +58,11 @@ def build_status(replica: Replica, now: int) -> ReplicaStatus:
         sealed_from=store.sealed_from,
         disk_full=member.short_of_space,
         log=_log(replica),
-        peers=tuple(_peer(replica, peer_id) for peer_id in sorted(config.peers)),
+        peers=tuple(_peer(replica, peer_id) for peer_id in sorted(member.configuration.members)),
         alarms=tuple(member.alarms.values()),
         transfer=replica.transfers.status(),
         quorum_index=quorum_index,
-        quorum_needed=config.quorum,
+        quorum_needed=member.configuration.majority,
         watermarks=watermarks,
         dispatchers=() if leadership is None else tuple(map(dispatcher, leadership.dispatchers.values())),
         closures=closures,
@@ -112,7 +111,7 @@ def _log(replica: Replica) -> LogStatus:
 
 def _peer(replica: Replica, peer_id: str) -> PeerStatus:
     member, config = replica.member, replica.config
-    address = config.peers[peer_id]
+    address = member.configuration.members[peer_id]
     if peer_id == config.self_id:
         return PeerStatus(peer_id, address, config.api_url, True, member.voter_state, member.store_id, member.store_id)
     view = replica.membership.peers[peer_id]

@@ -57,6 +57,6 @@ class TermGate:
 
     def _said(self, term: int) -> bool:
         """Whether a majority of the voters has proved to have stored nearly that term."""
-        hellos = (peer.hello for peer in self._membership.peers.values())
-        knows = [hello for hello in hellos if hello is not None and hello.proven and hello.term >= term - TERM_LEAP_MAX]
-        return len(knows) >= self._member.quorum
+        hellos = (peer.hello for peer in self._membership.peers.values() if peer.hello is not None)
+        knows = [one.node_id for one in hellos if one.proven and one.term >= term - TERM_LEAP_MAX]
+        return self._member.configuration.is_majority(knows)

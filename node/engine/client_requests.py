@@ -175,7 +175,7 @@ class ClientRequests:
             return
         answer = {"code": 200, "group": self._group, "leaderId": replica.leader_id, "term": -1}
         answer["groupId"] = replica.member.hard.group_id
-        connection.answer(frame, dump(answer | {"peers": dict(replica.config.peers)}))
+        connection.answer(frame, dump(answer | {"peers": dict(replica.configuration.voters)}))
 
     def _append(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)

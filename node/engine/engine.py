@@ -77,7 +77,8 @@ class Engine:
         node = settings.node
         tls = (node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
         self._server_tls, client_tls = _contexts(tls)
-        self.links = PeerLinks(self, config.group, config.self_id, config.peers, client_tls, member_trust(settings))
+        members = config.configuration.members
+        self.links = PeerLinks(self, config.group, config.self_id, members, client_tls, member_trust(settings))
         self.introspection.links = self.links.told
         self.scrubber = Scrubber(
             store, self.disk, bytes_per_s=settings.store.scrub_bytes_per_s, pause_s=settings.store.scrub_pause_s,
@@ -394,7 +395,7 @@ class Engine:
         return lambda outcome: self._done.append((done, outcome))
 
     def address_of(self, member_id: str | None) -> str:
-        return self.replica.config.peers.get(member_id or "", "")
+        return self.replica.configuration.members.get(member_id or "", "")
 
     def next_seq(self) -> int:
         self._seq += 1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from node.consensus import quorum_ack_checker
-from node.consensus.quorum_ack_checker import quorum_value
+from node.consensus.configuration import Configuration
 from tests.simulation.mutants import MUTANTS, Edit, Mutant, PlantingError
 from tests.simulation.mutants.planting import HOOK, find
 from tests.simulation.prove import hunt
 
-CHECKER = "node.consensus.quorum_ack_checker:"
+CONFIGURATION = "node.consensus.configuration:"
 # Those that show at once, over all themes; the rest of the table takes minutes.
 FAST = (
     "stored_term_led_again",
@@ -70,37 +69,41 @@ def test_a_planted_bug_is_caught(name: str) -> None:
     assert catch.differed > 0
 
 
+def reached(*values: int) -> int:
+    return Configuration({f"n{number}": "" for number in range(len(values))}).reached(values)
+
+
 def test_a_mutant_is_seen_under_every_name_and_counts_its_difference() -> None:
-    """`quorum_value` was imported by name before the planting, here and in the product."""
+    """The class was imported by name before the planting, here and in the product."""
     with MUTANTS["median_of_even_group"].plant() as tally:
-        assert quorum_value([4, 3, 2, 1]) == 3
-        assert quorum_value([5, 5, 5, 1]) == 5
+        assert reached(4, 3, 2, 1) == 3
+        assert reached(5, 5, 5, 1) == 5
         assert tally.differed == 1
-    assert quorum_value([4, 3, 2, 1]) == 2
+    assert reached(4, 3, 2, 1) == 2
 
 
 def test_code_that_has_changed_cannot_be_mutated_silently() -> None:
     """A missing function, a missing text, a text that is there twice, a text that does not compile."""
     for target, old, new, why in (
-        (CHECKER + "gone", "x", "y", "there is no 'gone'"),
-        (CHECKER + "quorum_value", "ordered[0]", "x", "0 times"),
-        (CHECKER + "quorum_value", "ordered", "x", "3 times"),
-        (CHECKER + "quorum_value", "len(ordered) // 2", "(", "does not compile"),
-        (CHECKER + "FlushMode", "x", "y", "is no function"),
+        (CONFIGURATION + "gone", "x", "y", "there is no 'gone'"),
+        (CONFIGURATION + "Configuration.reached", "ordered[0]", "x", "0 times"),
+        (CONFIGURATION + "Configuration.reached", "ordered", "x", "4 times"),
+        (CONFIGURATION + "Configuration.reached", "self.majority - 1", "(", "does not compile"),
+        (CONFIGURATION + "Mapping", "x", "y", "is no function"),
     ):
-        code = quorum_ack_checker.quorum_value.__code__
+        code = Configuration.reached.__code__
         with (
             pytest.raises(PlantingError, match=why.replace("'", ".")),
             Mutant("bad", "R3", "", (Edit(target, old, new),)).plant(),
         ):
             pass
-        assert quorum_ack_checker.quorum_value.__code__ is code
+        assert Configuration.reached.__code__ is code
 
 
 def test_a_planting_ends_also_when_the_run_fails() -> None:
     with pytest.raises(RuntimeError), MUTANTS["median_of_even_group"].plant():
         raise RuntimeError("the run fails")
-    assert quorum_value([4, 3, 2, 1]) == 2
+    assert reached(4, 3, 2, 1) == 2
 
 
 def test_the_driver_the_client_and_the_control_plane_have_twenty_bugs_and_more() -> None:

@@ -6,7 +6,10 @@ import pytest
 
 from node.consensus.api import MS, Appended, Outcome, ReplicaConfig
 from node.consensus.closures import EXPIRY_STEP_NS, Closure, ClosureTable
+from node.consensus.configuration import Configuration
 from node.protocol.codes import ResponseCode
+
+THREE = Configuration({"n0": "", "n1": "", "n2": ""})
 
 
 class Table:
@@ -107,7 +110,7 @@ def test_status_groups_by_whom_they_wait_for() -> None:
     t = Table()
     for index in range(3):
         t.add(index, index, size_bytes=10)
-    status = t.table.status({"n0": 5, "n1": 0, "n2": -1}, quorum=2, now=7 * MS)
+    status = t.table.status({"n0": 5, "n1": 0, "n2": -1}, configuration=THREE, now=7 * MS)
     assert [(g.waits_for, g.needed, g.count, g.first_index, g.last_index, g.bytes) for g in status.groups] == [
         (("n2",), 0, 1, 0, 0, 10),
         (("n1", "n2"), 1, 2, 1, 2, 20),
@@ -120,10 +123,10 @@ def test_observers_see_the_newest_completed_request_and_when_the_first_one_times
     t = Table()
     t.add(0, 0, deadline=900 * MS)
     t.add(1, 1, deadline=700 * MS)
-    before = t.table.status({"n0": 1, "n1": -1, "n2": -1}, quorum=2, now=500 * MS)
+    before = t.table.status({"n0": 1, "n1": -1, "n2": -1}, configuration=THREE, now=500 * MS)
     assert (before.last_completed_at_ns, before.last_completed_took_ns) == (None, None)
     assert before.groups[0].times_out_in_ms == 200
     t.table.commit(0, "n0", 600 * MS)
-    after = t.table.status({"n0": 1, "n1": 0, "n2": -1}, quorum=2, now=800 * MS)
+    after = t.table.status({"n0": 1, "n1": 0, "n2": -1}, configuration=THREE, now=800 * MS)
     assert (after.last_completed_at_ns, after.last_completed_took_ns) == (600 * MS, 600 * MS)
     assert after.groups[0].times_out_in_ms == 0

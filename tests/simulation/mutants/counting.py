@@ -13,8 +13,8 @@ COUNTING = (
         (
             Edit(
                 "node.consensus.reads:LeaderReads._confirmed_seq",
-                "seq if self._counts(peer) else -1",
-                "MUTANT.instead(seq if self._counts(peer) else -1, seq)",
+                "answered[peer] if counts(peer) else -1",
+                "MUTANT.instead(answered[peer] if counts(peer) else -1, answered[peer])",
             ),
             Edit(
                 "node.consensus.leadership:Leadership._heard",

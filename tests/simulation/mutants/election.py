@@ -232,9 +232,8 @@ ELECTION = (
         (
             Edit(
                 ELECTOR + "_judge",
-                "self._membership.may_reform() if vote.reform else member.voter_state is VoterState.VOTER",
-                "self._membership.may_reform() if vote.reform else "
-                "MUTANT.instead(member.voter_state is VoterState.VOTER, True)",
+                "self._membership.may_reform() if vote.reform else member.has_vote",
+                "self._membership.may_reform() if vote.reform else MUTANT.instead(member.has_vote, True)",
             ),
         ),
         WIPES,

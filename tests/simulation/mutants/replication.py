@@ -13,6 +13,7 @@ HANDLER = "node.consensus.entry_handler:EntryHandler."
 DISPATCHER = "node.consensus.entry_dispatcher:EntryDispatcher."
 LEADERSHIP = "node.consensus.leadership:Leadership."
 CHECKER = "node.consensus.quorum_ack_checker:"
+CONFIGURATION = "node.consensus.configuration:Configuration."
 
 # Leaders that write what nobody else has, so that later ones have to cut it.
 FORKS: dict[str, Any] = {
@@ -182,7 +183,7 @@ REPLICATION = (
         "median_of_even_group",
         "R3",
         "half of an even group is taken for a majority",
-        (swapped(CHECKER + "quorum_value", "ordered[len(ordered) // 2]", "ordered[(len(ordered) - 1) // 2]"),),
+        (swapped(CONFIGURATION + "reached", "ordered[self.majority - 1]", "ordered[(len(ordered) - 1) // 2]"),),
         {**FORKS, "members": 4, "partition": 3.0},
     ),
     Mutant(

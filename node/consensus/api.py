@@ -56,6 +56,9 @@ class Timing:
     read_timeout_ns: int = 2 * SECOND
     transfer_deadline_ns: int = 5 * SECOND
     preferred_check_ns: int = 2 * SECOND
+    # Between two tries at an entry that could not be applied; it doubles.
+    apply_retry_min_ns: int = 100 * MS
+    apply_retry_max_ns: int = 5 * SECOND
     # A lease read trusts clocks to drift apart by no more than this share of the lease (one in `lease_drift_divisor`).
     lease_drift_divisor: int = 10
 
@@ -79,6 +82,8 @@ class ReplicaConfig:
     flush: FlushMode = FlushMode.SYNC
     timing: Timing = field(default_factory=Timing)
     lease_reads: bool = False
+    # Whether committed entries are applied to a state machine; else this is a log alone.
+    applies: bool = False
     preferred_leaders: tuple[str, ...] = ()
     api_url: str | None = None
     # Whether members prove a secret (SAFETY C11): one that does not is let in under an alarm, or not at all.
@@ -123,6 +128,14 @@ class Appended(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Applied(StrEnum):
+    """What is known of a proposal's result, where one was asked for (`Proposal.at_apply`)."""
+
+    NOT_ASKED = "not_asked"
+    YES = "yes"
+    UNKNOWN = "unknown"  # it is committed, and this member cannot say what applying it answered
+
+
 class Outcome(NamedTuple):
     """How a proposal ended. Indexes and term are -1 where nothing was appended."""
 
@@ -134,6 +147,8 @@ class Outcome(NamedTuple):
     leader_id: str | None = None
     detail: str = ""
     retry_after_ns: int = 0  # of a refusal: when there will be room; 0: nobody can tell
+    applied: Applied = Applied.NOT_ASKED
+    results: tuple[bytes, ...] = ()  # of applying it, one an entry; none in a group that is a log alone
 
 
 class Proposal:
@@ -141,9 +156,10 @@ class Proposal:
 
     `expected_index` is the index that its first entry must get; None: any. `size_bytes` is that of all bodies.
     `origin` is whom it came from, so that who is refused gets a turn of its own; None: nobody that comes back.
+    `at_apply`: it ends when its entries are applied, with the result, and not when they are committed.
     """
 
-    __slots__ = ("bodies", "expected_index", "on_done", "origin", "size_bytes", "timeout_ns")
+    __slots__ = ("at_apply", "bodies", "expected_index", "on_done", "origin", "size_bytes", "timeout_ns")
 
     def __init__(
         self,
@@ -152,9 +168,10 @@ class Proposal:
         expected_index: int | None = None,
         timeout_ns: int | None = None,
         origin: Hashable | None = None,
+        at_apply: bool = False,
     ) -> None:
         self.bodies, self.on_done, self.expected_index, self.timeout_ns = bodies, on_done, expected_index, timeout_ns
-        self.size_bytes, self.origin = size_of(bodies), origin
+        self.size_bytes, self.origin, self.at_apply = size_of(bodies), origin, at_apply
 
 
 @dataclass(slots=True, frozen=True)

@@ -83,6 +83,21 @@ class MendLog:
 
 
 @dataclass(slots=True, frozen=True)
+class ApplyLog:
+    """Apply these committed entries in order, then `replica.applied(life, upto_index, results, now, error)`.
+
+    Read them from the store, `max_bytes` at most and one entry at least; a part of the range may be reported, the rest
+    is ordered again. At most one order of a life is open; a later life's voids it. See `consensus/applying.py`.
+    """
+
+    life: int
+    first_index: int
+    last_index: int
+    max_bytes: int
+    results_wanted: bool  # whether somebody here waits for what applying them answers
+
+
+@dataclass(slots=True, frozen=True)
 class Event:
     """Something an operator may want to know; the driver stamps wall time and a sequence number on it."""
 
@@ -116,7 +131,9 @@ class Effects:
     # 5. The log end moved past its durable index: start a group commit unless one is running (flush sync), or let the
     #    background sync do it (async). Runs in parallel with 2.
     sync_wanted: bool = False
-    # 6. For people; never waited for.
+    # 6. For the state machine, off the loop; never in the way of what stands above.
+    apply: ApplyLog | None = None
+    # 7. For people; never waited for.
     events: list[Event] = field(default_factory=list)
     # Completed closures need no field: a closure carries its callback, which only hands the outcome to the driver's own
     # queue; the core calls it at most once, after the quorum's watermarks promised it.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from node.consensus.admission import Admission
 from node.consensus.api import MS, Proposal
+from node.consensus.applying import wait_for_result
 from node.consensus.closures import Closure, ClosureTable
 from node.consensus.effects import new_send
 from node.consensus.entry_dispatcher import STANDING_BACK, EntryDispatcher
@@ -176,6 +177,8 @@ class Leadership:
         if proposal.expected_index is not None and proposal.expected_index != next_index:
             text = f"expected index {proposal.expected_index}, the log ends at {next_index - 1}"
             return ResponseCode.INCONSISTENT_INDEX, text
+        if proposal.at_apply and self._member.applying is not None and self._member.applying.is_full:
+            return FULL, "too many requests wait for the state machine already"
         return None
 
     def _append_accepted(self, accepted: list[tuple[Proposal, Closure]], bodies: Sequence[bytes], now: int) -> None:
@@ -199,6 +202,8 @@ class Leadership:
             if closure.size_bytes >= self.admission.judged_from_bytes:
                 own_ns = self.admission.own_time_ns(closure.size_bytes, self.quorum_rate(now))
             closure.deadline = now + own_ns + (default_ns if proposal.timeout_ns is None else proposal.timeout_ns)
+            if proposal.at_apply:
+                wait_for_result(member, closure)
             self.closures.add(closure)
         self._replicate(slabs, now)
 

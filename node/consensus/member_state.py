@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import Randomness, ReplicaConfig
 from node.consensus.configuration import Configuration
@@ -25,6 +25,9 @@ from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.faults.ranges import fault_at
 from node.store.log_store import ColdEntry, EntryMeta, Fault, LogStore, StoreCorrupt, TruncationRecord
+
+if TYPE_CHECKING:
+    from node.consensus.applying import Applying
 
 
 class RoleEvent(StrEnum):
@@ -93,6 +96,8 @@ class MemberState:
         # While the group has no id here (C9): whether a slab may be appended, and that the committed index moved.
         self.may_append: Callable[[Slab], bool] = lambda _slab: True
         self.on_commit: Callable[[int], None] = lambda _now: None
+        # What feeds the state machine; None: a log alone, where an entry is applied when it is committed.
+        self.applying: Applying | None = None
         # Called with a reason where this member must give up its vote before it gives up entries (E8, S6).
         self.on_rejoin: Callable[[str, int], None] = lambda _reason, _now: None
 
@@ -204,6 +209,11 @@ class MemberState:
         return self.leader_id is not None and contact is not None and now < contact + self.config.timing.election_min_ns
 
     # --- the log ------------------------------------------------------------------------------------------------
+    @property
+    def applied_index(self) -> int | None:
+        """What the state machine has taken in; None: it has not said yet."""
+        return self.committed_index if self.applying is None else self.applying.applied_index
+
     def own_watermark(self) -> int:
         """What this member itself contributes to a quorum as leader (R3)."""
         mark = self.durable_index if self.config.flush is FlushMode.SYNC else self.store.end_index
@@ -216,7 +226,10 @@ class MemberState:
         if index > self.store.end_index:
             raise AssertionError(f"commit {index} beyond the end {self.store.end_index}")
         self.committed_index = index
-        self.store.note_progress(index, index)
+        if self.applying is None:
+            self.store.note_progress(index, index)
+        else:
+            self.applying.committed(now)
         if self.hard.naming is not None:
             self.on_commit(now)
         return True

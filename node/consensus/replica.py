@@ -19,6 +19,7 @@ from node.consensus.api import (
     Timing,
     TransferOutcome,
 )
+from node.consensus.applying import Applying
 from node.consensus.closures import Closure
 from node.consensus.configuration import Configuration
 from node.consensus.disk_reports import DiskReports
@@ -75,6 +76,7 @@ class Replica(DiskReports):
         self.config = config
         self.store = store
         self.member = MemberState(config, store, rng, now)
+        self.member.applying = Applying(self.member) if config.applies else None
         self.membership = Membership(self.member, now)
         self.elector = LeaderElector(self.member, self.membership, self._elected, now)
         self.handler = EntryHandler(self.member)
@@ -123,8 +125,14 @@ class Replica(DiskReports):
         return self.member.committed_index
 
     @property
-    def applied_index(self) -> int:
-        return self.member.committed_index
+    def applied_index(self) -> int | None:
+        return self.member.applied_index
+
+    @property
+    def applying(self) -> Applying:
+        """What the driver reports about the state machine to. Raises AssertionError in a group that is a log alone."""
+        assert self.member.applying is not None, "this group is a log alone: nothing is applied"
+        return self.member.applying
 
     @property
     def has_pending(self) -> bool:
@@ -157,6 +165,8 @@ class Replica(DiskReports):
         if leadership is not None:
             self._first_epoch = leadership.next_epoch()
             leadership.end(reason, now)
+            if self.member.applying is not None:
+                self.member.applying.leadership_ended(reason)
         self.elector.stepped_down(now)
 
     # --- messages -----------------------------------------------------------------------------------------------
@@ -413,6 +423,8 @@ class Replica(DiskReports):
         self.transfers.tick(now)
         self.membership.tick(now)
         self.follower_reads.tick(now)
+        if self.member.applying is not None:
+            self.member.applying.tick(now)
         self._prefer_others(now)
         if self.member.hard.group_id is None and self.transfers.current is None:
             self._unless_damaged(lambda leadership: self.naming.leads(leadership, now))
@@ -436,6 +448,7 @@ class Replica(DiskReports):
             self.membership.next_deadline(),
             self.follower_reads.next_deadline(),
             self.repair.next_deadline(),
+            None if self.member.applying is None else self.member.applying.next_deadline(),
         ]
         if self.leadership is not None:
             times.append(self.leadership.next_deadline())

@@ -21,7 +21,7 @@ class LogStatus:
     end_term: int
     durable_index: int
     committed_index: int
-    applied_index: int
+    applied_index: int | None  # None: the state machine has not said yet
     verified_index: int  # a follower's: matched the present leader up to here; a leader's: its end
     committed_chain: int | None
     log_epoch: int  # truncations and installs since this process started
@@ -61,6 +61,19 @@ class RepairStatus:
     repaired_faults: int
     repaired_entries: int
     hopeless: int  # faults that no member of the group can repair
+
+
+@dataclass(slots=True, frozen=True)
+class ApplierStatus:
+    """The state machine beside this log: what it has applied (None: it has not said), and what is with it now."""
+
+    applied_index: int | None
+    life: int  # how often one said where it stands
+    applying_from_index: int | None
+    applying_to_index: int | None
+    waiting: int  # committed requests that wait for their result
+    failures: int  # tries at the next entry that failed
+    last_error: str | None
 
 
 @dataclass(slots=True, frozen=True)
@@ -211,3 +224,4 @@ class ReplicaStatus:
     # Damage in this member's own log (SAFETY S6).
     faults: tuple[FaultStatus, ...]
     repair: RepairStatus
+    applier: ApplierStatus | None = None  # None: a log alone

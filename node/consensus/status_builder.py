@@ -71,6 +71,7 @@ def build_status(replica: Replica, now: int) -> ReplicaStatus:
         quorum_contact_ms=contact_ms,
         faults=tuple(FaultStatus(one.first_index, one.last_index, one.kind, one.detail) for one in store.faults),
         repair=replica.repair.status(),
+        applier=None if member.applying is None else member.applying.status(),
     )
 
 
@@ -101,7 +102,7 @@ def _log(replica: Replica) -> LogStatus:
         end_term=store.end_term,
         durable_index=member.durable_index,
         committed_index=member.committed_index,
-        applied_index=member.committed_index,
+        applied_index=member.applied_index,
         verified_index=store.end_index if member.role is Role.LEADER else member.verified_index,
         committed_chain=member.chain_at(member.committed_index) if member.committed_index >= 0 else None,
         log_epoch=member.log_epoch,

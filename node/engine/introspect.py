@@ -17,6 +17,7 @@ from node.protocol.codes import Role
 from node.store.log_store import LogStore
 
 VERSION: Final = "0.1.0"
+NOT_SAID: Final = "the state machine has not said yet what it has applied"
 
 
 class Introspection:
@@ -53,6 +54,8 @@ class Introspection:
         size_bytes = _known(store, "size_bytes", "log.size_bytes", unknown)
         durable_position = _known(store, "durable_position", "durable_position", unknown)
         truncations = _known(store, "truncation_count", "truncation_count", unknown)
+        if log.applied_index is None:
+            _missing(unknown, "log.applied_index", NOT_SAID)
         if log.committed_chain is None:
             _missing(unknown, "log.committed_chain_crc", "no chain is known at the committed index")
         return {
@@ -108,6 +111,7 @@ class Introspection:
             "faults": [_fields(one) for one in status.faults],
             "repair": _fields(status.repair),
             "scrub": self.scrub(),
+            "applier": None if status.applier is None else _fields(status.applier),
             "alarms": [
                 {
                     "code": alarm.code,
@@ -147,6 +151,8 @@ class Introspection:
             "peers": [_fields(mark) for mark in status.watermarks],
             "unknown": unknown,
         }
+        if leads and status.log.applied_index is None:
+            _missing(unknown, "applied_index", NOT_SAID)
         if not leads:
             reason = "only the leader knows how far each member is"
             _missing(unknown, "peers", reason)

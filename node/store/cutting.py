@@ -128,7 +128,7 @@ class CuttingLog(HealingLog):
             raise StoreIOError(f"clearing what was written beyond entry {from_index - 1}: {error}") from error
 
     def remove_prefix(self, through_index: int) -> None:
-        through = min(through_index, self.end_index)
+        through = min(through_index, self.applied_index, self.end_index)  # an applier reads what it lacks from here
         begin_pos, begin_index = whole_files_below(
             self._data, self._begin_pos, self.begin_index, self._end_pos, through
         )

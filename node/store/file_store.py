@@ -100,7 +100,7 @@ class FileStore(CuttingLog):
         self._durable = Mark(self.end_index, self._end_pos, self.end_term, self.end_chain)
         self._index_durable = self.end_index
         self._committed = found.committed_index
-        self._applied = found.applied_index
+        self.applied_index = found.applied_index
         self._slot_at_ns = 0
         self._closed = False
         self.recovered_marks = opened.checkpoint.last.marks if opened.checkpoint.last is not None else ()
@@ -299,7 +299,7 @@ class FileStore(CuttingLog):
         self.hard_state = state
 
     def note_progress(self, committed_index: int, applied_index: int) -> None:
-        self._committed, self._applied = committed_index, applied_index
+        self._committed, self.applied_index = committed_index, applied_index
 
     def prepare_sync(self) -> SyncTicket | None:
         if self._cutting or (self.durable_index >= self.end_index and not self._data.dirty):
@@ -311,7 +311,7 @@ class FileStore(CuttingLog):
         """For an idle driver (20 ms without a sync): syncs the index too and writes a slot; None if nothing is new."""
         last = self._checkpoint.last
         end = self.end_index
-        known = (end, min(self._committed, end), min(self._applied, end), end, self.recovered_marks)
+        known = (end, min(self._committed, end), min(self.applied_index, end), end, self.recovered_marks)
         said = (
             (last.durable_index, last.committed_index, last.applied_index, last.index_durable, last.marks)
             if last
@@ -334,7 +334,7 @@ class FileStore(CuttingLog):
         in_index = self._index_durable if index_durable is None else index_durable
         return Slot(
             mark.index, self.begin_index, mark.end_pos, mark.term, mark.chain, min(self._committed, mark.index),
-            min(self._applied, mark.index), min(mark.index, in_index), self.sealed_from, clean, self._boot_id,
+            min(self.applied_index, mark.index), min(mark.index, in_index), self.sealed_from, clean, self._boot_id,
             marks=self.recovered_marks,
         )  # fmt: skip
 

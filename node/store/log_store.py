@@ -171,6 +171,7 @@ class LogStore(ABC):
     base: EntryMeta  # the entry before begin_index
     sealed_from: int  # from here on an unsealed entry is corruption
     recovered_commit_index: int  # from the checkpoint, never above end_index; -1: unknown
+    applied_index: int  # what `note_progress` said last; at the open what the checkpoint says; never above end_index
     recovered_marks: tuple[MemberMark, ...] = ()  # from the checkpoint, too
     hard_state: HardState
     data_file_size: int
@@ -314,7 +315,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def remove_prefix(self, through_index: int) -> None:
-        """Drops whole files that hold only entries <= through_index; `base` is persisted first."""
+        """Drops whole files that hold only entries <= through_index, and applied ones; `base` is persisted first."""
 
     @abstractmethod
     def close(self) -> None:

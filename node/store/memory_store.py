@@ -305,7 +305,7 @@ class MemoryStore(LogStore):
         self._cuts += 1
 
     def remove_prefix(self, through_index: int) -> None:
-        through = min(through_index, self.end_index)
+        through = min(through_index, self.applied_index, self.end_index)
         keep_from = self.begin_index
         last_file = self._end_pos // self.data_file_size
         for number, record in enumerate(self._records):

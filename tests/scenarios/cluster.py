@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from node.consensus.api import MS, ReplicaConfig, Timing
-from node.consensus.effects import Effects, Event, FetchLog, MendLog, ReadSlab, TruncateLog
+from node.consensus.effects import ApplyLog, Effects, Event, FetchLog, MendLog, ReadSlab, TruncateLog
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, VoterState
 from node.protocol.entry import SLAB_BYTES_MAX, EntryError, Slab
@@ -46,6 +46,7 @@ class SimNode:
         self.cut: TruncateLog | None = None
         self.reads: list[ReadSlab | FetchLog] = []
         self.mend: MendLog | None = None
+        self.apply: ApplyLog | None = None
         self.scrub_wanted = False
         self.connected: set[str] = set()
 
@@ -55,9 +56,9 @@ class Cluster:
 
     def __init__(
         self, count: int, seed: int = 1, flush: FlushMode = FlushMode.SYNC, timing: Timing | None = None,
-        group_id: str | None = GROUP_ID,
+        group_id: str | None = GROUP_ID, applies: bool = False,
     ) -> None:  # fmt: skip
-        self.group_id = group_id
+        self.group_id, self.applies = group_id, applies
         self.rng = random.Random(seed)
         self.now = 1_000 * MS
         self.ids = [f"n{number}" for number in range(count)]
@@ -78,7 +79,7 @@ class Cluster:
             self.carry_out(node_id)
 
     def config_of(self, node_id: str) -> ReplicaConfig:
-        return ReplicaConfig("g", node_id, self.peers, flush=self.flush, timing=self.timing)
+        return ReplicaConfig("g", node_id, self.peers, flush=self.flush, timing=self.timing, applies=self.applies)
 
     def new_store(self, node_id: str, *, forming: bool = True) -> MemoryStore:
         self.stores_made += 1
@@ -104,6 +105,7 @@ class Cluster:
         if effects.mend is not None:
             assert node.mend is None, "one mend at a time"
             node.mend = effects.mend
+        node.apply = effects.apply or node.apply
         node.scrub_wanted |= effects.scrub_wanted
         node.sync_wanted |= effects.sync_wanted
         for event in effects.events:

@@ -53,6 +53,8 @@ class Invariants:
         committed = replica.committed_index
         assert committed <= store.end_index, f"{node_id}: committed {committed} > end {store.end_index}"
         assert replica.member.durable_index <= store.end_index
+        applied = replica.applied_index
+        assert applied is None or applied <= committed, f"{node_id}: applied {applied} > committed {committed}"
         for index in range(self._seen[node_id] + 1, committed + 1):
             meta = store.written(index)
             assert meta.chain is not None

@@ -111,6 +111,8 @@ def status_line(cluster: Cluster, node_id: str) -> str:
     status = node.replica.status(cluster.now)
     log = status.log
     marks = f"durable {log.durable_index}, committed {log.committed_index}"
+    if node.config.applies:
+        marks += f", applied {'unknown' if log.applied_index is None else log.applied_index}"
     damage = f", damaged {in_words(node.store.faults)}" if status.faults else ""
     alarms = "".join(f", alarm {alarm.code}" for alarm in status.alarms)
     return (

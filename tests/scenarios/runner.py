@@ -4,12 +4,15 @@ A script is a list of commands, one a line; what a command brings about stands b
 drops the indented lines, carries the commands out and compares; `python -m tests.scenarios.runner --rewrite` writes
 what happened into the files instead. The safety invariants are checked after every command.
 
-    group 3 [flush=async] [down] [unnamed]
+    group 3 [flush=async] [down] [unnamed] [applier]
                                         n0, n1, n2 with new stores; formed and connected unless `down`; `unnamed`:
-                                        made without a token, so that the first leader gives the group its id
+                                        made without a token, so that the first leader gives the group its id;
+                                        `applier`: entries are applied to a state machine, not to a log alone
     store n1 1 1 2 [term=3] [begin=1]   (down) a store whose entries have these terms, all durable, a VOTER
     campaign n1                         an election time-out passes, and only n1 notices
-    propose n1 a b [expected=5] | propose n1 x*3
+    propose n1 a b [expected=5] [until=applied] | propose n1 x*3
+    applier n1 at=3 [term=1] / apply n1 [upto=5] [fail=why] / applier-ends n1 why
+                                        n1's state machine says where it stands / applies what is ordered / ends
     deliver n2 [from=n1] [type=Push] [drop=3] [count=2]
                                         what is under way to n2, shown; the first `drop` of it is lost
     stabilize [n0 n1]                   everything under way arrives, the disks keep up
@@ -34,13 +37,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from node.consensus.api import MS, Outcome, Proposal, ReadOutcome, TransferOutcome
+from node.consensus.api import MS, Applied, Outcome, Proposal, ReadOutcome, TransferOutcome
 from node.consensus.effects import Event
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import SLAB_BYTES_MAX, Magic
 from node.protocol.messages import PushKind, PushRequest, VoteRequest
 from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
+from tests.scenarios.appliers import Appliers
 from tests.scenarios.cluster import GROUP_ID, Cluster, Packet
 from tests.scenarios.invariants import Invariants
 from tests.scenarios.render import dispatcher_line, event_line, log_line, message_line, status_line
@@ -116,7 +120,9 @@ class Scenario:
         flush = FlushMode(command.options.get("flush", "sync"))
         group_id = None if "unnamed" in command.words else GROUP_ID
         seed = command.number("seed", 1)
-        self._cluster = Cluster(int(command.words[0]), seed=seed, flush=flush, group_id=group_id)
+        applies = "applier" in command.words
+        self._cluster = Cluster(int(command.words[0]), seed=seed, flush=flush, group_id=group_id, applies=applies)
+        self._verbs |= Appliers(self.cluster, self.say).verbs
         self._invariants = Invariants(self._cluster, alarms_allowed=True)
         if "down" in command.words:
             for node_id in self.cluster.ids:
@@ -161,10 +167,13 @@ class Scenario:
             self._invariants.proposal(number, outcome)
             where = f" {outcome.first_index}..{outcome.last_index} term {outcome.term}" if outcome.term >= 0 else ""
             detail = f": {outcome.detail}" if outcome.detail else ""
-            self.say(f"proposal {number}: {outcome.code.name} ({outcome.appended}){where}{detail}")
+            result = f", result {outcome.applied} {' '.join(map(bytes.decode, outcome.results))}".rstrip()
+            said = result if outcome.applied is not Applied.NOT_ASKED else ""
+            self.say(f"proposal {number}: {outcome.code.name} ({outcome.appended}){where}{said}{detail}")
 
         expected = int(command.options["expected"]) if "expected" in command.options else None
-        self.cluster.nodes[node_id].replica.propose_many([Proposal(bodies, done, expected)], self.cluster.now)
+        proposal = Proposal(bodies, done, expected, at_apply=command.options.get("until") == "applied")
+        self.cluster.nodes[node_id].replica.propose_many([proposal], self.cluster.now)
         self.cluster.carry_out(node_id)
 
     def do_transfer(self, command: Command) -> None:

@@ -87,7 +87,8 @@ class TwoStores(RuleBasedStateMachine):
     def trim(self, data: st.DataObject) -> None:
         through_index = data.draw(st.integers(self.memory.begin_index, self.memory.end_index))
         for store in (self.memory, self.file):
-            store.remove_prefix(through_index)
+            store.note_progress(store.end_index, through_index)
+            store.remove_prefix(store.end_index)
 
     @precondition(lambda self: not self.empty())
     @rule(data=st.data(), max_bytes=st.integers(1, 3000))

@@ -198,6 +198,8 @@ class StoreOnABadDisk(RuleBasedStateMachine):
     def trim(self, data: st.DataObject) -> None:
         through = data.draw(st.integers(self.begin, len(self.log) - 1))
         self.before = self.log
+        if self.store is not None:
+            self.store.note_progress(through, through)
         if self._do(lambda store: store.remove_prefix(through)) and self.store is not None:
             assert self.store.begin_index <= through + 1
             self.begin = self.store.begin_index

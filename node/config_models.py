@@ -71,7 +71,8 @@ class NodeTable(Table):
     is taken for a lost log, and the member does not vote before a leader has brought it back."""
     group_token: Annotated[str, AfterValidator(_group_token)] = ""
     """With init: the new group's id is made of this and its name, so that another group of that name is told apart from
-    the first frame. Any text, the same on all members; no secret. Without it the first leader draws an id."""
+    the first frame. 8 to 255 visible ASCII characters, the same on all members; no secret. Without it the first
+    leader draws an id."""
     flush: FlushMode = FlushMode.SYNC
     """When a write counts: "sync" = on a quorum's disks, "async" = in a quorum's page caches. Belongs to the group."""
     lease_reads: bool = False

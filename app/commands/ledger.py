@@ -363,14 +363,12 @@ def tail(
 
 
 async def _committed(client: LedgerClient) -> int:
-    """The leader's committed index, -1 for an empty log; where a plain DLedger leads, the last index that it holds."""
+    """The last committed index, -1 for an empty log; where a plain DLedger leads, the last index that it holds."""
     try:
-        state = await client.introspect(await client.leader(), "state")
+        return await client.committed_index()
     except Unsupported:
         say(f"tail: {UNVERIFIED}")
         return await client.plain_end_index()
-    committed = state["log"]["committed_index"]
-    return -1 if committed is None else int(committed)
 
 
 async def _follow(client: LedgerClient, at: int, follow: bool, as_json: bool, wanted: int | None) -> None:

@@ -71,6 +71,9 @@ class LedgerClientSync:
     def read(self, from_index: int, limit: int, *, include_all: bool = False) -> list[Entry]:
         return self._wait(self._client.read(from_index, limit, include_all=include_all))
 
+    def committed_index(self) -> int:
+        return self._wait(self._client.committed_index())
+
     def introspect(self, node_id: str, what: str, since: str | None = None) -> dict[str, Any]:
         return self._wait(self._client.introspect(node_id, what, since))
 

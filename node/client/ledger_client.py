@@ -17,7 +17,7 @@ from node.client.appends import AppendResult, Appends
 from node.client.errors import Denied, LedgerError, Unreachable, Unsupported
 from node.client.leader import DENIED, find_leader
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
-from node.client.plain_dledger import find_end, get_one, transfer_fields
+from node.client.plain_dledger import INDEX_MAX, find_end, get_one, transfer_fields
 from node.client.retry import Retry
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike, Entry, EntryError, Magic, unpack_record
@@ -182,14 +182,25 @@ class LedgerClient:
         found: list[Entry] = []
         at = from_index
         while len(found) < limit:
-            entries = await self._read_once(at, mode)
+            entries, _ = await self._read_once(at, mode)
             if not entries:
                 break
             at = entries[-1].index + 1
             found += [entry for entry in entries if include_all or entry.magic == Magic.NORMAL]
         return found[:limit]
 
-    async def _read_once(self, from_index: int, mode: ReadMode) -> list[Entry]:
+    async def committed_index(self) -> int:
+        """The last committed index, -1 for an empty log, as a linearizable read tells it: it takes no token.
+
+        Raises Unsupported where a plain DLedger leads.
+        """
+        _, committed_index = await self._read_once(INDEX_MAX, ReadMode.LINEARIZABLE)
+        if committed_index is None:
+            raise Unsupported("a plain DLedger tells no committed index")
+        return committed_index
+
+    async def _read_once(self, from_index: int, mode: ReadMode) -> tuple[list[Entry], int | None]:
+        """Entries from there on, and the committed index (None: a plain DLedger tells none)."""
         retry = Retry(self._deadline_s)
         request = encode_read(ReadRequest(from_index, READ_BYTES, mode))
         while True:
@@ -199,12 +210,13 @@ class LedgerClient:
                     code, entry = await get_one(link, from_index, retry.left_s())
                     self.unverified = True
                     if code in (ResponseCode.SUCCESS, ResponseCode.INDEX_OUT_OF_RANGE):
-                        return [] if entry is None else [entry]
+                        return [] if entry is None else [entry], None
                 else:
                     answer = decode_read_answer(await link.request(RequestCode.FAST_READ, [request], retry.left_s()))
                     code = response_code(answer.code)
                     if code is ResponseCode.SUCCESS:
-                        return _entries_of(answer.records, answer.count, from_index)
+                        entries = _entries_of(answer.records, answer.count, from_index)
+                        return entries, answer.committed_index
                 if code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
                     raise LedgerError(f"index {from_index} is not kept any more: {link.member_id} begins later")
                 retry.reason = f"{link.member_id} answers {code.value} {code.name}"

@@ -115,3 +115,7 @@ def test_appends_and_reads_need_none(guarded: Guarded) -> None:
     assert appended.returncode == 0, appended.stderr
     got = guarded.command("get", "1", *by_peers)
     assert got.returncode == 0 and "[build-system]" in got.stdout
+    tailed = guarded.command("tail", "-n", "1", *by_peers)
+    assert tailed.returncode == 0 and tailed.stdout == (ROOT / "pyproject.toml").read_text().splitlines()[-1] + "\n"
+    beyond = guarded.command("tail", "--from", "999", *by_peers)
+    assert (beyond.returncode, beyond.stdout) == (2, "") and "nothing is committed from 999 on" in beyond.stderr

@@ -68,6 +68,11 @@ class FakeLedger:
         found = self.entries[from_index : from_index + limit]
         return [entry for entry in found if include_all or entry.magic == Magic.NORMAL]
 
+    async def committed_index(self) -> int:
+        if self.fail is not None:
+            raise self.fail
+        return len(self.entries) - 1
+
     async def leader(self) -> str:
         return "n1"
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from node.store.files.platform import OsPlatform
+from node.store.files.platform import FILE, OsPlatform
 
 
 class HeldFiles(OsPlatform):
@@ -93,6 +93,9 @@ class HeldFiles(OsPlatform):
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return self.files[path]
+
+    def file_kind(self, path: Path) -> str:
+        return FILE if path in self.files else ("directory" if self.exists(path) else "")
 
     def path_size(self, path: Path) -> int:
         return len(self._content(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import struct
@@ -161,6 +162,16 @@ def test_a_port_in_use_is_said(running: Group, group: Group) -> None:
     code, said = ended(group.spawn(group.arguments("n0")))
     assert code == 69
     assert running.peers["n0"] in said
+
+
+@pytest.mark.parametrize("kind", ["directory", "FIFO"])
+def test_what_is_no_data_file_is_refused_and_not_tried_again(group: Group, kind: str) -> None:
+    path = group.directory / "n0" / "dledger-n0" / "data" / f"{0:020d}"
+    path.parent.mkdir(parents=True)
+    path.mkdir() if kind == "directory" else os.mkfifo(path)
+    code, said = ended(group.spawn(group.arguments("n0")))
+    assert code == 3
+    assert f"{path} is a {kind}, not a file of this store: move it away" in said
 
 
 def test_the_store_of_another_node_is_refused(group: Group) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from node.store.files.platform import FILE
 from tests.simulation.disk_faults import AFTER, BEFORE, MIDDLE, DiskFaults, SimulatedCrash
 from tests.simulation.disk_files import SECTOR_BYTES, Copy, File, Folder, sectors_of
 
@@ -297,6 +298,10 @@ class SimulatedPlatform:
 
     def exists(self, path: Path) -> bool:
         return self._find(path) is not None
+
+    def file_kind(self, path: Path) -> str:
+        node = self._find(path)
+        return "" if node is None else ("directory" if isinstance(node, Folder) else FILE)
 
     def path_size(self, path: Path) -> int:
         return len(self._file(path).cached)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import time
 import uuid
 from contextlib import suppress
@@ -19,6 +20,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+FILE = "file"
+LINK = "symbolic link"
+_KINDS = {
+    stat.S_IFREG: FILE, stat.S_IFLNK: LINK, stat.S_IFDIR: "directory", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket",
+    stat.S_IFBLK: "device", stat.S_IFCHR: "device",
+}  # fmt: skip
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -74,6 +81,10 @@ class Platform(Protocol):
         ...
 
     def exists(self, path: Path) -> bool: ...
+
+    def file_kind(self, path: Path) -> str:
+        """What lies there, a link not followed: FILE, LINK, "directory", "FIFO" or the like; "" for nothing."""
+        ...
 
     def path_size(self, path: Path) -> int:
         """Length of the file in bytes. Raises FileNotFoundError."""
@@ -163,6 +174,13 @@ class OsPlatform:
 
     def exists(self, path: Path) -> bool:
         return path.exists()
+
+    def file_kind(self, path: Path) -> str:
+        try:
+            mode = path.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        return _KINDS.get(stat.S_IFMT(mode), "thing of its own kind")
 
     def path_size(self, path: Path) -> int:
         return path.stat().st_size

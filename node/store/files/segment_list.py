@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from node.store.files.os_files import make_directory, sync_directory, wrap
-from node.store.files.platform import OS, Platform
+from node.store.files.platform import FILE, LINK, OS, Platform
 from node.store.files.segment import NAME_DIGITS, Segment
 from node.store.log_store import StoreIOError, StoreRefused
 
@@ -109,6 +109,8 @@ class SegmentList:
         segments = {start: segment for start, segment in self._segments.items() if segment.is_at(names.get(start))}
         for start in sorted(names.keys() - segments.keys()):
             with suppress(OSError, StoreIOError):  # gone again, or not at its full length yet
+                if self._platform.file_kind(names[start]) not in (FILE, LINK):
+                    continue  # to open a FIFO would never end
                 if self._platform.path_size(names[start]) == self.file_bytes:
                     segments[start] = self._segment(names[start])
         self._segments = segments

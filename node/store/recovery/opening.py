@@ -39,6 +39,7 @@ from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState, StoreRefused
 from node.store.recovery.log_recovery import Circumstances, Recovered, Recovery
 from node.store.recovery.odd_files import set_lengths_right
+from node.store.recovery.plain_files import refuse_what_is_no_file
 from node.store.recovery.walk import SEALED_NEVER, find_begin
 
 DATA_AHEAD_BYTES = 64 * 1024 * 1024
@@ -82,6 +83,7 @@ def open_directory(
     """
     check_sizes(data_file_size, index_file_size)
     make_directory(directory, platform)
+    refuse_what_is_no_file(directory, platform)
     lock = DirectoryLock(directory, platform)
     data = SegmentList(directory, "data", data_file_size, ahead_bytes=DATA_AHEAD_BYTES, platform=platform)
     index = SegmentList(directory, "index", index_file_size, ahead_bytes=INDEX_AHEAD_BYTES, platform=platform)

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-from node.store.files.platform import OS, Platform
+from node.store.files.platform import FILE, OS, Platform
 
 _PAGE_BYTES = 4096
 _ZERO_PAGE = bytes(_PAGE_BYTES)
@@ -210,6 +210,11 @@ class DryRun:
 
     def exists(self, path: Path) -> bool:
         return path in self._files or path in self._folders or self._is_below(path)
+
+    def file_kind(self, path: Path) -> str:
+        if path in self._files:
+            return FILE
+        return self._below.file_kind(path) if self._is_below(path) else ""
 
     def path_size(self, path: Path) -> int:
         file = self._files.get(path)

@@ -25,6 +25,7 @@ from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
 from node.store.reader import StoreReader
+from node.store.recovery.plain_files import what_is_no_file
 from node.store.repair.adopt import ADOPTING
 from node.store.repair.dry_run import DryRun
 from node.store.repair.report import Problem, Report, range_in_words, sentence
@@ -59,6 +60,10 @@ def look(directory: Path, platform: Platform) -> Report:
     if not platform.names(directory / "data") and not platform.exists(directory / IDENTITY):
         raise StoreRefused(f"{directory} is no store: there is nothing in data/ and no {IDENTITY}")
     dry = DryRun(platform)
+    for what, way in what_is_no_file(directory, dry):
+        report.problems.append(Problem(what, "A start is refused: nothing that a member could heal.", (sentence(way),)))
+    if report.problems:
+        return report
     if not _identity_is_fine(report, directory, dry):
         return report
     archives = TruncationArchive(directory, platform=platform).records()

@@ -63,17 +63,21 @@ class GroupNaming:
 
     # --- the entry ----------------------------------------------------------------------------------------------
     def _on_record(self, slab: Slab) -> bool:
-        """Whether what a slab says of the group's id is durable here, where there is none yet; if not, it will be."""
+        """Whether what a slab says of the group's id is durable here, where there is none yet; if not, it will be.
+
+        Two leaders may have given it one after the other: what counts is the last entry that says so.
+        """
         member = self._member
         units = np.frombuffer(slab.index_records, INDEX_DTYPE)
-        for number in np.flatnonzero(units["magic"] == Magic.CONFIG_CHANGE):
+        for number in reversed(np.flatnonzero(units["magic"] == Magic.CONFIG_CHANGE)):
             entry = unpack_record(slab.data, int(units["pos"][number]) - slab.pos)
             group_id = named_in(entry.body)
+            if group_id is None:
+                continue
             said = (entry.index, group_id)
-            if group_id is not None and member.durable_hard.naming != said:
-                if member.hard.naming != said:
-                    member.save(naming=said)
-                return False
+            if member.hard.naming != said:
+                member.save(naming=said)
+            return member.durable_hard.naming == said
         return True
 
     def _committed(self, now: int) -> None:

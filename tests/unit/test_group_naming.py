@@ -118,6 +118,17 @@ def test_what_names_the_group_is_on_record_before_it_is_in_the_log() -> None:
     assert named(solo) == OURS and solo.replica.member.hard.naming is None
 
 
+def test_of_two_namings_in_one_slab_the_last_one_is_on_record() -> None:
+    """Two leaders gave the group its id, one after the other; a member that joins gets both entries in one slab."""
+    solo = Solo(store_of((1,), group_id=None))
+    solo.compare(0)
+    pos, chain = solo.store.get(0).size, solo.store.meta(0).chain
+    slab = encode_slab([naming_body(OURS)] * 2, 1, 1, pos, chain, Magic.CONFIG_CHANGE)
+    answers = [solo.append(slab, 1) for _ in range(2)]
+    assert [answer.code for answer in answers if answer] == [ResponseCode.PUSH_REQUEST_IS_FULL, ResponseCode.SUCCESS]
+    assert solo.hard_states[-1].naming == (2, OURS)
+
+
 def test_a_naming_at_an_impossible_place_is_a_bad_push_and_no_crash() -> None:
     solo = Solo(store_of((1,), group_id=None))
     solo.compare(0)

@@ -32,6 +32,7 @@ class Quorums(Observer):
         self._states: dict[str, VoterState] = {}  # durable
         self._answered: dict[str, dict[str, int]] = {}  # leader -> peer -> the last frame it answered as a VOTER
         self._targets: dict[Key, tuple[int, str]] = {}  # under which (term, leader) a joining was told its target
+        self._under: dict[str, tuple[int, str | None]] = {}  # the term and leader of each member, as its events tell
 
     def started(self, world: World) -> None:
         self._world = world
@@ -40,6 +41,7 @@ class Quorums(Observer):
         assert member.store is not None
         self._states[member.id] = member.store.hard_state.voter_state
         self._answered[member.id] = {}
+        self._under[member.id] = member.store.hard_state.term, None
 
     def persisted(self, member: Member, hard_state: HardState) -> None:
         self._states[member.id] = hard_state.voter_state
@@ -86,14 +88,19 @@ class Quorums(Observer):
             self._votes_for(self._world.members[sender], to, message.seq)
 
     def event(self, member: Member, event: Event) -> None:
+        """In the order in which it happened: the turn may have gone on into another term since."""
         detail = event.detail
-        if event.kind != "voter_state" or detail["was"] != VoterState.REJOINING.value or member.replica is None:
-            return
-        told = self._targets.get((member.id, member.incarnation))
-        under = member.replica.term, member.replica.leader_id
-        if "target" in detail["reason"] and told != under:
-            text = f"{member.id} votes again under {under}; what it had to reach was told under {told}"
-            raise Violation("joined_under_this_leader", text)
+        if event.kind == "term":
+            self._under[member.id] = detail["term"], None
+        elif event.kind == "leader":
+            self._under[member.id] = detail["term"], detail["leader"]
+        elif event.kind == "voter_state" and detail["was"] == VoterState.REJOINING.value:
+            if "target" not in detail["reason"]:
+                return
+            told, under = self._targets.get((member.id, member.incarnation)), self._under[member.id]
+            if told != under:
+                text = f"{member.id} votes again under {under}; what it had to reach was told under {told}"
+                raise Violation("joined_under_this_leader", text)
 
 
 def reached_by_half(values: list[int]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,7 @@ def check(story: Story) -> None:
     promised = [read(store, index) for index in held]
     story.disk.lose_power()  # what it calls durable now stays so
     again = story.open()
+    assert not [text for text in again.alarms if "did not match" in text or "is broken" in text]
     assert [read(again, index) for index in range(again.begin_index, again.end_index + 1)] == promised
     again.append_as_leader([b"and on"], max(again.end_term, 0) + 1)
     again.close()
@@ -195,6 +197,47 @@ def test_the_end_may_come_at_any_call(story_of: Callable[[Story], None], power: 
             except BaseException as error:
                 error.add_note(f"seed {seed}, ended at call {number} of {calls}")
                 raise
+
+
+def without_power(seed: int) -> Story:
+    """A machine that comes back with a torn tail."""
+    story = Story(seed)
+    story.open()
+    story.save(1, "n0")
+    story.append(14, 1, 300)
+    story.commit(slot=True)
+    story.append(9, 1, 300)
+    story.disk.lose_power()
+    return story
+
+
+@pytest.mark.parametrize("sync_fails", [False, True], ids=["crash", "sync"])
+def test_a_start_after_a_power_loss_may_end_at_any_call(sync_fails: bool) -> None:
+    """What it rebuilt and cleared is in the page cache only, and no slot knows of this boot yet (S1)."""
+    calls = 0
+    for seed in range(5):
+        whole = without_power(seed)
+        before = whole.disk.op_count
+        whole.open()
+        for number in range(before + 1, whole.disk.op_count + 1):
+            story = without_power(seed)
+            if sync_fails:
+                story.disk.on_op = lambda *_, story=story, at=number: setattr(
+                    story.disk.faults, "fsync_error_next", story.disk.op_count == at
+                )
+            else:
+                story.disk.faults.crash_at_op = number
+            with suppress(SimulatedCrash, StoreIOError):
+                story.open()
+            story.disk.on_op = None
+            story.disk.crash_process()
+            calls += 1
+            try:
+                check(story)
+            except BaseException as error:
+                error.add_note(f"seed {seed}, ended at call {number - before}")
+                raise
+    assert calls > 100
 
 
 @pytest.mark.parametrize("story_of", STORIES, ids=lambda story: story.__name__)

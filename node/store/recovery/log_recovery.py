@@ -372,9 +372,13 @@ class Recovery:
     # --- durability ----------------------------------------------------------------------------------------------
 
     def _make_durable(self, begin_pos: int, begin_index: int, end: Cursor) -> None:
-        """SAFETY S1: pages that look written may not be; after a reboot what is read is on the disk."""
+        """SAFETY S1: pages that look written may not be.
+
+        Nor after a reboot, of which the slot knows: a start under this boot may have ended before it wrote a slot of
+        its own, and what it rebuilt or zeroed is in the page cache then.
+        """
         slot = self._slot
-        if slot is None or (not slot.clean and slot.boot_id == self._case.boot_id):
+        if slot is None or not slot.clean:
             known = slot is not None and begin_pos <= slot.end_pos <= end.pos and slot.durable_index >= begin_index
             from_pos = slot.end_pos if slot is not None and known else begin_pos
             from_index = min(slot.durable_index, slot.index_durable) + 1 if slot is not None and known else begin_index

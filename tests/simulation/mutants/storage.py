@@ -6,7 +6,7 @@ from typing import Any
 
 from node.protocol.entry import EntryError, Slab
 from node.protocol.slab_verify import verify_slab
-from tests.simulation.mutants.planting import Edit, Mutant
+from tests.simulation.mutants.planting import Edit, Mutant, swapped
 from tests.simulation.mutants.replication import slot_first
 
 FILE_STORE = "node.store.file_store:FileStore."
@@ -45,11 +45,24 @@ STORAGE = (
         (
             Edit(
                 RECOVERY + "_make_durable",
-                "if slot is None or (not slot.clean and slot.boot_id == self._case.boot_id):",
-                "if MUTANT.ignored(slot is None or (not slot.clean and slot.boot_id == self._case.boot_id)):",
+                "if slot is None or not slot.clean:",
+                "if MUTANT.ignored(slot is None or not slot.clean):",
             ),
         ),
         {**OUTAGES, "crash": 5.0, "flush_sync": True},
+    ),
+    Mutant(
+        "interrupted_start_believed",
+        "S1",
+        "what a start that ended before its first checkpoint slot left in the page cache is taken for durable",
+        (
+            swapped(
+                RECOVERY + "_make_durable",
+                "not slot.clean",
+                "not slot.clean and slot.boot_id == self._case.boot_id",
+            ),
+        ),
+        {**OUTAGES, "crash_at_io": 5.0},
     ),
     Mutant(
         "fsync_error_retried",

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, Path, Query, Request, Response
 
 from node.config import Settings
 from node.control.engine_link import EngineLink
@@ -15,6 +15,8 @@ from node.control.operations import Operations
 from node.control.problems import Problem
 from node.control.snapshots import Snapshots
 from node.protocol.codes import ResponseCode
+from node.views.base import View
+from node.views.state import StateView
 
 Json = dict[str, Any]
 INT64_MAX = (1 << 63) - 1
@@ -48,23 +50,33 @@ async def parts_of(request: Request) -> Parts:  # async: FastAPI sends a plain f
 PartsDep = Annotated[Parts, Depends(parts_of)]
 
 
-def leader_of(state: Json) -> Json:
-    """Where a misdirected call should go, as far as this node knows."""
-    leader_id = state.get("leader_id")
-    found = next((one for one in state.get("peers") or [] if one["id"] == leader_id), None) or {}
-    return {
-        "leader_id": leader_id,
-        "leader_address": found.get("address"),
-        "leader_api_url": found.get("control_url"),
-    }
+def answer(view: View) -> Response:
+    """A view as it stands: it is written as JSON once."""
+    return Response(view.to_bytes(), media_type="application/json")
 
 
-def not_leader(state: Json, **extra: Any) -> Problem:
-    """421 where a leader is known; 503 to try again while there is none."""
-    where = leader_of(state)
+def not_leader(state: StateView, **extra: Any) -> Problem:
+    """421 with where the call should go, as far as this node knows; 503 to try again while there is no leader."""
     code = int(ResponseCode.NOT_LEADER)
-    if where["leader_id"] is None:
+    if state.leader_id is None:
         text = "There is no leader at the moment; try again."
         return Problem(503, "No leader", text, headers={"retry-after": "1"}, code=code, **extra)
-    text = f"{where['leader_id']} leads; send this to it."
-    return Problem(421, "Not the leader", text, code=code, **where, **extra)
+    leader = state.peer(state.leader_id)
+    where: Json = {
+        "leader_id": state.leader_id,
+        "leader_address": None if leader is None else leader.address,
+        "leader_api_url": None if leader is None else leader.control_url,
+    }
+    return Problem(421, "Not the leader", f"{state.leader_id} leads; send this to it.", code=code, **where, **extra)
+
+
+def engine_away(state: StateView) -> Problem:
+    """503: what was asked needs the engine."""
+    text = f"The engine is {state.engine}: {state.engine_reason}"
+    return Problem(503, "The engine does not answer", text, headers={"retry-after": "1"})
+
+
+def term_moved(if_term: int, state: StateView) -> Problem:
+    """412: the caller looked at another term."""
+    code = int(ResponseCode.TERM_CHANGED)
+    return Problem(412, "The term moved", f"The term is {state.term}, not {if_term}.", code=code)

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from node.control.common import INT64_MAX, From, Index, Json, Parts, PartsDep, not_leader
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.log_files import FileMarks
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.protocol.codes import RequestCode, ResponseCode
@@ -38,6 +39,7 @@ from node.transport.slab_frames import (
     encode_read,
     response_code,
 )
+from node.views.state import LogView, StateView
 
 router = APIRouter(prefix="/api/v1", tags=["entries"])
 As = Annotated[Literal["text", "json", "hex", "base64"], Query(alias="as")]
@@ -112,7 +114,7 @@ async def entries(
     """Without `from`: the newest `limit` entries. `next` continues."""
     if consistency == "linearizable":
         return await linearizable(parts, from_, limit, as_)
-    state = await parts.snapshots.get("state")
+    state = await parts.snapshots.get(StateView)
     top = await top_of(parts, state, view)
     begin = top["begin_index"]
     first = max(begin, top["last_index"] - limit + 1) if from_ is None else from_
@@ -125,7 +127,7 @@ async def entries(
     following = found[-1]["index"] + 1 if found else first
     return {
         "as_of": now_text(),
-        "engine": state["engine"],
+        "engine": state.engine,
         "view": view,
         "consistency": "stale: committed here when it was read" if view == "committed" else "local: may be truncated",
         **top,
@@ -150,18 +152,18 @@ def collect(reader: StoreReader, first: int, last: int, as_: str) -> list[Json]:
     return found
 
 
-async def top_of(parts: Parts, state: Json, view: View) -> Json:
+async def top_of(parts: Parts, state: StateView, view: View) -> Json:
     """The range that may be shown, from the engine where it answers, else from the files."""
-    marks: Json = state.get("log") or {}
-    if state["engine"] != "ok" or marks.get("committed_index") is None:
+    marks: LogView | FileMarks | None = state.log
+    if state.engine != "ok" or marks is None or marks.committed_index is None:
         marks = await parts.files.marks()
-        if not marks:
+        if marks is None:
             raise Problem(503, "No log yet", "Neither the engine nor the files tell what the log holds.", headers=RETRY)
-    committed = marks.get("committed_index")
+    committed = marks.committed_index
     if view == "committed" and committed is None:
         raise Problem(503, "Unknown", "Nobody knows what is committed; view=raw shows the local log.", headers=RETRY)
-    last = committed if view == "committed" else marks["end_index"]
-    return {"begin_index": marks["begin_index"], "committed_index": committed, "last_index": last}
+    last = committed if view == "committed" else marks.end_index
+    return {"begin_index": marks.begin_index, "committed_index": committed, "last_index": last}
 
 
 def below_begin(index: int, begin: int) -> Problem:
@@ -200,7 +202,7 @@ async def linearizable(parts: Parts, from_: int | None, limit: int, as_: str) ->
 
 @router.get("/entries/{index}")
 async def entry(parts: PartsDep, index: Index, as_: As = "text", view: View = "committed") -> Json:
-    state = await parts.snapshots.get("state")
+    state = await parts.snapshots.get(StateView)
     top = await top_of(parts, state, view)
     if index < top["begin_index"]:
         raise below_begin(index, top["begin_index"])
@@ -214,7 +216,7 @@ async def entry(parts: PartsDep, index: Index, as_: As = "text", view: View = "c
         what = "the committed log" if view == "committed" else "this log"
         text = f"{what} ends at {top['last_index']}".capitalize()
         raise Problem(404, "No such entry", text, code=int(ResponseCode.INDEX_OUT_OF_RANGE), **top)
-    return {"as_of": now_text(), "engine": state["engine"], "view": view, **entry_json(found, as_)}
+    return {"as_of": now_text(), "engine": state.engine, "view": view, **entry_json(found, as_)}
 
 
 class NewEntries(BaseModel):
@@ -317,9 +319,9 @@ def unknown_outcome(detail: str, answer: AppendAnswer | None) -> Problem:
 async def refused(parts: Parts, answer: AppendAnswer) -> Problem:
     code, outcome = response_code(answer.code), "not_appended"
     if code is ResponseCode.NOT_LEADER:
-        state = dict(await parts.snapshots.get("state"))
+        state = await parts.snapshots.get(StateView)
         if answer.leader_id:
-            state["leader_id"] = answer.leader_id
+            state = state.model_copy(update={"leader_id": answer.leader_id})
         return not_leader(state, outcome=outcome)
     text = answer.detail or f"The leader refused: {code.name}"
     if code in BUSY:

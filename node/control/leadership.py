@@ -7,11 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from node.control.common import INT64_MAX, Json, Parts, PartsDep, not_leader
+from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, not_leader, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.operations import RUNNING, unknown
 from node.control.problems import Problem
 from node.protocol.codes import RequestCode, ResponseCode
+from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["operator actions"])
 OperationId = Annotated[str, Path(max_length=36)]
@@ -35,32 +36,30 @@ async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key
     known = parts.operations.by_key.get(key or "")
     if known is not None and not body.dry_run:
         return parts.operations.get(known)
-    state = await parts.snapshots.get("state")
+    state = await parts.snapshots.get(StateView)
     check(body, state)
     if body.dry_run:
         response.status_code = 200
-        return {"dry_run": True, "would": f"hand leadership of term {state['term']} to {body.to or 'the best peer'}"}
-    progress = f"from {state['self_id']} to {body.to or 'the best peer'}"
+        return {"dry_run": True, "would": f"hand leadership of term {state.term} to {body.to or 'the best peer'}"}
+    progress = f"from {state.self_id} to {body.to or 'the best peer'}"
     operation = parts.operations.start("leadership_transfer", key, progress, lambda: carry_out(parts, body))
     response.headers["location"] = f"/api/v1/operations/{operation['id']}"
     return operation
 
 
-def check(body: Transfer, state: Json) -> None:
+def check(body: Transfer, state: StateView) -> None:
     """Refuses before anything is asked of the engine."""
-    if state["engine"] != "ok":
-        text = f"The engine is {state['engine']}: {state.get('engine_reason')}"
-        raise Problem(503, "The engine does not answer", text, headers={"retry-after": "1"})
-    if body.if_term is not None and body.if_term != state["term"]:
-        code = int(ResponseCode.TERM_CHANGED)
-        raise Problem(412, "The term moved", f"The term is {state['term']}, not {body.if_term}.", code=code)
-    if state["role"] != "LEADER":
+    if state.engine != "ok":
+        raise engine_away(state)
+    if body.if_term is not None and body.if_term != state.term:
+        raise term_moved(body.if_term, state)
+    if state.role != "LEADER":
         raise not_leader(state)
-    ids = [one["id"] for one in state["peers"]]
+    ids = [one.id for one in state.peers or ()]
     if body.to is not None and body.to not in ids:
         code = int(ResponseCode.UNKNOWN_MEMBER)
         raise Problem(422, "Unknown member", f"{body.to!r} is not one of {', '.join(ids)}.", code=code)
-    if body.to == state["self_id"]:
+    if body.to == state.self_id:
         raise Problem(409, "It leads already", f"{body.to} is the leader.")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from node.config import Settings
@@ -21,6 +22,16 @@ from node.store.reader import StoreReader
 Result = TypeVar("Result")
 Json = dict[str, Any]
 IDENTITY_FILE = "quorumscope.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FileMarks:
+    """What the files alone tell of the log; `committed_index` None: unknown."""
+
+    begin_index: int
+    end_index: int
+    durable_index: int | None
+    committed_index: int | None
 
 
 class LogFiles:
@@ -55,16 +66,16 @@ class LogFiles:
             self.reader = None
             raise Problem(500, "The log cannot be read", str(error), code=int(ResponseCode.DISK_ERROR)) from None
 
-    async def marks(self) -> Json:
-        """What the files alone tell of the log; {} when they cannot be read."""
+    async def marks(self) -> FileMarks | None:
+        """None when they cannot be read."""
         try:
             return await self.read(
-                lambda reader: {
-                    "begin_index": reader.begin_index,
-                    "end_index": reader.end_index,
-                    "durable_index": reader.durable_index,
-                    "committed_index": reader.committed_index,
-                }
+                lambda reader: FileMarks(
+                    begin_index=reader.begin_index,
+                    end_index=reader.end_index,
+                    durable_index=reader.durable_index,
+                    committed_index=reader.committed_index,
+                )
             )
         except Problem:
-            return {}
+            return None

@@ -3,79 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-Json = dict[str, Any]
-ROLES = ("LEADER", "FOLLOWER", "CANDIDATE")
-ENGINES = ("ok", "stale", "down")
-LOG_GAUGES = ("begin_index", "end_index", "durable_index", "committed_index", "applied_index", "size_bytes")
-PEER_GAUGES = ("match_index", "durable_index", "lag_entries", "lag_bytes", "lag_ms", "last_ack_ms")
-REPAIR_GAUGES = ("repaired_faults", "repaired_entries")
-CLOSURE_GAUGES = ("pending", "limit", "oldest_age_ms", "pending_bytes")
+from node.views.base import View
+from node.views.closures import ClosuresView
+from node.views.replication import WatermarksView
+from node.views.state import DiskView, RepairView, ScrubView, StateView
+
+ROLES: Final = ("LEADER", "FOLLOWER", "CANDIDATE")
+ENGINES: Final = ("ok", "stale", "down")
+# Fields of the views, by their names.
+LOG_GAUGES: Final = ("begin_index", "end_index", "durable_index", "committed_index", "applied_index", "size_bytes")
+PEER_GAUGES: Final = ("match_index", "durable_index", "lag_entries", "lag_bytes", "lag_ms", "last_ack_ms")
+REPAIR_GAUGES: Final = ("repaired_faults", "repaired_entries")
+CLOSURE_GAUGES: Final = ("pending", "limit", "oldest_age_ms", "pending_bytes")
 
 
 class Snapshot:
     """A collector over snapshots that were taken already."""
 
-    def __init__(self, told: dict[str, Json]) -> None:
-        self.state, self.watermarks, self.closures = told["state"], told["watermarks"], told["closures"]
+    def __init__(self, state: StateView, watermarks: WatermarksView, closures: ClosuresView) -> None:
+        self.state, self.watermarks, self.closures = state, watermarks, closures
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        yield one_hot("quorumscope_engine", "What the engine is", "state", ENGINES, self.state.get("engine"))
-        yield one_hot("quorumscope_role", "This member's role", "role", ROLES, self.state.get("role"))
-        yield from gauge("quorumscope_term", "The term", self.state.get("term"))
-        log, disk = self.state.get("log") or {}, self.state.get("disk") or {}
+        state = self.state
+        yield one_hot("quorumscope_engine", "What the engine is", "state", ENGINES, state.engine)
+        yield one_hot("quorumscope_role", "This member's role", "role", ROLES, state.role)
+        yield from gauge("quorumscope_term", "The term", state.term)
         for name in LOG_GAUGES:
-            yield from gauge(f"quorumscope_log_{name}", f"The log's {name.replace('_', ' ')}", log.get(name))
-        yield from gauge("quorumscope_disk_free_bytes", "Free on the log's disk", disk.get("free_bytes"))
+            yield from gauge(f"quorumscope_log_{name}", f"The log's {name.replace('_', ' ')}", value(state.marks, name))
+        disk = state.disk or DiskView()
+        yield from gauge("quorumscope_disk_free_bytes", "Free on the log's disk", disk.free_bytes)
         gap_text = "The longest time between two ticks of the engine so far, in milliseconds"
-        yield from gauge("quorumscope_tick_gap_max_ms", gap_text, self.state.get("tick_gap_max_ms"))
-        yield from gauge("quorumscope_alarms", "Alarms that stand", len(self.state.get("alarms") or []))
+        yield from gauge("quorumscope_tick_gap_max_ms", gap_text, state.tick_gap_max_ms)
+        alarms = None if state.alarms is None else len(state.alarms)
+        yield from gauge("quorumscope_alarms", "Alarms that stand", alarms)
         yield from self.damage()
         for name in CLOSURE_GAUGES:
-            yield from gauge(f"quorumscope_closures_{name}", f"Waiting writes: {name}", self.closures.get(name))
-        yield from gauge("quorumscope_quorum_index", "The quorum's index", self.watermarks.get("quorum_index"))
+            yield from gauge(f"quorumscope_closures_{name}", f"Waiting writes: {name}", value(self.closures, name))
+        yield from gauge("quorumscope_quorum_index", "The quorum's index", self.watermarks.quorum_index)
         for name in PEER_GAUGES:
             family = GaugeMetricFamily(
                 f"quorumscope_peer_{name}", f"Of each peer, by the leader: {name}", labels=["peer"]
             )
-            for peer in self.watermarks.get("peers") or []:
-                if peer.get(name) is not None:
-                    family.add_metric([str(peer["id"])], peer[name])
+            for peer in self.watermarks.peers or ():
+                if (known := value(peer, name)) is not None:
+                    family.add_metric([peer.id], known)
             yield family
 
     def damage(self) -> Iterator[GaugeMetricFamily]:
         """What is damaged in this log, what was repaired, and how far the scrub is."""
-        faults, repair, scrub = self.state.get("faults"), self.state.get("repair"), self.state.get("scrub")
+        faults = self.state.faults
         if faults is not None:
-            entries = sum(one["last_index"] - one["first_index"] + 1 for one in faults)
+            entries = sum(one.entries for one in faults)
             yield from gauge("quorumscope_damaged_ranges", "Ranges of entries that are damaged here", len(faults))
             yield from gauge("quorumscope_damaged_entries", "Entries that are damaged here", entries)
         for name in REPAIR_GAUGES:
             text = f"Since the engine started: {name.replace('_', ' ')}"
-            yield from gauge(f"quorumscope_{name}", text, (repair or {}).get(name))
-        running = (scrub or {}).get("running") or {}
-        yield from gauge("quorumscope_scrub_next_index", "How far the scrub is", running.get("next_index"))
-        last = (scrub or {}).get("last") or {}
-        yield from gauge("quorumscope_scrub_passes", "Scrubs of the whole log that ended", last.get("number"))
+            yield from gauge(f"quorumscope_{name}", text, value(self.state.repair or RepairView(), name))
+        scrub = self.state.scrub or ScrubView()
+        next_index = None if scrub.running is None else scrub.running.next_index
+        yield from gauge("quorumscope_scrub_next_index", "How far the scrub is", next_index)
+        passes = None if scrub.last is None else scrub.last.number
+        yield from gauge("quorumscope_scrub_passes", "Scrubs of the whole log that ended", passes)
 
 
-def gauge(name: str, text: str, value: Any) -> Iterator[GaugeMetricFamily]:
-    if value is not None:
-        yield GaugeMetricFamily(name, text, value=value)
+def value(view: View, name: str) -> float | None:
+    """A number of a view by its name, which becomes part of the gauge's."""
+    found: float | None = getattr(view, name)
+    return found
 
 
-def one_hot(name: str, text: str, label: str, values: tuple[str, ...], current: Any) -> GaugeMetricFamily:
+def gauge(name: str, text: str, known: float | None) -> Iterator[GaugeMetricFamily]:
+    if known is not None:
+        yield GaugeMetricFamily(name, text, value=known)
+
+
+def one_hot(name: str, text: str, label: str, values: tuple[str, ...], current: str | None) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, text, labels=[label])
-    for value in values:
-        family.add_metric([value], 1 if value == current else 0)
+    for one in values:
+        family.add_metric([one], 1 if one == current else 0)
     return family
 
 
-def exposition(told: dict[str, Json]) -> str:
+def exposition(state: StateView, watermarks: WatermarksView, closures: ClosuresView) -> str:
     registry = CollectorRegistry()
-    registry.register(Snapshot(told))
+    registry.register(Snapshot(state, watermarks, closures))
     return generate_latest(registry).decode()

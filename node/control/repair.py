@@ -14,12 +14,12 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from node.control.common import INT64_MAX, Json, Parts, PartsDep
+from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import Key
 from node.control.operations import unknown
-from node.control.problems import Problem
 from node.protocol.codes import RequestCode, ResponseCode
+from node.views.state import RepairView, ScrubView, StateView
 
 router = APIRouter(prefix="/api/v1", tags=["operator actions"])
 LOOK_S = 0.25
@@ -60,16 +60,15 @@ async def start(
     known = parts.operations.by_key.get(key or "")
     if known is not None and not body.dry_run:
         return parts.operations.get(known)
-    state = await parts.snapshots.get("state")
-    if state["engine"] != "ok":
-        text = f"The engine is {state['engine']}: {state.get('engine_reason')}"
-        raise Problem(503, "The engine does not answer", text, headers={"retry-after": "1"})
-    if body.if_term is not None and body.if_term != state["term"]:
-        code = int(ResponseCode.TERM_CHANGED)
-        raise Problem(412, "The term moved", f"The term is {state['term']}, not {body.if_term}.", code=code)
+    state = await parts.snapshots.get(StateView)
+    if state.engine != "ok":
+        raise engine_away(state)
+    if body.if_term is not None and body.if_term != state.term:
+        raise term_moved(body.if_term, state)
     if body.dry_run:
         response.status_code = 200
-        return {"dry_run": True, "would": would, "faults": state.get("faults")}
+        faults = None if state.faults is None else [one.to_json() for one in state.faults]
+        return {"dry_run": True, "would": would, "faults": faults}
     begun: Json = {}
 
     async def carry_out() -> Json:
@@ -80,7 +79,7 @@ async def start(
         except (EngineSilent, EngineRefused) as error:
             return unknown(str(error))
 
-    begun["operation"] = operation = parts.operations.start(kind, key, state["self_id"], carry_out)
+    begun["operation"] = operation = parts.operations.start(kind, key, state.self_id, carry_out)
     response.headers["location"] = f"/api/v1/operations/{operation['id']}"
     return operation
 
@@ -93,22 +92,22 @@ async def ask(parts: Parts, what: str) -> Json:
     return answer
 
 
-async def look(parts: Parts) -> Json:
+async def look(parts: Parts) -> StateView:
     await asyncio.sleep(LOOK_S)
-    return await parts.link.json(RequestCode.INTROSPECT, {"what": "state"}, ASK_S)
+    return await parts.snapshots.ask(StateView, timeout_s=ASK_S)
 
 
 async def follow_scrub(parts: Parts, operation: Json) -> Json:
     """Until that pass is through; its progress in entries."""
     number = (await ask(parts, "scrub"))["passNumber"]
     while True:
-        told = (await look(parts)).get("scrub") or {}
-        last, running = told.get("last") or {}, told.get("running") or {}
-        if last.get("number", -1) >= number:
-            return {"state": "done", "progress": None, "outcome": last}
-        if running.get("number") != number:
+        scrub = (await look(parts)).scrub or ScrubView()
+        last, running = scrub.last, scrub.running
+        if last is not None and last.number is not None and last.number >= number:
+            return {"state": "done", "progress": None, "outcome": last.to_json()}
+        if running is None or running.number != number:
             return unknown("the engine started anew meanwhile")
-        operation["progress"] = f"entry {running['next_index']} of {running['last_index']}"
+        operation["progress"] = f"entry {running.next_index} of {running.last_index}"
 
 
 async def follow(parts: Parts, operation: Json) -> Json:
@@ -117,11 +116,12 @@ async def follow(parts: Parts, operation: Json) -> Json:
     ends = time.monotonic() + FOLLOWED_S
     while True:
         state = await look(parts)
-        faults, repair = state.get("faults") or [], state.get("repair") or {}
+        faults, repair = state.faults or (), state.repair or RepairView()
         if not faults:
-            return {"state": "done", "progress": None, "outcome": repair}
-        if repair.get("hopeless", 0) >= len(faults):
-            text = next((one["text"] for one in state["alarms"] if one["code"] == "log_unrecoverable"), "")
+            return {"state": "done", "progress": None, "outcome": repair.to_json()}
+        if (repair.hopeless or 0) >= len(faults):
+            alarms = (one.text for one in state.alarms or () if one.code == "log_unrecoverable")
+            text = next(alarms, None) or ""
             return {"state": "failed", "problem": {"title": "No member can give what was written", "detail": text}}
         if time.monotonic() > ends:
             text = f"{len(faults)} damaged ranges are left; the repair goes on by itself"

@@ -16,6 +16,7 @@ from node.control.common import From, Json, Limit, Parts, PartsDep, To
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.protocol.entry import INDEX_UNIT_BYTES
+from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["segments"])
 RANGE_BYTES_MAX = 16 << 20
@@ -44,25 +45,24 @@ def segment_json(one: Any) -> Json:
 
 async def etag(parts: Parts) -> str:
     """Strong: changes with every truncation and every start of the engine."""
-    state = await parts.snapshots.get("state")
-    count = state.get("truncation_count")
+    state = await parts.snapshots.get(StateView)
+    count = state.truncation_count
     if count is None:
         count = len(await parts.bulk.read(lambda reader: list(reader.truncations())))
-    return f'"{state.get("boot_id") or "down"}-{count}"'
+    return f'"{state.boot_id or "down"}-{count}"'
 
 
 async def durable_end(parts: Parts, kind: str, start: int, size_bytes: int) -> int:
     """How many bytes of this segment are durable."""
-    state = await parts.snapshots.get("state")
-    log = state.get("log") or {}
-    durable_index = log.get("durable_index") if state["engine"] == "ok" else None
-    position = state.get("durable_position") if state["engine"] == "ok" else None
+    state = await parts.snapshots.get(StateView)
+    durable_index = state.marks.durable_index if state.engine == "ok" else None
+    position = state.durable_position if state.engine == "ok" else None
     if kind == "data" and position is not None:
         return max(0, min(size_bytes, int(position) - start))
     if durable_index is None:
         marks = await parts.bulk.marks()
-        known = marks.get("durable_index")
-        durable_index = known if known is not None else marks.get("end_index")
+        if marks is not None:
+            durable_index = marks.end_index if marks.durable_index is None else marks.durable_index
     if durable_index is None:
         raise Problem(503, "Unknown", "How far the log is durable is not known.", headers={"retry-after": "1"})
     if kind == "index":
@@ -129,10 +129,10 @@ async def digest_list(
     A long range is answered in parts: `next` is the next `from`.
     """
     marks = await parts.bulk.marks()
-    if not marks:
+    if marks is None:
         raise Problem(503, "No log yet", "The files cannot be read.", headers={"retry-after": "1"})
-    first = marks["begin_index"] if from_ is None else max(from_, marks["begin_index"])
-    last = marks["end_index"] if to is None else min(to, marks["end_index"])
+    first = marks.begin_index if from_ is None else max(from_, marks.begin_index)
+    last = marks.end_index if to is None else min(to, marks.end_index)
     blocks_end = (first // block + BLOCKS_MAX) * block - 1
     entries_end = (first // block + max(1, ENTRIES_MAX // block)) * block - 1
     stop = min(last, blocks_end, entries_end)

@@ -9,33 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Final, TypeVar, cast
 
 from node.config import Settings
 from node.control.engine_link import EngineAway, EngineForeign, EngineLink, EngineRefused, EngineSilent
 from node.control.log_files import LogFiles
 from node.protocol.codes import RequestCode
+from node.views.base import AnswerView, UnknownView
+from node.views.closures import ClosuresView
+from node.views.events import EventsView
+from node.views.kinds import VIEWS
+from node.views.reading import Unreadable, read
+from node.views.replication import DispatchersView, WatermarksView
+from node.views.state import DiskView, LogView, PeerView, StateView
 
-Json = dict[str, Any]
+V = TypeVar("V", bound=AnswerView)
 CACHE_S = 0.05
 TIMEOUT_S = 0.4
 REASON_FILE = "engine-refused.json"
-EMPTY: dict[str, Json] = {
-    "watermarks": {
-        "quorum_index": None,
-        "needed": None,
-        "peers": [],
-        "term": None,
-        "leader_id": None,
-        "end_index": None,
-        "committed_index": None,
-        "applied_index": None,
-    },
-    "dispatchers": {"items": [], "next": None},
-    "closures": {"pending": None, "limit": None, "oldest_age_ms": None, "groups": [], "items": []},
-    "events": {"items": [], "next": None},
-}
+NAMES: Final[Mapping[type[AnswerView], str]] = {view: name for name, view in VIEWS.items()}
+# What a leader's views say where no engine runs.
+EMPTY: Final[Mapping[type[AnswerView], AnswerView]] = {
+    WatermarksView: WatermarksView(
+        term=None, leader_id=None, quorum_index=None, needed=None, end_index=None, committed_index=None,
+        applied_index=None, peers=(),
+    ),
+    DispatchersView: DispatchersView(items=(), next=None),
+    ClosuresView: ClosuresView(pending=None, limit=None, oldest_age_ms=None, groups=(), items=()),
+}  # fmt: skip
 
 
 def now_s() -> float:
@@ -52,22 +55,23 @@ class Snapshots:
 
     def __init__(self, settings: Settings, link: EngineLink, files: LogFiles) -> None:
         self.settings, self.link, self.files = settings, link, files
-        self.last: dict[str, tuple[float, Json]] = {}
+        self.last: dict[str, tuple[float, AnswerView]] = {}
         self.locks: dict[str, asyncio.Lock] = {}
         self.unheard_since: str | None = None
 
-    async def get(self, what: str) -> Json:
-        """`state`, `watermarks`, `dispatchers` or `closures`, at most CACHE_S old while the engine answers."""
+    async def get(self, view: type[V]) -> V:
+        """State, watermarks, dispatchers or closures, at most CACHE_S old while the engine answers."""
+        what = NAMES[view]
         async with self.locks.setdefault(what, asyncio.Lock()):
             known = self.last.get(what)
             if known is not None and now_s() - known[0] < CACHE_S:
-                return known[1]
+                return cast(V, known[1])
             try:
-                answer = await self.ask(what, None)
+                answer = await self.ask(view)
             except EngineAway as error:
-                return await self.without_engine(what, "down", self.down_reason(error))
+                return await self.without_engine(view, "down", self.down_reason(error))
             except (EngineSilent, EngineRefused) as error:
-                return await self.without_engine(what, "stale", str(error))
+                return await self.without_engine(view, "stale", str(error))
             self.unheard_since = None
             self.last[what] = (now_s(), answer)
             return answer
@@ -76,69 +80,87 @@ class Snapshots:
         """After a write through this control plane: whoever asks next sees it."""
         self.last = {what: (0.0, answer) for what, (_, answer) in self.last.items()}
 
-    async def ask(self, what: str, since: str | None) -> Json:
-        fields: Json = {"what": what} | ({"since": since} if since is not None else {})
-        answer = await self.link.json(RequestCode.INTROSPECT, fields, TIMEOUT_S)
+    async def ask(self, view: type[V], since: str | None = None, timeout_s: float = TIMEOUT_S) -> V:
+        """The engine's own words. Raises EngineAway, EngineSilent, EngineRefused."""
+        what = NAMES[view]
+        fields = {"what": what} | ({"since": since} if since is not None else {})
+        answer = await self.link.json(RequestCode.INTROSPECT, fields, timeout_s)
         if "as_of" not in answer:
             raise EngineRefused(str(answer.get("detail") or f"the engine refused: {answer.get('code')}"))
-        return answer
-
-    async def events(self, since: str | None) -> Json:
         try:
-            return await self.ask("events", since)
+            return read(view, answer)
+        except Unreadable as error:
+            raise EngineRefused(f"its {what} cannot be read: {error}") from None
+
+    async def events(self, since: str | None) -> EventsView:
+        try:
+            return await self.ask(EventsView, since)
         except (EngineAway, EngineSilent, EngineRefused) as error:
             engine = "down" if isinstance(error, EngineAway) else "stale"
-            return {**self.common(engine, str(error)), "items": [], "next": since}
+            return self.marked(EventsView(items=(), next=since), engine, str(error))
 
-    def common(self, engine: str, reason: str) -> Json:
+    def marked(self, view: V, engine: str, reason: str) -> V:
+        """An answer that is not the engine's own."""
         self.unheard_since = self.unheard_since or now_text()
-        return {"as_of": now_text(), "engine": engine, "engine_reason": reason, "boot_id": None}
+        common = {"as_of": now_text(), "engine": engine, "engine_reason": reason, "boot_id": None}
+        return view.model_copy(update=common)
 
-    async def without_engine(self, what: str, engine: str, reason: str) -> Json:
+    async def without_engine(self, view: type[V], engine: str, reason: str) -> V:
         """The last answer, marked as what it is; without one, what the files tell."""
-        common = self.common(engine, reason)
+        what = NAMES[view]
         known = self.last.get(what)
-        missing = [{"field": what, "reason": f"the engine is {engine}: {reason}", "since": self.unheard_since}]
+        self.unheard_since = self.unheard_since or now_text()
+        missing = UnknownView(field=what, reason=f"the engine is {engine}: {reason}", since=self.unheard_since)
         if known is not None:
-            body = {**known[1], "engine": engine, "engine_reason": reason}
+            answer = cast(V, known[1])
+            unknown = (*(getattr(answer, "unknown", None) or ()), missing)
+            changed: dict[str, object] = {"engine": engine, "engine_reason": reason, "unknown": unknown}
             if engine == "down":
-                body |= self.ended(what)
-            return body | {"unknown": [*known[1].get("unknown", []), *missing]}
-        if what != "state":
-            return {**common, **EMPTY[what], "unknown": missing}
-        return {**common, **await self.state_from_files(), "unknown": missing}
+                changed |= self.ended(view)
+            return answer.model_copy(update=changed)
+        found = await self.state_from_files() if what == "state" else EMPTY[view]
+        return cast(V, self.marked(found, engine, reason).model_copy(update={"unknown": (missing,)}))
 
-    def ended(self, what: str) -> Json:
+    def ended(self, view: type[AnswerView]) -> dict[str, object]:
         """What a process that is gone cannot be any more."""
-        return {"role": None, "leader_id": None, "transferee": None} if what == "state" else EMPTY[what]
+        if view is StateView:
+            return {"role": None, "leader_id": None, "transferee": None}
+        return {name: getattr(EMPTY[view], name) for name in EMPTY[view].model_fields_set}
 
-    async def state_from_files(self) -> Json:
+    async def state_from_files(self) -> StateView:
         settings = self.settings
-        log: Json = dict.fromkeys(
-            ("begin_index", "end_index", "end_term", "durable_index", "committed_index", "applied_index", "size_bytes",
-             "committed_chain_crc")
-        )  # fmt: skip
-        log |= await self.files.marks()
-        return {
-            "group": settings.node.group,
-            "self_id": settings.node.id,
-            "role": None,
-            "term": None,
-            "leader_id": None,
-            "voted_for": None,
-            "transferee": None,
-            "flush": settings.node.flush.value,
-            "data_dir": str(settings.store_directory),
-            "voter_state": None,
-            "log": log,
-            "peers": [
-                {"id": key, "address": address, "control_url": own_url(settings) if key == settings.node.id else None}
+        node = settings.node
+        marks = await self.files.marks()
+        return StateView(
+            engine="down",
+            group=node.group,
+            self_id=node.id,
+            role=None,
+            term=None,
+            leader_id=None,
+            voted_for=None,
+            transferee=None,
+            flush=node.flush.value,
+            voter_state=None,
+            data_dir=str(settings.store_directory),
+            log=LogView(
+                begin_index=None if marks is None else marks.begin_index,
+                end_index=None if marks is None else marks.end_index,
+                end_term=None,
+                durable_index=None if marks is None else marks.durable_index,
+                committed_index=None if marks is None else marks.committed_index,
+                applied_index=None,
+                size_bytes=None,
+                committed_chain_crc=None,
+            ),
+            peers=tuple(
+                PeerView(id=key, address=address, control_url=own_url(settings) if key == node.id else None)
                 for key, address in settings.peers.items()
-            ],
-            "disk": {},
-            "alarms": [],
-            "version": None,
-        }
+            ),
+            disk=DiskView(),
+            alarms=(),
+            version=None,
+        )
 
     def down_reason(self, tried: EngineAway) -> str:
         """Who listens there instead; what the engine or its supervisor wrote down at its end; else that nobody does."""

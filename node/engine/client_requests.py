@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
@@ -287,8 +286,8 @@ class ClientRequests:
             return
         if not self._introspection.knows(what):
             raise BodyError(f"there is no {what!r} to look at")
-        body = self._introspection.render(what, fields.optional_text("since"), self._status)
-        connection.answer(frame, json.dumps(body, separators=(",", ":"), default=str).encode())
+        view = self._introspection.view(what, fields.optional_text("since"), self._status)
+        connection.answer(frame, view.to_bytes())
 
     def _steer(self, connection: Connection, frame: Frame) -> None:
         """A scrub, or another try at a repair: this member's own business, leader or not."""

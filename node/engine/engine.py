@@ -79,12 +79,12 @@ class Engine:
         self._server_tls, client_tls = _contexts(tls)
         members = config.configuration.members
         self.links = PeerLinks(self, config.group, config.self_id, members, client_tls, member_trust(settings))
-        self.introspection.links = self.links.told
+        self.introspection.links = self.links.views
         self.scrubber = Scrubber(
             store, self.disk, bytes_per_s=settings.store.scrub_bytes_per_s, pause_s=settings.store.scrub_pause_s,
             found=self._scrub_found, finished=self._scrub_finished,
         )  # fmt: skip
-        self.introspection.scrub = self.scrubber.told
+        self.introspection.scrub = self.scrubber.view
         reads = LogReads(store, self.disk)
         token = read_token_file(settings)
         self.desk = ClientRequests(self, reads, self.introspection, Quota(), self._status, token)

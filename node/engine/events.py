@@ -6,11 +6,14 @@ gone gets a `gap` first.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from node.engine.clock import wall_text
+from node.views.base import JsonObject
+from node.views.events import EventsView, EventView
 
 EventSink = Callable[[str, str, dict[str, Any]], None]  # kind, severity, detail
 
@@ -28,17 +31,17 @@ class EventRing:
 
     def __init__(self, boot_id: str) -> None:
         self._boot_id = boot_id
-        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+        self._events: deque[EventView] = deque(maxlen=EVENTS_MAX)
         self._next_seq = 1
 
     def add(self, kind: str, severity: str, detail: dict[str, Any]) -> None:
         """Stamps and keeps one event."""
         event_id = f"{self._boot_id}-{self._next_seq}"
         self._next_seq += 1
-        at = wall_text()
-        self._events.append({"id": event_id, "at": at, "kind": kind, "severity": severity, "detail": detail})
+        event = EventView(id=event_id, at=wall_text(), kind=kind, severity=severity, detail=_as_json(detail))
+        self._events.append(event)
 
-    def since(self, event_id: str | None) -> dict[str, Any]:
+    def since(self, event_id: str | None) -> EventsView:
         """What came after `event_id` (all that is kept for None, and after a restart), oldest first."""
         first_seq = self._next_seq - len(self._events)
         after = first_seq - 1
@@ -53,8 +56,16 @@ class EventRing:
         skip = max(0, after - first_seq + 1)
         items = list(self._events)[skip : skip + ANSWER_MAX]
         if gap:
-            text = {"text": f"events after {event_id} are not kept any more"}
+            text = f"events after {event_id} are not kept any more"
             oldest = f"{self._boot_id}-{first_seq - 1}"
-            items.insert(0, {"id": oldest, "at": wall_text(), "kind": "gap", "severity": "warning", "detail": text})
-        last = items[-1]["id"] if items else f"{self._boot_id}-{self._next_seq - 1}"
-        return {"items": items, "next": last}
+            lost = EventView(id=oldest, at=wall_text(), kind="gap", severity="warning", detail={"text": text})
+            items.insert(0, lost)
+        last = items[-1].id if items else f"{self._boot_id}-{self._next_seq - 1}"
+        answer = {"as_of": wall_text(), "engine": "ok", "boot_id": self._boot_id}
+        return EventsView(**answer, items=tuple(items), next=last)
+
+
+def _as_json(detail: dict[str, Any]) -> JsonObject:
+    """Whatever else stands in it is shown as text."""
+    written: JsonObject = json.loads(json.dumps(detail, default=str))
+    return written

@@ -1,23 +1,49 @@
-"""Renders the core's snapshot into the control plane's JSON, to the letter of INTERFACES.
+"""Renders the core's snapshot into the views that the control plane gives on, to the letter of INTERFACES.
 
-Invariants: nothing unknown reads 0: it is null and listed in `unknown`. Nothing here touches the log's bytes.
+Invariants: nothing unknown reads 0: it is null and listed in `unknown`. Nothing here touches the log's bytes. What
+people wrote, or other members, is cut to what a view may hold, so that no text makes an answer fail.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from node.config import Settings
-from node.consensus.status import ReplicaStatus
-from node.engine.clock import wall_text
+from node.consensus.status import ApplierStatus, DispatcherStatus, LogStatus, PeerStatus, ReplicaStatus, WatermarkStatus
+from node.engine.clock import wall_text, wall_writer
 from node.engine.events import EventRing
 from node.protocol.codes import Role
 from node.store.log_store import LogStore
+from node.views.base import ITEMS_MAX, TEXT_MAX, AnswerView, UnknownView
+from node.views.closures import ClosureGroupView, ClosuresView, ClosureView, CompletedView
+from node.views.replication import (
+    DispatchersView,
+    DispatcherView,
+    QuotaView,
+    TransitionView,
+    WatermarksView,
+    WatermarkView,
+)
+from node.views.state import (
+    AlarmView,
+    ApplierView,
+    DiskView,
+    FaultView,
+    LinkView,
+    LogView,
+    PeerView,
+    RepairView,
+    ScrubView,
+    StateView,
+    TimingView,
+)
 
 VERSION: Final = "0.1.0"
 NOT_SAID: Final = "the state machine has not said yet what it has applied"
+ONLY_THE_LEADER: Final = "only the leader knows how far each member is"
+Unknown = list[UnknownView]
 
 
 class Introspection:
@@ -25,10 +51,11 @@ class Introspection:
 
     def __init__(self, settings: Settings, store: LogStore, events: EventRing, boot_id: str) -> None:
         self._settings, self._store, self._events, self._boot_id = settings, store, events, boot_id
-        self.scrub: Callable[[], dict[str, Any] | None] = lambda: None
+        self.scrub: Callable[[], ScrubView | None] = lambda: None
         self.tick_gap_max_ns: Callable[[], int] = lambda: 0
-        self.links: Callable[[], list[dict[str, Any]]] = list
-        self._renderers: Mapping[str, Callable[[ReplicaStatus], dict[str, Any]]] = {
+        self.links: Callable[[], tuple[LinkView, ...]] = tuple
+        self._timing = TimingView.model_validate(settings.timing.model_dump())
+        self._views: Mapping[str, Callable[[ReplicaStatus], AnswerView]] = {
             "state": self._state,
             "watermarks": self._watermarks,
             "dispatchers": self._dispatchers,
@@ -36,95 +63,76 @@ class Introspection:
         }
 
     def knows(self, what: str) -> bool:
-        return what == "events" or what in self._renderers
+        return what == "events" or what in self._views
 
-    def render(self, what: str, since: str | None, status: Callable[[], ReplicaStatus]) -> dict[str, Any]:
-        """The body of the REST call of that name."""
-        common = {"as_of": wall_text(), "engine": "ok", "boot_id": self._boot_id}
-        if what == "events":
-            return common | self._events.since(since)
-        answer = common | self._renderers[what](status())
-        answer.setdefault("unknown", [])
-        return answer
+    def view(self, what: str, since: str | None, status: Callable[[], ReplicaStatus]) -> AnswerView:
+        """The answer of the REST call of that name."""
+        return self._events.since(since) if what == "events" else self._views[what](status())
 
-    def _state(self, status: ReplicaStatus) -> dict[str, Any]:
-        log, settings, store = status.log, self._settings, self._store
-        unknown: list[dict[str, Any]] = []
-        disk = _disk(str(settings.store_directory), unknown)
+    def _state(self, status: ReplicaStatus) -> StateView:
+        settings, store, wall = self._settings, self._store, wall_writer()
+        unknown: Unknown = []
+        disk = _disk(str(settings.store_directory), status.disk_full, unknown)
         size_bytes = _known(store, "size_bytes", "log.size_bytes", unknown)
         durable_position = _known(store, "durable_position", "durable_position", unknown)
         truncations = _known(store, "truncation_count", "truncation_count", unknown)
-        if log.applied_index is None:
+        if status.log.applied_index is None:
             _missing(unknown, "log.applied_index", NOT_SAID)
-        if log.committed_chain is None:
+        if status.log.committed_chain is None:
             _missing(unknown, "log.committed_chain_crc", "no chain is known at the committed index")
-        return {
-            "group": status.group,
-            "group_id": status.group_id,
-            "self_id": status.self_id,
-            "role": status.role.value,
-            "role_since": wall_text(status.role_since_at_ns),
-            "term": status.term,
-            "leader_id": status.leader_id,
-            "voted_for": status.voted_for,
-            "vote_floor": status.vote_floor,
-            "transferee": None if status.transfer is None else status.transfer.transferee_id,
-            "flush": status.flush.value,
-            "lease_reads": status.lease_reads,
-            "voter_state": status.voter_state.value,
-            "store_id": status.store_id,
-            "sealed_from": status.sealed_from,
-            "data_dir": str(settings.store_directory),
-            "durable_position": durable_position,
-            "truncation_count": truncations,
-            "leader_ready": status.leader_ready,
-            "quorum_contact_ms": status.quorum_contact_ms,
-            "reads_pending": status.reads_pending,
-            "tick_gap_max_ms": round(self.tick_gap_max_ns() / 1e6, 1),
-            "timing": settings.timing.model_dump(),
-            "log": {
-                "begin_index": log.begin_index,
-                "end_index": log.end_index,
-                "end_term": log.end_term,
-                "durable_index": log.durable_index,
-                "committed_index": log.committed_index,
-                "applied_index": log.applied_index,
-                "verified_index": log.verified_index,
-                "size_bytes": size_bytes,
-                "committed_chain_crc": log.committed_chain,
-                "log_epoch": log.log_epoch,
-                "truncating_from_index": log.truncating_from_index,
-            },
-            "peers": [
-                {
-                    "id": peer.id,
-                    "address": peer.address,
-                    "control_url": self.own_url if peer.id == status.self_id else peer.api_url,
-                    "connected": peer.connected,
-                    "voter_state": None if peer.voter_state is None else peer.voter_state.value,
-                    "store_id": peer.store_id,
-                }
-                for peer in status.peers
-            ],
-            "links": self.links(),
-            "disk": disk | {"full": status.disk_full},
-            "faults": [_fields(one) for one in status.faults],
-            "repair": _fields(status.repair),
-            "scrub": self.scrub(),
-            "applier": None if status.applier is None else _fields(status.applier),
-            "alarms": [
-                {
-                    "code": alarm.code,
-                    "severity": alarm.severity,
-                    "peer_id": alarm.peer_id,
-                    "text": alarm.text,
-                    "since": wall_text(alarm.since_at_ns),
-                }
-                for alarm in status.alarms
-            ],
-            "version": VERSION,
-            "unknown": unknown,
-        }
+        return StateView(
+            as_of=wall_text(),
+            engine="ok",
+            boot_id=self._boot_id,
+            group=status.group,
+            group_id=status.group_id,
+            self_id=status.self_id,
+            role=status.role.value,
+            role_since=wall(status.role_since_at_ns),
+            term=status.term,
+            leader_id=status.leader_id,
+            voted_for=status.voted_for,
+            vote_floor=status.vote_floor,
+            transferee=None if status.transfer is None else status.transfer.transferee_id,
+            flush=status.flush.value,
+            lease_reads=status.lease_reads,
+            voter_state=status.voter_state.value,
+            store_id=status.store_id,
+            sealed_from=status.sealed_from,
+            data_dir=_shown(str(settings.store_directory)),
+            durable_position=durable_position,
+            truncation_count=truncations,
+            leader_ready=status.leader_ready,
+            quorum_contact_ms=status.quorum_contact_ms,
+            reads_pending=status.reads_pending,
+            tick_gap_max_ms=round(self.tick_gap_max_ns() / 1e6, 1),
+            timing=self._timing,
+            log=_log(status.log, size_bytes),
+            peers=tuple(_peer(one, self.own_url if one.id == status.self_id else one.api_url) for one in status.peers),
+            links=self.links(),
+            disk=disk,
+            faults=tuple(
+                FaultView(
+                    first_index=one.first_index, last_index=one.last_index, kind=one.kind, detail=_shown(one.detail)
+                )
+                for one in status.faults[:ITEMS_MAX]
+            ),
+            repair=_repair(status),
+            scrub=self.scrub(),
+            applier=_applier(status.applier),
+            alarms=tuple(
+                AlarmView(
+                    code=one.code,
+                    severity=one.severity,
+                    peer_id=one.peer_id,
+                    text=_shown(one.text),
+                    since=wall(one.since_at_ns),
+                )
+                for one in status.alarms[:ITEMS_MAX]
+            ),
+            version=VERSION,
+            unknown=tuple(unknown),
+        )
 
     @property
     def own_url(self) -> str:
@@ -136,91 +144,193 @@ class Introspection:
     def _leader_url(self, status: ReplicaStatus) -> str | None:
         return next((peer.api_url for peer in status.peers if peer.id == status.leader_id), None)
 
-    def _watermarks(self, status: ReplicaStatus) -> dict[str, Any]:
+    def _watermarks(self, status: ReplicaStatus) -> WatermarksView:
         leads = status.role is Role.LEADER
-        unknown: list[dict[str, Any]] = []
-        answer: dict[str, Any] = {
-            "term": status.term,
-            "leader_id": status.leader_id,
-            "quorum_index": status.quorum_index,
-            "needed": status.quorum_needed,
-            # The leader's own marks at the very instant of its peers' ones.
-            "end_index": status.log.end_index if leads else None,
-            "committed_index": status.log.committed_index if leads else None,
-            "applied_index": status.log.applied_index if leads else None,
-            "peers": [_fields(mark) for mark in status.watermarks],
-            "unknown": unknown,
-        }
+        unknown: Unknown = []
         if leads and status.log.applied_index is None:
             _missing(unknown, "applied_index", NOT_SAID)
         if not leads:
-            reason = "only the leader knows how far each member is"
-            _missing(unknown, "peers", reason)
-            _missing(unknown, "quorum_index", reason)
-            answer |= {"reason": reason, "leader_control_url": self._leader_url(status)}
-        return answer
+            _missing(unknown, "peers", ONLY_THE_LEADER)
+            _missing(unknown, "quorum_index", ONLY_THE_LEADER)
+        answer = WatermarksView(
+            as_of=wall_text(),
+            engine="ok",
+            boot_id=self._boot_id,
+            term=status.term,
+            leader_id=status.leader_id,
+            quorum_index=status.quorum_index,
+            needed=status.quorum_needed,
+            # The leader's own marks at the very instant of its peers' ones.
+            end_index=status.log.end_index if leads else None,
+            committed_index=status.log.committed_index if leads else None,
+            applied_index=status.log.applied_index if leads else None,
+            peers=tuple(map(_watermark, status.watermarks)),
+            unknown=tuple(unknown),
+        )
+        if leads:
+            return answer
+        return answer.model_copy(update={"reason": ONLY_THE_LEADER, "leader_control_url": self._leader_url(status)})
 
-    def _dispatchers(self, status: ReplicaStatus) -> dict[str, Any]:
-        items = [
-            {
-                "peer_id": one.peer_id,
-                "state": one.state.value,
-                "since": wall_text(one.since_at_ns),
-                "dispatch_epoch": one.dispatch_epoch,
-                "in_flight": one.in_flight,
-                "in_flight_bytes": one.in_flight_bytes,
-                "write_index": one.write_index,
-                "match_index": one.match_index,
-                "resends": one.resends,
-                "quota": {"bytes_per_s": one.quota_bytes_per_s, "capacity_bytes_per_s": one.capacity_bytes_per_s},
-                "last_error": one.last_error,
-                "transitions": [
-                    {
-                        "at": wall_text(step.at_ns),
-                        "from": step.from_state.value,
-                        "to": step.to_state.value,
-                        "reason": step.reason,
-                    }
-                    for step in one.transitions
-                ],
-            }
-            for one in status.dispatchers
-        ]
-        answer: dict[str, Any] = {"term": status.term, "leader_id": status.leader_id, "items": items, "next": None}
-        if status.role is not Role.LEADER:
-            answer |= {"reason": "only a leader dispatches", "leader_control_url": self._leader_url(status)}
-        return answer
+    def _dispatchers(self, status: ReplicaStatus) -> DispatchersView:
+        wall = wall_writer()
+        answer = DispatchersView(
+            as_of=wall_text(),
+            engine="ok",
+            boot_id=self._boot_id,
+            term=status.term,
+            leader_id=status.leader_id,
+            items=tuple(_dispatcher(one, wall) for one in status.dispatchers),
+            next=None,
+            unknown=(),
+        )
+        if status.role is Role.LEADER:
+            return answer
+        reason = "only a leader dispatches"
+        return answer.model_copy(update={"reason": reason, "leader_control_url": self._leader_url(status)})
 
-    def _closures(self, status: ReplicaStatus) -> dict[str, Any]:
+    def _closures(self, status: ReplicaStatus) -> ClosuresView:
         closures = status.closures
         at_ns, took_ns = closures.last_completed_at_ns, closures.last_completed_took_ns
         last = None
         if at_ns is not None and took_ns is not None:
-            last = {"at": wall_text(at_ns), "took_ms": round(took_ns / 1e6, 3)}
-        return {
-            "term": status.term,
-            "leader_id": status.leader_id,
-            "pending": closures.pending,
-            "limit": closures.limit,
-            "pending_entries": closures.pending_entries,
-            "pending_bytes": closures.pending_bytes,
-            "oldest_age_ms": closures.oldest_age_ms,
-            "groups": [_fields(group) for group in closures.groups],
-            "items": [_fields(item) for item in closures.items],
-            "last_completed": last,
-        }
+            last = CompletedView(at=wall_text(at_ns), took_ms=round(took_ns / 1e6, 3))
+        return ClosuresView(
+            as_of=wall_text(),
+            engine="ok",
+            boot_id=self._boot_id,
+            term=status.term,
+            leader_id=status.leader_id,
+            pending=closures.pending,
+            limit=closures.limit,
+            pending_entries=closures.pending_entries,
+            pending_bytes=closures.pending_bytes,
+            oldest_age_ms=closures.oldest_age_ms,
+            groups=tuple(
+                ClosureGroupView(
+                    waits_for=one.waits_for, needed=one.needed, count=one.count, first_index=one.first_index,
+                    last_index=one.last_index, oldest_age_ms=one.oldest_age_ms, bytes=one.bytes,
+                    times_out_in_ms=one.times_out_in_ms,
+                )
+                for one in closures.groups[:ITEMS_MAX]
+            ),
+            items=tuple(
+                ClosureView(
+                    first_index=one.first_index, last_index=one.last_index, term=one.term, bytes=one.bytes,
+                    age_ms=one.age_ms, waits_for=one.waits_for,
+                )
+                for one in closures.items
+            ),
+            last_completed=last,
+            unknown=(),
+        )  # fmt: skip
 
 
-def _fields(record: Any) -> dict[str, Any]:
-    """A status record as it is. They are flat: `asdict` would walk through every value and copy it."""
-    return {name: getattr(record, name) for name in record.__slots__}
+def _log(log: LogStatus, size_bytes: int | None) -> LogView:
+    return LogView(
+        begin_index=log.begin_index,
+        end_index=log.end_index,
+        end_term=log.end_term,
+        durable_index=log.durable_index,
+        committed_index=log.committed_index,
+        applied_index=log.applied_index,
+        verified_index=log.verified_index,
+        size_bytes=size_bytes,
+        committed_chain_crc=log.committed_chain,
+        log_epoch=log.log_epoch,
+        truncating_from_index=log.truncating_from_index,
+    )
 
 
-def _missing(unknown: list[dict[str, Any]], field: str, reason: str) -> None:
-    unknown.append({"field": field, "reason": reason, "since": None})
+def _peer(peer: PeerStatus, control_url: str | None) -> PeerView:
+    return PeerView(
+        id=peer.id,
+        address=peer.address,
+        control_url=control_url,
+        connected=peer.connected,
+        voter_state=None if peer.voter_state is None else peer.voter_state.value,
+        store_id=peer.store_id,
+    )
 
 
-def _known(store: LogStore, name: str, field: str, unknown: list[dict[str, Any]]) -> int | None:
+def _repair(status: ReplicaStatus) -> RepairView:
+    one = status.repair
+    return RepairView(
+        running=one.running,
+        first_index=one.first_index,
+        last_index=one.last_index,
+        next_index=one.next_index,
+        peer_id=one.peer_id,
+        repaired_faults=one.repaired_faults,
+        repaired_entries=one.repaired_entries,
+        hopeless=one.hopeless,
+    )
+
+
+def _applier(one: ApplierStatus | None) -> ApplierView | None:
+    if one is None:
+        return None
+    return ApplierView(
+        applied_index=one.applied_index,
+        life=one.life,
+        applying_from_index=one.applying_from_index,
+        applying_to_index=one.applying_to_index,
+        waiting=one.waiting,
+        failures=one.failures,
+        last_error=None if one.last_error is None else _shown(one.last_error),
+    )
+
+
+def _watermark(mark: WatermarkStatus) -> WatermarkView:
+    return WatermarkView(
+        id=mark.id,
+        counts=mark.counts,
+        match_index=mark.match_index,
+        write_index=mark.write_index,
+        durable_index=mark.durable_index,
+        watermark_index=mark.watermark_index,
+        lag_entries=mark.lag_entries,
+        lag_bytes=mark.lag_bytes,
+        lag_ms=mark.lag_ms,
+        last_ack_ms=mark.last_ack_ms,
+        faulty_from_index=mark.faulty_from_index,
+    )
+
+
+def _dispatcher(one: DispatcherStatus, wall: Callable[[int], str]) -> DispatcherView:
+    return DispatcherView(
+        peer_id=one.peer_id,
+        state=one.state.value,
+        since=wall(one.since_at_ns),
+        dispatch_epoch=one.dispatch_epoch,
+        in_flight=one.in_flight,
+        in_flight_bytes=one.in_flight_bytes,
+        write_index=one.write_index,
+        match_index=one.match_index,
+        resends=one.resends,
+        quota=QuotaView(bytes_per_s=one.quota_bytes_per_s, capacity_bytes_per_s=one.capacity_bytes_per_s),
+        last_error=None if one.last_error is None else _shown(one.last_error),
+        transitions=tuple(
+            TransitionView(
+                at=wall(step.at_ns),
+                from_state=step.from_state.value,
+                to_state=step.to_state.value,
+                reason=_shown(step.reason),
+            )
+            for step in one.transitions
+        ),
+    )
+
+
+def _shown(text: str) -> str:
+    """A text that may have come from anywhere, as a view can hold it."""
+    return text[:TEXT_MAX].encode("utf-8", "replace").decode()
+
+
+def _missing(unknown: Unknown, field: str, reason: str) -> None:
+    unknown.append(UnknownView(field=field, reason=reason, since=None))
+
+
+def _known(store: LogStore, name: str, field: str, unknown: Unknown) -> int | None:
     """What a store on a disk knows and one in memory does not."""
     value = getattr(store, name, None)
     if not isinstance(value, int):
@@ -229,11 +339,12 @@ def _known(store: LogStore, name: str, field: str, unknown: list[dict[str, Any]]
     return value
 
 
-def _disk(directory: str, unknown: list[dict[str, Any]]) -> dict[str, Any]:
+def _disk(directory: str, full: bool, unknown: Unknown) -> DiskView:
     try:
         found = os.statvfs(directory)
     except OSError as error:
-        _missing(unknown, "disk", str(error))
-        return {"total_bytes": None, "free_bytes": None, "used_ratio": None}
+        _missing(unknown, "disk", _shown(str(error)))
+        return DiskView(total_bytes=None, free_bytes=None, used_ratio=None, full=full)
     total, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-    return {"total_bytes": total, "free_bytes": free, "used_ratio": round(1 - free / total, 4) if total else None}
+    used = round(1 - free / total, 4) if total else None
+    return DiskView(total_bytes=total, free_bytes=free, used_ratio=used, full=full)

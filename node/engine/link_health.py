@@ -8,9 +8,10 @@ frame costs one clock reading, an append nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from node.engine.clock import wall_text
+from node.views.state import LinkView
 
 WEIGHT: Final = 0.3  # of the newest round trip: a link that turned slow shows within half a second of heartbeats
 LOST_AFTER_NS: Final = 5_000_000_000  # a question that nobody answered for so long is given up
@@ -44,13 +45,13 @@ class LinkHealth:
         self.out_since_ns = self.rtt_ns = None
         self.asked_opaque = -1
 
-    def told(self, peer_id: str, now_ns: int) -> dict[str, Any]:
+    def view(self, peer_id: str, now_ns: int) -> LinkView:
         """One item of `state.links`."""
         heard = self.heard_at_ns
-        return {
-            "peer_id": peer_id,
-            "in_since": None if self.in_since_ns is None else wall_text(self.in_since_ns),
-            "out_since": None if self.out_since_ns is None else wall_text(self.out_since_ns),
-            "last_heard_ms": None if heard is None else max(0, now_ns - heard) // 1_000_000,
-            "rtt_ms": None if self.rtt_ns is None else round(self.rtt_ns / 1e6, 2),
-        }
+        return LinkView(
+            peer_id=peer_id,
+            in_since=None if self.in_since_ns is None else wall_text(self.in_since_ns),
+            out_since=None if self.out_since_ns is None else wall_text(self.out_since_ns),
+            last_heard_ms=None if heard is None else max(0, now_ns - heard) // 1_000_000,
+            rtt_ms=None if self.rtt_ns is None else round(self.rtt_ns / 1e6, 2),
+        )

@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from node.background import Background, reason_of
 from node.consensus.replica import Replica
@@ -33,6 +33,7 @@ from node.transport.fetch_frames import decode_fetch, decode_fetch_answer, encod
 from node.transport.member_proof import ProofError
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame, plain_frame
 from node.transport.slab_frames import PushEncoder, decode_push, decode_push_answer, encode_push_answer
+from node.views.state import LinkView
 
 PLAIN_CODES: Final = frozenset({RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT})  # DLedger's
 SERVED_CODES: Final = frozenset(
@@ -302,10 +303,10 @@ class PeerLinks:
         if link is not None:
             link.health.heard_at_ns = self._driver.now_ns()
 
-    def told(self) -> list[dict[str, Any]]:
+    def views(self) -> tuple[LinkView, ...]:
         """Who is connected, who was heard when, and how long a heartbeat takes: `state.links`."""
         now_ns = self._driver.now_ns()
-        return [self._links[peer_id].health.told(peer_id, now_ns) for peer_id in sorted(self._links)]
+        return tuple(self._links[peer_id].health.view(peer_id, now_ns) for peer_id in sorted(self._links))
 
     def _refusal(self, code: ResponseCode, text: str) -> bytes:
         return dump({"code": int(code), "group": self._group, "localId": self._self_id, "detail": text})

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from node.engine.clock import wall_text
 from node.engine.disk import Disk
 from node.store.log_store import Fault, LogStore, Scrubbed
+from node.views.state import ScrubPassView, ScrubView
 
 STEP_BYTES: Final = 1024 * 1024
 ASKED_BYTES_PER_S: Final = 64 * 1024 * 1024
@@ -38,12 +39,12 @@ class Pass:
     faults: int = 0
     ended_at: str | None = None
 
-    def told(self) -> dict[str, Any]:
-        return {
-            "number": self.number, "reason": self.reason, "bytes_per_s": self.bytes_per_s,
-            "from_index": self.from_index, "next_index": self.next_index, "last_index": self.last_index,
-            "read_bytes": self.read_bytes, "faults": self.faults, "began_at": self.began_at, "ended_at": self.ended_at,
-        }  # fmt: skip
+    def view(self) -> ScrubPassView:
+        return ScrubPassView(
+            number=self.number, reason=self.reason, bytes_per_s=self.bytes_per_s,
+            from_index=self.from_index, next_index=self.next_index, last_index=self.last_index,
+            read_bytes=self.read_bytes, faults=self.faults, began_at=self.began_at, ended_at=self.ended_at,
+        )  # fmt: skip
 
 
 class Scrubber:
@@ -136,11 +137,11 @@ class Scrubber:
         self._finished()
         self._rest(self._pause_s)
 
-    def told(self) -> dict[str, Any]:
-        """For `GET state`: null where there was none yet."""
-        return {
-            "bytes_per_s": self._bytes_per_s,
-            "pause_s": self._pause_s,
-            "running": None if self._current is None else self._current.told(),
-            "last": None if self._last is None else self._last.told(),
-        }
+    def view(self) -> ScrubView:
+        """For `GET state`: a pass is null where there was none yet."""
+        return ScrubView(
+            bytes_per_s=self._bytes_per_s,
+            pause_s=self._pause_s,
+            running=None if self._current is None else self._current.view(),
+            last=None if self._last is None else self._last.view(),
+        )

@@ -19,6 +19,8 @@ from node.store.files.hard_state import save_hard_state
 from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
 from node.transport.slab_frames import AppendRequest, decode_append_answer, encode_append
+from node.views.replication import WatermarksView
+from node.views.state import StateView
 from tests.conftest import free_ports
 
 OURS, THEIRS = group_id_of("ours", "g"), group_id_of("theirs", "g")
@@ -67,7 +69,7 @@ def test_its_own_engine_answers(tmp_path: Path) -> None:
     write_down(tmp_path, OURS)
 
     async def work(link: EngineLink, snapshots: Snapshots, _store: MemoryStore) -> None:
-        assert (await snapshots.get("state"))["engine"] == "ok"
+        assert (await snapshots.get(StateView)).engine == "ok"
         assert await append(link) == 200
 
     beside(tmp_path, work, has=OURS)
@@ -91,14 +93,14 @@ def test_another_engine_at_its_port_is_down_with_the_reason(
 
     async def work(link: EngineLink, snapshots: Snapshots, store: MemoryStore) -> None:
         before = store.end_index
-        for what in ("state", "watermarks"):
+        for what in (StateView, WatermarksView):
             told = await snapshots.get(what)
-            assert told["engine"] == "down" and said in told["engine_reason"]
-            assert told["boot_id"] is None and said in told["unknown"][0]["reason"]
-        state = await snapshots.get("state")
-        assert (state["role"], state["term"]) == (None, None)
-        assert state["log"]["end_index"] in (None, -1)  # our own files', which hold nothing
-        assert said in (await snapshots.events(None))["engine_reason"]
+            assert told.engine == "down" and told.engine_reason is not None and said in told.engine_reason
+            assert told.boot_id is None and said in told.unknown[0].reason
+        state = await snapshots.get(StateView)
+        assert (state.role, state.term) == (None, None)
+        assert state.marks.end_index in (None, -1)  # our own files', which hold nothing
+        assert said in ((await snapshots.events(None)).engine_reason or "")
         with pytest.raises(EngineForeign):
             await append(link)
         assert before == store.end_index or store.get(store.end_index).body != b"x"  # type: ignore[union-attr]
@@ -110,7 +112,7 @@ def test_an_engine_that_was_named_a_moment_ago_is_its_own(tmp_path: Path) -> Non
     write_down(tmp_path, None)
 
     async def work(link: EngineLink, snapshots: Snapshots, _store: MemoryStore) -> None:
-        asking = asyncio.create_task(snapshots.get("state"))
+        asking = asyncio.create_task(snapshots.get(StateView))
         looked = link.stored_group_id
 
         def written_meanwhile() -> str | None:
@@ -119,7 +121,7 @@ def test_an_engine_that_was_named_a_moment_ago_is_its_own(tmp_path: Path) -> Non
             return found
 
         link.stored_group_id = written_meanwhile  # type: ignore[method-assign]
-        assert (await asking)["engine"] == "ok"
+        assert (await asking).engine == "ok"
 
     beside(tmp_path, work, has=OURS)
 
@@ -128,7 +130,7 @@ def test_a_group_without_an_id_is_told_by_its_name(tmp_path: Path) -> None:
     write_down(tmp_path, OURS)
 
     async def work(_link: EngineLink, snapshots: Snapshots, _store: MemoryStore) -> None:
-        assert (await snapshots.get("state"))["engine"] == "ok"
+        assert (await snapshots.get(StateView)).engine == "ok"
 
     beside(tmp_path, work, has=None)
 

@@ -6,33 +6,32 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from app.demo.relay import Relay
 from node.config import load
 from node.engine.engine import Engine
 from node.engine.link_health import LOST_AFTER_NS, LinkHealth
 from node.store.memory_store import MemoryStore
+from node.views.state import LinkView, StateView
 from tests.conftest import free_ports
 
 MS = 1_000_000
-Json = dict[str, Any]
 
 
 def test_a_round_trip_is_smoothed_and_belongs_to_the_question_that_was_asked() -> None:
     health = LinkHealth()
-    assert health.told("n1", 5)["rtt_ms"] is None
+    assert health.view("n1", 5).rtt_ms is None
     health.asked(1, 0)
     health.asked(2, 10 * MS)  # another one is out: not timed
     health.answered(2, 20 * MS)
     assert health.rtt_ns is None
     health.answered(1, 100 * MS)
-    assert health.told("n1", 0)["rtt_ms"] == 100
+    assert health.view("n1", 0).rtt_ms == 100
     health.asked(3, 200 * MS)
     health.answered(3, 400 * MS)
-    assert health.told("n1", 0)["rtt_ms"] == 130
+    assert health.view("n1", 0).rtt_ms == 130
     health.out_lost()
-    assert health.told("n1", 0)["rtt_ms"] is None, "of a connection that is gone nothing is known"
+    assert health.view("n1", 0).rtt_ms is None, "of a connection that is gone nothing is known"
 
 
 def test_a_question_that_nobody_answers_does_not_stop_the_timing() -> None:
@@ -40,7 +39,7 @@ def test_a_question_that_nobody_answers_does_not_stop_the_timing() -> None:
     health.asked(1, 0)
     health.asked(2, LOST_AFTER_NS + 1)
     health.answered(2, LOST_AFTER_NS + 1 + 3 * MS)
-    assert health.told("n1", 0)["rtt_ms"] == 3
+    assert health.view("n1", 0).rtt_ms == 3
 
 
 @asynccontextmanager
@@ -70,9 +69,11 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[dict[str, Engine], list[Re
             await relay.stop()
 
 
-def link_of(engine: Engine) -> Json:
-    (link,) = engine.introspection.render("state", None, lambda: engine.replica.status(engine.now_ns()))["links"]
-    return dict(link)
+def link_of(engine: Engine) -> LinkView:
+    state = engine.introspection.view("state", None, lambda: engine.replica.status(engine.now_ns()))
+    assert isinstance(state, StateView) and state.links is not None
+    (link,) = state.links
+    return link
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -99,30 +100,30 @@ def test_members_tell_who_hears_whom_and_how_fast(tmp_path: Path) -> None:
         leader = leader_of(engines)
         assert leader is not None
         follower = next(one for one in engines.values() if one is not leader)
-        await until(lambda: link_of(leader)["rtt_ms"] is not None)
+        await until(lambda: link_of(leader).rtt_ms is not None)
         told = link_of(leader)
-        assert told["peer_id"] == follower.settings.node.id
-        assert told["in_since"] and told["out_since"] and told["last_heard_ms"] < 10_000
-        assert link_of(follower)["rtt_ms"] is None, "a follower asks nobody"
+        assert told.peer_id == follower.settings.node.id
+        assert told.in_since and told.out_since and (told.last_heard_ms or 0) < 10_000
+        assert link_of(follower).rtt_ms is None, "a follower asks nobody"
         for relay in relays:
             relay.delay_s = 0.2
-        await until(lambda: (link_of(leader)["rtt_ms"] or 0) > 100)
+        await until(lambda: (link_of(leader).rtt_ms or 0) > 100)
 
     run(tmp_path, work)
 
 
 def test_silence_is_told_as_silence_and_an_end_as_an_end(tmp_path: Path) -> None:
     async def work(engines: dict[str, Engine], relays: list[Relay]) -> None:
-        await until(lambda: all(link_of(one)["in_since"] and link_of(one)["out_since"] for one in engines.values()))
+        await until(lambda: all(link_of(one).in_since and link_of(one).out_since for one in engines.values()))
         for relay in relays:
             relay.cut()
-        await until(lambda: link_of(engines["n0"])["last_heard_ms"] > 300)
+        await until(lambda: (link_of(engines["n0"]).last_heard_ms or 0) > 300)
         for relay in relays:
             relay.mend()
-        await until(lambda: link_of(engines["n0"])["last_heard_ms"] < 300)
+        await until(lambda: (link_of(engines["n0"]).last_heard_ms or 0) < 300)
         engines["n1"].stop()
-        await until(lambda: link_of(engines["n0"])["out_since"] is None and link_of(engines["n0"])["in_since"] is None)
-        assert link_of(engines["n0"])["last_heard_ms"] is not None, "when it was heard last stays known"
+        await until(lambda: link_of(engines["n0"]).out_since is None and link_of(engines["n0"]).in_since is None)
+        assert link_of(engines["n0"]).last_heard_ms is not None, "when it was heard last stays known"
 
     run(tmp_path, work)
 

@@ -23,6 +23,7 @@ from node.control.operations import Operations
 from node.control.problems import Problem
 from node.control.snapshots import CACHE_S, Snapshots
 from node.protocol.codes import Role
+from node.views.state import StateView
 from tests.simulation.driver.control_writes import append_once
 from tests.simulation.driver.loop import SimulatedLoop
 from tests.simulation.driver.machine import Machine
@@ -170,7 +171,7 @@ class ControlPlanes(Observer):
             began = self._world.now
             try:
                 if what < 0.45:
-                    self._state(member, await snapshots.get("state"), began)
+                    self._state(member, await snapshots.get(StateView), began)
                 elif what < 0.85:
                     begin = None if rng.random() < 0.7 else rng.randrange(self._world.history.told_index + 2)
                     self._committed(member, await entries.entries(parts, begin, 1 + rng.randrange(SHOWN), "base64"))
@@ -191,23 +192,23 @@ class ControlPlanes(Observer):
         self._world.violate(Violation(invariant, f"the control plane of {member.id} {text}"))
 
     # --- answers --------------------------------------------------------------------------------------------------
-    def _state(self, member: Machine, state: dict[str, Any], began: int) -> None:
+    def _state(self, member: Machine, state: StateView, began: int) -> None:
         """`engine: ok` is said only of what the engine was while it was asked."""
         assert self._world is not None
-        engine = state["engine"]
+        engine = state.engine
         self._world.workload.count(f"control {engine}")
-        if engine == "down" and (state["role"] is not None or state["leader_id"] is not None):
-            self._violates("current_is_current", member, f"says that its engine is down and is {state['role']}")
+        if engine == "down" and (state.role is not None or state.leader_id is not None):
+            self._violates("current_is_current", member, f"says that its engine is down and is {state.role}")
         if engine != "ok":
             return
         was = self._moments.between(member.id, began - WINDOW_NS, self._world.now)
-        alive = [one for one in was if one[0] == state["boot_id"]]
-        said = (state["term"], state["role"], state["log"]["committed_index"])
+        alive = [one for one in was if one[0] == state.boot_id]
+        said = (state.term or 0, state.role, state.marks.committed_index or 0)
         if not alive:
             self._violates("current_is_current", member, f"says that its engine is {said}; there was none: {was[:4]}")
             return
         terms, marks = [one[1] for one in alive], [one[3] for one in alive]
-        leads = state["role"] == Role.LEADER.value
+        leads = state.role == Role.LEADER.value
         true = min(terms) <= said[0] <= max(terms) and min(marks) <= said[2] <= max(marks)
         if not true or (leads and all(one[1:3] != (said[0], said[1]) for one in alive)):
             self._violates("current_is_current", member, f"says that its engine is {said}; it was {alive[:4]}")

@@ -18,6 +18,7 @@ from node.control import entries
 from node.control.common import Parts
 from node.control.problems import Problem
 from node.protocol.codes import ResponseCode
+from node.views.state import StateView
 from tests.simulation.driver.machine import Machine
 from tests.simulation.observer import Violation
 
@@ -60,10 +61,10 @@ async def append_once(world: DriverWorld, member: Machine, parts: Parts, rng: ra
     first, last, term = told["first_index"], told["last_index"], told["term"]
     after = _boot_id(member)
     work.complete(number, "ok", code=ResponseCode.SUCCESS, first_index=first, last_index=last, term=term)
-    state = await parts.snapshots.get("state")
-    same = state["engine"] == "ok" and before == after == state["boot_id"]
-    if same and state["log"]["committed_index"] < last:
-        text = f"the control plane of {member.id} says that {last} is appended, then that {state['log']} is the state"
+    state = await parts.snapshots.get(StateView)
+    same = state.engine == "ok" and before == after == state.boot_id
+    if same and (state.marks.committed_index is None or state.marks.committed_index < last):
+        text = f"the control plane of {member.id} says that {last} is appended, then that {state.log} is the state"
         raise Violation("own_write_seen", text)
 
 

@@ -23,8 +23,8 @@ CONTROL = (
         "what the engine said last is shown as what it is now",
         Edit(
             SNAPSHOTS + "without_engine",
-            '"engine": engine, "engine_reason": reason}',
-            '"engine": MUTANT.instead(engine, "ok"), "engine_reason": reason}',
+            '"engine": engine, "engine_reason": reason, "unknown"',
+            '"engine": MUTANT.instead(engine, "ok"), "engine_reason": reason, "unknown"',
         ),
         profile=DOWN,
     ),
@@ -49,7 +49,7 @@ CONTROL = (
         Edit(
             ENTRIES + "top_of",
             'last = committed if view == "committed"',
-            'last = MUTANT.instead(committed, marks["end_index"]) if view == "committed"',
+            'last = MUTANT.instead(committed, marks.end_index) if view == "committed"',
         ),
         profile=DOWN,
     ),
@@ -59,8 +59,8 @@ CONTROL = (
         "without its engine, what is durable is shown as committed",
         Edit(
             "node.control.log_files:LogFiles.marks",
-            '"committed_index": reader.committed_index',
-            '"committed_index": MUTANT.instead(reader.committed_index, reader.durable_index)',
+            "committed_index=reader.committed_index",
+            "committed_index=MUTANT.instead(reader.committed_index, reader.durable_index)",
         ),
         profile=DOWN,
     ),

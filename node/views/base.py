@@ -1,0 +1,74 @@
+"""What all views share: how a value is bounded, and how a view becomes JSON.
+
+Invariants: a field that is absent or null is None, "unknown", never 0; a field that this version does not know is left
+out; a value of another type or beyond its bounds is refused, whoever sent it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, Strict, StringConstraints
+from pydantic_core import PydanticCustomError
+
+# Fits 63 bits, as the history stores it.
+INDEX_MAX: Final = 1 << 62
+TEXT_MAX: Final = 20_000
+ITEMS_MAX: Final = 20_000
+
+JsonObject = dict[str, JsonValue]
+
+
+def _number(value: Any) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PydanticCustomError("odd_number", "is no number")
+    if not math.isfinite(value) or abs(value) > INDEX_MAX:
+        raise PydanticCustomError("odd_number", "is out of range")
+    return value
+
+
+# An index, a term, a count.
+Whole = Annotated[int, Strict(), Field(ge=-INDEX_MAX, le=INDEX_MAX)]
+# Milliseconds, ratios, bytes: written as it was read, 20 as 20 and 20.0 as 20.0.
+Number = Annotated[int | float, PlainValidator(_number, json_schema_input_type=float)]
+Text = Annotated[str, StringConstraints(strict=True, max_length=TEXT_MAX)]
+Flag = Annotated[bool, Strict()]
+Bounded = Field(max_length=ITEMS_MAX)
+
+
+class View(BaseModel):
+    """Something that a member said; never edited afterwards."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    def to_bytes(self) -> bytes:
+        """As JSON: what was set, no spaces, in the order of declaration."""
+        return self.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+    def to_json(self) -> JsonObject:
+        """The same as an object, to be put into a greater one."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class UnknownView(View):
+    """A field of the answer that nobody could fill, why, and since when."""
+
+    field: Text
+    reason: Text | None = None
+    since: Text | None = None
+
+
+Unknowns = Annotated[tuple[UnknownView, ...], Bounded]
+
+
+class AnswerView(View):
+    """What every answer begins with: when it was true, and whether the engine itself said it.
+
+    `engine`: ok; stale, it does not answer, this is what it said last; down, it does not run, and why.
+    """
+
+    as_of: Text | None = None
+    engine: Text | None = None
+    engine_reason: Text | None = None
+    boot_id: Text | None = None

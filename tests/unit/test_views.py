@@ -1,0 +1,99 @@
+"""Typed views: what the engine tells is, byte for byte, what it was; what others send is read or refused by field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.config_models import TimingTable
+from node.views.base import AnswerView, View
+from node.views.kinds import VIEWS
+from node.views.reading import Unreadable, read
+from node.views.state import AlarmView, StateView, TimingView
+from tests.unit.introspection_kit import GOLDEN, answers
+
+WRITTEN_DOWN: dict[str, str] = json.loads(GOLDEN.read_text())
+
+
+def kind_of(name: str) -> type[AnswerView]:
+    return VIEWS[name.split()[1] if name != "events gone" else "events"]
+
+
+def test_every_answer_is_byte_for_byte_what_it_was() -> None:
+    assert answers() == WRITTEN_DOWN
+
+
+@pytest.mark.parametrize("name", WRITTEN_DOWN)
+def test_what_is_read_and_written_again_is_the_same(name: str) -> None:
+    assert read(kind_of(name), json.loads(WRITTEN_DOWN[name])).to_bytes().decode() == WRITTEN_DOWN[name]
+
+
+def test_a_field_of_the_status_reaches_the_answer() -> None:
+    """Each view declares all that is configured: a new time is not forgotten."""
+    assert list(TimingView.model_fields) == list(TimingTable.model_fields)
+
+
+def test_what_an_older_member_does_not_tell_is_unknown_and_stays_untold() -> None:
+    state = read(StateView, {"engine": "ok", "self_id": "n0", "log": {"end_index": 7}, "peers": None})
+    assert (state.term, state.peers, state.alarms, state.marks.committed_index) == (None, None, None, None)
+    assert state.to_json() == {"engine": "ok", "self_id": "n0", "log": {"end_index": 7}, "peers": None}
+
+
+def test_what_a_newer_member_tells_beyond_it_is_left_out() -> None:
+    sent = {"engine": "ok", "self_id": "n0", "moon": 1, "log": {"end_index": 7, "sealed_until": 3}}
+    assert read(StateView, sent).to_json() == {"engine": "ok", "self_id": "n0", "log": {"end_index": 7}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "text"),
+    [
+        ("diverged", "diverged", None),
+        ({"kind": "disk_full", "message": "no space"}, "disk_full", "no space"),
+        ({"name": "rot", "detail": {"index": 7, "file": "a"}}, "rot", "index 7, file a"),
+        ({"code": "c", "text": "t", "since": "2026"}, "c", "t"),
+    ],
+)
+def test_alarms_of_other_servers_are_read_too(sent: Any, code: str, text: str | None) -> None:
+    (alarm,) = read(StateView, {"engine": "ok", "self_id": "n0", "alarms": [sent]}).alarms or ()
+    assert isinstance(alarm, AlarmView) and (alarm.code, alarm.text) == (code, text)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**40) | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["id", "at", "x"]), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(name=st.sampled_from(sorted(WRITTEN_DOWN)), value=VALUES, data=st.data())
+def test_whatever_is_sent_is_read_or_refused_by_field(name: str, value: Any, data: st.DataObject) -> None:
+    """One place of a real answer holds something else; then the answer is nothing but that."""
+    sent = json.loads(WRITTEN_DOWN[name])
+    place: Any = sent
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.booleans()):
+            place[key] = value
+            break
+        place = place[key]
+    for whole in (sent, value):
+        try:
+            view: View = read(kind_of(name), whole)
+        except Unreadable as error:
+            assert str(error) and "pydantic" not in str(error)
+        else:
+            json.loads(view.to_bytes())
+
+
+def test_nothing_is_too_deep_to_be_refused() -> None:
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(Unreadable):
+        read(VIEWS["events"], {"items": [{"detail": {"x": deep}}]})

@@ -27,7 +27,16 @@ from node.protocol.entry import (
     crc32,
     iter_bodies,
 )
-from node.protocol.slab_columns import COLUMNS_FROM, HEAD_WORDS, chain_heads_of
+from node.protocol.slab_columns import (
+    BODY_CRC_WORD,
+    CHAIN_WORD,
+    COLUMNS_FROM,
+    HEAD_WORDS,
+    Heads,
+    chain_heads_of,
+    chains_over,
+    column_of,
+)
 
 
 def slab_heads(slab: Slab) -> npt.NDArray[Any]:
@@ -58,8 +67,9 @@ def slab_heads(slab: Slab) -> npt.NDArray[Any]:
 def verify_slab(slab: Slab, prev_chain: int | None, *, bodies: bool = False) -> int | None:
     """Checks a slab's heads, its index records and its chain; returns the chain after it (None if unknown).
 
-    `prev_chain` None: the chain is not checked. `bodies=True` also checks every body CRC (slabs read from a disk,
-    SAFETY "Frames"). Positions inside heads may differ from the slab's (FORMATS 6.12). Raises EntryError.
+    `prev_chain` None: the chain has no anchor before the slab. `bodies=True` is for slabs read from a disk: every body
+    CRC is checked, and the chain that each sealed entry says, not only the last one's, so that rot never travels
+    (SAFETY "Frames"). Positions inside heads may differ from the slab's (FORMATS 6.12). Raises EntryError.
     """
     if slab.count < COLUMNS_FROM:
         return _verify_loop(slab, prev_chain, bodies=bodies)
@@ -106,11 +116,16 @@ def _verify_loop(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int | N
                 bad = slab.first_index + number
                 raise EntryError(f"{where}: the body of entry {bad} does not match its CRC")
         body_crcs = computed
-    if prev_chain is None:
-        return None
     chain = prev_chain
-    for head, body_crc in zip(heads, body_crcs, strict=True):
-        chain = chain_next(chain, head[0], head[1], head[2], head[3], head[5], body_crc)
+    for head, body_crc in zip(heads, body_crcs, strict=True) if bodies or prev_chain is not None else ():
+        if chain is not None:
+            chain = chain_next(chain, head[0], head[1], head[2], head[3], head[5], body_crc)
+        if bodies and (head[6] or head[7]):
+            if chain not in (None, head[6]):
+                raise EntryError(f"{where}: the chain of entry {head[2]} is {head[6]:08x}, computed {chain:08x}")
+            chain = head[6]
+    if prev_chain is None or chain is None:
+        return None
     stored, last_unsealed = heads[-1][6], heads[-1][6] == 0 == heads[-1][7]
     if stored != chain and not last_unsealed:
         raise EntryError(f"{where}: the chain ends in {stored:08x}, computed {chain:08x}")
@@ -145,9 +160,12 @@ def _verify_columns(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int 
             bad = slab.first_index + int(np.argmax((computed != body_crcs) & ~unsealed))
             raise EntryError(f"{where}: the body of entry {bad} does not match its CRC")
         body_crcs = computed
+    words = heads.view(">u4").reshape(slab.count, HEAD_WORDS)
+    if bodies:
+        _verify_each_chain(where, slab.first_index, words, body_crcs, prev_chain)
     if prev_chain is None:
         return None
-    chain_heads = chain_heads_of(heads.view(">u4").reshape(slab.count, HEAD_WORDS))
+    chain_heads = chain_heads_of(words)
     chain_heads[:, -1] = body_crcs  # computed where they are not stored
     chain = crc32(chain_heads, prev_chain)
     stored = int(heads["chain_crc"][-1])
@@ -155,6 +173,27 @@ def _verify_columns(slab: Slab, prev_chain: int | None, *, bodies: bool) -> int 
     if stored != chain and not last_unsealed:
         raise EntryError(f"{where}: the chain ends in {stored:08x}, computed {chain:08x}")
     return chain
+
+
+def _verify_each_chain(
+    where: str, first_index: int, words: Heads, body_crcs: npt.NDArray[np.uint32], prev_chain: int | None
+) -> None:
+    """What each sealed entry says of the chain; without an anchor before them, from the first sealed one on."""
+    sealed = (words[:, CHAIN_WORD] != 0) | (words[:, BODY_CRC_WORD] != 0)
+    begin, chain = 0, prev_chain
+    if chain is None:
+        if not sealed.any():
+            return
+        anchor = int(np.argmax(sealed))
+        begin, chain = anchor + 1, int(words[anchor, CHAIN_WORD])
+    rest = words[begin:].copy()
+    rest[:, BODY_CRC_WORD] = body_crcs[begin:]  # computed where they are not stored
+    computed = column_of(chains_over(rest, chain)[1:])
+    wrong = (rest[:, CHAIN_WORD] != computed) & sealed[begin:]
+    if wrong.any():
+        bad = int(np.argmax(wrong))
+        said = f"is {int(rest[bad, CHAIN_WORD]):08x}, computed {int(computed[bad]):08x}"
+        raise EntryError(f"{where}: the chain of entry {first_index + begin + bad} {said}")
 
 
 def _crcs_of_bodies(data: BytesLike, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.protocol.entry import HEAD_BYTES, EntryError, Magic, Slab
+from node.protocol.entry import HEAD_BYTES, INDEX_UNIT, EntryError, Magic, Slab
 from node.protocol.slab_check import _are_all_sound, _is_one_sound, check_slab
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import verify_slab
@@ -120,3 +120,20 @@ def test_an_unsealed_entry_among_sealed_ones_is_left_to_the_thorough_check(zeroe
     damaged = replace(slab, data=bytes(data))
     assert not _are_all_sound(damaged, CHAIN)
     assert verdict(check_slab, damaged, CHAIN) == verdict(verify_slab, damaged, CHAIN)
+
+
+@pytest.mark.parametrize("count", [2, 7, 30, 300])
+@pytest.mark.parametrize("anchored", [True, False])
+def test_from_a_disk_each_sealed_entry_says_the_right_chain(count: int, anchored: bool) -> None:
+    slab = encode_slab([b"x" * (number % 7) for number in range(count)], 1000, 7, 4096, CHAIN)
+    chain = CHAIN if anchored else None
+    stripped = strip_seals(slab)
+    for sound in (slab, stripped):
+        assert verify_slab(sound, chain, bodies=True) == (slab.last_chain if anchored else None)
+    offset = 0
+    for index, (_magic, _pos, size, *_) in enumerate(INDEX_UNIT.iter_unpack(slab.index_records), 1000):
+        raw = bytearray(slab.data)
+        raw[offset + 37] ^= 4  # in its chain
+        with pytest.raises(EntryError, match=f"the chain of entry {index + (index == 1000 and not anchored)} is"):
+            verify_slab(replace(slab, data=bytes(raw)), chain, bodies=True)
+        offset += size

@@ -488,6 +488,20 @@ def test_a_wrong_position_in_a_head_is_not_given_to_a_peer(sound: Path, tmp_path
     store.close()
 
 
+def test_a_chain_that_rotted_in_the_middle_of_a_slab_is_not_given_to_a_peer(sound: Path, tmp_path: Path) -> None:
+    """The peer looks at the chain's end only, and would keep what the one before it says as it comes."""
+    store = open_store(copy_of(sound, tmp_path / "store"))
+    path, offset, _ = place_of(store.directory, 20)
+    flip(path, offset + 39)
+    assert store.read_slab(15, 1_000_000).last_index == 19
+    with pytest.raises(StoreCorrupt, match="chain") as caught:
+        store.read_slab(20, 1_000_000)
+    assert [(one.first_index, one.last_index) for one in caught.value.faults] == [(20, 20)]
+    store.note_faults(caught.value.faults)
+    assert store.read_slab(21, 1).first_index == 21
+    store.close()
+
+
 def test_a_scrub_finds_what_rots_while_the_store_is_open(sound: Path, tmp_path: Path) -> None:
     directory = copy_of(sound, tmp_path / "store")
     store = open_store(directory)

@@ -6,7 +6,7 @@ from typing import Any
 
 from node.protocol.entry import EntryError, Slab
 from node.protocol.slab_verify import verify_slab
-from tests.simulation.mutants.planting import Edit, Mutant, swapped
+from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 from tests.simulation.mutants.replication import slot_first
 
 FILE_STORE = "node.store.file_store:FileStore."
@@ -212,6 +212,24 @@ STORAGE = (
             ),
         ),
         {**OUTAGES, "enospc": 3.0},
+    ),
+    Mutant(
+        "chains_inside_not_compared",
+        "S6, Frames",
+        "of a slab from the disk only the last entry's chain is compared, and what those before it say is sent on",
+        (
+            ignored("node.protocol.slab_verify:_verify_each_chain", "wrong.any()"),
+            ignored("node.protocol.slab_verify:_verify_loop", "chain not in (None, head[6])"),
+        ),
+        {
+            "members": 3,
+            "rot": 6.0,
+            "crash": 3.0,
+            "isolate_leader": 2.0,
+            "ring_bytes": 512,
+            "appends": 150.0,
+            "batch_max": 20,
+        },
     ),
     Mutant(
         "rot_sent_on",

@@ -354,12 +354,13 @@ class MemberState:
         self.wrote_since_full = False
         self.alarm("disk_full", text, now)
 
-    def try_space(self, now: int) -> None:
+    def try_space(self, now: int, still_short: bool) -> None:
         """Lets the next write find out. Only a try that saw writes since the last one, and no refusal, ends the alarm.
 
-        One write alone proves little: a small one may fit where a large one is refused again and again.
+        One write alone proves little: a small one may fit where a large one is refused again and again. And none proves
+        anything while the disk is `still_short`: what a new leader sends may fit into what was allocated before.
         """
-        if self.wrote_since_full and not self.disk_full:
+        if self.wrote_since_full and not self.disk_full and not still_short:
             self.short_of_space = self.wrote_since_full = False
             self.clear_alarm("disk_full", now)
         self.disk_full = False

@@ -376,8 +376,10 @@ class Replica(DiskReports):
         """Nobody listens at that peer's address."""
         self.membership.stranger_gone(peer_id, now)
 
-    def disk_full(self, full: bool, now: int) -> None:
+    def disk_full(self, full: bool, now: int, *, still_short: bool = False) -> None:
         """No space, or (every now and then, while the member is short of it) a try whether there is some again.
+
+        `still_short`: the disk itself says that it has none; a write may fit into what was allocated before.
 
         Heartbeats and reads go on, and another leads if it can (S8).
         """
@@ -387,9 +389,9 @@ class Replica(DiskReports):
         else:
             self._left_over_full_disk = False
             idle = not member.disk_full and not member.wrote_since_full
-            member.try_space(now)
+            member.try_space(now, still_short)
             if self.leadership is not None:
-                unasked = member.short_of_space and idle and not self.transfers.pauses_writes
+                unasked = member.short_of_space and idle and not still_short and not self.transfers.pauses_writes
                 self.leadership.append_noop(now, again=unasked)
         self._leave_a_full_disk(now)
 

@@ -144,6 +144,11 @@ class Disk:
             self._saving_faults = True
             self._writer.run(self._store.save_faults, finished)
 
+    # --- space --------------------------------------------------------------------------------------------------
+    def ask_space(self, done: Callable[[bool], None]) -> None:
+        """Whether the disk has space; False where it does not even answer."""
+        self._writer.run(self._store.has_space, lambda outcome: done(outcome.value is True))
+
     # --- truncation ---------------------------------------------------------------------------------------------
     def truncate(self, order: TruncateLog) -> None:
         """Archives and cuts; the core appends nothing meanwhile."""

@@ -357,9 +357,12 @@ class Engine:
         self._schedule()
 
     def _try_space(self) -> None:
-        """Lets the next append find out whether there is space again."""
+        """Lets the next append find out whether there is space again; the alarm ends with what the disk itself says."""
         self._space_timer = None
-        self._guarded(lambda: self.replica.disk_full(False, self.now_ns()))
+        self.disk.ask_space(self._space_known)
+
+    def _space_known(self, is_there: bool) -> None:
+        self._guarded(lambda: self.replica.disk_full(False, self.now_ns(), still_short=not is_there))
         self._schedule()
 
     # --- for the desk, which frames wake: `read_done` follows -----------------------------------------------------

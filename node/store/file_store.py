@@ -298,6 +298,10 @@ class FileStore(CuttingLog):
             raise
         self.hard_state = state
 
+    def has_space(self) -> bool:
+        free = self._platform.space_left_bytes(self.directory)
+        return free is None or free >= self._data.ahead_bytes
+
     def note_progress(self, committed_index: int, applied_index: int) -> None:
         self._committed, self.applied_index = committed_index, applied_index
 

@@ -239,6 +239,10 @@ class LogStore(ABC):
         """Keeps `faults` on disk, where the next start looks again; a writer's work. Raises StoreIOError."""
         self.faults_unsaved = False
 
+    def has_space(self) -> bool:
+        """Whether the disk has the space that is allocated ahead next (S8). Asks the disk: not on the loop."""
+        return True
+
     @abstractmethod
     def save_hard_state(self, state: HardState) -> None:
         """Durable on return (temp, fsync, rename, fsync directory); writes currterm too; a writer's work.

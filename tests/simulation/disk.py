@@ -287,6 +287,10 @@ class SimulatedPlatform:
         if file is not None and self._locked.get(file.key) == fd:
             del self._locked[file.key]
 
+    def space_left_bytes(self, directory: Path) -> int | None:
+        self._find(directory)
+        return 0 if self.faults.enospc else self.faults.free_bytes
+
     def lock(self, fd: int) -> None:
         file = self._opened(fd)[0]
         if self._locked.setdefault(file.key, fd) != fd:

@@ -294,7 +294,7 @@ class Process:
 
     def _try_space(self) -> None:
         self._space_due = False
-        self.replica.disk_full(False, self.clock.now())
+        self.replica.disk_full(False, self.clock.now(), still_short=not self.replica.store.has_space())
         self._schedule_turn()
 
     # --- for clients ----------------------------------------------------------------------------------------------

@@ -55,7 +55,18 @@ def run(tmp_path: Path, store: MemoryStore, work: Work, flush: FlushMode = Flush
 
 def test_a_full_disk_is_said_and_the_engine_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.engine.engine.DISK_FULL_RETRY_S", 0.2)
-    store = MemoryStore()
+
+    class ShortOfSpace(MemoryStore):
+        """On a disk that says itself whether there is space."""
+
+        short, asked = False, 0
+
+        def has_space(self) -> bool:
+            assert threading.current_thread() is not threading.main_thread(), "not on the loop (S9)"
+            self.asked += 1
+            return not (self.full or self.short)
+
+    store = ShortOfSpace()
 
     async def work(engine: Engine, client: LedgerClient) -> None:
         await client.append(b"fits")
@@ -73,7 +84,13 @@ def test_a_full_disk_is_said_and_the_engine_stays(tmp_path: Path, monkeypatch: p
             await client.append(b"does not fit either")
         state = await client.state("n0")
         assert [(one["code"], one["since"]) for one in state["alarms"]] == [("disk_full", since)]
-        store.full = False
+        store.full, store.short = False, True
+        await _until(lambda: not engine.replica.member.disk_full)
+        assert (await client.append(b"fits into what was allocated before")).first_index > 0
+        tries = store.asked
+        await _until(lambda: store.asked > tries + 2)
+        assert [code for code, _ in engine.replica.member.alarms] == ["disk_full"]
+        store.short = False
         await _until(lambda: not engine.replica.member.alarms)
         assert (await client.append(b"fits again")).first_index > 0
 

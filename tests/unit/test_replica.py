@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from node.consensus.api import MS, Appended, Proposal, ReplicaConfig
+from node.consensus.member_state import RoleEvent
 from node.protocol.codes import NOT_APPENDED, DispatcherState, FlushMode, ResponseCode, Role
 from node.protocol.entry import Magic
 from node.protocol.messages import (
@@ -240,6 +241,22 @@ def test_s8_small_writes_between_refused_large_ones_do_not_end_the_alarm() -> No
         nobody_takes_over(leader)
         assert leader.done[-1].code is ResponseCode.DISK_FULL
         assert member.alarms[("disk_full", None)].since_at_ns == since
+
+
+def test_s8_the_alarm_outlives_the_leadership_as_long_as_the_disk_is_full() -> None:
+    """What the next leader sends is small and fits into what was allocated before: the disk is full all the same."""
+    leader = stuck_with_a_full_disk()
+    solo, member = leader.solo, leader.solo.replica.member
+    since = member.alarms[("disk_full", None)].since_at_ns
+    member.change_role(RoleEvent.DEPOSED, solo.now, "another leads")
+    solo.store.full = False
+    for number in range(1, 4):
+        member.wrote_since_full = True
+        solo.replica.disk_full(False, solo.now + number * MS, still_short=True)
+        assert member.alarms[("disk_full", None)].since_at_ns == since
+        assert solo.replica.status(solo.now).disk_full and not member.disk_full, "writes that fit are taken"
+    solo.replica.disk_full(False, solo.now + 5 * MS)
+    assert not member.alarms and not solo.replica.status(solo.now).disk_full
 
 
 # --- leadership ends ----------------------------------------------------------------------------------------------

@@ -21,6 +21,26 @@ INDEX_BYTES = 32 * 64
 PAGE_BYTES = 4096
 
 
+class Left(OsPlatform):
+    """So much is left on the disk, as the system says."""
+
+    left: int | None = 1 << 40
+
+    def space_left_bytes(self, directory: Path) -> int | None:
+        return self.left
+
+
+def test_whether_there_is_space_is_what_the_disk_says(tmp_path: Path) -> None:
+    platform = Left()
+    store = store_fixtures.open_store(tmp_path / "store", data_file_size=DATA_BYTES, platform=platform)
+    for left, enough in ((0, False), (DATA_BYTES - 1, False), (DATA_BYTES, True), (None, True)):
+        platform.left = left
+        assert store.has_space() is enough
+    store.close()
+    assert OsPlatform().space_left_bytes(tmp_path) is not None
+    assert OsPlatform().space_left_bytes(tmp_path / "nowhere") is None
+
+
 class FillingDisk(OsPlatform):
     """A quota of `free_bytes`, in whole pages: what has its space can be overwritten, all else needs some."""
 

@@ -71,6 +71,10 @@ class Platform(Protocol):
 
     def file_size(self, fd: int) -> int: ...
 
+    def space_left_bytes(self, directory: Path) -> int | None:
+        """What this process may still allocate there; None where the system does not say."""
+        ...
+
     def lock(self, fd: int) -> None:
         """Takes the file's exclusive lock or raises OSError; it ends with the descriptor."""
         ...
@@ -162,6 +166,13 @@ class OsPlatform:
 
     def file_size(self, fd: int) -> int:
         return os.fstat(fd).st_size
+
+    def space_left_bytes(self, directory: Path) -> int | None:
+        try:
+            found = os.statvfs(directory)
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize
 
     def lock(self, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

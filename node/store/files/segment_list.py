@@ -125,6 +125,11 @@ class SegmentList:
         self.dirty.clear()
         self._last = None
 
+    @property
+    def ahead_bytes(self) -> int:
+        """How much is allocated at a time."""
+        return self._ahead_bytes
+
     # --- looking -------------------------------------------------------------------------------------------------
 
     @property

@@ -196,6 +196,9 @@ class DryRun:
             finally:
                 self._below.close(tried)
 
+    def space_left_bytes(self, directory: Path) -> int | None:
+        return self._below.space_left_bytes(directory)
+
     # --- names ---------------------------------------------------------------------------------------------------
     def _is_below(self, path: Path) -> bool:
         """Whether it lies on the machine below and has not been removed here."""

@@ -1,29 +1,37 @@
 """The way in: the `quorumscope` script calls `main`.
 
 Invariants: a Ctrl-C ends every command with 130 and one line, also while modules are still being imported and while the
-interpreter takes itself down; a reader that goes away (`| head`) is no error. Nothing is imported here that takes time.
+interpreter takes itself down; a reader that goes away (`| head`) is no error. Nothing is imported here that the
+interpreter has not imported for itself: `signal`, `contextlib` and `typing` take longer than all before, and a Ctrl-C
+that comes meanwhile is a traceback. What is left of that is the interpreter's own start, `site` most of all.
 """
 
-from __future__ import annotations
-
-import contextlib
 import os
-import signal
 import sys
-from collections.abc import Sequence
-from typing import Any, Final
+from _signal import SIGINT, default_int_handler, getsignal  # type: ignore[import-not-found]
+from _signal import signal as handle
 
-INTERRUPTED: Final = 130
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INTERRUPTED = 130
 
 
-def leave_at_once(_number: int, _frame: Any) -> None:
+def leave_at_once(_number: int, _frame: object) -> None:
     """For a Ctrl-C where no command runs: raised into an import it would be a traceback, or be swallowed."""
-    with contextlib.suppress(OSError):
-        os.write(2, b"interrupted\n")
+    say_interrupted()
     os._exit(INTERRUPTED)
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+def say_interrupted() -> None:
+    try:  # noqa: SIM105 (contextlib is not at hand yet)
+        os.write(2, b"interrupted\n")
+    except OSError:
+        pass  # nobody listens
+
+
+def run(arguments: "Sequence[str] | None" = None) -> int:
     """Runs one command; returns its exit code."""
     from app.command_line import run as run_command
 
@@ -33,21 +41,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def main() -> None:
     """The console script."""
     # Who ignores it already (nohup, a background job) goes on ignoring it.
-    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    handled = getsignal(SIGINT) is default_int_handler
     if handled:
-        signal.signal(signal.SIGINT, leave_at_once)
+        handle(SIGINT, leave_at_once)
     from app.command_line import run as run_command
 
     try:
         if handled:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            handle(SIGINT, default_int_handler)
         code = int(run_command())
     except KeyboardInterrupt:
-        with contextlib.suppress(OSError):
-            os.write(2, b"interrupted\n")
+        say_interrupted()
         code = INTERRUPTED
     if handled:
-        signal.signal(signal.SIGINT, leave_at_once)
+        handle(SIGINT, leave_at_once)
     from app.commands.common import quiet_broken_pipe
 
     try:

@@ -71,6 +71,13 @@ def test_interrupted_during_the_imports(tmp_path: Path, swallows: bool) -> None:
     assert interrupted(process) == ("", "interrupted\n")
 
 
+def test_the_way_in_imports_nothing_of_its_own() -> None:
+    """Each of them takes time in which a Ctrl-C is a traceback: nobody handles it yet."""
+    asks = "import sys; before = set(sys.modules); import app.cli; print(*sorted(set(sys.modules) - before))"
+    found = subprocess.run([sys.executable, "-c", asks], cwd=ROOT, capture_output=True, text=True, timeout=WITHIN_S)
+    assert found.stdout.split() == ["app", "app.cli"], found.stderr
+
+
 def test_a_node_that_is_interrupted_while_it_starts_ends_in_order(tmp_path: Path) -> None:
     member, control = free_ports(2)
     process = started([

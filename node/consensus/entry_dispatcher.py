@@ -1,60 +1,42 @@
 """The leader's side of replication to one peer: COMPARE, TRUNCATE, APPEND, and what to do when they fail.
 
 Theory. A dispatcher knows nothing about its peer until a COMPARE succeeded: then `match_index` is the highest index
-known to be equal, and everything above it in the peer's log is either equal too or must go. `TRANSITIONS` is the whole
-state machine; an unlisted pair raises. It lies in the protocol: the console draws its diagram from the same table.
+known to be equal, and everything above it in the peer's log is either equal too or must go. The whole state machine is
+a table (`protocol/dispatcher.py`: the console draws its diagram from the same one); an unlisted pair raises. What is
+known of the peer is kept in its `Progress`; here is what follows from it, and what is asked of it next.
 
-Invariants: match_index < write_index <= end + 1 in APPEND; `watermark_index` <= match_index; whatever an answer of an
-earlier `dispatch_epoch` says counts for nothing (SAFETY R1). Unlike in the Java original, no index survives a change of
-leadership or of connection (FORMATS 6.1).
+Invariants: whatever an answer of an earlier `dispatch_epoch` says counts for nothing (SAFETY R1). Unlike in the Java
+original, no index survives a change of leadership or of connection (FORMATS 6.1).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import suppress
 
 from node.consensus.api import SECOND
 from node.consensus.effects import ReadSlab
-from node.consensus.log_backtracking import further_back, is_fork
+from node.consensus.log_backtracking import is_fork, next_to_compare
 from node.consensus.member_state import MemberState
-from node.consensus.push_window import CatchUpQuota, InFlight, PushWindow
-from node.consensus.quorum_ack_checker import watermark
-from node.consensus.status import TransitionStatus
+from node.consensus.progress import PAUSED, Progress
+from node.consensus.push_window import CatchUpQuota, InFlight
 from node.protocol.codes import DispatcherState, ResponseCode
-from node.protocol.dispatcher import TRANSITIONS, DispatcherEvent
+from node.protocol.dispatcher import DispatcherEvent
 from node.protocol.entry import Slab
 from node.protocol.messages import PushKind, PushRequest, PushResponse
 from node.store.log_store import ColdEntry, EntryMeta
 
-__all__ = ["TRANSITIONS", "DispatcherEvent", "EntryDispatcher"]
-
-TRANSITIONS_KEPT = 50
 SUCCESS = ResponseCode.SUCCESS
-STANDING_BACK = (DispatcherState.DIVERGED, DispatcherState.INSTALL_SNAPSHOT)  # nothing that it says counts
 
 
 class EntryDispatcher:
     """One per peer and leadership."""
 
-    def __init__(self, member: MemberState, peer_id: str, first_epoch: int, now: int) -> None:
+    def __init__(self, member: MemberState, peer: Progress, first_epoch: int, now: int) -> None:
         self._member = member
         self._timing = member.config.timing
-        self.peer_id = peer_id
-        self.state = DispatcherState.COMPARE
-        self.since = now
-        self.dispatch_epoch = first_epoch
-        self.connected = False
-        self.match_index = -1
-        self.watermark_index = -1
-        self.write_index = member.store.end_index + 1
-        self.durable_index: int | None = None
-        self.faulty_from = -1  # the peer's lowest damaged entry, as its newest answer said (S6)
-        self.last_ack_at: int | None = None
-        self.resends = 0
-        self.last_error: str | None = None
-        self.transitions: deque[TransitionStatus] = deque(maxlen=TRANSITIONS_KEPT)
-        self.window = PushWindow(member.config)
+        self.peer = peer
+        self.peer_id = peer.peer_id
+        peer.begin_leadership(first_epoch, member.config, member.store.end_index, now)
         self.quota = CatchUpQuota(member.config.catch_up_bytes_per_s)
         self._far_behind = False  # it needed what is not in memory any more, and has not reached the end since
         self._compare_index = member.store.end_index
@@ -63,82 +45,61 @@ class EntryDispatcher:
         self._retry_at: int | None = None  # nothing is sent before
         self._backoff_ns = self._timing.diverged_backoff_min_ns
         self._reading = False
-        self._commit_sent = -1
-        self._pushed_at = now
 
     # --- state --------------------------------------------------------------------------------------------------
     def _step(self, event: DispatcherEvent, reason: str, now: int) -> None:
-        to = TRANSITIONS.get((self.state, event))
-        if to is None:
-            raise AssertionError(f"dispatcher of {self.peer_id}: {event} is impossible in {self.state}")
-        if to is not self.state or event is DispatcherEvent.RECONNECTED:
-            self.transitions.append(TransitionStatus(now, self.state, to, reason))
-            self._member.event(
-                "dispatcher", now, peer=self.peer_id, was=self.state.value, state=to.value, reason=reason
-            )
-            self.since = now
-        self.state = to
+        step = self.peer.step(event, reason, now)
+        if step is not None:
+            was, state = step.from_state.value, step.to_state.value
+            self._member.event("dispatcher", now, peer=self.peer_id, was=was, state=state, reason=reason)
         self._asked_seq = None
         self._retry_at = None
 
     def _compare_anew(self, event: DispatcherEvent, reason: str, from_index: int, now: int) -> None:
-        """Forgets everything about the peer, under a new epoch."""
+        """Forgets everything about the peer's log, under a new epoch."""
         self._step(event, reason, now)
-        self.dispatch_epoch += 1
-        self.match_index = self.watermark_index = -1
-        self.durable_index = None
-        self.window.clear()
         self._reading = False
-        self._commit_sent = -1
         self._compare_index = min(from_index, self._member.store.end_index)
-        self.write_index = self._compare_index + 1
+        self.peer.compare_anew(self._compare_index)
         self.pump(now)
 
     def connected_now(self, end_index: int, now: int) -> None:
         """A new connection; `end_index` is what its HELLO said."""
-        self.connected = True
         reason = f"connected; its log ends at {end_index}"
-        if end_index < self.match_index:
-            self._note_moved_backwards(end_index, now)
+        if end_index < self.peer.match_index:
+            self._note_regression(end_index, now)
         self._compare_anew(DispatcherEvent.RECONNECTED, reason, max(end_index, -1), now)
 
     def lost_now(self) -> None:
-        """The connection closed: nothing is sent until there is another, nothing it said before counts any more."""
-        self.connected = False
-        self.watermark_index = -1
-        self.last_error = "not connected"
-        self.window.clear()
+        """The connection closed: nothing is sent until there is another."""
+        self.peer.disconnected()
         self._asked_seq = None
         self._reading = False
 
     def peer_end_seen(self, end_index: int, now: int) -> None:
-        """A heartbeat's answer named the peer's end: a log that moved backwards was wiped."""
-        if -1 <= end_index < self.match_index:
-            self._moved_backwards(end_index, now)
+        """A heartbeat's answer named the peer's end: a log that ends below what had matched was wiped."""
+        if -1 <= end_index < self.peer.match_index:
+            self._log_regressed(end_index, now)
 
-    def _moved_backwards(self, end_index: int, now: int) -> None:
-        reason = self._note_moved_backwards(end_index, now)
-        self._compare_anew(DispatcherEvent.MOVED_BACKWARDS, reason, end_index, now)
+    def _log_regressed(self, end_index: int, now: int) -> None:
+        reason = self._note_regression(end_index, now)
+        self._compare_anew(DispatcherEvent.LOG_REGRESSED, reason, end_index, now)
 
-    def _note_moved_backwards(self, end_index: int, now: int) -> str:
-        text = f"its log ends at {end_index}, it had matched up to {self.match_index}"
-        self._member.event("peer_moved_backwards", now, "warning", peer=self.peer_id, text=text)
+    def _note_regression(self, end_index: int, now: int) -> str:
+        text = f"its log ends at {end_index}, it had matched up to {self.peer.match_index}"
+        self._member.event("peer_log_regressed", now, "warning", peer=self.peer_id, text=text)
         return text
 
-    def _stand_back(self, event: DispatcherEvent, alarm: str, reason: str, now: int) -> None:
+    def _pause(self, event: DispatcherEvent, alarm: str, reason: str, now: int) -> None:
         self._step(event, reason, now)
-        self.last_error = reason
-        self.match_index = self.watermark_index = -1
-        self.window.clear()
+        self.peer.pause(reason)
         self._retry_at = now + self._backoff_ns
         self._backoff_ns = min(self._backoff_ns * 2, self._timing.diverged_backoff_max_ns)
         self._member.alarm(alarm, f"{self.peer_id}: {reason}", now, peer_id=self.peer_id)
 
     def _back_in_append(self, event: DispatcherEvent, reason: str, now: int) -> None:
         self._step(event, reason, now)
-        self.write_index = self.match_index + 1
-        self.window.probing = False
-        self.last_error = None
+        self.peer.in_step()
         self._backoff_ns = self._timing.diverged_backoff_min_ns
         for alarm in ("diverged", "fork", "needs_snapshot", "peer_disk_full"):
             self._member.clear_alarm(alarm, now, peer_id=self.peer_id)
@@ -150,10 +111,10 @@ class EntryDispatcher:
             self._pump(now)
 
     def _pump(self, now: int) -> None:
-        if not self.connected or (self._retry_at is not None and now < self._retry_at):
+        if not self.peer.connected or (self._retry_at is not None and now < self._retry_at):
             return
         self._retry_at = None
-        match self.state:
+        match self.peer.state:
             case DispatcherState.APPEND:
                 self._pump_appends(now)
             case DispatcherState.COMPARE:
@@ -170,14 +131,15 @@ class EntryDispatcher:
         meta = self._member.meta(self._compare_index)
         if meta is None:
             reason = f"it needs entries from {self._compare_index + 1} on, this log begins at {store.begin_index}"
-            self._stand_back(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
+            self._pause(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
             return
         self._ask(PushKind.COMPARE, now, prev=(meta.index, meta.term, meta.chain))
 
     def _send_truncate(self, now: int) -> None:
-        cut = self.match_index + 1
-        meta = self._member.meta(cut)
-        self._ask(PushKind.TRUNCATE, now, prev=(self.match_index, -1 if meta is None else meta.term, None), first=cut)
+        matched = self.peer.match_index
+        meta = self._member.meta(matched + 1)
+        term = -1 if meta is None else meta.term
+        self._ask(PushKind.TRUNCATE, now, prev=(matched, term, None), first=matched + 1)
 
     def _ask(self, kind: PushKind, now: int, prev: tuple[int, int, int | None], first: int = -1) -> None:
         self._asked_seq = self._push(kind, now, prev, first)
@@ -186,16 +148,16 @@ class EntryDispatcher:
     def _push(self, kind: PushKind, now: int, prev: tuple[int, int, int | None], first: int = -1) -> int:
         member = self._member
         seq, commit = member.next_seq(), member.committed_index
-        push = PushRequest(seq, kind, member.self_id, member.term, self.dispatch_epoch, commit, *prev, first)
+        push = PushRequest(seq, kind, member.self_id, member.term, self.peer.dispatch_epoch, commit, *prev, first)
         member.send(self.peer_id, push)
-        self._commit_sent = commit
-        self._pushed_at = now
+        self.peer.told(commit, now)
         return seq
 
     def takes_new(self, slab: Slab, now: int) -> bool:
         """Whether a slab just appended may leave at once; else `pump` takes it up again when answers come."""
-        ready = self.state is DispatcherState.APPEND and self.connected and self._retry_at is None
-        if ready and self.write_index == slab.first_index and self.window.is_open():
+        peer = self.peer
+        ready = peer.state is DispatcherState.APPEND and peer.connected and self._retry_at is None
+        if ready and peer.write_index == slab.first_index and peer.window.is_open():
             return True
         self.quota.appended(now)
         return False
@@ -204,22 +166,15 @@ class EntryDispatcher:
         """The order to append `slab`, which any peer of the same `dispatch_epoch` can be sent."""
         member, first = self._member, slab.first_index
         return PushRequest(
-            member.next_seq(), PushKind.APPEND, member.self_id, member.term, self.dispatch_epoch,
+            member.next_seq(), PushKind.APPEND, member.self_id, member.term, self.peer.dispatch_epoch,
             member.committed_index, first - 1, prev_term, slab.prev_chain, first, slab,
         )  # fmt: skip
 
-    def waits_for(self, push: PushRequest, carried: InFlight) -> None:
-        """An order to append leaves: an answer to it is to come."""
-        self._commit_sent = push.commit_index
-        self._pushed_at = carried.sent_at
-        self.window.sent(push.seq, carried)
-        self.write_index = carried.last_index + 1
-
     def _pump_appends(self, now: int) -> None:
         store = self._member.store
-        while self.write_index <= store.end_index and self.window.is_open() and not self._reading:
+        while self.peer.write_index <= store.end_index and self.peer.window.is_open() and not self._reading:
             limited = self._far_behind and self.quota.holds(now)
-            slab = store.recent_slab(self.write_index, self.window.slab_bytes_max)
+            slab = store.recent_slab(self.peer.write_index, self.peer.window.slab_bytes_max)
             self._far_behind = slab is None or (self._far_behind and slab.last_index < store.end_index)
             if slab is None or (limited and self._far_behind):
                 self._want_read(now)
@@ -236,129 +191,110 @@ class EntryDispatcher:
             carried = InFlight(slab.first_index, slab.last_index, len(slab.data), now)
             push = self.append_of(slab, before.term)
             self._member.send(self.peer_id, push)
-            self.waits_for(push, carried)
+            self.peer.sent(push.seq, carried, push.commit_index)
             self._member.known_metas.keep(EntryMeta(slab.last_index, slab.last_term, slab.last_chain))  # for the next
 
     def _below_begin(self, now: int) -> None:
-        reason = f"it needs entry {self.write_index}, this log begins at {self._member.store.begin_index}"
-        self._stand_back(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
+        reason = f"it needs entry {self.peer.write_index}, this log begins at {self._member.store.begin_index}"
+        self._pause(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
 
     def _want_read(self, now: int) -> None:
         """Asks the driver to read what is not in memory any more, within the quota."""
         member = self._member
-        if self.write_index < member.store.begin_index:
+        if self.peer.write_index < member.store.begin_index:
             self._below_begin(now)
             return
-        member.meta(self.write_index - 1)  # the slab's link to what lies before it
+        member.meta(self.peer.write_index - 1)  # the slab's link to what lies before it
         pause_ns = 0
         if self.quota.holds(now):
-            if len(self.window) > 0:
+            if len(self.peer.window) > 0:
                 return  # its answer comes first
             pause_ns = self.quota.ask(now)
         self._reading = True
-        where = self.peer_id, self.dispatch_epoch, member.log_epoch, self.write_index
-        member.effects.reads.append(ReadSlab(*where, self.window.slab_bytes_max, pause_ns))
+        where = self.peer_id, self.peer.dispatch_epoch, member.log_epoch, self.peer.write_index
+        member.effects.reads.append(ReadSlab(*where, self.peer.window.slab_bytes_max, pause_ns))
 
     def slab_read(self, request: ReadSlab, slab: Slab | None, now: int) -> None:
         """The driver read it; None: the disk could not give it."""
-        if request.dispatch_epoch != self.dispatch_epoch or not self._reading:
+        if request.dispatch_epoch != self.peer.dispatch_epoch or not self._reading:
             return
         self._reading = False
-        if self.state is not DispatcherState.APPEND:
+        if self.peer.state is not DispatcherState.APPEND:
             return
         if slab is None:
-            self.last_error = f"entry {request.first_index} could not be read from this disk"
+            self.peer.last_error = f"entry {request.first_index} could not be read from this disk"
             self._retry_at = now + self._timing.diverged_backoff_min_ns
-            self._member.alarm("read_failed", self.last_error, now, peer_id=self.peer_id)
+            self._member.alarm("read_failed", self.peer.last_error, now, peer_id=self.peer_id)
             return
         self._member.clear_alarm("read_failed", now, peer_id=self.peer_id)
         with suppress(ColdEntry):  # it is read again, then
-            if slab.first_index == self.write_index:
+            if slab.first_index == self.peer.write_index:
                 self._push_read(slab, now)
         self.pump(now)
 
     def push_commit(self, now: int, *, at_once: bool = False) -> None:
         """Tells an idle peer the committed index; its answer carries its end (a wiped one shows up by it)."""
-        if self.state is not DispatcherState.APPEND or not self.connected or len(self.window) > 0:
+        if self.peer.state is not DispatcherState.APPEND or not self.peer.connected or len(self.peer.window) > 0:
             return
-        behind = self._commit_sent < self._member.committed_index
-        idle = now - self._pushed_at >= SECOND
-        if (behind and (at_once or now - self._pushed_at >= self._timing.commit_push_ns)) or idle:
+        behind = self.peer.commit_sent < self._member.committed_index
+        idle = now - self.peer.pushed_at >= SECOND
+        if (behind and (at_once or now - self.peer.pushed_at >= self._timing.commit_push_ns)) or idle:
             self._push(PushKind.COMMIT, now, (-1, -1, None))
 
     # --- answers ------------------------------------------------------------------------------------------------
     def answered(self, answer: PushResponse, now: int) -> bool:
         """Takes an answer of this term in; True if the watermark moved."""
-        if answer.dispatch_epoch != self.dispatch_epoch:
+        peer = self.peer
+        if answer.dispatch_epoch != peer.dispatch_epoch:
             return False  # it speaks of a log that may not be there any more
-        self.last_ack_at = now
-        if -1 <= answer.end_index < self.match_index:
-            self._moved_backwards(answer.end_index, now)
+        peer.last_ack_at = now
+        if -1 <= answer.end_index < peer.match_index:
+            self._log_regressed(answer.end_index, now)
             return False
         if answer.verified_index > self._member.store.end_index:
             text = f"{self.peer_id} says it verified {answer.verified_index}, beyond this leader's end"
             self._member.alarm("bad_answer", text, now, peer_id=self.peer_id)
             return False
-        standing_back = self.state in STANDING_BACK
-        before = self.watermark_index
-        if not standing_back:
-            self.match_index = max(self.match_index, answer.verified_index)
-            # One answer's own pair: an earlier `durable` may have been cut since (R2).
-            flush = self._member.config.flush
-            mark = watermark(answer.verified_index, answer.durable_index, flush, answer.faulty_from)
-            self.watermark_index = max(self.watermark_index, mark)
-            self.window.rate.taken(watermark(answer.verified_index, answer.durable_index, flush), now)  # damaged or not
-            if answer.faulty_from != self.faulty_from:
-                self._faults_seen(answer.faulty_from)
-            self.durable_index = answer.durable_index
-            if self.state is DispatcherState.APPEND:
+        before = peer.watermark_index
+        if peer.state not in PAUSED:
+            peer.acknowledge(answer, self._member.config.flush, now)
+            if peer.state is DispatcherState.APPEND:
                 self._append_answered(answer, now)
             elif answer.seq == self._asked_seq:
                 self._order_answered(answer, now)
-        return self.watermark_index > before
-
-    def _faults_seen(self, faulty_from: int) -> None:
-        """A damaged peer does not count from there on: the record of it may go down, what is committed stays (S6)."""
-        self.faulty_from = faulty_from
-        if faulty_from >= 0:
-            self.watermark_index = min(self.watermark_index, faulty_from - 1)
-
-    @property
-    def sound_match_index(self) -> int:
-        """Up to here the peer holds our log, and every entry of it is intact."""
-        return self.match_index if self.faulty_from < 0 else min(self.match_index, self.faulty_from - 1)
+        return peer.watermark_index > before
 
     def _order_answered(self, answer: PushResponse, now: int) -> None:
         self._asked_seq = None
-        if self.state is DispatcherState.COMPARE:
+        if self.peer.state is DispatcherState.COMPARE:
             self._compare_answered(answer, now)
         else:
             self._truncate_answered(answer, now)
 
     def _append_answered(self, answer: PushResponse, now: int) -> None:
-        sent = self.window.answered(answer.seq, answer.verified_index, now)
+        sent = self.peer.window.answered(answer.seq, answer.verified_index, now)
         if self._far_behind and sent is not None and answer.code is SUCCESS:
             self.quota.taken(sent.size_bytes, now)
-        self.write_index = max(self.write_index, self.match_index + 1)
+        self.peer.write_index = max(self.peer.write_index, self.peer.match_index + 1)
         if answer.code is SUCCESS:
-            if sent is not None and self.window.probing:
-                self.window.probing = False
-                self.last_error = None
+            if sent is not None and self.peer.window.probing:
+                self.peer.window.probing = False
+                self.peer.last_error = None
                 self._member.clear_alarm("peer_disk_full", now, peer_id=self.peer_id)
-            if self.write_index <= self._member.store.end_index or self._retry_at is not None:
+            if self.peer.write_index <= self._member.store.end_index or self._retry_at is not None:
                 self.pump(now)
         elif sent is not None or answer.code == ResponseCode.INCONSISTENT_INDEX:
             self._append_refused(answer, sent, now)
 
     def _append_refused(self, answer: PushResponse, sent: InFlight | None, now: int) -> None:
         code = answer.code
-        self.last_error = f"APPEND answered {int(code)} {code.name}"
+        self.peer.last_error = f"APPEND answered {int(code)} {code.name}"
         if code == ResponseCode.INCONSISTENT_STATE and sent is not None:
             if is_fork(self._member.store, answer, sent.first_index - 1):
                 self._fork(sent.first_index - 1, now)
                 return
             upto = sent.first_index - 1 if answer.x_term == -1 else sent.last_index
-            back = max(answer.verified_index, further_back(self._member.store, answer, upto + 1))
+            back = max(answer.verified_index, next_to_compare(self._member.store, answer, upto + 1))
             self._compare_anew(DispatcherEvent.INCONSISTENT, f"entry {sent.first_index} did not fit", back, now)
         elif code in (ResponseCode.INCONSISTENT_INDEX, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN):
             self._diverged(answer, "APPEND", now)
@@ -366,48 +302,43 @@ class EntryDispatcher:
             full = code == ResponseCode.DISK_FULL
             if full:
                 self._member.alarm("peer_disk_full", f"{self.peer_id}: its disk is full", now, peer_id=self.peer_id)
-            self._rewind()
+            self.peer.resend()
             self._retry_at = now + (SECOND if full else self._timing.busy_retry_ns)
-
-    def _rewind(self) -> None:
-        self.window.clear()
-        self.write_index = self.match_index + 1
-        self.window.probing = True
 
     def _compare_answered(self, answer: PushResponse, now: int) -> None:
         asked = self._compare_index
         if answer.code == ResponseCode.SUCCESS:
-            if answer.end_index > self.match_index:
-                reason = f"matches up to {self.match_index}, but its log ends at {answer.end_index}"
+            if answer.end_index > self.peer.match_index:
+                reason = f"matches up to {self.peer.match_index}, but its log ends at {answer.end_index}"
                 self._step(DispatcherEvent.MATCHED_BELOW_END, reason, now)
             else:
-                self._back_in_append(DispatcherEvent.MATCHED, f"matches up to {self.match_index}", now)
+                self._back_in_append(DispatcherEvent.MATCHED, f"matches up to {self.peer.match_index}", now)
             self.pump(now)
         elif answer.code == ResponseCode.INCONSISTENT_STATE:
             if is_fork(self._member.store, answer, asked):
                 self._fork(asked, now)
                 return
-            self._compare_index = further_back(self._member.store, answer, asked)
-            self.write_index = self._compare_index + 1
+            self._compare_index = next_to_compare(self._member.store, answer, asked)
+            self.peer.write_index = self._compare_index + 1
             self._step(DispatcherEvent.MISMATCHED, f"no match at {asked}", now)
             self.pump(now)
         elif answer.code in (ResponseCode.INCONSISTENT_INDEX, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN):
             self._diverged(answer, f"COMPARE at {asked}", now)
         else:
-            self.last_error = f"COMPARE answered {int(answer.code)} {answer.code.name}"
+            self.peer.last_error = f"COMPARE answered {int(answer.code)} {answer.code.name}"
             self._retry_at = now + self._timing.busy_retry_ns
 
     def _fork(self, index: int, now: int) -> None:
         reason = f"entry {index} has our term but another chain: one of the two logs is damaged"
         self._member.fork_found(f"{self.peer_id}: {reason}", now, self.peer_id)
-        self._stand_back(DispatcherEvent.REFUSED, "fork", reason, now)
+        self._pause(DispatcherEvent.REFUSED, "fork", reason, now)
 
     def _diverged(self, answer: PushResponse, what: str, now: int) -> None:
         reason = f"{what} refused ({int(answer.code)}): it would have to lose committed entries"
-        self._stand_back(DispatcherEvent.REFUSED, "diverged", reason, now)
+        self._pause(DispatcherEvent.REFUSED, "diverged", reason, now)
 
     def _truncate_answered(self, answer: PushResponse, now: int) -> None:
-        cut = self.match_index + 1
+        cut = self.peer.match_index + 1
         if answer.code == ResponseCode.SUCCESS:
             self._back_in_append(DispatcherEvent.CUT, f"nothing conflicts from {cut} on", now)
             self.pump(now)
@@ -417,33 +348,33 @@ class EntryDispatcher:
             end = self._member.store.end_index
             self._compare_anew(DispatcherEvent.INCONSISTENT, f"TRUNCATE from {cut} did not fit", end, now)
         else:
-            self.last_error = f"TRUNCATE answered {int(answer.code)} {answer.code.name}"
+            self.peer.last_error = f"TRUNCATE answered {int(answer.code)} {answer.code.name}"
             self._retry_at = now + self._timing.busy_retry_ns
 
     # --- time ---------------------------------------------------------------------------------------------------
     def tick(self, now: int) -> None:
         """Resends what was not answered in time, and takes up what had to wait."""
-        if not self.connected:
+        if not self.peer.connected:
             return
         if self._asked_seq is not None and now >= self._asked_at + self._timing.push_timeout_ns:
             self._asked_seq = None
-            self.resends += 1
-        silent_from, oldest = self.window.silent_from(), self.window.oldest()
+            self.peer.resends += 1
+        silent_from, oldest = self.peer.window.silent_from(), self.peer.window.oldest()
         if silent_from is not None and oldest is not None and now >= silent_from:
-            self.resends += 1
-            self.last_error = f"no answer to entry {oldest.first_index} in time"
-            self._rewind()
+            self.peer.resends += 1
+            self.peer.last_error = f"no answer to entry {oldest.first_index} in time"
+            self.peer.resend()
         self.pump(now)
 
     def next_deadline(self) -> int | None:
-        if not self.connected:
+        if not self.peer.connected:
             return None
         times = []
         if self._retry_at is not None:
             times.append(self._retry_at)
         if self._asked_seq is not None:
             times.append(self._asked_at + self._timing.push_timeout_ns)
-        silent_from = self.window.silent_from()
+        silent_from = self.peer.window.silent_from()
         if silent_from is not None:
             times.append(silent_from)
         return min(times, default=None)

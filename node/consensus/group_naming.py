@@ -26,6 +26,7 @@ import numpy as np
 
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
+from node.consensus.progress import Peers
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import INDEX_DTYPE, Magic, Slab, unpack_record
 from node.protocol.group_id import is_group_id
@@ -55,8 +56,8 @@ def named_in(body: bytes) -> str | None:
 class GroupNaming:
     """One per replica; idle once the member has an id."""
 
-    def __init__(self, member: MemberState, membership: Membership) -> None:
-        self._member, self._membership = member, membership
+    def __init__(self, member: MemberState, membership: Membership, peers: Peers) -> None:
+        self._member, self._membership, self._peers = member, membership, peers
         self._given_in_term = -1
         member.may_append = self._on_record
         member.on_commit = self._committed
@@ -97,7 +98,7 @@ class GroupNaming:
             return
         if entry is not None and entry.magic == Magic.CONFIG_CHANGE and named_in(entry.body) == group_id:
             leader_id = member.leader_id
-            if leader_id in self._membership.peers and self._believed(leader_id) and self._id_of(leader_id) != group_id:
+            if leader_id in self._peers.of and self._believed(leader_id) and self._id_of(leader_id) != group_id:
                 self._named(self._id_of(leader_id), f"{leader_id} leads the same log, and has another id since", now)
             else:
                 self._named(group_id, f"entry {index} is committed", now)
@@ -107,15 +108,14 @@ class GroupNaming:
     # --- who gives it, and who takes it -----------------------------------------------------------------------------
     def leads(self, leadership: Leadership, now: int) -> None:
         """A leader without an id: a follower's of the same log, else a new one."""
-        member, peers = self._member, self._membership.peers
-        voters = [peers[peer_id] for peer_id in member.other_voters]
+        member, peers = self._member, self._peers.of
         if not leadership.own_entry_committed:
             return
-        for peer_id, dispatcher in leadership.dispatchers.items():
-            if dispatcher.match_index >= 0 and self._believed(peer_id):
+        for peer_id, peer in peers.items():
+            if peer.match_index >= 0 and self._believed(peer_id):
                 self._named(self._id_of(peer_id), f"{peer_id} holds the same log", now)
                 return
-        all_know = all(peer.connected and peer.version >= NAMING_VERSION for peer in voters)
+        all_know = all(peer.connected and peer.version >= NAMING_VERSION for peer in self._peers.voters)
         none_has_one = all(self._id_of(peer_id) == "" for peer_id in peers)
         if all_know and none_has_one and not member.short_of_space and self._given_in_term != member.term:
             self._give(leadership, now)
@@ -135,19 +135,19 @@ class GroupNaming:
             self._named(self._id_of(leader_id), f"{leader_id} leads the same log", now)
 
     def _id_of(self, peer_id: str) -> str:
-        hello = self._membership.peers[peer_id].hello
+        hello = self._peers.of[peer_id].hello
         return "" if hello is None else hello.group_id or ""
 
     def _believed(self, peer_id: str) -> bool:
         """Whether that peer has an id, and is proven where that is asked for."""
-        view = self._membership.peers[peer_id]
+        view = self._peers.of[peer_id]
         return is_group_id(self._id_of(peer_id)) and (view.proven or not self._member.config.proof_wanted)
 
     def _named(self, group_id: str, reason: str, now: int) -> None:
         member = self._member
         member.save(group_id=group_id, naming=None)
         member.event("group_id", now, group_id=group_id, reason=reason)
-        for peer_id, peer in self._membership.peers.items():  # what our HELLO said is no longer so
+        for peer_id, peer in self._peers.of.items():  # what our HELLO said is no longer so
             if peer.connected:
                 hello = self._membership.hello(member.next_seq(), to=peer_id, code=ResponseCode.SUCCESS)
                 member.send(peer_id, hello)

@@ -18,6 +18,7 @@ from enum import StrEnum
 from node.consensus.api import MS
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
+from node.consensus.progress import Peers
 from node.consensus.ticks import Ticks
 from node.protocol.codes import Role, VoteResult, VoterState
 from node.protocol.messages import TransferTicket, VoteRequest, VoteResponse
@@ -75,10 +76,9 @@ class LeaderElector:
     """One per replica. `on_elected(now)` is called once a quorum voted for us in our term."""
 
     def __init__(
-        self, member: MemberState, membership: Membership, on_elected: Callable[[int], None], now: int
+        self, member: MemberState, membership: Membership, peers: Peers, on_elected: Callable[[int], None], now: int
     ) -> None:
-        self._member = member
-        self._membership = membership
+        self._member, self._membership, self._peers = member, membership, peers
         self._on_elected = on_elected
         self._timing = member.config.timing
         self._round: Round | None = None
@@ -232,6 +232,8 @@ class LeaderElector:
         member, this = self._member, self._round
         if this is None or answer.seq != this.seq or answer.pre != this.pre or sender in this.results:
             return
+        if sender not in member.configuration.voters:  # nobody asked it
+            return
         if answer.term > member.term:
             member.adopt_term(answer.term, now, f"{sender} knows term {answer.term}")
             self._round = None
@@ -250,8 +252,8 @@ class LeaderElector:
 
     def _counted(self, this: Round) -> list[VoteResult]:
         """The answers so far, those of peers without a share in the quorum as unknown."""
-        own, counts = self._member.self_id, self._membership.counts
-        shares = ((result, this.reform or one == own or counts(one)) for one, result in this.results.items())
+        own, peers = self._member.self_id, self._peers.of
+        shares = ((result, this.reform or one == own or peers[one].counts) for one, result in this.results.items())
         return [result if share else VoteResult.UNKNOWN for result, share in shares]
 
     def _judge_round(self, this: Round, now: int) -> None:
@@ -260,7 +262,7 @@ class LeaderElector:
             self._passed(this, now)
         elif parsed is ParseResult.REVOTE_IMMEDIATELY:
             self._open_round(now, pre=this.pre, term=this.term, reform=this.reform, ticket=this.ticket)
-        elif self._membership.connected_voters() <= this.results.keys() and not self._membership.awaiting_record():
+        elif self._peers.connected_voters() <= this.results.keys() and not self._membership.awaiting_record():
             self._close_round(now)  # whoever is not connected will not answer
 
     def _passed(self, this: Round, now: int) -> None:

@@ -16,15 +16,16 @@ from node.consensus.api import MS, Proposal
 from node.consensus.applying import wait_for_result
 from node.consensus.closures import Closure, ClosureTable
 from node.consensus.effects import new_send
-from node.consensus.entry_dispatcher import STANDING_BACK, EntryDispatcher
+from node.consensus.entry_dispatcher import EntryDispatcher
 from node.consensus.leader_marks import LeaderMarks
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
+from node.consensus.progress import PAUSED, Peers, Progress
 from node.consensus.push_window import InFlight
 from node.consensus.quorum_ack_checker import committable
 from node.consensus.quorum_contact import QuorumContact
 from node.consensus.reads import ALWAYS, LeaderReads
-from node.protocol.codes import DispatcherState, ResponseCode, VoterState
+from node.protocol.codes import DispatcherState, ResponseCode
 from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, EntryError, Magic, Slab
 from node.protocol.messages import (
     HeartBeatRequest,
@@ -45,31 +46,27 @@ REFUSES_US = frozenset({
 
 
 class Leadership:
-    """See the module's docstring. `first_epoch` keeps dispatcher epochs apart within this process."""
+    """See the module's docstring."""
 
-    def __init__(self, member: MemberState, membership: Membership, first_epoch: int, now: int) -> None:
-        self._member = member
-        self._membership = membership
+    def __init__(self, member: MemberState, membership: Membership, peers: Peers, now: int) -> None:
+        self._member, self._membership, self._peers = member, membership, peers
         self._timing = member.config.timing
         self.term = member.term
         self.own_term_from = member.store.end_index + 1
         self.closures = ClosureTable(member.config, member.term)
         self.admission = Admission(member.config)
-        self.reads = LeaderReads(member, membership.counts, now)
-        self.dispatchers = {peer: EntryDispatcher(member, peer, first_epoch, now) for peer in member.others}
-        self.contact = QuorumContact(member, membership.counts, now)
-        # Each other voter's dispatcher, and whether it has a share in the quorum.
-        self._voting = [(self.dispatchers[peer], membership.peers[peer]) for peer in member.other_voters]
+        self.reads = LeaderReads(member, peers)
+        epoch = peers.last_epoch + 1  # one for all, so that peers in step can be sent one and the same message
+        self.dispatchers = {one: EntryDispatcher(member, peer, epoch, now) for one, peer in peers.of.items()}
+        self.contact = QuorumContact(member, peers, now)
         self._beat_at = now
-        self.marks = LeaderMarks(member, membership, self.dispatchers)
+        self.marks = LeaderMarks(member, peers, membership.records)
         self._fits_bytes = min(BODY_BYTES_MAX, member.store.data_file_size - HEAD_BYTES - BLANK_BYTES)
         # When each recent slab was appended, for lag in milliseconds: (last index, at).
         self.appended_at: list[tuple[int, int]] = []
 
     def begin(self, now: int) -> None:
         """Heartbeats, COMPARE to every connected peer, and the NOOP that commits earlier terms (R3)."""
-        for peer_id, dispatcher in self.dispatchers.items():
-            dispatcher.connected = self._membership.peers[peer_id].connected
         self.beat(now)
         for dispatcher in self.dispatchers.values():
             dispatcher.pump(now)
@@ -96,10 +93,6 @@ class Leadership:
             return False
         return True
 
-    def next_epoch(self) -> int:
-        """Above every epoch that this leadership used."""
-        return max((d.dispatch_epoch for d in self.dispatchers.values()), default=0) + 1
-
     # --- appending ----------------------------------------------------------------------------------------------
     def propose_many(self, proposals: Sequence[Proposal], now: int) -> list[Closure]:
         """One append for everything that may be appended; each request gets its own outcome."""
@@ -114,7 +107,7 @@ class Leadership:
         idle = unsynced == 0 and len(self.closures) == 0
         waiting_bytes = self.closures.size_bytes
         rate: int | None = None
-        measured = False
+        measured, shared = False, bool(self._peers.voters)
         for proposal in proposals:
             closure = Closure(proposal.on_done)
             closures.append(closure)
@@ -127,7 +120,7 @@ class Leadership:
             if refusal is None and (accepted or not idle):  # one request alone is always let in
                 if not fits:
                     refusal = FULL, "too much waits for its quorum or its sync already"
-                elif self._voting and (waiting_bytes >= self.admission.judged_from_bytes or self.admission.promised):
+                elif shared and (waiting_bytes >= self.admission.judged_from_bytes or self.admission.promised):
                     if not measured:
                         rate, measured = self.quorum_rate(now), True
                     wait_ns = self.admission.judge(proposal.origin, size_bytes, waiting_bytes, rate, now)
@@ -156,9 +149,9 @@ class Leadership:
         None: nothing was measured of it yet, or a commit waits for no peer. 0: it is not there.
         """
         rates = [ALWAYS]
-        for dispatcher, peer in self._voting:
-            there = peer.counts and dispatcher.connected and dispatcher.state is DispatcherState.APPEND
-            measured = dispatcher.window.rate.bytes_per_s(now) if there else 0
+        for peer in self._peers.voters:
+            there = peer.counts and peer.connected and peer.state is DispatcherState.APPEND
+            measured = peer.window.rate.bytes_per_s(now) if there else 0
             rates.append(ALWAYS if measured is None else measured)
         rate = self._member.configuration.reached(rates)
         return None if rate == ALWAYS else rate
@@ -234,29 +227,30 @@ class Leadership:
             carried = InFlight(slab.first_index, slab.last_index, len(slab.data), now)
             for dispatcher in self.dispatchers.values():
                 if dispatcher.takes_new(slab, now):
-                    if push is None or push.dispatch_epoch != dispatcher.dispatch_epoch:
+                    peer = dispatcher.peer
+                    if push is None or push.dispatch_epoch != peer.dispatch_epoch:
                         push = dispatcher.append_of(slab, prev_term)
-                    effects.sends.append(new_send((dispatcher.peer_id, push)))
-                    dispatcher.waits_for(push, carried)
+                    effects.sends.append(new_send((peer.peer_id, push)))
+                    peer.sent(push.seq, carried, push.commit_index)
             prev_term = slab.last_term
         effects.sync_wanted = True
-        if not self._voting:  # with other voters, what is new here is nobody else's yet: no quorum can hold it
+        if not self._peers.voters:  # with other voters, what is new here is nobody else's yet: no quorum can hold it
             self.advance_commit(now)
 
     # --- commit -------------------------------------------------------------------------------------------------
     def watermarks(self) -> dict[str, int]:
         """What each voter contributes; -1 where it has no share in the quorum."""
         marks = {self._member.self_id: self._member.own_watermark()}
-        for dispatcher, peer in self._voting:
-            marks[dispatcher.peer_id] = dispatcher.watermark_index if peer.counts else -1
+        for peer in self._peers.voters:
+            marks[peer.peer_id] = peer.watermark_index if peer.counts else -1
         return marks
 
     def advance_commit(self, now: int) -> None:
         """Commits what a quorum holds, and whatever waited for it."""
         member = self._member
         marks = [member.own_watermark()]
-        for dispatcher, peer in self._voting:
-            marks.append(dispatcher.watermark_index if peer.counts else -1)
+        for peer in self._peers.voters:
+            marks.append(peer.watermark_index if peer.counts else -1)
         index = member.configuration.reached(marks)
         if not committable(index, member.committed_index, self.own_term_from) or not member.advance_commit(index, now):
             return
@@ -275,14 +269,14 @@ class Leadership:
         return self._member.committed_index >= self.own_term_from
 
     # --- answers ------------------------------------------------------------------------------------------------
-    def _heard(self, peer_id: str, seq: int, now: int) -> None:
-        """An answer of our term: counts for check-quorum and reads, unless the peer has no share (E6, R6)."""
-        if self._membership.peers[peer_id].counts and self.dispatchers[peer_id].state not in STANDING_BACK:
-            self.contact.heard(peer_id, now)
-            if seq >= 0:
-                self.reads.answered(peer_id, seq)
-                if self.reads.pending:
-                    self._drain_reads(now)
+    def _heard(self, peer: Progress, seq: int, now: int) -> bool:
+        """An answer of our term: whether it counts for check-quorum and reads (E6, R6)."""
+        if not peer.counts or peer.state in PAUSED:
+            return False
+        peer.answered(seq, self.contact.ticks.count, now)
+        if self.reads.pending and seq >= 0:
+            self._drain_reads(now)
+        return True
 
     def handle_push_answer(self, sender: str, answer: PushResponse, now: int) -> None:
         member = self._member
@@ -294,9 +288,9 @@ class Leadership:
             self._refused_by(sender, answer.code, now)
             return
         dispatcher = self.dispatchers[sender]
-        if dispatcher.answered(answer, now) and dispatcher.watermark_index > member.committed_index:
+        if dispatcher.answered(answer, now) and dispatcher.peer.watermark_index > member.committed_index:
             self.advance_commit(now)  # one who only catches up with what is committed moves nothing
-        self._heard(sender, answer.seq, now)
+        self._heard(dispatcher.peer, answer.seq, now)
 
     def _refused_by(self, sender: str, code: ResponseCode, now: int) -> None:
         """A peer does not take us for its leader."""
@@ -312,7 +306,9 @@ class Leadership:
             member.adopt_term(answer.term, now, f"{sender} knows term {answer.term}")
         elif answer.code is ResponseCode.SUCCESS and answer.term == member.term:
             self._membership.voter_state_seen(sender, answer.voter_state, now)
-            self._heard(sender, answer.seq, now)
+            peer = self._peers.of[sender]
+            if self._heard(peer, answer.seq, now):
+                self.reads.round_answered(peer, answer.seq)
             self.dispatchers[sender].peer_end_seen(answer.end_index, now)
         elif answer.code is ResponseCode.TERM_NOT_READY:
             self._beat_one(sender, member.next_seq())
@@ -330,7 +326,7 @@ class Leadership:
 
     def peer_lost(self, peer_id: str) -> None:
         """Its connection closed; what it acknowledged is remembered for its next HELLO."""
-        self.marks.lost(peer_id)
+        self.marks.lost(self._peers.of[peer_id])
         self.dispatchers[peer_id].lost_now()
 
     def beat(self, now: int) -> None:
@@ -354,7 +350,7 @@ class Leadership:
                 dispatcher.push_commit(now)
         for dispatcher in self.dispatchers.values():
             dispatcher.tick(now)
-        self.contact.tell(self.dispatchers, now)
+        self.contact.tell(now)
         self.closures.expire(now, member.self_id)
         self.reads.expire(now)
 
@@ -397,41 +393,7 @@ class Leadership:
         """Steps down: the fate of what waits is unknown (E6)."""
         self.closures.fail_all(ResponseCode.TERM_CHANGED, None, f"leadership of term {self.term} ended: {reason}")
         self.reads.fail_all(ResponseCode.TERM_CHANGED)
-        for peer_id in self.dispatchers:
+        for peer_id, peer in self._peers.of.items():
+            peer.end_leadership(self._member.config, now)
             for alarm in ("diverged", "fork", "needs_snapshot", "peer_disk_full", "read_failed"):
                 self._member.clear_alarm(alarm, now, peer_id=peer_id)
-
-    def may_take_over(self, peer_id: str) -> ResponseCode:
-        """Whether leadership could go to that peer now (DLedger's refusals)."""
-        dispatcher = self.dispatchers[peer_id]
-        if not dispatcher.connected:
-            return ResponseCode.NETWORK_ERROR
-        view = self._membership.peers[peer_id]
-        damaged = dispatcher.faulty_from >= 0
-        no_voter = view.voter_state is not VoterState.VOTER or peer_id not in self._member.configuration.voters
-        if no_voter or dispatcher.state in STANDING_BACK or damaged:
-            return ResponseCode.ILLEGAL_MEMBER_STATE
-        behind = self._member.store.end_index - dispatcher.match_index
-        if dispatcher.state is not DispatcherState.APPEND or behind >= self._member.config.max_transfer_wait_index:
-            return ResponseCode.FALL_BEHIND_TOO_MUCH
-        return ResponseCode.SUCCESS
-
-    def judge_transferee(self, peer_id: str | None) -> tuple[ResponseCode, str]:
-        """`may_take_over` for whatever an operator named, with words."""
-        if peer_id is None:
-            return ResponseCode.TAKE_LEADERSHIP_FAILED, "no member can take leadership now"
-        if peer_id == self._member.self_id:
-            return ResponseCode.UNEXPECTED_ARGUMENT, f"{peer_id} leads already"
-        if peer_id not in self.dispatchers:
-            return ResponseCode.UNKNOWN_MEMBER, f"{peer_id} is not a member"
-        code = self.may_take_over(peer_id)
-        dispatcher = self.dispatchers[peer_id]
-        behind = self._member.store.end_index - dispatcher.match_index
-        return code, f"{peer_id} is in {dispatcher.state}, {behind} entries behind ({code.name})"
-
-    def best_transferee(self) -> str | None:
-        """Of those that may take over: a preferred leader first, then whoever holds most."""
-        preferred = self._member.config.preferred_leaders
-        able = [peer for peer in self.dispatchers if self.may_take_over(peer) is ResponseCode.SUCCESS]
-        ranked = sorted(able, key=lambda peer: (peer not in preferred, -self.dispatchers[peer].match_index, peer))
-        return ranked[0] if ranked else None

@@ -1,4 +1,4 @@
-"""Where to look next after a mismatch: the fast back-up of Raft 5.3, over whole terms. Pure functions.
+"""Where to look next after a mismatch: log backtracking by whole terms (Raft 5.3). Pure functions.
 
 Invariant: every step goes strictly below the index that was asked for, so a search ends; the follower in its turn never
 names an index at or below what it knows to be committed (SAFETY R6).
@@ -10,7 +10,7 @@ from node.protocol.messages import PushResponse
 from node.store.log_store import ColdEntry, LogStore
 
 
-def further_back(store: LogStore, answer: PushResponse, asked: int) -> int:
+def next_to_compare(store: LogStore, answer: PushResponse, asked: int) -> int:
     """The next index to compare, below `asked`: our last entry of the peer's term, or what lies before that term.
 
     The entry before our first one is still known (`base`), so it is tried before a snapshot is thought necessary.

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from node.consensus.api import MS, SECOND
 from node.consensus.effects import FetchLog, MendLog
 from node.consensus.member_state import MemberState
-from node.consensus.membership import Membership
+from node.consensus.progress import Peers
 from node.consensus.status import RepairStatus
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import SLAB_BYTES_MAX, Slab
@@ -83,9 +83,9 @@ class Attempt:
 class LogRepair:
     """One per replica: both the asking and the giving side."""
 
-    def __init__(self, member: MemberState, membership: Membership) -> None:
+    def __init__(self, member: MemberState, peers: Peers) -> None:
         self._member = member
-        self._membership = membership
+        self._peers = peers
         self.known_faults: tuple[Fault, ...] = ()
         self._attempts: dict[int, Attempt] = {}  # by the fault's first index, ascending
         self._current: Attempt | None = None
@@ -170,7 +170,7 @@ class LogRepair:
 
     def _whom_to_ask(self, attempt: Attempt) -> str | None:
         """Whoever gave the entries before; else the leader; else any connected peer that was not asked yet."""
-        connected = self._membership.connected()
+        connected = self._peers.connected()
         left = [peer for peer in self._member.others if peer in connected and peer not in attempt.failed]
         left = [peer for peer in left if peer not in attempt.cannot]
         first = (attempt.peer_id, self._member.leader_id)
@@ -386,7 +386,7 @@ class LogRepair:
     def judge_request(self, sender: str, request: FetchRequest) -> ResponseCode:
         """Whether this log can give what was asked for: never what is damaged here too."""
         member, store = self._member, self._member.store
-        if sender not in self._membership.peers:
+        if sender not in self._peers.of:
             return ResponseCode.UNKNOWN_MEMBER
         if request.last_index < request.first_index or request.max_bytes < 1:
             return ResponseCode.UNEXPECTED_ARGUMENT

@@ -11,10 +11,9 @@ forming (`_try_forming`), joining (`_try_complete`), re-forming (`reformed`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from node.consensus.api import MS, SECOND
 from node.consensus.member_state import MemberState, RoleEvent
+from node.consensus.progress import VERSION_MAX, VERSION_MIN, Peers
 from node.consensus.store_records import StoreRecords
 from node.consensus.strangers import Stranger, Strangers
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
@@ -22,35 +21,13 @@ from node.protocol.messages import Hello, ReadIndexRequest, ReadIndexResponse
 
 REASON_MAX = 300  # characters of what a stranger may say
 REFUSAL_TOLD_EVERY_NS = 10 * SECOND  # whoever connects to us to be refused must not fill the list of events
-VERSION_MIN, VERSION_MAX = 1, 2  # what this release speaks (docs/operations.md: how far back it goes)
-
-
-@dataclass(slots=True)
-class PeerView:
-    """What is known of one peer; `hello` is the last one accepted."""
-
-    hello: Hello | None = None
-    connected: bool = False
-    voter_state: VoterState | None = None
-    counts: bool = False
-
-    @property
-    def proven(self) -> bool:
-        """Whether TLS or C11 proved the peer that said hello last."""
-        return self.hello is not None and self.hello.proven
-
-    @property
-    def version(self) -> int:
-        """The highest that both ends speak."""
-        return 0 if self.hello is None else min(VERSION_MAX, self.hello.version_max)
 
 
 class Membership:
     """One per replica."""
 
-    def __init__(self, member: MemberState, now: int) -> None:
-        self._member = member
-        self.peers: dict[str, PeerView] = {peer_id: PeerView() for peer_id in member.others}
+    def __init__(self, member: MemberState, peers: Peers, now: int) -> None:
+        self._member, self._peers = member, peers
         # REJOINING: what must be durable here before we vote again, and under which (term, leader) it was told.
         self.target_index: int | None = None
         self._target_of: tuple[int, str] | None = None
@@ -118,7 +95,7 @@ class Membership:
         if None not in (group_id, hello.group_id) and hello.group_id != group_id:
             text = f"this is another group {config.group!r}: its id is {group_id}, not {hello.group_id}"
             return ResponseCode.UNKNOWN_GROUP, text
-        if hello.node_id not in self.peers:
+        if hello.node_id not in self._peers.of:
             return ResponseCode.UNKNOWN_MEMBER, f"{hello.node_id!r} is not a peer of {config.self_id!r}"
         if hello.node_id != sender:
             return ResponseCode.UNEXPECTED_MEMBER, f"{sender!r} says it is {hello.node_id!r}"
@@ -167,7 +144,7 @@ class Membership:
 
     def _judge_stores(self, sender: str, hello: Hello, now: int) -> tuple[ResponseCode, str | None]:
         """Whether our store, or the peer's, is a restored copy (E8); ours is settled before anything is answered."""
-        member, peer = self._member, self.peers[sender]
+        member, peer = self._member, self._peers.of[sender]
         ours = self.records.against_us(hello)
         if ours is not None:
             text = f"the store of {member.self_id} is a restored copy: {sender} says that {ours}"
@@ -179,7 +156,7 @@ class Membership:
         if theirs is None:
             member.clear_alarm("restored_copy", now, peer_id=sender)
             return ResponseCode.SUCCESS, None
-        peer.voter_state, peer.counts = None, False
+        peer.judged(None, counts=False)
         text = f"the store of {sender} is a restored copy: {theirs}"
         member.alarm("restored_copy", text, now, peer_id=sender, severity="warning")
         return ResponseCode.RESTORED_COPY, text
@@ -196,30 +173,30 @@ class Membership:
             self._member.event("hello_refused", now, "warning", peer=sender, text=reason)
 
     def _take_in(self, sender: str, hello: Hello, now: int) -> None:
-        peer = self.peers[sender]
+        peer = self._peers.of[sender]
         peer.hello = hello
         self.records.note_life(sender, hello)
-        peer.counts = peer.counts and self._on_record(sender)
+        peer.judged(peer.voter_state, counts=peer.counts and self._on_record(sender))
         self.voter_state_seen(sender, hello.voter_state, now)
         if self._member.voter_state is VoterState.FORMING:
             self._try_forming(now)
 
     def voter_state_seen(self, peer_id: str, state: VoterState, now: int) -> None:
         """A peer said what it is; a VOTER's store is on record before it counts."""
-        peer = self.peers[peer_id]
+        peer = self._peers.of[peer_id]
         if state is peer.voter_state and (peer.counts or state is not VoterState.VOTER):
             hello = peer.hello
             if hello is None or self._member.hard.store_ids.get(peer_id) in (None, hello.store_id):
                 return
-        peer.voter_state = state
-        peer.counts = False
+        counts = False
         if state is VoterState.VOTER and peer.hello is not None:
             self._record(peer_id, peer.hello.store_id, now)
-            peer.counts = self._on_record(peer_id)
+            counts = self._on_record(peer_id)
+        peer.judged(state, counts=counts)
 
     def _on_record(self, peer_id: str) -> bool:
         """Whether that voter's present store, and a proven one's life, is on durable record here (E8)."""
-        hello, durable = self.peers[peer_id].hello, self._member.durable_hard
+        hello, durable = self._peers.of[peer_id].hello, self._member.durable_hard
         if (
             hello is None
             or peer_id not in self._member.configuration.voters
@@ -232,14 +209,13 @@ class Membership:
         """The hard state was saved; whether somebody counts from now on."""
         waited = [peer_id for peer_id in self.awaiting_record() if self._on_record(peer_id)]
         for peer_id in waited:
-            self.peers[peer_id].counts = True
+            self._peers.of[peer_id].judged(VoterState.VOTER, counts=True)
         return bool(waited)
 
     def awaiting_record(self) -> list[str]:
         """The voters that count as soon as the record about them is durable."""
-        voters = ((one, self.peers[one]) for one in self._member.other_voters)
-        sound = ((one, peer) for one, peer in voters if peer.voter_state is VoterState.VOTER)
-        return [peer_id for peer_id, peer in sound if not peer.counts and peer.hello is not None]
+        sound = (peer for peer in self._peers.voters if peer.voter_state is VoterState.VOTER)
+        return [peer.peer_id for peer in sound if not peer.counts and peer.hello is not None]
 
     def _record(self, peer_id: str, store_id: str, now: int) -> None:
         member = self._member
@@ -250,25 +226,13 @@ class Membership:
             member.event("store_replaced", now, "warning", peer=peer_id, was=known, store_id=store_id)
         member.save(store_ids={**member.hard.store_ids, peer_id: store_id})
 
-    def counts(self, peer_id: str) -> bool:
-        """Whether that peer's votes and acks have a share in a quorum."""
-        return self.peers[peer_id].counts
-
-    def connected(self) -> set[str]:
-        """The peers that can answer now."""
-        return {peer_id for peer_id, peer in self.peers.items() if peer.connected}
-
-    def connected_voters(self) -> set[str]:
-        """Of whom a vote can come now."""
-        return {peer_id for peer_id in self._member.other_voters if self.peers[peer_id].connected}
-
     # --- FORMING ------------------------------------------------------------------------------------------------
     def _try_forming(self, now: int) -> None:
         """VOTER with a quorum of equally new members; REJOINING where the group already has a history."""
         member = self._member
         if member.voter_state is not VoterState.FORMING or self.strangers.plain:
             return
-        hellos = [peer.hello for peer in self.peers.values() if peer.hello is not None]
+        hellos = [peer.hello for peer in self._peers.of.values() if peer.hello is not None]
         own = member.store_id
         for hello in hellos:
             recorded = hello.recorded.get(member.self_id)
@@ -301,7 +265,7 @@ class Membership:
         was = member.voter_state
         member.save(voter_state=state, **also)
         member.event("voter_state", now, "info", state=state.value, was=was.value, reason=reason)
-        for peer_id, peer in self.peers.items():  # what our HELLO said is no longer so
+        for peer_id, peer in self._peers.of.items():  # what our HELLO said is no longer so
             if peer.connected:
                 member.send(peer_id, self.hello(member.next_seq(), to=peer_id, code=ResponseCode.SUCCESS))
 
@@ -365,12 +329,11 @@ class Membership:
         if member.self_id not in member.configuration.voters:
             return False
         voters = [member.self_id] if member.voter_state is VoterState.VOTER else []
-        for peer_id in member.other_voters:
-            peer = self.peers[peer_id]
+        for peer in self._peers.voters:
             if not peer.connected or peer.voter_state in (None, VoterState.FORMING):
                 return False
             if peer.voter_state is VoterState.VOTER:
-                voters.append(peer_id)
+                voters.append(peer.peer_id)
         return not member.configuration.is_majority(voters)
 
     def voted_to_reform(self, candidate_id: str, term: int) -> None:

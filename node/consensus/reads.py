@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from node.consensus.api import ReadOutcome
 from node.consensus.member_state import MemberState
+from node.consensus.progress import Peers, Progress
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.messages import ReadIndexRequest, ReadIndexResponse
 
@@ -34,14 +35,11 @@ class PendingRead:
 class LeaderReads:
     """The leader's half; lives as long as the leadership."""
 
-    def __init__(self, member: MemberState, counts: Callable[[str], bool], now: int) -> None:
-        self._member = member
-        self._counts = counts
+    def __init__(self, member: MemberState, peers: Peers) -> None:
+        self._member, self._peers = member, peers
         self.pending: deque[PendingRead] = deque()
-        self._answered = dict.fromkeys(member.others, -1)
         self._round_seq = -1  # the last round of heartbeats
         self._rounds: dict[int, int] = {}  # seq -> when it was sent
-        self._lease_at = dict.fromkeys(member.others, now - member.config.timing.election_max_ns)
         self.lease_void = False
 
     def __len__(self) -> int:
@@ -60,18 +58,15 @@ class LeaderReads:
         if len(self._rounds) > ROUNDS_KEPT:
             del self._rounds[next(iter(self._rounds))]
 
-    def answered(self, peer_id: str, seq: int) -> None:
-        """A peer answered frame `seq` in our term."""
-        if seq > self._answered[peer_id]:
-            self._answered[peer_id] = seq
+    def round_answered(self, peer: Progress, seq: int) -> None:
+        """A peer that counts answered the heartbeat of round `seq`: it grants us a lease from when that left."""
         sent_at = self._rounds.get(seq)
-        if sent_at is not None:
-            self._lease_at[peer_id] = max(self._lease_at[peer_id], sent_at)
+        if sent_at is not None and sent_at > peer.lease_at:
+            peer.lease_at = sent_at
 
     def _confirmed_seq(self) -> int:
-        member, answered, counts = self._member, self._answered, self._counts
-        seqs = [answered[peer] if counts(peer) else -1 for peer in member.other_voters]
-        return member.configuration.reached([ALWAYS, *seqs])
+        seqs = [peer.answered_seq if peer.counts else -1 for peer in self._peers.voters]
+        return self._member.configuration.reached([ALWAYS, *seqs])
 
     def drain(self, ready: bool) -> bool:
         """Delivers what a quorum confirmed, once an own entry is committed; True if the rest needs a new round."""
@@ -89,7 +84,7 @@ class LeaderReads:
         config = self._member.config
         if not config.lease_reads or self.lease_void:
             return False
-        since = [self._lease_at[peer] if self._counts(peer) else -ALWAYS for peer in self._member.other_voters]
+        since = [peer.lease_at if peer.counts else -ALWAYS for peer in self._peers.voters]
         lease = config.timing.election_min_ns
         return (
             now < self._member.configuration.reached([now, *since]) + lease - lease // config.timing.lease_drift_divisor

@@ -33,10 +33,12 @@ from node.consensus.leadership_transfer import LeadershipTransfer, judge_take_le
 from node.consensus.log_repair import LogRepair
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
+from node.consensus.progress import Peers
 from node.consensus.reads import FollowerReads
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
 from node.consensus.term_gate import TermGate
+from node.consensus.transferee import TransfereeChoice
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.messages import (
     FetchRequest,
@@ -77,21 +79,22 @@ class Replica(DiskReports):
         self.store = store
         self.member = MemberState(config, store, rng, now)
         self.member.applying = Applying(self.member) if config.applies else None
-        self.membership = Membership(self.member, now)
-        self.elector = LeaderElector(self.member, self.membership, self._elected, now)
+        self.peers = Peers(config, self.member.configuration)
+        self.membership = Membership(self.member, self.peers, now)
+        self.elector = LeaderElector(self.member, self.membership, self.peers, self._elected, now)
         self.handler = EntryHandler(self.member)
         self.transfers = LeadershipTransfer(self.member)
         self.follower_reads = FollowerReads(self.member)
-        self.repair = LogRepair(self.member, self.membership)
-        self.naming = GroupNaming(self.member, self.membership)
-        self._gate = TermGate(self.member, self.membership)
+        self.transferees = TransfereeChoice(self.member, self.peers)
+        self.repair = LogRepair(self.member, self.peers)
+        self.naming = GroupNaming(self.member, self.membership, self.peers)
+        self._gate = TermGate(self.member, self.peers)
         self.leadership: Leadership | None = None
         self.elector.ticket_is_ours = self.transfers.ticket_is_ours
         self.member.on_abdicate = self._abdicated
         self.membership.records.acknowledged = lambda peer_id: (
-            None if self.leadership is None else self.leadership.marks.acknowledged(peer_id)
+            None if self.leadership is None else self.leadership.marks.acknowledged(self.peers.of[peer_id])
         )
-        self._first_epoch = 1
         self._preferred_at = now
         self._left_over_full_disk = False
         self._gave_others_a_try = False
@@ -155,7 +158,7 @@ class Replica(DiskReports):
 
     # --- leadership begins and ends -----------------------------------------------------------------------------
     def _elected(self, now: int) -> None:
-        self.leadership = Leadership(self.member, self.membership, self._first_epoch, now)
+        self.leadership = Leadership(self.member, self.membership, self.peers, now)
         self._preferred_at = now + self.config.timing.preferred_check_ns
         self.leadership.begin(now)
 
@@ -163,7 +166,6 @@ class Replica(DiskReports):
         """Called by MemberState just before this member stops leading."""
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
-            self._first_epoch = leadership.next_epoch()
             leadership.end(reason, now)
             if self.member.applying is not None:
                 self.member.applying.leadership_ended(reason)
@@ -186,7 +188,7 @@ class Replica(DiskReports):
                     code = handle_heartbeat(self.member, sender, message, now)
                     if code is ResponseCode.TERM_NOT_READY:
                         self.elector.stepped_down(now)
-                    elif code is ResponseCode.SUCCESS and self.membership.peers[sender].proven:
+                    elif code is ResponseCode.SUCCESS and self.peers.of[sender].proven:
                         self.membership.records.note_marks(message.marks)
                     self._leader_spoke(sender, now)
                 case HeartBeatResponse():
@@ -195,7 +197,7 @@ class Replica(DiskReports):
                 case VoteRequest():
                     self.elector.handle_vote(sender, message, now)
                 case VoteResponse():
-                    if sender in self.membership.peers:
+                    if sender in self.peers.of:
                         self.elector.handle_answer(sender, message, now)
                 case Hello():
                     self.membership.handle_hello(sender, message, now)
@@ -249,7 +251,7 @@ class Replica(DiskReports):
 
     def _go_on_with_transfer(self, transferee: str, now: int) -> None:
         if self.leadership is not None and transferee in self.leadership.dispatchers:
-            if self.transfers.step(self.leadership.dispatchers[transferee].sound_match_index, now):
+            if self.transfers.step(self.peers.of[transferee].sound_match_index, now):
                 self.leadership.reads.lease_void = True  # E7
         else:
             self.transfers.leader_known(now)
@@ -334,8 +336,8 @@ class Replica(DiskReports):
         elif transfers.transferee_id is not None:
             code, text = ResponseCode.LEADER_TRANSFERRING, f"a transfer to {transfers.transferee_id} is under way"
         else:
-            chosen = to or leadership.best_transferee()
-            code, text = leadership.judge_transferee(chosen)
+            chosen = to or self.transferees.best()
+            code, text = self.transferees.judge(chosen)
             if chosen is not None and code is ResponseCode.SUCCESS:
                 deadline = self.config.timing.transfer_deadline_ns if deadline_ns is None else deadline_ns
                 transfers.start(chosen, now, deadline, on_done, reason)
@@ -350,7 +352,7 @@ class Replica(DiskReports):
 
     def peer_connected(self, peer_id: str, now: int) -> None:
         """Our outbound HELLO was accepted; its answer came in through `receive` before."""
-        peer = self.membership.peers[peer_id]
+        peer = self.peers.of[peer_id]
         peer.connected = True
         if self.leadership is not None:
             end_index = peer.hello.end_index if peer.hello is not None else self.store.end_index
@@ -360,7 +362,7 @@ class Replica(DiskReports):
 
     def peer_lost(self, peer_id: str, now: int) -> None:
         """Either connection of that peer closed."""
-        self.membership.peers[peer_id].connected = False
+        self.peers.of[peer_id].connected = False
         self.repair.peer_lost(peer_id, now)
         if self.leadership is not None:
             self.leadership.peer_lost(peer_id)
@@ -437,7 +439,7 @@ class Replica(DiskReports):
         if self.leadership is None or now < self._preferred_at or not self.config.preferred_leaders:
             return
         self._preferred_at = now + self.config.timing.preferred_check_ns
-        best = self.leadership.best_transferee()
+        best = self.transferees.best()
         preferred = self.config.preferred_leaders
         if best in preferred and self.config.self_id not in preferred and self.transfers.transferee_id is None:
             self.transfer(best, now, on_done=lambda _outcome: None, reason=f"{best} is preferred")

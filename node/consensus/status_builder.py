@@ -7,8 +7,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from node.consensus.api import MS
-from node.consensus.entry_dispatcher import STANDING_BACK, EntryDispatcher
+from node.consensus.entry_dispatcher import EntryDispatcher
 from node.consensus.leadership import Leadership
+from node.consensus.progress import PAUSED
 from node.consensus.status import (
     ClosuresStatus,
     DispatcherStatus,
@@ -77,20 +78,21 @@ def build_status(replica: Replica, now: int) -> ReplicaStatus:
 
 def dispatcher(one: EntryDispatcher) -> DispatcherStatus:
     """One dispatcher, with its history."""
+    peer = one.peer
     return DispatcherStatus(
-        peer_id=one.peer_id,
-        state=one.state,
-        since_at_ns=one.since,
-        dispatch_epoch=one.dispatch_epoch,
-        in_flight=len(one.window),
-        in_flight_bytes=one.window.size_bytes,
-        write_index=one.write_index,
-        match_index=one.match_index,
-        resends=one.resends,
+        peer_id=peer.peer_id,
+        state=peer.state,
+        since_at_ns=peer.since,
+        dispatch_epoch=peer.dispatch_epoch,
+        in_flight=len(peer.window),
+        in_flight_bytes=peer.window.size_bytes,
+        write_index=peer.write_index,
+        match_index=peer.match_index,
+        resends=peer.resends,
         quota_bytes_per_s=one.quota.bytes_per_s,
         capacity_bytes_per_s=one.quota.capacity_bytes_per_s,
-        last_error=one.last_error,
-        transitions=tuple(one.transitions),
+        last_error=peer.last_error,
+        transitions=tuple(peer.transitions),
     )
 
 
@@ -115,7 +117,7 @@ def _peer(replica: Replica, peer_id: str) -> PeerStatus:
     address = member.configuration.members[peer_id]
     if peer_id == config.self_id:
         return PeerStatus(peer_id, address, config.api_url, True, member.voter_state, member.store_id, member.store_id)
-    view = replica.membership.peers[peer_id]
+    view = replica.peers.of[peer_id]
     hello = view.hello
     return PeerStatus(
         id=peer_id,
@@ -136,13 +138,13 @@ def _own_watermark(replica: Replica) -> WatermarkStatus:
 def _peer_watermarks(replica: Replica, leadership: Leadership, now: int) -> list[WatermarkStatus]:
     end = replica.store.end_index
     found = []
-    for peer_id, one in leadership.dispatchers.items():
+    for peer_id, one in replica.peers.of.items():
         match = one.match_index
-        known = one.last_ack_at is not None and one.state not in STANDING_BACK
+        known = one.last_ack_at is not None and one.state not in PAUSED
         found.append(
             WatermarkStatus(
                 id=peer_id,
-                counts=replica.membership.counts(peer_id),
+                counts=one.counts,
                 match_index=match,
                 write_index=one.write_index,
                 durable_index=one.durable_index,

@@ -11,7 +11,7 @@ one alarm per peer, none for strangers, gone with that peer's next message of a 
 from __future__ import annotations
 
 from node.consensus.member_state import MemberState
-from node.consensus.membership import Membership
+from node.consensus.progress import Peers
 from node.protocol.entry import TERM_LEAP_MAX
 from node.protocol.messages import FetchResponse, Hello, Message, PushRequest
 
@@ -21,8 +21,8 @@ ALARM = "term_leap"
 class TermGate:
     """One per replica; every message passes it first."""
 
-    def __init__(self, member: MemberState, membership: Membership) -> None:
-        self._member, self._membership = member, membership
+    def __init__(self, member: MemberState, peers: Peers) -> None:
+        self._member, self._peers = member, peers
         self._standing: set[str] = set()  # peers about which the alarm stands
 
     def admits(self, sender: str, message: Message, now: int) -> bool:
@@ -38,7 +38,7 @@ class TermGate:
 
     def greeted(self, sender: str, hello: Hello, now: int) -> None:
         """After a HELLO was judged. One that was refused may be anybody's: it says nothing of that peer."""
-        peer = self._membership.peers.get(sender)
+        peer = self._peers.of.get(sender)
         if peer is not None and peer.hello is hello:
             self._note(sender, hello.term, hello.term <= self._member.term + TERM_LEAP_MAX, now)
 
@@ -47,7 +47,7 @@ class TermGate:
             if self._standing and sender in self._standing:
                 self._standing.discard(sender)
                 self._member.clear_alarm(ALARM, now, peer_id=sender)
-        elif sender in self._membership.peers:
+        elif sender in self._peers.of:
             self._standing.add(sender)
             text = (
                 f"{sender} speaks of term {term}, ours is {self._member.term}: no group gets there by elections;"
@@ -57,6 +57,6 @@ class TermGate:
 
     def _said(self, term: int) -> bool:
         """Whether a majority of the voters has proved to have stored nearly that term."""
-        hellos = (peer.hello for peer in self._membership.peers.values() if peer.hello is not None)
+        hellos = (peer.hello for peer in self._peers.voters if peer.hello is not None)
         knows = [one.node_id for one in hellos if one.proven and one.term >= term - TERM_LEAP_MAX]
         return self._member.configuration.is_majority(knows)

@@ -263,7 +263,7 @@ class PeerLinks:
             return
         answer = self._handshake.answer_of(connection, frame, seq)
         self._driver.receive(link.peer_id, answer)
-        view = self._driver.replica.membership.peers[link.peer_id]
+        view = self._driver.replica.peers.of[link.peer_id]
         good = answer.code is ResponseCode.SUCCESS and view.hello is answer
         if good:
             connection.peer_id = link.peer_id

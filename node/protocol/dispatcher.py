@@ -21,7 +21,7 @@ class DispatcherEvent(StrEnum):
     MISMATCHED = "mismatched"  # COMPARE failed: look further back
     CUT = "cut"  # nothing that conflicts is left above the match
     INCONSISTENT = "inconsistent"  # an APPEND or TRUNCATE did not fit the peer's log
-    MOVED_BACKWARDS = "moved_backwards"  # the peer's log ends below what it had: wiped or replaced
+    LOG_REGRESSED = "log_regressed"  # the peer's log ends below what it had: wiped or replaced
     RECONNECTED = "reconnected"  # a new connection: nothing known before it counts
     REFUSED = "refused"  # the peer would have to lose what it knows to be committed
     BELOW_BEGIN = "below_begin"  # the peer needs entries that this log no longer holds
@@ -33,17 +33,17 @@ TRANSITIONS: Mapping[tuple[DispatcherState, DispatcherEvent], DispatcherState] =
     (_S.COMPARE, _E.MATCHED): _S.APPEND,
     (_S.COMPARE, _E.MATCHED_BELOW_END): _S.TRUNCATE,
     (_S.COMPARE, _E.MISMATCHED): _S.COMPARE,
-    (_S.COMPARE, _E.MOVED_BACKWARDS): _S.COMPARE,
+    (_S.COMPARE, _E.LOG_REGRESSED): _S.COMPARE,
     (_S.COMPARE, _E.RECONNECTED): _S.COMPARE,
     (_S.COMPARE, _E.REFUSED): _S.DIVERGED,
     (_S.COMPARE, _E.BELOW_BEGIN): _S.INSTALL_SNAPSHOT,
     (_S.TRUNCATE, _E.CUT): _S.APPEND,
     (_S.TRUNCATE, _E.INCONSISTENT): _S.COMPARE,
-    (_S.TRUNCATE, _E.MOVED_BACKWARDS): _S.COMPARE,
+    (_S.TRUNCATE, _E.LOG_REGRESSED): _S.COMPARE,
     (_S.TRUNCATE, _E.RECONNECTED): _S.COMPARE,
     (_S.TRUNCATE, _E.REFUSED): _S.DIVERGED,
     (_S.APPEND, _E.INCONSISTENT): _S.COMPARE,
-    (_S.APPEND, _E.MOVED_BACKWARDS): _S.COMPARE,
+    (_S.APPEND, _E.LOG_REGRESSED): _S.COMPARE,
     (_S.APPEND, _E.RECONNECTED): _S.COMPARE,
     (_S.APPEND, _E.REFUSED): _S.DIVERGED,
     (_S.APPEND, _E.BELOW_BEGIN): _S.INSTALL_SNAPSHOT,

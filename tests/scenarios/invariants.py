@@ -77,8 +77,8 @@ class Invariants:
             assert (known.term, known.chain) == self.committed[self.committed_index]
         assert node.replica.leadership is not None
         assert not node.store.faults, f"{node_id} leads with a damaged log"
-        for peer_id, dispatcher in node.replica.leadership.dispatchers.items():
-            mark = dispatcher.watermark_index
+        for peer_id, known in node.replica.peers.of.items():
+            mark = known.watermark_index
             peer = cluster.nodes[peer_id]
             if mark >= 0 and peer.up and peer_id in node.connected and peer.replica.term == node.replica.term:
                 if cluster.flush is FlushMode.SYNC:

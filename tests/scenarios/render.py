@@ -98,7 +98,7 @@ def event_line(node_id: str, event: Event) -> str | None:
             return f"{node_id} names the group {detail['group_id']}: {detail['reason']}"
         case "repair":
             return f"{node_id} repaired {detail['first_index']}..{detail['last_index']} from {detail['peer']}"
-        case "peer_moved_backwards":
+        case "peer_log_regressed":
             return f"{node_id} notices that {detail['peer']} moved backwards: {detail['text']}"
         case _:
             return None

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
-from node.consensus import entry_dispatcher, leader_elector
+from node.consensus import leader_elector, progress
 from node.consensus.leader_elector import ParseResult
 from node.consensus.reads import LeaderReads
 from node.protocol.codes import DispatcherState, VoteResult
@@ -110,8 +110,8 @@ IMPOSSIBLE: Final[Mapping[str, str]] = {
     "dispatcher.DIVERGED.reconnected": _FORK,
     "dispatcher.APPEND.inconsistent": "a log that matched changes by its leader's word only; a new process reconnects",
     "dispatcher.TRUNCATE.inconsistent": "what a COMPARE verified stays so while leader, term and process do",
-    "dispatcher.COMPARE.moved_backwards": "nothing is matched before a COMPARE succeeded, so nothing can move back",
-    "dispatcher.TRUNCATE.moved_backwards": "nothing is cut below the match; a new process is a new connection",
+    "dispatcher.COMPARE.log_regressed": "nothing is matched before a COMPARE succeeded, so nothing can regress",
+    "dispatcher.TRUNCATE.log_regressed": "nothing is cut below the match; a new process is a new connection",
 }
 
 
@@ -177,7 +177,7 @@ class Coverage(Observer):
             return held
 
         with (
-            patch.object(entry_dispatcher, "TRANSITIONS", Counted(TRANSITIONS)),
+            patch.object(progress, "TRANSITIONS", Counted(TRANSITIONS)),
             patch.object(leader_elector, "parse_votes", parse_votes),
             patch.object(LeaderReads, "lease_holds", lease_holds),
         ):

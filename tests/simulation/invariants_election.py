@@ -163,7 +163,7 @@ class Elections(Observer):
     def _counts_on_record(self, member: Member) -> None:
         assert member.replica is not None
         recorded = self.hard[member.id].store_ids
-        for peer_id, peer in member.replica.membership.peers.items():
+        for peer_id, peer in member.replica.peers.of.items():
             if peer.counts and (peer.hello is None or recorded.get(peer_id) != peer.hello.store_id):
                 raise Violation("recorded_first", f"{member.id} counts {peer_id}; on durable record is {recorded}")
 

@@ -277,10 +277,10 @@ class Logs(Observer):
         """A leader counts no more than its peers hold (R2)."""
         replica = member.replica
         assert replica is not None and replica.leadership is not None
-        for peer_id, dispatcher in replica.leadership.dispatchers.items():
-            mark, peer = dispatcher.watermark_index, world.members[peer_id]
-            if 0 <= dispatcher.faulty_from <= mark:
-                text = f"{member.id} counts {peer_id} up to {mark}, but its entry {dispatcher.faulty_from} is damaged"
+        for peer_id, known in replica.peers.of.items():
+            mark, peer = known.watermark_index, world.members[peer_id]
+            if 0 <= known.faulty_from <= mark:
+                text = f"{member.id} counts {peer_id} up to {mark}, but its entry {known.faulty_from} is damaged"
                 raise Violation("faulty_watermark", text)
             if mark < 0 or peer.replica is None or peer.store is None or peer.replica.term != replica.term:
                 continue

@@ -93,7 +93,7 @@ class Links:
         if wire is not link.attempt or not isinstance(message, Hello):
             return
         link.attempt = None
-        view = process.replica.membership.peers[link.peer_id]
+        view = process.replica.peers.of[link.peer_id]
         if not process.alive:
             return
         if message.code is ResponseCode.SUCCESS and view.hello is message:

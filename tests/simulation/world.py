@@ -182,10 +182,9 @@ class World:
                 return False
             if (store.end_index, store.end_chain) != end or replica.committed_index != store.end_index:
                 return False
-            if not all(peer.connected for peer in replica.membership.peers.values()):
+            if not all(peer.connected for peer in replica.peers.of.values()):
                 return False
-        dispatchers = leader.replica.leadership.dispatchers.values()
-        return all(one.state is DispatcherState.APPEND for one in dispatchers)
+        return all(peer.state is DispatcherState.APPEND for peer in leader.replica.peers.of.values())
 
     def describe(self) -> str:
         """Every member on one line."""
@@ -198,7 +197,7 @@ class World:
                 continue
             core = member.replica.member
             leadership = member.replica.leadership
-            states = {peer: one.state.value for peer, one in leadership.dispatchers.items()} if leadership else {}
+            states = {one: peer.state.value for one, peer in member.replica.peers.of.items()} if leadership else {}
             lines.append(
                 f"{member.id} {core.role.value} term {core.term} of {core.leader_id} end {member.store.end_index}"
                 f" durable {core.durable_index} verified {core.verified_index} commit {core.committed_index}"

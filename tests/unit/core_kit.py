@@ -9,7 +9,7 @@ from typing import Any
 from node.consensus.api import MS, Outcome, Proposal, ReplicaConfig, TransferOutcome
 from node.consensus.leadership import Leadership
 from node.consensus.member_state import MemberState
-from node.consensus.membership import VERSION_MAX
+from node.consensus.progress import VERSION_MAX
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoteResult, VoterState
 from node.protocol.entry import Slab

@@ -232,6 +232,6 @@ def test_what_a_damaged_peer_takes_is_measured_and_forgotten_like_any_others() -
             assert push.slab is not None
             leader.solo.ack("n1", push, push.slab.last_index, faulty_from=1)
             leader.solo.ack("n2", push, push.slab.last_index)
-        rates = [leader.leadership.dispatchers[peer].window.rate for peer in ("n1", "n2")]
+        rates = [leader.solo.replica.peers.of[peer].window.rate for peer in ("n1", "n2")]
         assert [rate.waiting for rate in rates] == [0, 0], number
-    assert leader.leadership.dispatchers["n1"].watermark_index == 0
+    assert leader.solo.replica.peers.of["n1"].watermark_index == 0

@@ -17,7 +17,7 @@ from tests.conftest import free_ports
 
 
 def connected(engine: Engine, peer_id: str) -> bool:
-    return engine.replica.membership.peers[peer_id].connected
+    return engine.replica.peers.of[peer_id].connected
 
 
 def test_a_dialler_outlives_what_nobody_foresaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,14 @@ import pytest
 
 from node.consensus.api import MS
 from node.consensus.effects import ReadSlab
-from node.consensus.entry_dispatcher import TRANSITIONS, TRANSITIONS_KEPT, DispatcherEvent, EntryDispatcher
+from node.consensus.entry_dispatcher import EntryDispatcher
+from node.consensus.progress import TRANSITIONS_KEPT, Progress
 from node.consensus.push_window import CatchUpQuota
 from node.protocol.codes import DispatcherState, FlushMode, ResponseCode
+from node.protocol.dispatcher import TRANSITIONS, DispatcherEvent
 from node.protocol.entry import SLAB_BYTES_MAX
 from node.protocol.messages import HeartBeatResponse, PushKind, PushRequest
-from tests.unit.core_kit import NOW, Solo, member_of, store_of
+from tests.unit.core_kit import NOW, Solo, config_of, store_of
 
 S, E = DispatcherState, DispatcherEvent
 
@@ -28,7 +30,8 @@ class Led:
     def __init__(self, *, matched: bool = True, **changes: Any) -> None:
         self.solo = Solo(store_of([1, 1, 1]), **changes)
         self.first = self.solo.lead()
-        self.peer = self.dispatchers["n1"]
+        self.dispatcher = self.dispatchers["n1"]
+        self.peer = self.dispatcher.peer
         if matched:
             (compare,) = pushes(self.first, "n1", PushKind.COMPARE)
             (append,) = pushes(self.solo.ack("n1", compare, 2), "n1", PushKind.APPEND)
@@ -47,14 +50,15 @@ class Led:
 @pytest.mark.parametrize("event", list(DispatcherEvent))
 @pytest.mark.parametrize("state", list(DispatcherState))
 def test_the_table_is_obeyed_and_an_unlisted_event_raises(state: S, event: E) -> None:
-    dispatcher = EntryDispatcher(member_of(store_of()), "n1", 1, NOW)
-    dispatcher.state = state
+    peer = Progress("n1", True, config_of())
+    peer.state = state
     if (state, event) in TRANSITIONS:
-        dispatcher._step(event, "why", NOW)
-        assert dispatcher.state is TRANSITIONS[(state, event)]
+        step = peer.step(event, "why", NOW)
+        assert peer.state is TRANSITIONS[(state, event)]
+        assert (step is None) == (peer.state is state and event is not E.RECONNECTED)
     else:
         with pytest.raises(AssertionError, match="impossible"):
-            dispatcher._step(event, "why", NOW)
+            peer.step(event, "why", NOW)
 
 
 def test_every_state_can_be_entered_and_left() -> None:
@@ -126,7 +130,7 @@ def test_r1_a_lost_connection_counts_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("by_heartbeat", [False, True])
-def test_a_log_that_moved_backwards_is_compared_anew(by_heartbeat: bool) -> None:
+def test_a_log_that_regressed_is_compared_anew(by_heartbeat: bool) -> None:
     led = Led()
     epoch = led.peer.dispatch_epoch
     if by_heartbeat:
@@ -137,7 +141,7 @@ def test_a_log_that_moved_backwards_is_compared_anew(by_heartbeat: bool) -> None
     (compare,) = pushes(sent, "n1", PushKind.COMPARE)
     assert compare.prev_index == -1 and compare.dispatch_epoch > epoch
     assert led.peer.state is S.COMPARE and led.peer.match_index == -1
-    assert "peer_moved_backwards" in [kind for kind, _detail in led.solo.events]
+    assert "peer_log_regressed" in [kind for kind, _detail in led.solo.events]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ def test_a_log_that_moved_backwards_is_compared_anew(by_heartbeat: bool) -> None
         ([5, 5, 5, 5], 3, {"x_term": 2, "x_index": -9}, -1),  # nonsense from the network goes no lower than the start
     ],
 )
-def test_r6_fast_back_up(ours: list[int], asked_from: int, answer: dict[str, int], then: int) -> None:
+def test_r6_log_backtracking(ours: list[int], asked_from: int, answer: dict[str, int], then: int) -> None:
     solo = Solo(store_of(ours))
     (compare,) = pushes(solo.lead(), "n1", PushKind.COMPARE)
     assert compare.prev_index == asked_from
@@ -171,7 +175,7 @@ def test_a_peer_below_our_begin_needs_a_snapshot_and_says_so() -> None:
     (compare,) = pushes(solo.lead(), "n1", PushKind.COMPARE)
     solo.ack("n1", compare, -1, code=ResponseCode.INCONSISTENT_STATE, end_index=0)
     assert solo.replica.leadership is not None
-    assert solo.replica.leadership.dispatchers["n1"].state is S.INSTALL_SNAPSHOT
+    assert solo.replica.peers.of["n1"].state is S.INSTALL_SNAPSHOT
     assert ("needs_snapshot", "n1") in solo.replica.member.alarms
 
 
@@ -189,12 +193,12 @@ def test_r6_r7_a_refusal_is_diverged_with_a_growing_back_off(code: int, x: tuple
     for back_off_ms in (1000, 2000, 4000):
         led.solo.ack("n1", compare, -1, code=code, end_index=9, x_term=x[0], x_index=x[1])
         assert led.peer.state is S.DIVERGED and (alarm, "n1") in led.solo.replica.member.alarms
-        assert led.peer.next_deadline() == led.solo.now + back_off_ms * MS
+        assert led.dispatcher.next_deadline() == led.solo.now + back_off_ms * MS
         led.solo.now += (back_off_ms - 1) * MS
-        led.peer.tick(led.solo.now)
+        led.dispatcher.tick(led.solo.now)
         assert led.peer.state is S.DIVERGED
         led.solo.now += MS
-        led.peer.tick(led.solo.now)
+        led.dispatcher.tick(led.solo.now)
         compare = pushes(led.solo.take(), "n1", PushKind.COMPARE)[-1]
         if alarm == "fork":
             x = (compare.prev_term, compare.prev_index)
@@ -228,7 +232,7 @@ def test_an_unanswered_push_is_sent_again_one_at_a_time() -> None:
     for _ in range(3):
         led.propose()
     led.solo.now += 1000 * MS
-    led.peer.tick(led.solo.now)
+    led.dispatcher.tick(led.solo.now)
     again = pushes(led.solo.take(), "n1", PushKind.APPEND)
     assert [p.first_index for p in again] == [4] and led.peer.resends == 1
     assert led.peer.last_error == "no answer to entry 4 in time"
@@ -242,12 +246,12 @@ def test_a_peer_that_answers_slowly_but_steadily_is_sent_nothing_twice() -> None
     sent = [push for _ in range(5) for push in led.propose()]
     for push in sent:
         led.solo.now += 900 * MS
-        led.peer.tick(led.solo.now)
+        led.dispatcher.tick(led.solo.now)
         assert led.peer.resends == 0
         led.solo.ack("n1", push, push.first_index)
     (silent,) = led.propose()
     led.solo.now += 1000 * MS
-    led.peer.tick(led.solo.now)
+    led.dispatcher.tick(led.solo.now)
     again = pushes(led.solo.take(), "n1", PushKind.APPEND)
     assert [p.first_index for p in again] == [silent.first_index] and led.peer.resends == 1
 
@@ -264,10 +268,10 @@ def test_a_peer_that_cannot_take_it_now_gets_it_later(code: ResponseCode, pause_
     led = Led()
     (append,) = led.propose()
     assert pushes(led.solo.ack("n1", append, 3, code=code), "n1") == []
-    assert led.peer.next_deadline() == led.solo.now + pause_ms * MS
+    assert led.dispatcher.next_deadline() == led.solo.now + pause_ms * MS
     assert (("peer_disk_full", "n1") in led.solo.replica.member.alarms) is (code is ResponseCode.DISK_FULL)
     led.solo.now += pause_ms * MS
-    led.peer.tick(led.solo.now)
+    led.dispatcher.tick(led.solo.now)
     (again,) = pushes(led.solo.take(), "n1", PushKind.APPEND)
     led.solo.ack("n1", again, 4)
     assert led.peer.match_index == 4 and not led.solo.replica.member.alarms

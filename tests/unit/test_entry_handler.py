@@ -78,7 +78,7 @@ def test_r6_compare(index: int, changes: Any, expected: tuple[int, ...]) -> None
     assert answer.end_index == 4 and answer.durable_index == 4
 
 
-def test_r6_fast_back_up_stays_above_the_committed_index() -> None:
+def test_r6_log_backtracking_stays_above_the_committed_index() -> None:
     solo = Solo(store_of([1, 1, 1, 1, 1]))
     solo.compare(2, term=2, commit_index=1)
     assert solo.replica.committed_index == 1

@@ -30,7 +30,7 @@ def test_another_group_of_this_name_is_refused(ours: str | None, theirs: str | N
     solo = Solo(store_of(group_id=ours), connect=False)
     ((_to, answer),) = solo.receive("n1", solo.hello_of("n1", answer=False, group_id=theirs))
     assert isinstance(answer, Hello) and (answer.code, answer.group_id) == (code, ours)
-    assert (solo.replica.membership.peers["n1"].hello is not None) is (code is ResponseCode.SUCCESS)
+    assert (solo.replica.peers.of["n1"].hello is not None) is (code is ResponseCode.SUCCESS)
 
 
 def named(solo: Solo) -> str | None:

@@ -117,7 +117,7 @@ def test_a_preferred_leader_is_handed_the_leadership() -> None:
     leader = Leader(preferred_leaders=("n2",))
     leader.solo.now += 2000 * MS
     for peer in ("n1", "n2"):
-        leader.leadership.contact.heard(peer, leader.solo.now)
+        leader.solo.replica.peers.of[peer].answered(-1, leader.leadership.contact.ticks.count, leader.solo.now)
     sent = leader.solo.tick(1)
     assert [to for to, m in sent if isinstance(m, TransferRequest)] == ["n2"]
 

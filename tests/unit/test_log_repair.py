@@ -134,14 +134,14 @@ def test_the_leaders_record_of_a_damaged_peer_goes_down_and_commit_does_not(flus
     push = leader.propose([b"b"])[0]
     solo.sync()
     solo.ack("n1", push, 2, faulty_from=1)
-    dispatcher = leader.leadership.dispatchers["n1"]
-    assert (dispatcher.match_index, dispatcher.watermark_index, dispatcher.sound_match_index) == (2, 0, 0)
+    peer = leader.solo.replica.peers.of["n1"]
+    assert (peer.match_index, peer.watermark_index, peer.sound_match_index) == (2, 0, 0)
     assert solo.replica.committed_index == 1
-    assert leader.leadership.may_take_over("n1") is ResponseCode.ILLEGAL_MEMBER_STATE
-    assert leader.leadership.best_transferee() != "n1"
+    assert leader.solo.replica.transferees.may_take_over("n1") is ResponseCode.ILLEGAL_MEMBER_STATE
+    assert leader.solo.replica.transferees.best() != "n1"
     assert leader.transfer("n1")[0].code is ResponseCode.ILLEGAL_MEMBER_STATE
     solo.ack("n1", push, 2, seq=-1)
-    assert (dispatcher.watermark_index, solo.replica.committed_index) == (2, 2)
+    assert (peer.watermark_index, solo.replica.committed_index) == (2, 2)
 
 
 def test_a_transfer_waits_for_the_transferees_repair() -> None:

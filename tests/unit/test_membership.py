@@ -123,11 +123,11 @@ def test_a_changed_state_is_told_to_connected_peers() -> None:
 def test_a_store_is_on_record_before_its_first_vote_or_ack_counts() -> None:
     solo = Solo(connect=False)
     solo.receive("n1", solo.hello_of("n1", voter_state=FORMING))
-    assert not solo.hard_states and not solo.replica.membership.counts("n1")
+    assert not solo.hard_states and not solo.replica.peers.of["n1"].counts
     solo.receive("n1", solo.hello_of("n1", voter_state=VOTER))
-    assert solo.hard_states[-1].store_ids == {"n1": "store-n1"} and solo.replica.membership.counts("n1")
+    assert solo.hard_states[-1].store_ids == {"n1": "store-n1"} and solo.replica.peers.of["n1"].counts
     solo.receive("n1", solo.hello_of("n1", voter_state=REJOINING, store_id="new"))
-    assert not solo.replica.membership.counts("n1")
+    assert not solo.replica.peers.of["n1"].counts
     solo.receive("n1", solo.hello_of("n1", voter_state=VOTER, store_id="new"))
     assert solo.hard_states[-1].store_ids == {"n1": "new"}
     assert "store_replaced" in [kind for kind, _detail in solo.events]
@@ -138,7 +138,7 @@ def test_a_granted_vote_says_that_its_giver_is_a_voter_by_now() -> None:
     solo.connect("n1", voter_state=FORMING)
     request = next(m for to, m in solo.tick(1000) if to == "n1" and isinstance(m, VoteRequest))
     solo.receive("n1", VoteResponse(request.seq, 0, VoteResult.ACCEPT, pre=True))
-    assert solo.replica.term == 1 and solo.replica.membership.counts("n1")
+    assert solo.replica.term == 1 and solo.replica.peers.of["n1"].counts
 
 
 def test_the_vote_of_a_rejoining_peer_does_not_count() -> None:
@@ -248,7 +248,7 @@ def test_a_voter_whose_news_of_the_others_may_be_old_also_tries_the_ordinary_way
         asked = [m for _to, m in solo.tick(200) if isinstance(m, VoteRequest)]
     (ordinary, _other) = asked
     solo.receive("n1", VoteResponse(ordinary.seq, 1, VoteResult.ACCEPT, pre=True))
-    assert solo.replica.membership.counts("n1") and not solo.replica.membership.may_reform()
+    assert solo.replica.peers.of["n1"].counts and not solo.replica.membership.may_reform()
 
 
 def test_forming_again_takes_every_members_vote_and_the_longest_log() -> None:

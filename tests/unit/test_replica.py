@@ -58,7 +58,7 @@ def test_a_quorum_of_followers_commits_before_the_leaders_own_sync() -> None:
     (push,) = leader.propose([b"a"])
     leader.solo.ack("n1", push, 1)
     assert leader.done == []
-    leader.solo.ack("n2", push, 1, dispatch_epoch=leader.leadership.dispatchers["n2"].dispatch_epoch)
+    leader.solo.ack("n2", push, 1, dispatch_epoch=leader.solo.replica.peers.of["n2"].dispatch_epoch)
     assert [o.appended for o in leader.done] == [Appended.YES]
     assert leader.solo.replica.member.durable_index == 0
 
@@ -319,7 +319,7 @@ def test_e6_answers_of_a_diverged_peer_do_not_count() -> None:
     leader = Leader()
     (push,) = leader.propose([b"x"])
     leader.solo.ack("n1", push, 0, code=ResponseCode.INCONSISTENT_INDEX)
-    assert leader.leadership.dispatchers["n1"].state is DispatcherState.DIVERGED
+    assert leader.solo.replica.peers.of["n1"].state is DispatcherState.DIVERGED
     before = leader.leadership.contact.at()
     leader.solo.tick(100)
     leader.solo.receive("n1", HeartBeatResponse(leader.solo.replica.member.last_seq, 1, ResponseCode.SUCCESS, 0))
@@ -350,11 +350,11 @@ def test_heartbeat_results_are_parsed_as_dledger_does() -> None:
 
 def test_dispatcher_epochs_grow_over_leaderships_of_one_process() -> None:
     leader = Leader()
-    first = leader.leadership.dispatchers["n1"].dispatch_epoch
+    first = leader.solo.replica.peers.of["n1"].dispatch_epoch
     leader.solo.push(PushKind.COMMIT, "n2", term=5)
     leader.solo.replica.peer_lost("n2", leader.solo.now)
     leader.solo.lead()
-    assert leader.leadership.dispatchers["n1"].dispatch_epoch > first
+    assert leader.solo.replica.peers.of["n1"].dispatch_epoch > first
 
 
 def test_stop_fails_what_waits_as_unknown_and_nothing_happens_after() -> None:

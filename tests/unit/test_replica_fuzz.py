@@ -250,14 +250,13 @@ class Run:
         leader = cluster.leader()
         if leader is None:
             return False
-        leadership = cluster.nodes[leader].replica.leadership
-        assert leadership is not None
+        peers = cluster.nodes[leader].replica.peers.of.values()
         ends = {(n.store.end_index, n.store.end_chain, n.replica.committed_index) for n in cluster.nodes.values()}
         roles = [n.replica.role for n in cluster.nodes.values()]
         return (
             len(ends) == 1
             and roles.count(Role.LEADER) == 1
-            and all(d.state is DispatcherState.APPEND for d in leadership.dispatchers.values())
+            and all(peer.state is DispatcherState.APPEND for peer in peers)
             and all(n.replica.member.voter_state is VoterState.VOTER for n in cluster.nodes.values())
         )
 

@@ -140,9 +140,9 @@ def test_a_proven_peers_life_is_on_record_before_it_is_answered() -> None:
 def test_a_peer_that_does_not_know_its_life_is_refused_and_does_not_count() -> None:
     solo = Solo(connect=False)
     peer_says(solo, life_ids=("a", "b"))
-    assert solo.replica.membership.counts("n1")
+    assert solo.replica.peers.of["n1"].counts
     answer = peer_says(solo, life_ids=("a", "x"))
-    assert answer.code is ResponseCode.RESTORED_COPY and not solo.replica.membership.counts("n1")
+    assert answer.code is ResponseCode.RESTORED_COPY and not solo.replica.peers.of["n1"].counts
     assert ("restored_copy", "n1") in solo.replica.member.alarms
     assert answer.record is not None and answer.record.life_id == "b", "so that it sees it itself"
     assert solo.hard_states[-1].peer_lives == {"n1": "b"}

@@ -178,10 +178,9 @@ class DriverWorld:
             at = (member.store.end_index, member.store.end_chain)
             if at != end or member.replica.committed_index != store.end_index:
                 return False
-            if not all(peer.connected for peer in member.replica.membership.peers.values()):
+            if not all(peer.connected for peer in member.replica.peers.of.values()):
                 return False
-        dispatchers = leader.replica.leadership.dispatchers.values()
-        return all(one.state is DispatcherState.APPEND for one in dispatchers)
+        return all(peer.state is DispatcherState.APPEND for peer in leader.replica.peers.of.values())
 
     def describe(self) -> str:
         """Every member on one line."""

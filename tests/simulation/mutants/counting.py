@@ -13,13 +13,13 @@ COUNTING = (
         (
             Edit(
                 "node.consensus.reads:LeaderReads._confirmed_seq",
-                "answered[peer] if counts(peer) else -1",
-                "MUTANT.instead(answered[peer] if counts(peer) else -1, answered[peer])",
+                "peer.answered_seq if peer.counts else -1",
+                "MUTANT.instead(peer.answered_seq if peer.counts else -1, peer.answered_seq)",
             ),
             Edit(
                 "node.consensus.leadership:Leadership._heard",
-                "self._membership.peers[peer_id].counts and",
-                "MUTANT.instead(self._membership.peers[peer_id].counts, True) and",
+                "not peer.counts or",
+                "MUTANT.instead(not peer.counts, False) or",
             ),
         ),
         {**WIPES, "reads": 100.0},

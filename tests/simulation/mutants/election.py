@@ -143,8 +143,8 @@ ELECTION = (
         (
             Edit(
                 CHECK_QUORUM,
-                "self._ticks.passed(now) and self.silent_ticks() > self._silent_ticks_max",
-                "MUTANT.instead(self._ticks.passed(now) and self.silent_ticks() > self._silent_ticks_max, "
+                "self.ticks.passed(now) and self.silent_ticks() > self._silent_ticks_max",
+                "MUTANT.instead(self.ticks.passed(now) and self.silent_ticks() > self._silent_ticks_max, "
                 "now >= self.at() + self._timing.election_max_ns)",
             ),
         ),
@@ -245,8 +245,8 @@ ELECTION = (
         (
             Edit(
                 MEMBERSHIP + "voter_state_seen",
-                "peer.counts = False",
-                "peer.counts = MUTANT.instead(False, state is VoterState.REJOINING)",
+                "counts = False",
+                "counts = MUTANT.instead(False, state is VoterState.REJOINING)",
             ),
         ),
         WIPES,

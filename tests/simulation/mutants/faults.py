@@ -124,7 +124,7 @@ FAULTY = (
                 "mark if faulty_from < 0 else min(mark, faulty_from - 1)",
                 "mark",
             ),
-            ignored("node.consensus.entry_dispatcher:EntryDispatcher._faults_seen", "faulty_from >= 0"),
+            ignored("node.consensus.progress:Progress._faults_seen", "faulty_from >= 0"),
         ),
         ROT,
     ),

@@ -11,6 +11,7 @@ from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 
 HANDLER = "node.consensus.entry_handler:EntryHandler."
 DISPATCHER = "node.consensus.entry_dispatcher:EntryDispatcher."
+PROGRESS = "node.consensus.progress:Progress."
 LEADERSHIP = "node.consensus.leadership:Leadership."
 CHECKER = "node.consensus.quorum_ack_checker:"
 CONFIGURATION = "node.consensus.configuration:Configuration."
@@ -37,10 +38,11 @@ def echo(member: Any, push: Any) -> int:
     return int(carried > send.message.verified_index or carried > send.message.durable_index)
 
 
-def durable_ever(dispatcher: Any, answer: PushResponse) -> int:
+def durable_ever(peer: Any, answer: PushResponse) -> int:
     """The highest durable index that this peer ever named to this leadership."""
-    highest: int = max(vars(dispatcher).get("durable_named", -1), answer.durable_index)
-    dispatcher.durable_named = highest
+    window = peer.window  # as new as the leadership
+    highest: int = max(vars(window).get("durable_named", -1), answer.durable_index)
+    window.durable_named = highest
     return highest
 
 
@@ -144,9 +146,9 @@ REPLICATION = (
         "a later `verified` meets the highest `durable` that the peer ever named, also one that a cut took back",
         (
             swapped(
-                DISPATCHER + "answered",
-                "watermark(answer.verified_index, answer.durable_index, flush, answer.faulty_from)",
-                "watermark(answer.verified_index, durable_ever(self, answer), flush, answer.faulty_from)",
+                PROGRESS + "acknowledge",
+                "watermark(verified, durable, flush, faulty_from)",
+                "watermark(verified, durable_ever(self, answer), flush, faulty_from)",
             ),
         ),
         {**FORKS, "sync_ms": 6.0},

@@ -1,0 +1,47 @@
+"""Which peer leadership may go to, and why another one may not (DLedger's refusals). Asks the peers' progress only."""
+
+from __future__ import annotations
+
+from node.consensus.member_state import MemberState
+from node.consensus.progress import PAUSED, Peers
+from node.protocol.codes import DispatcherState, ResponseCode, VoterState
+
+
+class TransfereeChoice:
+    """One per replica; asked while this member leads."""
+
+    def __init__(self, member: MemberState, peers: Peers) -> None:
+        self._member, self._peers = member, peers
+
+    def may_take_over(self, peer_id: str) -> ResponseCode:
+        """Whether leadership could go to that peer now."""
+        peer = self._peers.of[peer_id]
+        if not peer.connected:
+            return ResponseCode.NETWORK_ERROR
+        is_voter = peer.is_voter and peer.voter_state is VoterState.VOTER
+        if not is_voter or peer.state in PAUSED or peer.faulty_from >= 0:
+            return ResponseCode.ILLEGAL_MEMBER_STATE
+        behind = self._member.store.end_index - peer.match_index
+        if peer.state is not DispatcherState.APPEND or behind >= self._member.config.max_transfer_wait_index:
+            return ResponseCode.FALL_BEHIND_TOO_MUCH
+        return ResponseCode.SUCCESS
+
+    def judge(self, peer_id: str | None) -> tuple[ResponseCode, str]:
+        """`may_take_over` for whatever an operator named, with words."""
+        if peer_id is None:
+            return ResponseCode.TAKE_LEADERSHIP_FAILED, "no member can take leadership now"
+        if peer_id == self._member.self_id:
+            return ResponseCode.UNEXPECTED_ARGUMENT, f"{peer_id} leads already"
+        peer = self._peers.of.get(peer_id)
+        if peer is None:
+            return ResponseCode.UNKNOWN_MEMBER, f"{peer_id} is not a member"
+        code = self.may_take_over(peer_id)
+        behind = self._member.store.end_index - peer.match_index
+        return code, f"{peer_id} is in {peer.state}, {behind} entries behind ({code.name})"
+
+    def best(self) -> str | None:
+        """Of those that may take over: a preferred leader first, then whoever holds most."""
+        preferred = self._member.config.preferred_leaders
+        able = [peer for one, peer in self._peers.of.items() if self.may_take_over(one) is ResponseCode.SUCCESS]
+        able.sort(key=lambda peer: (peer.peer_id not in preferred, -peer.match_index, peer.peer_id))
+        return able[0].peer_id if able else None

@@ -190,7 +190,7 @@ class Membership:
                 return
         counts = False
         if state is VoterState.VOTER and peer.hello is not None:
-            self._record(peer_id, peer.hello.store_id, now)
+            self._record(peer_id, peer.hello, now)
             counts = self._on_record(peer_id)
         peer.judged(state, counts=counts)
 
@@ -217,14 +217,13 @@ class Membership:
         sound = (peer for peer in self._peers.voters if peer.voter_state is VoterState.VOTER)
         return [peer.peer_id for peer in sound if not peer.counts and peer.hello is not None]
 
-    def _record(self, peer_id: str, store_id: str, now: int) -> None:
-        member = self._member
-        known = member.hard.store_ids.get(peer_id)
-        if known == store_id:
+    def _record(self, peer_id: str, hello: Hello, now: int) -> None:
+        known = self._member.hard.store_ids.get(peer_id)
+        if known == hello.store_id:
             return
         if known is not None:
-            member.event("store_replaced", now, "warning", peer=peer_id, was=known, store_id=store_id)
-        member.save(store_ids={**member.hard.store_ids, peer_id: store_id})
+            self._member.event("store_replaced", now, "warning", peer=peer_id, was=known, store_id=hello.store_id)
+        self.records.note_store(peer_id, hello)
 
     # --- FORMING ------------------------------------------------------------------------------------------------
     def _try_forming(self, now: int) -> None:

@@ -151,6 +151,25 @@ def test_a_peer_that_does_not_know_its_life_is_refused_and_does_not_count() -> N
     assert peer_says(solo, life_ids=("a", "x"), store_id="new").code is ResponseCode.SUCCESS
 
 
+def test_a_copy_that_is_about_to_join_does_not_rewrite_what_is_on_record() -> None:
+    """It says so before that is durable; should it lose its power first, it comes back as the voter that it was."""
+    solo = Solo(connect=False)
+    peer_says(solo, life_ids=("a", "b"))
+    assert peer_says(solo, life_ids=("a", "x"), voter_state=REJOINING).code is ResponseCode.SUCCESS
+    assert solo.hard_states[-1].peer_lives == {"n1": "b"}
+    assert peer_says(solo, life_ids=("a", "x", "y")).code is ResponseCode.RESTORED_COPY
+
+
+def test_the_life_of_a_store_that_is_not_on_record_is_not_noted_beside_the_one_that_is() -> None:
+    """A HELLO of the disk that was replaced came late; the member that votes now has no such life."""
+    solo = Solo(connect=False)
+    peer_says(solo, store_id="new", life_ids=("c",))
+    assert peer_says(solo, store_id="old", life_ids=("a", "b"), voter_state=REJOINING).code is ResponseCode.SUCCESS
+    answer = peer_says(solo, store_id="new", life_ids=("c",))
+    assert answer.code is ResponseCode.SUCCESS and answer.record == PeerRecord("new", "c")
+    assert solo.replica.membership.counts("n1")
+
+
 def test_an_older_release_keeps_no_lives_so_what_was_on_record_ends() -> None:
     solo = Solo(connect=False)
     peer_says(solo, life_ids=("a",))

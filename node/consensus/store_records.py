@@ -6,8 +6,8 @@ beside a mark: an entry that the member acknowledged as durable, and that is com
 life, or a voter that does not hold the entry, is not what its peers know: it joins anew, as another store.
 
 A record may be older than the store that it speaks of: a replaced disk has no lives of the one before. So a life is on
-record beside the store that it belonged to, and counts against that one only; a mark counts against any: a voter holds whatever was committed, whoever wrote
-it there, but for what the whole group lost before it joined (`marks_from`).
+record beside the store that it belonged to, and counts against that one only; a mark counts against any: a voter holds
+whatever was committed, whoever wrote it there, but for what the whole group lost before it joined (`marks_from`).
 
 Invariants: only a proven peer is recorded or believed; a mark never goes back; members that join already have nothing
 to lose and are not judged.
@@ -96,9 +96,10 @@ class StoreRecords:
         if hello.version_max < SPEAKS_OF_LIVES and not hello.life_ids:
             if known is not None:
                 member.save(peer_lives=_without(lives, peer_id))
-        elif hello.life_ids and member.hard.store_ids.get(peer_id) == hello.store_id:
-            if known != hello.life_ids[-1] and (known is None or known in hello.life_ids):
-                member.save(peer_lives={**lives, peer_id: hello.life_ids[-1]})
+            return
+        follows = hello.life_ids and (known is None or known in hello.life_ids) and known != hello.life_ids[-1]
+        if follows and member.hard.store_ids.get(peer_id) == hello.store_id:
+            member.save(peer_lives={**lives, peer_id: hello.life_ids[-1]})
 
     def note_store(self, peer_id: str, hello: Hello) -> None:
         """A voter's store goes on record, and with it the life that it has now; of the one before it nothing stays."""

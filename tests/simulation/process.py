@@ -255,7 +255,7 @@ class Process:
     def _saved(self, number: int, state: HardState) -> None:
         now = self.clock.now()
         for send in self._held.durable(number):
-            if self.replica.transfers.may_leave(send.message, now):
+            if self.replica.transfers.may_leave(send.message, now) and self.replica.membership.may_leave(send.message):
                 self.links.send(send.to, send.message)
         self.replica.hard_state_saved(state, self.clock.now())
         self._schedule_turn()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from node.consensus.api import MS
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoteResult, VoterState
 from node.protocol.messages import (
     HeartBeatRequest,
+    HeartBeatResponse,
     Hello,
     MemberMark,
     PeerRecord,
@@ -120,6 +122,32 @@ def test_the_alarm_ends_when_it_votes_again() -> None:
     assert solo.replica.member.voter_state is VOTER and "restored_copy" not in alarms(solo)
 
 
+def test_what_was_said_as_a_voter_and_waited_does_not_leave_once_the_vote_is_given_up() -> None:
+    solo = solo_with()
+    beat = HeartBeatResponse(1, 4, ResponseCode.SUCCESS, voter_state=VOTER)
+    vote = VoteResponse(1, 4, VoteResult.ACCEPT)
+    hello = solo.hello_of("n0")
+    others = (VoteResponse(1, 4, VoteResult.UNKNOWN), replace(beat, voter_state=REJOINING), ReadIndexRequest(1, 4))
+    may_leave = solo.replica.membership.may_leave
+    assert all(map(may_leave, (beat, vote, hello, *others)))
+    told(solo, PeerRecord("s0", "life-3"))
+    assert not any(map(may_leave, (beat, vote, hello)))
+    assert all(map(may_leave, others))
+
+
+def test_a_heartbeats_answer_that_a_hello_overtook_makes_nobody_a_voter_again() -> None:
+    led = Leader()
+    solo, peer = led.solo, led.solo.replica.peers.of["n1"]
+    beats = [m for to, m in solo.tick(100) if to == "n1" and isinstance(m, HeartBeatRequest)]
+    solo.receive("n1", solo.hello_of("n1", answer=False, voter_state=REJOINING, store_id="new"))
+    late = HeartBeatResponse(beats[-1].seq, 1, ResponseCode.SUCCESS, end_index=0, voter_state=VOTER)
+    solo.receive("n1", late)
+    assert not peer.counts and peer.voter_state is REJOINING
+    beats = [m for to, m in solo.tick(100) if to == "n1" and isinstance(m, HeartBeatRequest)]
+    solo.receive("n1", replace(late, seq=beats[-1].seq))
+    assert peer.counts
+
+
 # --- a peer's store -----------------------------------------------------------------------------------------------
 def peer_says(solo: Solo, **changes: Any) -> Hello:
     sent = solo.receive("n1", solo.hello_of("n1", answer=False, **changes))
@@ -167,7 +195,7 @@ def test_the_life_of_a_store_that_is_not_on_record_is_not_noted_beside_the_one_t
     assert peer_says(solo, store_id="old", life_ids=("a", "b"), voter_state=REJOINING).code is ResponseCode.SUCCESS
     answer = peer_says(solo, store_id="new", life_ids=("c",))
     assert answer.code is ResponseCode.SUCCESS and answer.record == PeerRecord("new", "c")
-    assert solo.replica.membership.counts("n1")
+    assert solo.replica.peers.of["n1"].counts
 
 
 def test_an_older_release_keeps_no_lives_so_what_was_on_record_ends() -> None:

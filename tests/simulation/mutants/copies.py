@@ -58,6 +58,39 @@ def nobody_can(repair: Any, attempt: Any) -> bool:
     return bool(attempt.fault.first_index > max(member.verified_index, member.committed_index))
 
 
+GIVE_UP: dict[str, Any] = {
+    **dict.fromkeys(QUIET, 0.0),
+    "members": 3,
+    "rot": 1.5,
+    "isolate_leader": 0.7,
+    "appends": 60.0,
+}
+# Damage in the last entries, which nobody can link: the member gives up its vote, archives and cuts.
+GIVEN_UP = (
+    Edit(
+        "node.consensus.log_repair:LogRepair.handle_answer",
+        "elif slab is None or not self._is_what_was_asked(attempt, slab):",
+        "elif slab is None or not self._is_what_was_asked(attempt, slab) or nobody_can(self, attempt):",
+    ),
+    Edit(
+        "tests.simulation.nemesis:Nemesis._rot_entry",
+        "min(member.replica.committed_index, store.durable_index, store.end_index - 2)",
+        "store.durable_index if self.may_forget(member) else -1",
+    ),
+    Edit("node.store.file_store:FileStore._slot", "min(self._committed, mark.index)", "-1"),
+    Edit(
+        "tests.simulation.nemesis:Nemesis._rot_entry",
+        "self._rng.randrange(store.begin_index, last + 1)",
+        "last",
+    ),
+    Edit(
+        "tests.simulation.nemesis:Nemesis._rot_entry",
+        'self._fault("rot", f"{member.id} entries {hit}")',
+        'self._fault("rot", f"{member.id} entries {hit}") and not member.crash()',
+    ),
+)
+
+
 COPIES = (
     Mutant(
         "copy_kept_across_mend",
@@ -158,30 +191,17 @@ COPIES = (
                 "MUTANT.left_out()",
             ),
         ),
-        {**dict.fromkeys(QUIET, 0.0), "members": 3, "rot": 1.5, "isolate_leader": 0.7, "appends": 60.0},
+        GIVE_UP,
         {"nobody_can": nobody_can},
-        cause=(
-            Edit(
-                "node.consensus.log_repair:LogRepair.handle_answer",
-                "elif slab is None or not self._is_what_was_asked(attempt, slab):",
-                "elif slab is None or not self._is_what_was_asked(attempt, slab) or nobody_can(self, attempt):",
-            ),
-            Edit(
-                "tests.simulation.nemesis:Nemesis._rot_entry",
-                "min(member.replica.committed_index, store.durable_index, store.end_index - 2)",
-                "store.durable_index if self.may_forget(member) else -1",
-            ),
-            Edit("node.store.file_store:FileStore._slot", "min(self._committed, mark.index)", "-1"),
-            Edit(
-                "tests.simulation.nemesis:Nemesis._rot_entry",
-                "self._rng.randrange(store.begin_index, last + 1)",
-                "last",
-            ),
-            Edit(
-                "tests.simulation.nemesis:Nemesis._rot_entry",
-                'self._fault("rot", f"{member.id} entries {hit}")',
-                'self._fault("rot", f"{member.id} entries {hit}") and not member.crash()',
-            ),
-        ),
+        cause=GIVEN_UP,
+    ),
+    Mutant(
+        "push_answers_confirm_reads",
+        "E8, C1",
+        "an answer to a push, which does not say whether its sender still is a voter, helps to confirm a leader",
+        (swapped("node.consensus.leadership:Leadership.handle_push_answer", "-1", "answer.seq"),),
+        GIVE_UP,
+        {"nobody_can": nobody_can},
+        cause=GIVEN_UP,
     ),
 )

@@ -323,6 +323,19 @@ ELECTION = (
         RESTORES,
     ),
     Mutant(
+        "copy_rewrites_its_record",
+        "E8",
+        "the life that a restored copy says while its joining is being saved replaces the one on record",
+        (
+            swapped(
+                "node.consensus.store_records:StoreRecords.note_life",
+                "known is None or known in hello.life_ids",
+                "True",
+            ),
+        ),
+        {**RESTORES, "power_loss": 4.0, "crash_at_io": 4.0, "slow_disk": 0.5, "sync_ms": 6.0},
+    ),
+    Mutant(
         "restored_keeps_vote",
         "E8",
         "a store that found out that it is a restored copy takes another id, and goes on voting",

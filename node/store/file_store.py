@@ -37,6 +37,7 @@ from node.store.files.hard_state import save_hard_state
 from node.store.files.identity import UNKNOWN_TERM
 from node.store.files.layout import plan_bodies
 from node.store.files.platform import OS, Platform
+from node.store.files.straight import NOWHERE, write_straight_from
 from node.store.log_store import (
     ColdEntry,
     EntryMeta,
@@ -67,6 +68,8 @@ class FileStore(CuttingLog):
         self.data_file_size = opened.identity.data_file_size
         self.index_file_size = opened.identity.index_file_size
         self.sealed_from = opened.sealed_from
+        self.straight_from = opened.straight_from
+        self._layout_unsaved = False
         self.hard_state = opened.hard_state
         self.alarms = tuple(found.alarms)
         self.begin_index = found.begin_index
@@ -169,13 +172,16 @@ class FileStore(CuttingLog):
         if is_unsealed(slab):
             if self.sealed_from < slab.first_index and self.end_index >= self.begin_index:
                 raise EntryError(f"slab {slab.first_index} is unsealed, seals began at {self.sealed_from}")
+            self._layout_unsaved |= self.sealed_from == 0  # a heritage from now on
             self.sealed_from = max(self.sealed_from, slab.last_index + 1)
         elif chain is None:  # no anchor here: the sender's seals are one
             chain = slab.last_chain
         if slab.prev_chain != self.end_chain or slab.last_chain != chain:
             slab = replace(slab, prev_chain=self.end_chain, last_chain=chain)
         pieces = settle(slab, self._end_pos, self.data_file_size)
-        self._write(pieces if self.sealed_from else [straightened(piece) for piece in pieces])  # S6
+        if self.sealed_from and pieces[0] is not slab and self.straight_from != NOWHERE:
+            self.straight_from, self._layout_unsaved = NOWHERE, True  # elsewhere on the leader's disk: layouts differ
+        self._write([straightened(piece, self.straight_from) for piece in pieces])  # S6
 
     def _write(self, slabs: list[Slab]) -> None:
         """All or nothing: what was written before the disk was full is zeroed again (SAFETY S8)."""
@@ -268,7 +274,7 @@ class FileStore(CuttingLog):
             return unpack_record(slab.data, unit[1] - slab.pos)
         self._refuse_damaged(index)
         found, entry = find_record(self._data, self._index, index)
-        if entry.pos != found.pos and self.sealed_from == 0:  # the next scrub writes it anew
+        if entry.pos != found.pos and index >= self.straight_from:  # the next scrub writes it anew
             entry = replace(entry, pos=found.pos)
         if (entry.body_crc or entry.chain_crc) and crc32(entry.body) != entry.body_crc:
             text = f"entry {index}: its body does not match its CRC"
@@ -301,6 +307,12 @@ class FileStore(CuttingLog):
     def has_space(self) -> bool:
         free = self._platform.space_left_bytes(self.directory)
         return free is None or free >= self._data.ahead_bytes
+
+    def keep_layout(self) -> None:
+        """Keeps the border on disk where it moved: a writer's work, before what follows counts as durable."""
+        if self._layout_unsaved:
+            self._layout_unsaved = False
+            write_straight_from(self.directory, self.straight_from, self._platform)
 
     def note_progress(self, committed_index: int, applied_index: int) -> None:
         self._committed, self.applied_index = committed_index, applied_index
@@ -382,6 +394,7 @@ class FileStore(CuttingLog):
             if not self.failed:
                 self._data.sync()
                 self._index.sync()
+                self.keep_layout()
                 mark = Mark(self.end_index, self._end_pos, self.end_term, self.end_chain)
                 self._durable, self.durable_index = mark, mark.index
                 with suppress(StoreFull):  # without a slot that says "clean" the next start reads more, and finds it

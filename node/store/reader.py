@@ -21,6 +21,7 @@ from node.store.files.hard_state import load_hard_state, read_currterm, read_har
 from node.store.files.identity import UNKNOWN_TERM, Base, read_base, read_identity
 from node.store.files.platform import OS, Platform
 from node.store.files.segment_list import SegmentList
+from node.store.files.straight import NOWHERE, read_straight_from
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import ORIGIN, EntryMeta, StoreCorrupt, StoreError, StoreRefused, TruncationRecord
 from node.store.recovery.survey import Finding, Survey, Trust
@@ -127,6 +128,11 @@ class StoreReader:
         if self.identity is None:
             return SEALED_NEVER
         return max(self.identity.sealed_from, slot.sealed_from if slot is not None else 0)
+
+    def _straight_from(self) -> int:
+        """From where on positions are held against places (S6)."""
+        border = None if self.is_java else read_straight_from(self.directory, self._begin.sealed_from, self._platform)
+        return NOWHERE if border is None else border
 
     def _find_end(self, slot: Slot | None, upto_index: int | None) -> Cursor:
         """The end of the log: walked from the checkpoint on, or surveyed where there is none or a Java node went on."""
@@ -300,7 +306,10 @@ class StoreReader:
             self._data, self._index, self._begin, java=self.is_java, trust=Trust(durable, vouched), into_java=True
         )
         index_durable = slot.index_durable if slot is not None else None
-        run = Verification(self._data, self._index, survey, index_durable=index_durable, progress=progress)
+        run = Verification(
+            self._data, self._index, survey, index_durable=index_durable, straight_from=self._straight_from(),
+            progress=progress,
+        )  # fmt: skip
         report = run.run()
         unread = self._unread_files(report.begin_index)
         lengths = {finding.file: finding.detail for finding in unread if finding.index is None}

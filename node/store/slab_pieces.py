@@ -94,8 +94,18 @@ def cut_slab(slab: Slab, first_index: int, count: int) -> Slab:
     )  # fmt: skip
 
 
-def wrong_positions(slab: Slab) -> list[int]:
-    """Which records of a slab (0 is its first) say another position than their index records do."""
+def wrong_positions(slab: Slab, straight_from: int) -> list[int]:
+    """Which records of a slab (0 is its first) say another position than their index records do.
+
+    Only from entry `straight_from` on: before it nobody knows which positions were meant.
+    """
+    if slab.last_index < straight_from:
+        return []
+    skipped = straight_from - slab.first_index
+    return [at for at in _elsewhere(slab) if at >= skipped]
+
+
+def _elsewhere(slab: Slab) -> list[int]:
     if slab.count < _COLUMNS_FROM:
         units = enumerate(INDEX_UNIT.iter_unpack(slab.index_records))
         return [at for at, (_, pos, *_) in units if _POS.unpack_from(slab.data, pos - slab.pos + _POS_OFFSET)[0] != pos]
@@ -113,9 +123,9 @@ def _said_positions(slab: Slab, offsets: npt.NDArray[np.int64]) -> npt.NDArray[n
     return np.ascontiguousarray(eight).reshape(-1).view(">i8").astype(np.int64)
 
 
-def straightened(slab: Slab) -> Slab:
+def straightened(slab: Slab, straight_from: int) -> Slab:
     """The slab with the positions in its heads that its index records give: itself, where they are right already."""
-    wrong = wrong_positions(slab)
+    wrong = wrong_positions(slab, straight_from)
     if not wrong:
         return slab
     data = bytearray(slab.data)

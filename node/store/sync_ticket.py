@@ -23,6 +23,8 @@ class Syncing(Protocol):
     cuts: int
     failed: bool
 
+    def keep_layout(self) -> None: ...
+
     def write_slot(self, slot: Slot, *, force: bool) -> None: ...
 
 
@@ -71,6 +73,7 @@ class FileTicket:
                 segment.sync()
             for segment in self._index or ():
                 segment.sync()
+            self._store.keep_layout()
             if self.cuts == self._store.cuts:  # a cut made meanwhile has lowered the slots: never raise them again
                 with suppress(StoreFull):  # the data is durable all the same; a later slot says so
                     self._store.write_slot(self._slot, force=self._force_slot)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from node.consensus.effects import MendLog
-from node.protocol.entry import INDEX_UNIT_BYTES, Slab
+from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Slab
 from node.protocol.messages import FetchRequest
 from node.store.file_store import FileStore
+from node.store.files.straight import LAYOUT, NOWHERE, read_straight_from
 from node.store.log_store import Fault, Mended, StoreCorrupt
 from node.store.reader import StoreReader
 from node.store.slab_pieces import straightened, wrong_positions
@@ -64,10 +65,10 @@ def made(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
 def test_a_slab_is_held_against_its_index_records(tmp_path: Path, bodies: list[bytes]) -> None:
     store = open_store(tmp_path / "store")
     slab = store.append_as_leader(bodies, 1)[0]
-    assert wrong_positions(slab) == [] and straightened(slab) is slab
+    assert wrong_positions(slab, 0) == [] and straightened(slab, 0) is slab
     bad = wronged(slab, 0, len(bodies) - 1)
-    assert wrong_positions(bad) == [0, len(bodies) - 1]
-    assert straightened(bad) == slab
+    assert wrong_positions(bad, 0) == [0, len(bodies) - 1]
+    assert straightened(bad, 0) == slab
     store.close()
 
 
@@ -80,7 +81,7 @@ def test_a_start_writes_wrong_positions_anew_and_memory_never_holds_them(made: t
     assert data_of(directory) == before
     for index in range(60):
         recent = store.recent_slab(index, 4096)
-        assert recent is None or wrong_positions(recent) == []
+        assert recent is None or wrong_positions(recent, 0) == []
     store.close()
     assert open_store(directory).alarms == ()
 
@@ -173,15 +174,106 @@ def test_a_peers_wrong_position_does_not_come_in_with_a_repair(tmp_path: Path) -
     other.close()
 
 
-def test_a_heritage_keeps_the_bytes_of_its_heads(tmp_path: Path) -> None:
-    """Where a Java node laid entries out, positions in heads may differ: the index record alone says where (S5)."""
+# --- with a Java heritage -----------------------------------------------------------------------------------------
+
+
+def java_store(directory: Path, *moved: int) -> Path:
+    """60 entries as a Java node leaves them, these with heads that say another position than where they lie."""
+    store = open_store(directory)
+    fill(store, 3, 20)
+    sync(store)
+    store.close()
+    for index in range(60):
+        pos, _ = unit_of(directory, index)
+        path = directory / "data" / f"{pos // 4096 * 4096:020d}"
+        data = bytearray(path.read_bytes())
+        data[pos % 4096 + 36 : pos % 4096 + 44] = bytes(8)  # no seals
+        path.write_bytes(data)
+    for index in moved:
+        rot_position(directory, index)
+    for name in ("quorumscope.json", "hardstate", "checkpoint"):
+        (directory / name).unlink()
+    return directory
+
+
+def test_the_border_is_recorded_where_a_java_directory_is_taken_over(tmp_path: Path) -> None:
+    for name, moved, border in (("straight", (), 0), ("moved", (4, 30), 31)):
+        store = open_store(java_store(tmp_path / name, *moved))
+        assert (store.sealed_from, store.straight_from) == (60, border)
+        before = data_of(tmp_path / name)
+        store.append_as_leader([b"ours"] * 10, 4)
+        sync(store)
+        store.close()
+        kept = data_of(tmp_path / name)
+        assert kept != before
+        for index in (border, 45, 65):  # below, at and behind the seals; all above the border
+            rot_position(tmp_path / name, index)
+        found = [(one.kind, one.index) for one in StoreReader(tmp_path / name).verify().problems]
+        assert {(kind, at) for kind, at in found if at in (border, 45, 65)} == {
+            ("position_mismatch", at) for at in (border, 45, 65)
+        }
+        again = open_store(tmp_path / name)
+        again.note_faults(again.scrub(0, 1 << 20).faults)
+        for fault in again.faults:
+            again.mend_alone(fault.first_index)
+        assert again.straight_from == border and not again.faults
+        again.close()
+        assert data_of(tmp_path / name) == kept, "what was moved stays, what rotted is put right"
+
+
+def test_a_heritage_whose_layouts_agree_puts_right_what_comes_in(tmp_path: Path) -> None:
     one, other = open_store(tmp_path / "one"), open_store(tmp_path / "other", node_id="n1")
     other.sealed_from = 10
-    slab = wronged(one.append_as_leader([b"b" * 20] * 9, 1)[0], 3)
-    other.append_slab(slab)
+    slab = one.append_as_leader([b"b" * 20] * 9, 1)[0]
+    other.append_slab(wronged(slab, 3))
     assert other.recent_slab(0, 1 << 20) == slab
     one.close()
     other.close()
+
+
+def test_a_heritage_whose_layouts_differ_keeps_the_bytes_of_its_heads(tmp_path: Path) -> None:
+    """Where the leader's record lies elsewhere the index record alone says where ours does (S5), from then on."""
+    one, other = open_store(tmp_path / "one"), open_store(tmp_path / "other", node_id="n1")
+    other.sealed_from = 5
+    first, second = (one.append_as_leader([b"b" * 20] * 4, 1)[0] for _ in range(2))
+    other.append_slab(first)
+    assert other.straight_from == 0
+    elsewhere = replace(second, pos=second.pos + 512, index_records=_moved(second.index_records, 512))
+    other.append_slab(elsewhere)
+    assert other.straight_from == NOWHERE
+    held = other.recent_slab(4, 1 << 20)
+    assert held is not None and held.data == second.data and held.index_records == second.index_records
+    sync(other)
+    assert read_straight_from(tmp_path / "other", 5) == NOWHERE, "durable before the entries count as durable"
+    other.append_slab(wronged(one.append_as_leader([b"b" * 20] * 4, 1)[0], 1))
+    held = other.recent_slab(8, 1 << 20)
+    assert held is not None and wrong_positions(held, 0) == [1], "kept as it came"
+    one.close()
+    other.close()
+
+
+def _moved(units: bytes, by: int) -> bytes:
+    return b"".join(INDEX_UNIT.pack(magic, pos + by, *rest) for magic, pos, *rest in INDEX_UNIT.iter_unpack(units))
+
+
+def test_an_older_releases_heritage_has_its_border_at_its_end(tmp_path: Path) -> None:
+    open_store(java_store(tmp_path / "s", 4)).close()
+    (tmp_path / "s" / LAYOUT).unlink()
+    rot_position(tmp_path / "s", 50)
+    before = data_of(tmp_path / "s")
+    store = open_store(tmp_path / "s")
+    assert store.straight_from == 60 and store.alarms == () and data_of(tmp_path / "s") == before
+    store.close()
+    raw = bytearray((tmp_path / "s" / LAYOUT).read_bytes())
+    raw[3] ^= 1
+    (tmp_path / "s" / LAYOUT).write_bytes(raw)
+    store = open_store(tmp_path / "s")
+    assert store.straight_from == 60, "a file that is not to be believed is written anew"
+    store.close()
+
+
+def test_a_store_without_a_heritage_has_no_border_on_disk(made: tuple[Path, dict[str, bytes]]) -> None:
+    assert not (made[0] / LAYOUT).exists()
 
 
 def test_verify_names_every_wrong_position_of_a_store_without_a_heritage(made: tuple[Path, dict[str, bytes]]) -> None:

@@ -45,6 +45,7 @@ class HealingLog(LogStore):
     _node_id: str
     mends_alone = True
     _begin_pos: int
+    straight_from: int  # from here on every head says where its record lies: see `files/straight`
     _terms: TermTable
     _ring: RecentSlabs
     _durable: Mark
@@ -110,9 +111,8 @@ class HealingLog(LogStore):
             slab = read_raw_slab(self._data, self._index, first_index, last_index, max_bytes)
             prev_chain = self._chain_before(first_index)
             last_chain = verify_slab(slab, prev_chain, bodies=True)
-            if self.sealed_from == 0:  # no CRC covers it: it is put right on this disk before anybody gets it
-                for fault in position_faults(slab):
-                    raise StoreCorrupt(fault.detail, [fault])
+            for fault in position_faults(slab, self.straight_from):  # put right on this disk before anybody gets it
+                raise StoreCorrupt(fault.detail, [fault])
         except (EntryError, StoreCorrupt) as error:
             sound = self._sound_part(first_index, last_index, max_bytes, cuts, error)
             if sound is None:
@@ -139,7 +139,7 @@ class HealingLog(LogStore):
         slab: Slab | None = None
         cursor = self._cursor_at(first)
         if cursor is not None:
-            _, found, _ = scrub_range(self._data, self._index, cursor, last, max_bytes)
+            _, found, _ = scrub_range(self._data, self._index, cursor, last, max_bytes, self.straight_from)
         if found and found[0].first_index > first:
             slab = read_raw_slab(self._data, self._index, first, found[0].first_index - 1, max_bytes)
             chain = self._chain_before(first)
@@ -182,7 +182,7 @@ class HealingLog(LogStore):
             next_index, size = index + 1, 0
             found: tuple[Fault, ...] = (Fault(index, index, "index_record_mismatch", "its index record is broken"),)
         else:
-            next_index, found, size = scrub_range(self._data, self._index, cursor, last, max_bytes)
+            next_index, found, size = scrub_range(self._data, self._index, cursor, last, max_bytes, self.straight_from)
         if cuts != self.cuts or index < self.begin_index:
             return Scrubbed(index)  # cut or trimmed while this read
         if next_index > self.durable_index:
@@ -196,7 +196,7 @@ class HealingLog(LogStore):
         mending = Mending(self._data, self._index, self._archive, self._node_id, self.sealed_from)
         try:
             stage = self._stage_for(slab)
-            stage.add(slab, self.data_file_size, self.sealed_from)
+            stage.add(slab, self.data_file_size, self.sealed_from, self.straight_from)
             if slab.last_index < stage.last_index:
                 return Mended(slab.last_index, (), self.faults, wanted_through=stage.last_index)
             try:

@@ -78,10 +78,10 @@ class Stage:
         self.fault = fault
         self.last_index = max(self.last_index, fault.last_index)
 
-    def add(self, slab: Slab, file_bytes: int, sealed_from: int) -> None:
+    def add(self, slab: Slab, file_bytes: int, sealed_from: int, straight_from: int) -> None:
         """The next entries. Raises NoLinkError where they do not continue what is here.
 
-        Where the layout was never shifted (no heritage) a head that says another position is put right (S6).
+        Where the layout was never shifted, from `straight_from` on, a head with another position is put right (S6).
         """
         end = self.end
         if end.chain is None:
@@ -95,7 +95,7 @@ class Stage:
             settled = settle(replace(slab, prev_chain=end.chain, last_chain=chain), end.end_pos, file_bytes)
         except EntryError as error:
             raise NoLinkError(str(error)) from error
-        for piece in settled if sealed_from else map(straightened, settled):
+        for piece in [straightened(one, straight_from) for one in settled]:
             raw = bytes(piece.data) + piece.index_records
             write_all(self._fd, raw, self._length, f"writing {self._path}", self._platform)
             kept = replace(piece, data=b"", index_records=b"")

@@ -24,7 +24,7 @@ _SLAB_BYTES = 1024 * 1024
 
 
 def scrub_range(
-    data: SegmentList, index: SegmentList, start: Cursor, last_index: int, max_bytes: int
+    data: SegmentList, index: SegmentList, start: Cursor, last_index: int, max_bytes: int, straight_from: int
 ) -> tuple[int, tuple[Fault, ...], int]:
     """From the cursor's entry up to `last_index` at most: the next index, the faults, the bytes read."""
     data.drop_cache(start.pos, max_bytes + _SLAB_BYTES)
@@ -38,8 +38,7 @@ def scrub_range(
         if isinstance(item, Slab):
             read_bytes += len(item.data)
             found.extend(index_faults(index, item))
-            if start.sealed_from == 0:  # with a Java heritage positions in heads may differ (S5)
-                found.extend(position_faults(item))
+            found.extend(position_faults(item, straight_from))
             if read_bytes >= max_bytes:
                 is_done = False
                 break
@@ -64,9 +63,9 @@ def index_faults(index: SegmentList, slab: Slab) -> Iterator[Fault]:
             yield Fault(number, number, "index_record_mismatch", detail)
 
 
-def position_faults(slab: Slab) -> Iterator[Fault]:
-    """The one field of a head that no CRC covers: where every entry was laid out here, it says where the record is."""
-    for number in wrong_positions(slab):
+def position_faults(slab: Slab, straight_from: int) -> Iterator[Fault]:
+    """The one field of a head that no CRC covers: from the layout's border on it says where the record is (S6)."""
+    for number in wrong_positions(slab, straight_from):
         at = slab.first_index + number
         lies = INDEX_UNIT.unpack_from(slab.index_records, number * INDEX_UNIT_BYTES)[1]
         said = HEAD.unpack_from(slab.data, lies - slab.pos)[4]

@@ -48,6 +48,7 @@ class Recovered:
     alarms: list[str] = field(default_factory=list)
     archived_bytes: int = 0
     faults: tuple[Fault, ...] = ()
+    straight_from: int = 0  # for a Java directory: found by the walk
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,6 +63,7 @@ class Circumstances:
     java_base_term: int | None = None  # from the Java node's snapshot, where there is one
     slot_doubtful: bool = False  # the other checkpoint slot is rotten: it may have said more
     first_known_fault: int | None = None
+    straight_from: int = 0  # from here on positions in heads are held against the records' places
     rejoin_first: Callable[[str], None] = lambda _: None  # makes REJOINING durable: called before a tail is cut
 
 
@@ -87,6 +89,7 @@ class Recovery:
         self._terms = TermTable()
         self._collector = FaultCollector()
         self._end_pos = 0
+        self._straight_from = circumstances.straight_from
 
     def recover(self) -> Recovered:
         """Raises StoreCorrupt, naming the entries, where bytes are not what was written and nothing may mend them."""
@@ -122,7 +125,7 @@ class Recovery:
         lost, committed, applied = self._compare_with_slot(end.index - 1)
         return Recovered(
             begin_index, begin_pos, base, end, self._terms, self._newest, committed, applied, lost_tail or lost,
-            self._alarms, archived, faults,
+            self._alarms, archived, faults, self._straight_from,
         )  # fmt: skip
 
     def _alarm(self, text: str) -> None:
@@ -234,12 +237,16 @@ class Recovery:
 
     def _straighten(self, slab: Slab) -> Slab:
         """No checksum covers the position in a head: where the layout was never shifted it is written anew (S6)."""
-        wrong = wrong_positions(slab) if self._case.sealed_from == 0 and not self._case.java else []
+        if self._case.java:  # what lies elsewhere than its head says was moved, by whoever wrote it
+            moved = wrong_positions(slab, 0)
+            self._straight_from = slab.first_index + moved[-1] + 1 if moved else self._straight_from
+            return slab
+        wrong = wrong_positions(slab, self._case.straight_from)
         if not wrong:
             return slab
         named = ", ".join(str(slab.first_index + at) for at in wrong[:5]) + (", ..." if len(wrong) > 5 else "")
         self._alarm(f"the positions in the heads of entries {named} were wrong and have been written anew")
-        right = straightened(slab)
+        right = straightened(slab, self._case.straight_from)
         self._data.write(right.pos, right.data)
         return right
 

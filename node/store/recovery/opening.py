@@ -35,6 +35,7 @@ from node.store.files.identity import (
 from node.store.files.os_files import make_directory, sync_parents
 from node.store.files.platform import Platform
 from node.store.files.segment_list import SegmentList
+from node.store.files.straight import NOWHERE, read_straight_from, write_straight_from
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState, StoreRefused
 from node.store.recovery.log_recovery import Circumstances, Recovered, Recovery
@@ -53,6 +54,7 @@ class Opened:
     directory: Path
     identity: Identity
     sealed_from: int
+    straight_from: int
     hard_state: HardState
     recovered: Recovered
     data: SegmentList
@@ -121,6 +123,7 @@ def open_directory(
         if found is not None and has_entries and slot is None:
             recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")
         sealed_from = _sealed_from(recovered, slot, found, java)
+        straight_from = _straight_from(directory, recovered, sealed_from, java, platform)
         hard = _settle_voter_state(hard, recovered, slot, flush, boot, ours=found is not None)
         if serving:
             _refuse_a_leap(directory, hard, recovered)
@@ -134,7 +137,7 @@ def open_directory(
             found = replace(found, sealed_from=sealed_from, store_id=store_id)
             write_identity(directory, found, platform)
         return Opened(
-            directory, found, sealed_from, hard, recovered, data, index, archive, checkpoint, lock, boot,
+            directory, found, sealed_from, straight_from, hard, recovered, data, index, archive, checkpoint, lock, boot,
             platform,
         )  # fmt: skip
     except BaseException:
@@ -180,7 +183,7 @@ def _recover(
     java_term = _java_snapshot_term(directory, begin_index - 1, platform) if base is None and begin_index else None
     case = Circumstances(
         node_id, boot_id, java, sealed_from, base, java_term, checkpoint.is_doubtful,
-        first_known_fault(directory, platform), rejoin_first,
+        first_known_fault(directory, platform), _known_border(directory, sealed_from, java, platform), rejoin_first,
     )  # fmt: skip
     return Recovery(data, index, TruncationArchive(directory, platform=platform), slot, case).recover()
 
@@ -210,6 +213,25 @@ def _sealed_from(recovered: Recovered, slot: Slot | None, found: Identity | None
     if java:
         return recovered.end.index
     return max(found.sealed_from if found else 0, slot.sealed_from if slot else 0)
+
+
+def _known_border(directory: Path, sealed_from: int, java: bool, platform: Platform) -> int:
+    """From where on recovery may hold positions against places; a Java directory's border is what it finds."""
+    border = 0 if java else read_straight_from(directory, sealed_from, platform)
+    return NOWHERE if border is None else border
+
+
+def _straight_from(directory: Path, recovered: Recovered, sealed_from: int, java: bool, platform: Platform) -> int:
+    """The layout's border, kept on disk where it is new: with an older release's heritage it lies at the log's end."""
+    if java:
+        border = recovered.straight_from
+    else:
+        known = read_straight_from(directory, sealed_from, platform)
+        if known is not None:
+            return known
+        border = recovered.end.index
+    write_straight_from(directory, border, platform)
+    return border
 
 
 def _settle_voter_state(

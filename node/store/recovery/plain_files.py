@@ -17,10 +17,11 @@ from node.store.files.hard_state import CURRTERM, HARDSTATE, RESERVE
 from node.store.files.identity import BASE, IDENTITY, LOCK
 from node.store.files.platform import FILE, LINK, Platform
 from node.store.files.segment import NAME_DIGITS
+from node.store.files.straight import LAYOUT
 from node.store.log_store import StoreRefused
 
 CHECKPOINT: Final = "checkpoint"
-READ_ONLY: Final = (IDENTITY, BASE, CURRTERM, HARDSTATE, FAULTS)  # replaced as a whole, never written in place
+READ_ONLY: Final = (IDENTITY, BASE, CURRTERM, HARDSTATE, FAULTS, LAYOUT)  # replaced as a whole, never written in place
 WRITTEN: Final = (LOCK, CHECKPOINT, RESERVE)
 ROWS: Final = ("data", "index")
 

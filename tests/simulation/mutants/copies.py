@@ -7,7 +7,7 @@ from typing import Any
 from node.store.files.checkpoint import SLOT_SPACING_BYTES
 from node.store.files.os_files import SECTOR_BYTES
 from tests.simulation.mutants.faults import ROT
-from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
+from tests.simulation.mutants.planting import Edit, Mutant, swapped
 
 FILE_STORE = "node.store.file_store:FileStore."
 HEALING = "node.store.faults.healing:HealingLog."
@@ -32,8 +32,8 @@ QUIET = (
 )
 TAKEN_AS_IT_COMES = Edit(
     FILE_STORE + "append_slab",
-    "pieces if self.sealed_from else [straightened(piece) for piece in pieces]",
-    "MUTANT.instead(pieces if self.sealed_from else [straightened(piece) for piece in pieces], pieces)",
+    "[straightened(piece, self.straight_from) for piece in pieces]",
+    "MUTANT.instead([straightened(piece, self.straight_from) for piece in pieces], pieces)",
 )
 
 
@@ -99,8 +99,8 @@ COPIES = (
         (
             Edit(
                 "node.store.recovery.log_recovery:Recovery._straighten",
-                "wrong_positions(slab) if self._case.sealed_from == 0 and not self._case.java else []",
-                "MUTANT.instead(wrong_positions(slab), [])",
+                "wrong_positions(slab, self._case.straight_from)",
+                "MUTANT.instead(wrong_positions(slab, 0), [])",
             ),
             Edit(HEALING + "_healed", "self._ring.forget_through(stage.last_index)", "MUTANT.left_out()"),
             TAKEN_AS_IT_COMES,
@@ -125,11 +125,11 @@ COPIES = (
         "S6",
         "the position in a head is taken as it comes: read from the disk, received, and mended with",
         (
-            ignored(HEALING + "read_slab", "self.sealed_from == 0"),
+            swapped(HEALING + "read_slab", "position_faults(slab, self.straight_from)", "()"),
             TAKEN_AS_IT_COMES,
             swapped(
                 "node.store.faults.mending:Stage.add",
-                "settled if sealed_from else map(straightened, settled)",
+                "[straightened(one, straight_from) for one in settled]",
                 "settled",
             ),
         ),

@@ -15,6 +15,7 @@ from app.console.console import Console
 from app.console.cursors import INT64_MAX, before_id
 from app.console.errors import Conflict, Invalid, NotFound
 from app.db.audits import as_json
+from app.health.group_view import GroupView
 
 router = APIRouter(tags=["audits"])
 AuditId = Annotated[str, Path(max_length=36)]
@@ -38,10 +39,10 @@ def runner_of(request: Request) -> AuditRunner:
     return runner
 
 
-def cluster_view(console: Console, cluster: str) -> Json:
+def cluster_view(console: Console, cluster: str) -> GroupView:
     """By id, otherwise by name."""
-    named = [view for view in console.clusters() if cluster in (view["cluster"]["id"], view["cluster"]["name"])]
-    by_id = [view for view in named if view["cluster"]["id"] == cluster]
+    named = [view for view in console.clusters() if cluster in (view.cluster.id, view.cluster.name)]
+    by_id = [view for view in named if view.cluster.id == cluster]
     if not named:
         raise NotFound(f"No group is called {cluster!r} here.", title="Unknown cluster")
     if not by_id and len(named) > 1:
@@ -49,19 +50,19 @@ def cluster_view(console: Console, cluster: str) -> Json:
     return (by_id or named)[0]
 
 
-def replicas_of(console: Console, view: Json) -> list[ReplicaSpec]:
+def replicas_of(console: Console, view: GroupView) -> list[ReplicaSpec]:
     """Every member is audited; one whose control plane is unknown is named to the job all the same, as unreadable."""
     settings = console.settings
     ca_file = str(settings.node_ca_file) if settings.node_ca_file is not None else None
     return [
-        ReplicaSpec("http", member["control_url"] or "", member["id"], settings.node_token, ca_file)
-        for member in view["members"]
+        ReplicaSpec("http", member.control_url or "", member.id, settings.node_token, ca_file)
+        for member in view.members
     ]
 
 
 async def start_audit(
     request: Request,
-    view: Json,
+    view: GroupView,
     *,
     depth: str,
     from_index: int | None,
@@ -72,8 +73,8 @@ async def start_audit(
     if from_index is not None and to_index is not None and from_index > to_index:
         raise Invalid(f"from_index {from_index} lies behind to_index {to_index}")
     return await runner_of(request).launch(
-        cluster_id=view["cluster"]["id"],
-        cluster_name=view["cluster"]["name"],
+        cluster_id=view.cluster.id,
+        cluster_name=view.cluster.name,
         replicas=replicas_of(request.app.state.console, view),
         depth=depth,
         from_index=from_index,
@@ -97,7 +98,7 @@ async def start_one(
     if body.dry_run:
         replicas = [{"id": one.id, "source": one.public} for one in replicas_of(console, view)]
         response.status_code = 200
-        return {"dry_run": True, "cluster_id": view["cluster"]["id"], "depth": body.depth, "replicas": replicas}
+        return {"dry_run": True, "cluster_id": view.cluster.id, "depth": body.depth, "replicas": replicas}
     if idempotency_key is not None and not re.fullmatch(r"[\x21-\x7e]+", idempotency_key):
         raise Invalid("Idempotency-Key must be printable ASCII without spaces")
     audit = await start_audit(

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, Time, time_or_none
+from app.health.group_view import GroupView
 
 router = APIRouter(tags=["clusters"])
 
@@ -25,11 +26,17 @@ class ClusterPatch(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=128)]
 
 
-def summary(view: Json) -> Json:
-    kept = ("as_of", "severity", "sentence", "leader_id", "term", "flush", "quorum", "quorum_index", "leader_end_index")
-    members = [{key: one[key] for key in ("id", "address", "control_url", "role", "reach")} for one in view["members"]]
-    problems = len([one for one in view["problems"] if one["severity"] != "info"])
-    return {**view["cluster"], **{key: view[key] for key in kept}, "problems": problems, "members": members}
+SHOWN = ("as_of", "severity", "sentence", "leader_id", "term", "flush", "quorum", "quorum_index", "leader_end_index")
+MEMBER_SHOWN = {"id", "address", "control_url", "role", "reach"}
+
+
+def summary(view: GroupView) -> Json:
+    told = view.model_dump(mode="json", include=set(SHOWN))
+    members = [one.model_dump(mode="json", include=MEMBER_SHOWN) for one in view.members]
+    problems = len([one for one in view.problems if one.severity != "info"])
+    return {
+        **view.cluster.to_json(), **{name: told[name] for name in SHOWN}, "problems": problems, "members": members,
+    }  # fmt: skip
 
 
 @router.get("/clusters")
@@ -41,7 +48,7 @@ async def list_clusters(console: ConsoleDep) -> Json:
 @router.post("/clusters", status_code=201)
 async def add_cluster(body: NewCluster, console: ConsoleDep, response: Response) -> Json:
     view = await console.add_cluster(body.control_url, body.name)
-    response.headers["location"] = f"/api/v1/clusters/{view['cluster']['id']}"
+    response.headers["location"] = f"/api/v1/clusters/{view.cluster.id}"
     return summary(view)
 
 
@@ -60,11 +67,12 @@ async def remove_cluster(cluster_id: ClusterId, console: ConsoleDep) -> None:
     await console.remove_cluster(cluster_id)
 
 
-@router.get("/clusters/{cluster_id}/view")
-async def view(cluster_id: ClusterId, console: ConsoleDep, at: Time = None) -> Json:
+@router.get("/clusters/{cluster_id}/view", response_model=GroupView)
+async def view(cluster_id: ClusterId, console: ConsoleDep, at: Time = None) -> Response:
     """The GroupView that the page draws; with `at`, as it was then."""
     moment = time_or_none(at, "at")
-    return console.group_view(cluster_id) if moment is None else await console.view_at(cluster_id, moment)
+    shown = console.group_view(cluster_id) if moment is None else await console.view_at(cluster_id, moment)
+    return Response(shown.to_bytes(), media_type="application/json")
 
 
 @router.get("/clusters/{cluster_id}/history")

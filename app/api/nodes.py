@@ -40,8 +40,17 @@ async def state(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None)
     if node is not None:
         return await console.ask(cluster_id, "state", node_id=node)
     view = console.group_view(cluster_id)
-    kept = ("id", "reach", "last_seen", "state", "unknown")
-    return {"items": [{key: one[key] for key in kept} for one in view["members"]], "next": None, "as_of": view["as_of"]}
+    items = [
+        {
+            "id": one.id,
+            "reach": one.reach,
+            "last_seen": one.last_seen,
+            "state": None if one.state is None else one.state.to_json(),
+            "unknown": [missing.to_json() for missing in one.unknown],
+        }
+        for one in view.members
+    ]
+    return {"items": items, "next": None, "as_of": view.as_of}
 
 
 @router.get("/watermarks")

@@ -36,7 +36,7 @@ class NewEntries(BaseModel):
 @router.get("/leadership-transfer")
 async def preflight(cluster_id: ClusterId, console: ConsoleDep, to: str | None = None) -> Json:
     """What a transfer would mean; changes nothing."""
-    return console.preflight(cluster_id, to)
+    return console.preflight(cluster_id, to).to_json()
 
 
 @router.post("/leadership-transfer", status_code=202)
@@ -45,7 +45,7 @@ async def transfer(
 ) -> Json:
     if body.dry_run:
         response.status_code = 200
-        return {"dry_run": True, **console.preflight(cluster_id, body.to)}
+        return {"dry_run": True, **console.preflight(cluster_id, body.to).to_json()}
     operation = await console.transfer(
         cluster_id,
         body.to,
@@ -62,7 +62,7 @@ async def transfer(
 async def append(cluster_id: ClusterId, body: NewEntries, console: ConsoleDep) -> Json:
     """Appends through the leader. 504 with `outcome: unknown` must not be repeated blindly."""
     view = console.group_view(cluster_id)
-    node_id, url = pick(view, view["leader_id"])
+    node_id, url = pick(view, view.leader_id)
     sent: dict[str, Any] = body.model_dump(by_alias=True, exclude_none=True)
     answer = await console.nodes.json("POST", url, "entries", json=sent, timeout_s=APPEND_TIMEOUT_S)
     return {"node_id": node_id, **answer}

@@ -26,6 +26,8 @@ from node.config import ConfigError, Settings, load, parse_peers
 from node.protocol.group_id import is_group_id
 from node.protocol.peers import check_host
 from node.tls_files import tls_trouble
+from node.views.reading import Unreadable, read
+from node.views.state import StateView
 
 if TYPE_CHECKING:
     from app.demo.state import DemoState
@@ -170,13 +172,21 @@ def tls_of(settings: Settings) -> ssl.SSLContext | None:
 
 
 def _target_from_control(url: str, group: str | None, token: str | None) -> Target:
-    state = control_get(url, "state" + (f"?group={group}" if group else ""), token)
-    peers = {str(peer["id"]): str(peer["address"]) for peer in state.get("peers", [])}
-    if not peers:
+    state = control_state(url, group, token)
+    peers = {peer.id: peer.address for peer in state.peers or () if peer.address}
+    if not peers or state.group is None:
         raise Failure(Exit.UNREACHABLE, f"{url} answers, but its engine does not: the members are not known")
-    urls = {str(peer["id"]): str(peer["control_url"]) for peer in state["peers"] if peer.get("control_url")}
-    group_id = state.get("group_id")
-    return Target(peers, str(state["group"]), token, urls, group_id=group_id if is_group_id(group_id) else None)
+    urls = {peer.id: peer.control_url for peer in state.peers or () if peer.control_url}
+    known = state.group_id if is_group_id(state.group_id) else None
+    return Target(peers, state.group, token, urls, group_id=known)
+
+
+def control_state(url: str, group: str | None, token: str | None) -> StateView:
+    """The state that a control plane gives. Raises Failure."""
+    try:
+        return read(StateView, control_get(url, "state" + (f"?group={group}" if group else ""), token))
+    except Unreadable as error:
+        raise Failure(Exit.UNREACHABLE, f"{url}: its state cannot be read: {error}") from error
 
 
 def control_get(url: str, resource: str, token: str | None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -23,17 +22,21 @@ from app.commands.common import (
     PeersOption,
     Target,
     TokenFileOption,
-    control_get,
+    control_state,
     run_async,
     show_json,
     target_of,
 )
-from app.commands.plain_members import PLAIN, ask_metadata, with_plain
-from app.commands.standing import LEADERS_VIEWS, summary_of
+from app.commands.plain_members import ask_metadata, with_plain
+from app.commands.standing import AskedMember, StatusProblem, StatusView, summary_of
 from app.health.facts import INFO
 from app.health.recall import Recall
 from node.client import Denied, LedgerClient, LedgerError, Refused, Unsupported
 from node.protocol.codes import ResponseCode
+from node.views.closures import ClosuresView
+from node.views.reading import Unreadable, read
+from node.views.replication import DispatchersView, WatermarksView
+from node.views.state import StateView
 
 ASK_WITHIN_S: Final = 2.0
 LOOK_AGAIN_S: Final = 3.0
@@ -44,23 +47,28 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-async def ask_member(client: LedgerClient, member_id: str, address: str) -> dict[str, Any]:
+async def ask_member(client: LedgerClient, member_id: str, address: str) -> AskedMember:
     """A member's state, and what only a leader knows; or `reach: down` with the reason."""
-    known: dict[str, Any] = {"id": member_id, "address": address, "watermarks": None}
+    known = AskedMember(id=member_id, address=address, watermarks=None, reach="down", reason=None, state=None)
     try:
         async with asyncio.timeout(ASK_WITHIN_S):
-            state = await client.introspect(member_id, "state")
-            for what in LEADERS_VIEWS if state.get("role") == "LEADER" else ():
-                known[what] = await client.introspect(member_id, what)
+            state = read(StateView, await client.introspect(member_id, "state"))
+            told: dict[str, object] = {"state": state}
+            if state.role == "LEADER":
+                told["watermarks"] = read(WatermarksView, await client.introspect(member_id, "watermarks"))
+                told["dispatchers"] = read(DispatchersView, await client.introspect(member_id, "dispatchers"))
+                told["closures"] = read(ClosuresView, await client.introspect(member_id, "closures"))
     except TimeoutError:
-        return {**known, "reach": "down", "reason": f"no answer within {ASK_WITHIN_S:.0f} s", "state": None}
+        return known.model_copy(update={"reason": f"no answer within {ASK_WITHIN_S:.0f} s"})
     except Denied:
         raise
     except Unsupported:
         return await ask_metadata(client, known)
+    except Unreadable as error:
+        return known.model_copy(update={"reason": f"its answer cannot be read: {error}"})
     except (LedgerError, OSError) as error:
-        return {**known, "reach": "down", "reason": reason_of(str(error), member_id, address), "state": None}
-    return {**known, "reach": "ok", "reason": None, "state": state}
+        return known.model_copy(update={"reason": reason_of(str(error), member_id, address)})
+    return known.model_copy(update={"reach": "ok", **told})
 
 
 def reason_of(text: str, member_id: str, address: str) -> str:
@@ -70,114 +78,121 @@ def reason_of(text: str, member_id: str, address: str) -> str:
     return text.replace(f"{member_id} at {address}: ", "")
 
 
-async def ask_group(target: Target, recall: Recall | None = None) -> dict[str, Any]:
+async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
     """All members' states, and what follows from them and from what `recall` remembers."""
 
-    async def ask(member_id: str, address: str) -> dict[str, Any]:
+    async def ask(member_id: str, address: str) -> AskedMember:
         # A client each: a member that hangs must not hold up the others.
         client = target.client(ASK_WITHIN_S, only=member_id)
         try:
             member = await ask_member(client, member_id, address)
         finally:
             await client.close()
-        url = member["control_url"] = target.control_urls.get(member_id) or own_url(member["state"], member_id)
-        if member["reach"] == "down" and url is not None:
-            why = await asyncio.to_thread(engine_reason, url, target.token)
-            member["reason"] = why or member["reason"]
-        return member
+        url = target.control_urls.get(member_id) or own_url(member.state, member_id)
+        why = member.reason
+        if member.reach == "down" and url is not None:
+            why = await asyncio.to_thread(engine_reason, url, target.token) or why
+        return member.model_copy(update={"control_url": url, "reason": why})
 
     members = await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
-    return with_plain(summary_of(target.group, list(members), recall=recall))
+    return with_plain(summary_of(target.group, members, recall=recall))
 
 
-async def look_closely(target: Target) -> dict[str, Any]:
+async def look_closely(target: Target) -> StatusView:
     """Looks again where something may be a moment's, until it has lasted or is over: one look proves neither."""
     recall = Recall()
     deadline = time.monotonic() + LOOK_AGAIN_S
     while True:
         summary = await ask_group(target, recall)
-        doubt = any(one["field"] == "in_step" for one in summary["unknown"])
-        settled = not summary["pending"] and (bool(pressing_of(summary)) or not doubt)
-        if settled or summary["quorum"]["answering"] == 0 or time.monotonic() > deadline:
+        doubt = any(one.field == "in_step" for one in summary.unknown)
+        settled = not summary.pending and (bool(pressing_of(summary)) or not doubt)
+        if settled or summary.quorum.answering == 0 or time.monotonic() > deadline:
             return summary
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def pressing_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def pressing_of(summary: StatusView) -> list[StatusProblem]:
     """Problems that somebody should do something about."""
-    return [one for one in summary["problems"] if one["severity"] != INFO]
+    return [one for one in summary.problems if one.severity != INFO]
 
 
-def own_url(state: Mapping[str, Any] | None, member_id: str) -> str | None:
+def own_url(state: StateView | None, member_id: str) -> str | None:
     """Where a member says that its control plane is."""
-    peers = (state or {}).get("peers") or []
-    return next((peer.get("control_url") for peer in peers if peer.get("id") == member_id), None)
+    own = state.peer(member_id) if state is not None else None
+    return own.control_url if own is not None else None
 
 
 def engine_reason(url: str, token: str | None) -> str | None:
     """Why a member's engine is down, as its control plane, which outlives it, says; None if that is silent too."""
     try:
-        state = control_get(url, "state", token)
+        state = control_state(url, None, token)
     except Failure:
         return None
-    reason = state.get("engine_reason")
-    return f"engine {state['engine']}: {reason}" if reason else None
+    return f"engine {state.engine}: {state.engine_reason}" if state.engine_reason else None
 
 
-def number(value: Any) -> str:
+def number(value: int | None) -> str:
     """A count for people: unknown is "?"."""
     return "?" if value is None else f"{value:,}"
 
 
-def row_of(member: Mapping[str, Any], leader_end_index: int | None) -> dict[str, str]:
+def row_of(member: AskedMember, leader_end_index: int | None) -> dict[str, str]:
     """One line of the table."""
-    state = member["state"]
+    state = member.state
     if state is None:
-        role = "(down)" if member["reach"] == "down" else "?"
-        if member["reach"] == PLAIN and member["metadata"]["leader_id"] == member["id"]:
+        role = "(down)" if member.reach == "down" else "?"
+        if member.metadata is not None and member.metadata.leader_id == member.id:
             role = "LEADER"
         return {name: "?" for name, _ in COLUMNS} | {
-            "id": member["id"], "role": role, "address": f"{member['address']}  {member['reason']}",
+            "id": member.id, "role": role, "address": f"{member.address}  {member.reason}",
         }  # fmt: skip
-    log = state["log"]
-    end = log.get("end_index")
+    log = state.marks
+    end = log.end_index
     # Members are asked at slightly different moments: one that was asked last is not ahead of its leader.
     behind = None if leader_end_index is None or end is None else max(leader_end_index - end, 0)
     return {
-        "id": member["id"],
-        "role": str(state["role"]) if state.get("role") else "?",
-        "term": number(state.get("term")),
-        **{name: number(log.get(f"{name}_index")) for name in ("begin", "end", "durable", "committed", "applied")},
+        "id": member.id,
+        "role": state.role or "?",
+        "term": number(state.term),
+        "begin": number(log.begin_index),
+        "end": number(end),
+        "durable": number(log.durable_index),
+        "committed": number(log.committed_index),
+        "applied": number(log.applied_index),
         "behind": number(behind),
-        "flush": str(state.get("flush") or "?"),
-        "address": str(member["address"]),
+        "flush": state.flush or "?",
+        "address": member.address,
     }
 
 
-def table_of(summary: Mapping[str, Any]) -> list[str]:
+def leader_end_of(summary: StatusView) -> int | None:
+    """The leader's end, as it was told; None where nobody leads or it does not tell."""
+    leader = next((one for one in summary.members if one.id == summary.leader_id), None)
+    return leader.state.marks.end_index if leader is not None and leader.state is not None else None
+
+
+def table_of(summary: StatusView) -> list[str]:
     """`status` for people: a sentence, then the members."""
-    quorum = summary["quorum"]
+    quorum = summary.quorum
     stands = {
         True: "the quorum stands",
-        False: f"NO QUORUM: {quorum['needed']} that hear each other are needed",
+        False: f"NO QUORUM: {quorum.needed} that hear each other are needed",
         None: "whether a quorum stands is unknown",
-    }[quorum["stands"]]
-    term = "(term unknown)" if summary["term"] is None else f"in term {summary['term']}"
-    leads = f"{summary['leader_id']} leads {term}" if summary["leader_id"] else "no member leads"
-    lines = [f"group {summary['group']}: {leads}; {quorum['answering']} of {quorum['size']} members answer, {stands}"]
-    states = {member["id"]: member["state"] for member in summary["members"]}
-    leader = states.get(summary["leader_id"])
-    end = leader["log"]["end_index"] if leader is not None else None
-    rows = [dict(COLUMNS_HEAD), *(row_of(member, end) for member in summary["members"])]
+    }[quorum.stands]
+    term = "(term unknown)" if summary.term is None else f"in term {summary.term}"
+    leads = f"{summary.leader_id} leads {term}" if summary.leader_id else "no member leads"
+    lines = [f"group {summary.group}: {leads}; {quorum.answering} of {quorum.size} members answer, {stands}"]
+    end = leader_end_of(summary)
+    rows = [dict(COLUMNS_HEAD), *(row_of(member, end) for member in summary.members)]
     for row in rows:
         cells = (
             row[name].ljust(width) if name in ("id", "role", "flush", "address") else row[name].rjust(width)
             for name, width in COLUMNS
         )
         lines.append("  " + "  ".join(cells).rstrip())
-    for problem in summary["problems"]:
-        lines += [f"{'-' if problem['severity'] == INFO else '!'} {problem['text']}", f"    {problem['next_step']}"]
-    return lines + list(dict.fromkeys(f"? {one['reason']}" for one in summary["unknown"]))
+    for problem in summary.problems:
+        lines += [f"{'-' if problem.severity == INFO else '!'} {problem.text}", f"    {problem.next_step}"]
+    return lines + list(dict.fromkeys(f"? {one.reason}" for one in summary.unknown))
 
 
 COLUMNS_HEAD: Final = {name: name for name, _ in COLUMNS}
@@ -195,14 +210,14 @@ def status(
     target = target_of(peers, node, group, config, token_file)
     summary = run_async(lambda: look_closely(target))
     if as_json:
-        show_json(summary)
+        show_json(summary.to_json())
     else:
         print("\n".join(table_of(summary)))
-    if summary["quorum"]["answering"] == 0:
+    if summary.quorum.answering == 0:
         raise Failure(Exit.UNREACHABLE, f"no member of {target.group} answers")
     if pressing_of(summary):
         return Exit.FINDING
-    return Exit.UNDETERMINED if summary["unknown"] else Exit.FINE
+    return Exit.UNDETERMINED if summary.unknown else Exit.FINE
 
 
 def transfer(

@@ -6,49 +6,52 @@ whether a quorum stands where one of them leads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from app.commands.standing import QUORUM_FIELDS, problem
+from app.commands.standing import QUORUM_FIELDS, AskedMember, MetadataView, Missing, StatusProblem, StatusView, problem
 from app.health.facts import ATTENTION, CRITICAL
+from app.health.group_view import QuorumView
 from node.client import Denied, LedgerClient, LedgerError
 
-Json = dict[str, Any]
 PLAIN: Final = "plain"
 ONLY_METADATA: Final = "plain DLedger: only METADATA is known"
 
 
-async def ask_metadata(client: LedgerClient, known: Json) -> Json:
+async def ask_metadata(client: LedgerClient, known: AskedMember) -> AskedMember:
     """A member that does not know our requests, as METADATA tells of it. Raises Denied."""
     try:
-        told = await client.metadata(known["id"])
+        told = await client.metadata(known.id)
     except Denied:
         raise
     except LedgerError as error:
         reason = f"no member: it knows neither our requests nor METADATA ({error})"
-        return {**known, "reach": "down", "reason": reason, "state": None}
+        return known.model_copy(update={"reason": reason})
     leader_id = told.get("leaderId")
-    return {**known, "reach": PLAIN, "reason": ONLY_METADATA, "state": None, "metadata": {"leader_id": leader_id}}
+    metadata = MetadataView(leader_id=leader_id if isinstance(leader_id, str) else None)
+    return known.model_copy(update={"reach": PLAIN, "reason": ONLY_METADATA, "metadata": metadata})
 
 
-def with_plain(summary: Json) -> Json:
+def with_plain(summary: StatusView) -> StatusView:
     """`standing.summary_of`, corrected for members of the original: they answer, and tell little."""
-    plain = {one["id"]: one["metadata"]["leader_id"] for one in summary["members"] if one["reach"] == PLAIN}
+    plain = {one.id: one.metadata.leader_id for one in summary.members if one.metadata is not None}
     if not plain:
         return summary
     unknown = [
-        *(one for one in summary["unknown"] if one["field"] not in ("in_step", *QUORUM_FIELDS)),
-        *({"field": f"{one}.state", "reason": f"{one}: {ONLY_METADATA}", "since": None} for one in plain),
+        *(one for one in summary.unknown if one.field not in ("in_step", *QUORUM_FIELDS)),
+        *(Missing(field=f"{one}.state", reason=f"{one}: {ONLY_METADATA}", since=None) for one in plain),
     ]
-    problems = [one for one in summary["problems"] if one["member"] not in plain]
-    quorum = {**summary["quorum"], "answering": summary["quorum"]["answering"] + len(plain)}
-    found: Json = {**summary, "problems": problems, "unknown": unknown, "quorum": quorum}
-    if summary["leader_id"] is not None:
+    problems = [one for one in summary.problems if one.member not in plain]
+    quorum = summary.quorum.model_copy(update={"answering": summary.quorum.answering + len(plain)})
+    found = summary.model_copy(update={"problems": tuple(problems), "unknown": tuple(unknown), "quorum": quorum})
+    if summary.leader_id is not None:
         return found  # one of ours, and it says whom it hears
-    return {**found, **_led_by(plain, problems, quorum, unknown)}
+    return _led_by(found, plain, problems, quorum)
 
 
-def _led_by(plain: Mapping[str, str | None], problems: list[Json], quorum: Json, unknown: list[Json]) -> Json:
+def _led_by(
+    found: StatusView, plain: Mapping[str, str | None], problems: Sequence[StatusProblem], quorum: QuorumView
+) -> StatusView:
     """Who leads is who says so itself, as everywhere."""
     leaders = sorted(one for one, said in plain.items() if one == said)
     if len(leaders) != 1:
@@ -57,25 +60,27 @@ def _led_by(plain: Mapping[str, str | None], problems: list[Json], quorum: Json,
         if leaders:
             text = f"{' and '.join(leaders)} each say that they lead, and a plain DLedger tells no term"
         step = "start members until a majority of them hear each other"
-        told = [
+        told = (
             problem("no_leader", CRITICAL, None, text, step),
-            *(one for one in problems if one["code"] != "no_leader"),
-        ]
-        return {
-            "problems": told,
-            "quorum": {
-                **quorum,
-                **({"standing": None, "stands": None} if leaders else {"standing": 0, "stands": False}),
-            },
-        }
+            *(one for one in problems if one.code != "no_leader"),
+        )
+        stands = {"standing": None, "stands": None} if leaders else {"standing": 0, "stands": False}
+        return found.model_copy(update={"problems": told, "quorum": quorum.model_copy(update=stands)})
     reason = f"{leaders[0]} leads: a plain DLedger tells neither its term nor whom it hears"
-    told = [
-        {**one, "severity": ATTENTION if one["severity"] == CRITICAL else one["severity"]}
-        if one["code"] == "member_unreachable" else one
-        for one in problems if one["code"] != "no_leader"
-    ]  # fmt: skip
-    fields = [{"field": name, "reason": reason, "since": None} for name in ("term", *QUORUM_FIELDS)]
-    return {
-        "leader_id": leaders[0], "term": None, "problems": told, "unknown": [*unknown, *fields],
-        "quorum": {**quorum, "standing": None, "stands": None},
-    }  # fmt: skip
+    fields = (Missing(field=name, reason=reason, since=None) for name in ("term", *QUORUM_FIELDS))
+    return found.model_copy(
+        update={
+            "leader_id": leaders[0],
+            "term": None,
+            "problems": tuple(_weighed(one) for one in problems if one.code != "no_leader"),
+            "unknown": (*found.unknown, *fields),
+            "quorum": quorum.model_copy(update={"standing": None, "stands": None}),
+        }
+    )
+
+
+def _weighed(one: StatusProblem) -> StatusProblem:
+    """Without a quorum that is known to be lost, a silent member is no disaster."""
+    if one.code != "member_unreachable" or one.severity != CRITICAL:
+        return one
+    return one.model_copy(update={"severity": ATTENTION})

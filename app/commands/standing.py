@@ -7,78 +7,141 @@ nobody told is unknown, never fine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-from app.console.aggregate import ClusterInfo, group_view, lag_entries
+from pydantic import Field
+
+from app.console.aggregate import ClusterInfo, group_view
 from app.console.sample import NodeSample
 from app.health.classify import classify
 from app.health.facts import ATTENTION, CRITICAL, UNKNOWN, rfc3339
+from app.health.group_view import GroupView, QuorumView
 from app.health.recall import Recall
+from node.views.base import Flag, Text, View, Whole
+from node.views.closures import ClosuresView
+from node.views.replication import DispatchersView, WatermarksView
+from node.views.state import StateView
 
-Json = dict[str, Any]
 PRESSING: Final = (CRITICAL, ATTENTION)
-SHOWN: Final = ("code", "severity", "member", "since", "text", "next_step")
 QUORUM_FIELDS: Final = {
     "quorum.stands": "whether the quorum stands is unknown",
     "quorum.standing": "how many members the leader hears is unknown",
 }
-NOT_SHOWN: Final = ("control_url", "dispatchers", "closures")
-LEADERS_VIEWS: Final = ("watermarks", "dispatchers", "closures")
 
 
-def summary_of(group: str, members: list[Json], now: datetime | None = None, recall: Recall | None = None) -> Json:
-    """`members` as they were asked: `{id, address, reach, reason, state}`, a leader's with LEADERS_VIEWS.
+class MetadataView(View):
+    """All that a plain DLedger tells."""
 
-    With the `recall` of earlier looks, what has to last to be worth a word may be told; `pending`: there is some.
-    """
+    leader_id: Text | None = None
+
+
+class AskedMember(View):
+    """One member as it was asked; `state` None: it did not answer, `reason` says why. A leader has all views."""
+
+    id: Text
+    address: Text
+    watermarks: WatermarksView | None = None
+    dispatchers: DispatchersView | None = Field(default=None, exclude=True)
+    closures: ClosuresView | None = Field(default=None, exclude=True)
+    reach: Text
+    reason: str | None = None
+    state: StateView | None = None
+    metadata: MetadataView | None = None
+    control_url: str | None = Field(default=None, exclude=True)
+
+
+class StatusProblem(View):
+    """One entry of `problems`; `member` None: it concerns the group."""
+
+    code: Text
+    severity: Text
+    member: Text | None = None
+    since: Text | None = None
+    text: str
+    next_step: str
+
+
+class Missing(View):
+    """What would have to be known before all is called well."""
+
+    field: Text
+    member: Text | None = None
+    reason: str
+    since: Text | None = None
+
+
+class StatusView(View):
+    """The whole of `status --json`; `pending`: something is wrong that has not lasted long enough to be a problem."""
+
+    as_of: Text
+    group: Text
+    leader_id: Text | None = None
+    term: Whole | None = None
+    quorum: QuorumView
+    members: tuple[AskedMember, ...]
+    problems: tuple[StatusProblem, ...]
+    unknown: tuple[Missing, ...]
+    pending: Flag = False
+
+
+def summary_of(
+    group: str, members: Sequence[AskedMember], now: datetime | None = None, recall: Recall | None = None
+) -> StatusView:
+    """With the `recall` of earlier looks, what has to last to be worth a word may be told; `pending`: there is some."""
     now, recall = now or datetime.now(UTC), recall or Recall()
     view = group_view(ClusterInfo(group, group, group), [sample_of(one, now) for one in members], now)
-    view["first_look"] = True
-    lags = {one["id"]: lag_entries(view, one) for one in view["members"]}
-    recall.observe(view, lags, now.timestamp(), now)
-    found = classify(view, recall, now)
-    return {
-        "as_of": rfc3339(now),
-        "group": group,
-        "leader_id": view["leader_id"],
-        "term": view["term"] if view["leader_id"] is not None else None,
-        "quorum": view["quorum"],
-        "members": [{key: one[key] for key in one if key not in NOT_SHOWN} for one in members],
-        "problems": [{name: one[name] for name in SHOWN} for one in found if one["severity"] != UNKNOWN],
-        "unknown": unknown_of(view, found),
-        "pending": view["pending"],
-    }
+    recall.observe(view, now.timestamp(), now)
+    view = classify(view, recall, now, first_look=True)
+    return StatusView(
+        as_of=rfc3339(now),
+        group=group,
+        leader_id=view.leader_id,
+        term=view.term if view.leader_id is not None else None,
+        quorum=view.quorum,
+        members=tuple(members),
+        problems=tuple(
+            problem(one.code, one.severity, one.member, one.text, one.next_step, one.since)
+            for one in view.problems
+            if one.severity != UNKNOWN
+        ),
+        unknown=tuple(unknown_of(view)),
+        pending=view.pending,
+    )
 
 
-def problem(code: str, severity: str, member: str | None, text: str, next_step: str, since: str | None = None) -> Json:
-    """One entry of `problems`; `member` None: it concerns the group."""
-    told = (code, severity, member, since, text, next_step)
-    return dict(zip(SHOWN, told, strict=True))
+def problem(
+    code: str, severity: str, member: str | None, text: str, next_step: str, since: str | None = None
+) -> StatusProblem:
+    return StatusProblem(
+        code=code, severity=severity, member=member, since=since, text=text, next_step=next_step
+    )  # fmt: skip
 
 
-def sample_of(member: Json, now: datetime) -> NodeSample:
+def sample_of(member: AskedMember, now: datetime) -> NodeSample:
     """What the console would have of a member that it asked just now."""
-    sample = NodeSample(member["id"], member["address"], member.get("control_url"), added_at=now)
-    if member["state"] is None:
-        sample.problem = member["reason"]
+    sample = NodeSample(member.id, member.address, member.control_url, added_at=now)
+    if member.state is None:
+        sample.problem = member.reason
         return sample
-    sample.state = {"engine": "ok", **member["state"]}
-    sample.last_seen = now
-    for name in LEADERS_VIEWS:
-        setattr(sample, name, member.get(name))
+    sample.state, sample.last_seen = member.state, now
+    sample.watermarks, sample.dispatchers, sample.closures = member.watermarks, member.dispatchers, member.closures
     return sample
 
 
-def unknown_of(view: Json, found: list[Json]) -> list[Json]:
+def unknown_of(view: GroupView) -> list[Missing]:
     """What would have to be known before all is called well, and no problem has told already."""
-    told = {one["member"] for one in found if one["severity"] in PRESSING}
+    told = {one.member for one in view.problems if one.severity in PRESSING}
     missing = [
-        {"field": "in_step", "member": one["member"], "reason": one["text"], "since": None}
-        for one in view["unproven"]
-        if not told or (one["member"] is not None and one["member"] not in told)
+        Missing(field="in_step", member=one.member, reason=one.text, since=None)
+        for one in view.unproven
+        if not told or (one.member is not None and one.member not in told)
     ]
-    for field, reason in QUORUM_FIELDS.items():
-        if view["quorum"][field.removeprefix("quorum.")] is None:
-            missing.append({"field": field, "member": None, "reason": reason, "since": None})
+    known = {"quorum.stands": view.quorum.stands, "quorum.standing": view.quorum.standing}
+    missing += [
+        Missing(field=field, member=None, reason=reason, since=None)
+        for field, reason in QUORUM_FIELDS.items()
+        if known[field] is None
+    ]
     return missing

@@ -28,6 +28,8 @@ from app.console.last_audits import look_up_forever
 from app.console.live import Fragment, LiveKey
 from app.db.audits import FINAL, as_json
 from app.db.engine import normal_url
+from app.health.group_view import GroupView
+from node.views.events import EventView
 
 Json = dict[str, Any]
 router = APIRouter()
@@ -143,16 +145,16 @@ def sentence(audit: Json) -> str:
             return str(audit["result"]["summary"])
 
 
-def event_of(audit: Json) -> Json:
+def event_of(audit: Json) -> EventView:
     """The end of an audit on the group's event rail."""
     severity = {"critical": "critical", "attention": "attention"}.get(tone(audit), "info")
-    return {
-        "at": audit["finished_at"],
-        "kind": "audit",
-        "severity": severity,
-        "text": f"Audit ({audit['depth']}): {sentence(audit)}",
-        "detail": {"audit_id": audit["id"], "state": audit["state"], "verdict": audit["verdict"]},
-    }
+    return EventView(
+        at=audit["finished_at"],
+        kind="audit",
+        severity=severity,
+        text=f"Audit ({audit['depth']}): {sentence(audit)}",
+        detail={"audit_id": audit["id"], "state": audit["state"], "verdict": audit["verdict"]},
+    )
 
 
 def tone(audit: Json) -> str:
@@ -199,9 +201,9 @@ async def cluster_audits(
     return page(request, "cluster", {**await listed(request, cluster_id, cursor), **form_context(view, form)})
 
 
-def form_context(view: Json, form: Json) -> Json:
+def form_context(view: GroupView, form: Json) -> Json:
     depths = [{"name": depth, "text": DEPTH_TEXT[depth]} for depth in ("bytes", "digest", "chain")]
-    return {"view": view, "cluster": view["cluster"], "form": form, "depths": depths}
+    return {"view": view, "cluster": view.cluster, "form": form, "depths": depths}
 
 
 @router.post("/clusters/{cluster_id}/audits")
@@ -285,7 +287,7 @@ async def side_by_side(
     shown = [entry for entry in held if entry.raw is not None]
     lengths = {len(entry.raw or b"") for entry in shown}
     context = {
-        "cluster": view["cluster"],
+        "cluster": view.cluster,
         "index": index,
         "held": held,
         "shown": shown,

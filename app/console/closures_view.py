@@ -6,12 +6,14 @@ that peer; a reason that nobody knows is called unknown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from app.console import format as fmt
+from app.health.group_view import GroupView
+from node.views.closures import ClosureGroupView, ClosuresView, ClosureView
 
-Json = dict[str, Any]
 WARN_AT_PERCENT: Final = 80
 ITEMS_SHOWN: Final = 50
 SLOW_ACK_MS: Final = 1000
@@ -43,7 +45,7 @@ class WaitItem:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosuresView:
+class ClosuresPanel:
     """`known` False: no leader told; `percent` is of the limit."""
 
     known: bool
@@ -57,46 +59,45 @@ class ClosuresView:
     more: int
 
 
-def closures_view(view: Json) -> ClosuresView:
-    told = view["closures"]
+def closures_view(view: GroupView) -> ClosuresPanel:
+    told = view.closures
     if told is None:
-        reason = "no leader is known that could tell" if view["leader_id"] is None else "the leader has not told yet"
-        if view["at"] is not None:
+        reason = "no leader is known that could tell" if view.leader_id is None else "the leader has not told yet"
+        if view.at is not None:
             reason = "the history does not keep closures"
-        return ClosuresView(False, f"Which writes wait is unknown: {reason}.", "unknown", 0.0, "", "", (), (), 0)
-    pending, limit = told.get("pending"), told.get("limit")
-    items = told.get("items") or []
+        return ClosuresPanel(False, f"Which writes wait is unknown: {reason}.", "unknown", 0.0, "", "", (), (), 0)
+    pending, limit = told.pending, told.limit
+    items = told.items or ()
     percent = min(100.0, 100 * pending / limit) if pending is not None and limit else 0.0
-    return ClosuresView(
+    return ClosuresPanel(
         known=True,
         sentence=sentence(view, told),
         tone="critical" if percent >= 100 else "attention" if percent >= WARN_AT_PERCENT else "",
         percent=round(percent, 2),
         limit=fmt.count(limit),
         pending=fmt.count(pending),
-        rows=tuple(wait_row(view, group, items) for group in told.get("groups") or []),
+        rows=tuple(wait_row(view, group, items) for group in told.groups or ()),
         items=tuple(wait_item(one) for one in items[:ITEMS_SHOWN]),
         more=max(0, (pending or 0) - min(len(items), ITEMS_SHOWN)),
     )
 
 
-def sentence(view: Json, told: Json) -> str:
-    pending = told.get("pending")
+def sentence(view: GroupView, told: ClosuresView) -> str:
+    pending = told.pending
     if pending is None:
         return "How many writes wait is unknown."
     if not pending:
-        last = view.get("last_completed") or {}
-        if isinstance(last, dict) and last.get("at"):
-            took = f" in {precise_ms(last.get('took_ms'))}" if last.get("took_ms") is not None else ""
-            return f"No write is waiting; the last completed {fmt.clock(last['at'])}{took}."
+        last = view.last_completed
+        if last is not None and last.at:
+            took = f" in {precise_ms(last.took_ms)}" if last.took_ms is not None else ""
+            return f"No write is waiting; the last completed {fmt.clock(last.at)}{took}."
         return "No write is waiting."
     wait = "1 write waits" if pending == 1 else f"{pending:,} writes wait"
-    oldest = told.get("oldest_age_ms")
+    oldest = told.oldest_age_ms
     text = wait + (f", oldest {fmt.duration_ms(oldest)}" if oldest is not None else "")
-    groups = told.get("groups") or []
-    if groups:
+    if told.groups:
         # A set comes once a run of requests; the sentence names each once.
-        named = dict.fromkeys(f"{one['needed']} of {', '.join(one['waits_for'])}" for one in groups)
+        named = dict.fromkeys(f"{one.needed} of {', '.join(one.waits_for)}" for one in told.groups)
         text += f"; need {' or '.join(named)}"
     return text + "."
 
@@ -105,61 +106,58 @@ def precise_ms(value: float | None) -> str:
     return fmt.UNKNOWN if value is None else f"{value:.1f} ms" if value < 10 else fmt.duration_ms(value)
 
 
-def wait_row(view: Json, group: Json, items: list[Json]) -> WaitRow:
-    first, last = group.get("first_index"), group.get("last_index")
-    inside = [
-        one["times_out_in_ms"]
-        for one in items
-        if one.get("times_out_in_ms") is not None and first is not None and first <= one["first_index"] <= last
-    ]
-    due = group.get("times_out_in_ms", min(inside, default=None))
-    peers = list(group["waits_for"])
+def wait_row(view: GroupView, group: ClosureGroupView, items: Sequence[ClosureView]) -> WaitRow:
+    first, last = group.first_index, group.last_index
+    due = group.times_out_in_ms
+    if due is None and first is not None and last is not None:
+        inside = (one.times_out_in_ms for one in items if first <= one.first_index <= last)
+        due = min((one for one in inside if one is not None), default=None)
+    peers = group.waits_for
     return WaitRow(
         key="+".join(peers) + f"-{first}",
         peers=", ".join(peers),
-        need=f"{group['needed']} of {len(peers)}",
-        why="; ".join(why(view, peer, group.get("oldest_age_ms")) for peer in peers),
-        count=fmt.count(group.get("count")),
+        need=f"{group.needed} of {len(peers)}",
+        why="; ".join(why(view, peer, group.oldest_age_ms) for peer in peers),
+        count=fmt.count(group.count),
         range=fmt.span(first, last),
-        oldest=fmt.duration_ms(group.get("oldest_age_ms")),
+        oldest=fmt.duration_ms(group.oldest_age_ms),
         times_out=fmt.UNKNOWN if due is None else fmt.duration_ms(max(0, due)),
-        size=fmt.size(group.get("bytes")),
+        size=fmt.size(group.bytes),
     )
 
 
-def why(view: Json, peer_id: str, oldest_age_ms: int | None) -> str:
+def why(view: GroupView, peer_id: str, oldest_age_ms: float | None) -> str:
     """What keeps this peer from answering, worst first."""
-    member = next((one for one in view["members"] if one["id"] == peer_id), None)
+    member = view.member(peer_id)
     if member is None:
         return f"{peer_id} is no member any more"
-    mark, dispatcher = member["watermark"] or {}, member["dispatcher"]
-    if peer_id == view["leader_id"]:
+    mark, dispatcher = member.mark, member.dispatcher
+    if peer_id == view.leader_id:
         return f"{peer_id} fsync {fmt.duration_ms(oldest_age_ms)}"
-    if dispatcher is not None and dispatcher["state"] != "APPEND":
-        return f"{peer_id} in {dispatcher['state']} {fmt.age(dispatcher.get('since'), view['as_of'])}"
-    ack_ms = mark.get("last_ack_ms")
+    if dispatcher is not None and dispatcher.state != "APPEND":
+        return f"{peer_id} in {dispatcher.state} {fmt.age(dispatcher.since, view.as_of)}"
+    ack_ms = mark.last_ack_ms
     if ack_ms is not None and ack_ms > SLOW_ACK_MS:
         return f"{peer_id} silent {fmt.duration_ms(ack_ms)}"
-    if member["reach"] == "down":
+    if member.reach == "down":
         return f"{peer_id} engine down"
-    behind = mark.get("lag_entries")
+    behind = mark.lag_entries
     if behind is not None and behind > FAR_BEHIND_ENTRIES:
         return f"{peer_id} {behind:,} entries behind"
-    log = (member["state"] or {}).get("log") or {}
-    if log.get("durable_index") is not None and log.get("end_index") is not None:
-        if log["durable_index"] < log["end_index"]:
+    log = member.log
+    if log.durable_index is not None and log.end_index is not None:
+        if log.durable_index < log.end_index:
             return f"{peer_id} fsync {fmt.duration_ms(oldest_age_ms)}"
         return f"{peer_id} on its way"
     return f"{peer_id} for a reason that is unknown"
 
 
-def wait_item(one: Json) -> WaitItem:
-    waits = one.get("waits_for") or []
-    due = one.get("times_out_in_ms")
+def wait_item(one: ClosureView) -> WaitItem:
+    due = one.times_out_in_ms
     return WaitItem(
-        range=fmt.span(one.get("first_index"), one.get("last_index")),
-        term=fmt.count(one.get("term")),
-        waits_for=", ".join(waits) or fmt.UNKNOWN,
-        age=fmt.duration_ms(one.get("age_ms")),
+        range=fmt.span(one.first_index, one.last_index),
+        term=fmt.count(one.term),
+        waits_for=", ".join(one.waits_for or ()) or fmt.UNKNOWN,
+        age=fmt.duration_ms(one.age_ms),
         times_out=fmt.UNKNOWN if due is None else fmt.duration_ms(max(0, due)),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -23,16 +24,19 @@ from app.console.errors import Conflict, ConsoleError, Invalid, NotFound, TermMo
 from app.console.history import History
 from app.console.nodes import Nodes, normal_control_url
 from app.console.operations import Steering
-from app.console.preflight import preflight
+from app.console.preflight import Preflight, preflight
 from app.console.sample import NodeSample
+from app.console.sampler import ask
 from app.console.settings import ConsoleSettings, Seed
-from app.console.shapes import STATE, misfit
 from app.console.watch import Watch
 from app.db.base import utc_now
 from app.db.engine import Sessions
 from app.db.models import Cluster
 from app.db.repositories import RUNNING, Clusters, Events, Operations
+from app.health.group_view import AuditView, GroupView
 from node.background import Background, reason_of
+from node.views.events import EventView
+from node.views.state import PeerView, StateView
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +65,8 @@ class Console:
         self.watches: dict[str, Watch] = {}
         self.seed_problems: dict[str, str] = {}
         # Group -> the audit that counts (`open_audit`), None where there was none; absent: not looked up yet.
-        self.audits: dict[str, Json | None] = {}
-        self.event_queue: asyncio.Queue[tuple[str, str | None, list[Json]]] = asyncio.Queue(EVENT_QUEUE_MAX)
+        self.audits: dict[str, AuditView | None] = {}
+        self.event_queue: asyncio.Queue[tuple[str, str | None, Sequence[EventView]]] = asyncio.Queue(EVENT_QUEUE_MAX)
         self.attaching = asyncio.Lock()
         self.background = Background()
 
@@ -128,7 +132,7 @@ class Console:
                 self.seed_problems[seed.control_url] = reason_of(error)
             await asyncio.sleep(SEED_RETRY_S)
 
-    def take_events(self, cluster_id: str, node_id: str | None, items: list[Json]) -> None:
+    def take_events(self, cluster_id: str, node_id: str | None, items: Sequence[EventView]) -> None:
         with contextlib.suppress(asyncio.QueueFull):
             self.event_queue.put_nowait((cluster_id, node_id, items))
 
@@ -159,8 +163,8 @@ class Console:
 
     # --- what is watched ---
 
-    def clusters(self) -> list[Json]:
-        return sorted((one.view for one in self.watches.values()), key=lambda view: str(view["cluster"]["name"]))
+    def clusters(self) -> list[GroupView]:
+        return sorted((one.view for one in self.watches.values()), key=lambda view: view.cluster.name)
 
     def watch_of(self, cluster_id: str) -> Watch:
         found = self.watches.get(cluster_id)
@@ -168,35 +172,28 @@ class Console:
             raise UnknownCluster(f"No group is called {cluster_id!r} here.")
         return found
 
-    def group_view(self, cluster_id: str) -> Json:
+    def group_view(self, cluster_id: str) -> GroupView:
         return self.watch_of(cluster_id).view
 
     def problems(self, cluster_id: str | None = None) -> list[Json]:
         views = [self.group_view(cluster_id)] if cluster_id is not None else self.clusters()
-        return [{"cluster_id": view["cluster"]["id"], **one} for view in views for one in view["problems"]]
+        return [{"cluster_id": view.cluster.id, **one.to_json()} for view in views for one in view.problems]
 
-    async def add_cluster(self, control_url: str, name: str | None = None) -> Json:
+    async def add_cluster(self, control_url: str, name: str | None = None) -> GroupView:
         """One control plane names them all: `state.peers` carries the others' addresses."""
         url = normal_control_url(control_url)
-        state = await self.nodes.get(url, "state")
-        wrong = misfit(state, STATE)
-        if wrong is not None:
-            raise Invalid(f"{url} answers an odd state: {wrong}")
-        if not state.get("group") or not state.get("self_id"):
+        state = await ask(self.nodes, url, StateView)
+        if not state.group or not state.self_id:
             raise Invalid(f"{url} is no control plane of a node: it names neither group nor node")
-        found = {str(one["id"]): one for one in state.get("peers") or [] if one.get("id")}
-        found.setdefault(str(state["self_id"]), {"address": ""})
+        found = {one.id: one for one in state.peers or () if one.id}
+        found.setdefault(state.self_id, PeerView(id=state.self_id))
         members = [
-            (
-                key,
-                str(one.get("address") or ""),
-                url if key == state["self_id"] else url_or_none(one.get("control_url")),
-            )
+            (key, one.address or "", url if key == state.self_id else url_or_none(one.control_url))
             for key, one in sorted(found.items())
         ]
         # One at a time: two seeds of one group must find one row, not make two.
         async with self.attaching:
-            row = await self.clusters_kept.save(name, str(state["group"]), members, state.get("group_id"))
+            row = await self.clusters_kept.save(name, state.group, members, state.group_id)
             known = self.watches.get(row.id)
             if known is not None and known.follow(row.name, {one.node_id: one.control_url for one in row.nodes}):
                 return known.assemble()
@@ -205,7 +202,7 @@ class Console:
                 await known.stop()
             return fresh.view
 
-    async def rename_cluster(self, cluster_id: str, name: str) -> Json:
+    async def rename_cluster(self, cluster_id: str, name: str) -> GroupView:
         watch = self.watch_of(cluster_id)
         await self.clusters_kept.rename(cluster_id, name)
         watch.rename(name)
@@ -265,12 +262,12 @@ class Console:
         since = since or until - timedelta(hours=1)
         if since >= until:
             raise Invalid("`since` must be before `until`")
-        ids = [one["id"] for one in self.group_view(cluster_id)["members"]]
+        ids = [one.id for one in self.group_view(cluster_id).members]
         answer = await self.history_kept.query(cluster_id, ids, since, until, points)
         answer["events"] = await self.events_kept.list(cluster_id, limit=500, since=since, until=until)
         return answer
 
-    async def view_at(self, cluster_id: str, at: datetime) -> Json:
+    async def view_at(self, cluster_id: str, at: datetime) -> GroupView:
         return await self.history_kept.view_at(self.group_view(cluster_id), at)
 
     async def events(self, cluster_id: str | None = None, limit: int = 100, cursor: str | None = None) -> Json:
@@ -281,7 +278,7 @@ class Console:
 
     # --- steering ---
 
-    def preflight(self, cluster_id: str, to: str | None = None) -> Json:
+    def preflight(self, cluster_id: str, to: str | None = None) -> Preflight:
         return preflight(self.group_view(cluster_id), to)
 
     async def transfer(
@@ -295,16 +292,16 @@ class Console:
         idempotency_key: str | None = None,
     ) -> Json:
         view = self.group_view(cluster_id)
-        if if_term is not None and view["term"] is not None and if_term != view["term"]:
-            raise TermMoved(f"The group is in term {view['term']}, not {if_term}; look again, then repeat.")
+        if if_term is not None and view.term is not None and if_term != view.term:
+            raise TermMoved(f"The group is in term {view.term}, not {if_term}; look again, then repeat.")
         checked = preflight(view, to)
-        refused = [one["text"] for one in checked["checks"] if one["state"] == "refused"]
+        refused = [one.text for one in checked.checks if one.state == "refused"]
         if refused:
             raise Conflict("; ".join(refused), title="Transfer refused")
         deadline_ms = deadline_ms or TRANSFER_DEADLINE_MS
         if not 100 <= deadline_ms <= TRANSFER_DEADLINE_MS_MAX:
             raise Invalid(f"deadline_ms must be between 100 and {TRANSFER_DEADLINE_MS_MAX}")
-        leader_id, url = proxy.pick(view, view["leader_id"])
+        leader_id, url = proxy.pick(view, view.leader_id)
         operation, fresh = await self.operations_kept.open(
             cluster_id,
             "leadership_transfer",
@@ -314,8 +311,8 @@ class Console:
             progress={"detail": f"from {leader_id} to {to or 'the best peer'}"},
         )
         if fresh:
-            body = {"to": to, "if_term": if_term if if_term is not None else view["term"], "deadline_ms": deadline_ms}
-            self.steering.transfer(operation, url, body, deadline_ms, lambda: self.group_view(cluster_id)["leader_id"])
+            body = {"to": to, "if_term": if_term if if_term is not None else view.term, "deadline_ms": deadline_ms}
+            self.steering.transfer(operation, url, body, deadline_ms, lambda: self.group_view(cluster_id).leader_id)
         return operation
 
     async def operation(self, operation_id: str) -> Json:
@@ -336,8 +333,8 @@ class Console:
         return await self.operation(operation_id)
 
 
-def url_or_none(told: Any) -> str | None:
+def url_or_none(told: str | None) -> str | None:
     """One that no member can be asked at is as good as none: another member may name a better one."""
     with contextlib.suppress(Invalid):
-        return normal_control_url(str(told)) if told else None
+        return normal_control_url(told) if told else None
     return None

@@ -8,15 +8,17 @@ minutes; the time before the oldest known transition is drawn as unknown, never 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from app.console import format as fmt
+from app.health.group_view import GroupView
 from node.protocol.codes import DispatcherState
 from node.protocol.dispatcher import TRANSITIONS
+from node.views.replication import DispatcherView, TransitionView
 
-Json = dict[str, Any]
 Edge = tuple[str, str]
 
 WIDTH: Final = 280
@@ -130,40 +132,39 @@ class Diagram:
     last_error: str | None
 
 
-def diagrams(view: Json) -> list[Diagram]:
+def diagrams(view: GroupView) -> list[Diagram]:
     """One for each member that the leader replicates to, in the order of the members."""
-    since = view["leader_since"]
-    return [diagram(one, view["as_of"], since) for one in view["members"] if one["dispatcher"] is not None]
+    told = [one.dispatcher for one in view.members if one.dispatcher is not None]
+    return [diagram(one, view.as_of, view.leader_since) for one in told]
 
 
-def diagram(member: Json, as_of: str, leader_since: str | None = None) -> Diagram:
+def diagram(told: DispatcherView, as_of: str, leader_since: str | None = None) -> Diagram:
     """`leader_since`: nobody dispatched before it, so the ribbon does not begin earlier."""
-    told = member["dispatcher"]
     now = fmt.time_of(as_of)
     assert now is not None, "a view has a time"
-    state = str(told["state"])
-    steps = sorted(told.get("transitions") or [], key=lambda one: str(one["at"]))
-    age_s = seconds_since(told.get("since"), now)
+    state = told.state
+    steps = sorted(told.transitions or (), key=lambda one: one.at)
+    age_s = seconds_since(told.since, now)
     trips = loop_trips(steps, now)
     tone = tone_of(state, age_s, trips)
-    age = fmt.age(told.get("since"), as_of)
-    with_diverged = state == DIVERGED or any(DIVERGED in (one["from"], one["to"]) for one in steps)
+    age = fmt.age(told.since, as_of)
+    with_diverged = state == DIVERGED or any(DIVERGED in (one.from_state, one.to_state) for one in steps)
     names = [name for name in BOXES if name != DIVERGED or with_diverged]
     loop = f"COMPARE ⇄ INSTALL_SNAPSHOT {trips} times in the last minute" if trips > LOOP_TRIPS_MAX else ""
     return Diagram(
-        peer_id=member["id"],
+        peer_id=told.peer_id,
         state=state,
         age=age,
         tone=tone,
-        label=f"Dispatcher of {member['id']}: {state} for {age}" + (f"; {loop}" if loop else ""),
+        label=f"Dispatcher of {told.peer_id}: {state} for {age}" + (f"; {loop}" if loop else ""),
         boxes=tuple(drawn_box(name, state, tone, age) for name in names),
         edges=tuple(drawn_edges(steps, now, names, looping=bool(loop))),
-        ribbon=tuple(ribbon(state, told.get("since"), steps, now, seconds_since(leader_since, now))),
+        ribbon=tuple(ribbon(state, told.since, steps, now, seconds_since(leader_since, now))),
         ribbon_text=ribbon_text(steps, now),
         steps=tuple(drawn_step(one) for one in reversed(steps[-TRANSITIONS_SHOWN:])),
         loop=loop,
         facts=facts(told),
-        last_error=told.get("last_error"),
+        last_error=told.last_error,
     )
 
 
@@ -181,11 +182,11 @@ def drawn_box(name: str, state: str, tone: str, age: str) -> DrawnBox:
     return DrawnBox(name, BOXES[name], f"now {tone}".strip() if here else "", age if here else "")
 
 
-def drawn_edges(steps: list[Json], now: datetime, names: list[str], *, looping: bool) -> list[DrawnEdge]:
-    recent = [one for one in steps if (seconds_since(one["at"], now) or 0.0) <= COUNT_WINDOW_S]
-    counts = Counter((str(one["from"]), str(one["to"])) for one in recent)
+def drawn_edges(steps: Sequence[TransitionView], now: datetime, names: list[str], *, looping: bool) -> list[DrawnEdge]:
+    recent = [one for one in steps if (seconds_since(one.at, now) or 0.0) <= COUNT_WINDOW_S]
+    counts = Counter((one.from_state, one.to_state) for one in recent)
     at_least = "≥" if len(steps) >= TRANSITIONS_TOLD and len(recent) == len(steps) else ""
-    last = (str(steps[-1]["from"]), str(steps[-1]["to"])) if steps else None
+    last = (steps[-1].from_state, steps[-1].to_state) if steps else None
     drawn = []
     for edge in EDGES:
         if not set(edge) <= set(names):
@@ -205,28 +206,28 @@ def drawn_edges(steps: list[Json], now: datetime, names: list[str], *, looping: 
     return drawn
 
 
-def loop_trips(steps: list[Json], now: datetime) -> int:
+def loop_trips(steps: Sequence[TransitionView], now: datetime) -> int:
     """Round trips through INSTALL_SNAPSHOT in the last minute."""
     return sum(
         1
         for one in steps
-        if (str(one["from"]), str(one["to"])) == ("COMPARE", "INSTALL_SNAPSHOT")
-        and (seconds_since(one["at"], now) or 0.0) <= LOOP_WINDOW_S
+        if (one.from_state, one.to_state) == ("COMPARE", "INSTALL_SNAPSHOT")
+        and (seconds_since(one.at, now) or 0.0) <= LOOP_WINDOW_S
     )
 
 
 def ribbon(
-    state: str, since: str | None, steps: list[Json], now: datetime, reign_s: float | None = None
+    state: str, since: str | None, steps: Sequence[TransitionView], now: datetime, reign_s: float | None = None
 ) -> list[Stretch]:
     """The last hour as stretches of states; what came before the first known moment is `unknown`."""
     known: list[tuple[float, str]] = [
-        (age, str(one["to"])) for one in steps if (age := seconds_since(one["at"], now)) is not None
+        (age, one.to_state) for one in steps if (age := seconds_since(one.at, now)) is not None
     ]
     current = seconds_since(since, now)
     if not known and current is not None:
         known = [(current, state)]
     elif known:
-        before = str(steps[0]["from"]) if len(steps) < TRANSITIONS_TOLD else ""
+        before = steps[0].from_state if len(steps) < TRANSITIONS_TOLD else ""
         began = known[0][0] + RIBBON_S if reign_s is None else max(known[0][0], reign_s)
         known = [(began, before), *known]
     stretches: list[Stretch] = []
@@ -250,27 +251,27 @@ def stretch(state: str, from_age_s: float, to_age_s: float) -> Stretch:
     return Stretch(state, round(x, 2), round(max(0.3, 100 * (from_age_s - to_age_s) / RIBBON_S), 2))
 
 
-def ribbon_text(steps: list[Json], now: datetime) -> str:
-    inside = sum(1 for one in steps if (seconds_since(one["at"], now) or 0.0) <= RIBBON_S)
+def ribbon_text(steps: Sequence[TransitionView], now: datetime) -> str:
+    inside = sum(1 for one in steps if (seconds_since(one.at, now) or 0.0) <= RIBBON_S)
     if inside >= TRANSITIONS_TOLD:
         return f"at least {inside} changes in the last hour"
     return f"{inside} change{'' if inside == 1 else 's'} in the last hour"
 
 
-def drawn_step(one: Json) -> Step:
-    return Step(str(one["at"]), fmt.clock(one["at"]), str(one["from"]), str(one["to"]), str(one.get("reason") or ""))
+def drawn_step(one: TransitionView) -> Step:
+    return Step(one.at, fmt.clock(one.at), one.from_state, one.to_state, one.reason or "")
 
 
-def facts(told: Json) -> tuple[tuple[str, str], ...]:
+def facts(told: DispatcherView) -> tuple[tuple[str, str], ...]:
     """The numbers beside the picture; what the node does not tell says so."""
-    in_flight = fmt.count(told.get("in_flight"))
-    if told.get("in_flight_bytes") is not None:
-        in_flight += f" · {fmt.size(told['in_flight_bytes'])}"
+    in_flight = fmt.count(told.in_flight)
+    if told.in_flight_bytes is not None:
+        in_flight += f" · {fmt.size(told.in_flight_bytes)}"
     return (
-        ("next to write", fmt.index(told.get("write_index"))),
-        ("matched up to", fmt.index(told.get("match_index"))),
+        ("next to write", fmt.index(told.write_index)),
+        ("matched up to", fmt.index(told.match_index)),
         ("in flight", in_flight),
-        ("resends", fmt.count(told.get("resends"))),
+        ("resends", fmt.count(told.resends)),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment
 
@@ -19,8 +19,10 @@ from app.console.console import Console
 from app.console.dispatcher_diagram import HEIGHT, WIDTH, diagrams
 from app.console.live import Fragment, LiveKey
 from app.console.waterline import UNITS, ZERO_X, waterline
+from app.health.group_view import GroupView
+from node.views.state import StateView
 
-Json = dict[str, Any]
+Context = dict[str, object]
 GROUP_FRAGMENTS: Final = ("status", "sentence", "waterline", "dispatchers", "closures", "members")
 SEVERITY_WORDS: Final = {"critical": "Critical", "attention": "Degraded", "unknown": "Unknown", "ok": "", "info": ""}
 _templates: dict[str, Environment] = {}
@@ -40,11 +42,11 @@ def install(env: Environment) -> None:
     env.globals |= {"age": fmt.age, "span": fmt.span, "severity_words": SEVERITY_WORDS}
 
 
-def group_context(view: Json, unit: str = "entries") -> Json:
+def group_context(view: GroupView, unit: str = "entries") -> Context:
     """What the templates of a group's page draw."""
     return {
         "view": view,
-        "cluster": view["cluster"],
+        "cluster": view.cluster,
         "unit": unit if unit in UNITS else "entries",
         "units": tuple(UNITS),
         "lanes": waterline(view, unit),
@@ -56,7 +58,7 @@ def group_context(view: Json, unit: str = "entries") -> Json:
     }
 
 
-def render_fragments(view: Json, role: str, unit: str = "entries") -> dict[str, str]:
+def render_fragments(view: GroupView, role: str, unit: str = "entries") -> dict[str, str]:
     """Fragment name -> HTML."""
     env = _templates["env"]
     context = {**group_context(view, unit), "role": role}
@@ -74,11 +76,11 @@ def clusters_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
     return [Fragment("", env.get_template(f"_clusters_{name}.html").render(context)) for name in ("status", "list")]
 
 
-def clusters_context(console: Console) -> Json:
+def clusters_context(console: Console) -> Context:
     """All groups, the worst first for the sentence; the list keeps its order."""
     views = console.clusters()
     order = {"critical": 0, "attention": 1, "unknown": 2, "ok": 3}
-    worst = min(views, key=lambda view: order.get(view["severity"], 2), default=None)
+    worst = min(views, key=lambda view: order.get(view.severity, 2), default=None)
     return {"views": views, "worst": worst, "seed_problems": dict(sorted(console.seed_problems.items()))}
 
 
@@ -87,20 +89,20 @@ def node_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
     return [Fragment("", _templates["env"].get_template("_node.html").render(context))] if context else []
 
 
-def node_context(view: Json, node_id: str) -> Json | None:
+def node_context(view: GroupView, node_id: str) -> Context | None:
     """One member's page; None when the group has no such member."""
-    member = next((one for one in view["members"] if one["id"] == node_id), None)
+    member = view.member(node_id)
     if member is None:
         return None
-    leader = next((one for one in view["members"] if one["id"] == view["leader_id"]), None)
-    problems = [one for one in view["problems"] if one["node_id"] == node_id]
+    problems = [one for one in view.problems if one.node_id == node_id]
     lane = next(one for one in waterline(view).lanes if one.id == node_id)
     drawn = next((one for one in diagrams(view) if one.peer_id == node_id), None)
     return {
         "view": view,
-        "cluster": view["cluster"],
+        "cluster": view.cluster,
         "member": member,
-        "leader": leader,
+        "state": member.state or StateView(engine="java" if member.is_java else fmt.UNKNOWN, self_id=member.id),
+        "leader": view.leader,
         "problems": problems,
         "lane": lane,
         "diagram": drawn,

@@ -7,19 +7,21 @@ does no I/O; `save` writes what changed.
 
 from __future__ import annotations
 
-import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, select
 
-from app.console.aggregate import lag_entries
 from app.console.errors import NotFound
 from app.console.packing import NULL, pack, unpack
 from app.console.tiers import COLUMNS, ROLES, TIERS, Buckets, Row, T, Tier, bucketed, row_of, to_columns, to_rows
 from app.db.base import parse_time, rfc3339, utc_now
 from app.db.engine import Sessions
 from app.db.models import HistoryHour
+from app.health.group_view import GroupView, Marks, MemberView, SentenceView
+from node.views.base import UnknownView
+from node.views.replication import WatermarkView
+from node.views.state import LogView, StateView
 
 Json = dict[str, Any]
 HOUR_S = 3600
@@ -40,14 +42,14 @@ class History:
         }
         self.buckets: dict[tuple[str, str, int], Buckets] = {}
 
-    def record(self, view: Json) -> None:
-        at_s = int(parse_time(view["as_of"]).timestamp())
-        for member in view["members"]:
-            if member["reach"] != "ok":
+    def record(self, view: GroupView) -> None:
+        at_s = int(parse_time(view.as_of).timestamp())
+        for member in view.members:
+            if member.reach != "ok":
                 continue
-            row = row_of(at_s, member, lag_entries(view, member))
+            row = row_of(at_s, member, view.lag_entries(member))
             for tier in TIERS:
-                key = (view["cluster"]["id"], member["id"], tier.step_s)
+                key = (view.cluster.id, member.id, tier.step_s)
                 buckets = self.buckets.setdefault(key, Buckets(tier))
                 buckets.add(row)
                 if len(buckets.rows) % 64 == 0:
@@ -143,65 +145,84 @@ class History:
             "replicas": {node_id: columns_of(times, rows) for node_id, rows in series.items()},
         }
 
-    async def view_at(self, view: Json, at: datetime) -> Json:
+    async def view_at(self, view: GroupView, at: datetime) -> GroupView:
         """The group as it was: marks from the history, everything that history does not keep listed as unknown."""
-        frozen = copy.deepcopy(view)
-        frozen |= {"at": rfc3339(at), "closures": None, "last_completed": None, "leader_since": None}
-        frozen |= {
-            "problems": [],
-            "unproven": [],
-            "severity": "unknown",
-            "leader_id": None,
-            "term": None,
-            "quorum_index": None,
-        }
-        at_s, found = at.timestamp(), False
+        at_s = at.timestamp()
         tier = self.tier_for(at, 1)
-        for member in frozen["members"]:
-            rows = await self.rows(view["cluster"]["id"], member["id"], tier, at_s - FROZEN_S, at_s)
-            row = rows[-1] if rows and rows[-1][T] >= at_s - 3 * tier.step_s - 2 else None
-            found = found or row is not None
-            freeze_member(member, row, at)
-            if (
-                row is not None
-                and member["role"] == "LEADER"
-                and (member["state"]["term"] or 0) >= (frozen["term"] or 0)
-            ):
-                frozen["leader_id"], frozen["term"] = member["id"], member["state"]["term"]
-                frozen["leader_end_index"] = member["state"]["log"]["end_index"]
-                frozen["quorum_index"] = member["state"]["log"]["committed_index"]
-        if not found:
+        found: list[tuple[MemberView, Row | None]] = []
+        for member in view.members:
+            rows = await self.rows(view.cluster.id, member.id, tier, at_s - FROZEN_S, at_s)
+            fresh = bool(rows) and rows[-1][T] >= at_s - 3 * tier.step_s - 2
+            found.append((member, rows[-1] if fresh else None))
+        if all(row is None for _, row in found):
             raise NotFound(f"The history holds no sample of {rfc3339(at)}.", title="No history there")
-        answering = sum(1 for one in frozen["members"] if one["reach"] == "ok")
-        frozen["quorum"] |= {"answering": answering, "standing": None, "stands": None}
-        frozen["sentence"] = {
-            "headline": f"The group as it was at {rfc3339(at)}.",
-            "rest": f"{answering} of {frozen['quorum']['size']} replicas answered then. "
-            + (f"{frozen['leader_id']} led term {frozen['term']}." if frozen["leader_id"] else "No leader was seen."),
-        }
-        return frozen
+        return frozen(view, tuple(frozen_member(member, row, at) for member, row in found), at)
 
 
-def freeze_member(member: Json, row: Row | None, at: datetime) -> None:
+def frozen(view: GroupView, members: tuple[MemberView, ...], at: datetime) -> GroupView:
+    """The whole from its members as they were; who led the newest term then leads it."""
+    led = [one for one in members if one.role == "LEADER"]
+    leader = max(led, key=lambda one: one.term or 0, default=None)
+    answering = sum(1 for one in members if one.reach == "ok")
+    who = f"{leader.id} led term {leader.term}." if leader is not None else "No leader was seen."
+    then = {
+        "at": rfc3339(at),
+        "members": members,
+        "closures": None,
+        "last_completed": None,
+        "leader_since": None,
+        "problems": (),
+        "unproven": (),
+        "severity": "unknown",
+        "leader_id": leader.id if leader is not None else None,
+        "term": leader.term if leader is not None else None,
+        "leader_end_index": leader.log.end_index if leader is not None else None,
+        "quorum_index": leader.log.committed_index if leader is not None else None,
+        "leader_marks": Marks(),
+        "quorum": view.quorum.model_copy(update={"answering": answering, "standing": None, "stands": None}),
+        "sentence": SentenceView(
+            headline=f"The group as it was at {rfc3339(at)}.",
+            rest=f"{answering} of {view.quorum.size} replicas answered then. {who}",
+        ),
+    }
+    return view.model_copy(update=then)
+
+
+def frozen_member(member: MemberView, row: Row | None, at: datetime) -> MemberView:
     reason = "the history keeps marks only" if row is not None else "no sample was taken then"
-    unknown = [{"field": name, "reason": reason, "since": rfc3339(at)} for name in ("watermark", "dispatcher")]
-    member |= {"watermark": None, "dispatcher": None, "unknown": unknown, "problem": None}
+    unknown = tuple(UnknownView(field=name, reason=reason, since=rfc3339(at)) for name in ("watermark", "dispatcher"))
+    then: dict[str, object] = {"watermark": None, "dispatcher": None, "unknown": unknown, "problem": None}
     if row is None:
-        member |= {"state": None, "role": None, "reach": "stale"}
-        return
+        return member.model_copy(update={**then, "state": None, "role": None, "reach": "stale"})
     told = {name: (None if value == NULL else value) for name, value in zip(COLUMNS, row, strict=True)}
-    log = {f"{name}_index": told[name] for name in ("begin", "applied", "committed", "durable", "end")}
     role = ROLES[told["role"] or 0] or None
-    state = member["state"] or {}
-    kept = {key: state.get(key) for key in ("group", "self_id", "flush", "version")}
-    member |= {
-        "state": {**kept, "term": told["term"], "role": role, "log": log, "alarms": []},
-        "watermark": {"id": member["id"], "lag_entries": told["lag"], "lag_bytes": None, "lag_ms": None},
+    state = member.state
+    log = LogView(
+        begin_index=told["begin"],
+        applied_index=told["applied"],
+        committed_index=told["committed"],
+        durable_index=told["durable"],
+        end_index=told["end"],
+    )
+    then |= {
+        "state": StateView(
+            engine="ok",
+            group=state.group if state is not None else None,
+            self_id=member.id,
+            flush=state.flush if state is not None else None,
+            version=state.version if state is not None else None,
+            term=told["term"],
+            role=role,
+            log=log,
+            alarms=(),
+        ),
+        "watermark": WatermarkView(id=member.id, lag_entries=told["lag"], lag_bytes=None, lag_ms=None),
         "role": role,
         "reach": "ok",
         "last_seen": rfc3339(datetime.fromtimestamp(row[T], UTC)),
         "never_reached_since": None,
     }
+    return member.model_copy(update=then)
 
 
 def with_gaps(times: list[int], step_s: int) -> list[int]:

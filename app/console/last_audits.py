@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
 from app.audit.runner import AuditRunner
 from app.console.console import Console
 from app.db.audits import as_json
 from app.health.audited import open_audit
 from app.health.facts import join, spelled_range
+from app.health.group_view import AuditView
 
-Json = dict[str, Any]
 log = logging.getLogger(__name__)
 LOOKED_AT: Final = 50
 LOOK_UP_EVERY_S: Final = 1.0
@@ -31,15 +31,16 @@ async def look_up_forever(console: Console, runner: AuditRunner) -> None:
 
 async def look_up(console: Console, runner: AuditRunner, cluster_id: str) -> None:
     """The newest that is done, or an older one whose finding is still open, and what that found first."""
-    counts = open_audit([as_json(row) for row in await runner.kept.newest(cluster_id, LOOKED_AT)])
-    if counts is not None and counts["verdict"] == "divergent":
-        found, _ = await runner.kept.findings(counts["id"], 1, severity="critical")
-        counts |= first_of(found[0]) if found else {}
+    kept = await runner.kept.newest(cluster_id, LOOKED_AT)
+    counts = open_audit([AuditView.model_validate(as_json(row)) for row in kept])
+    if counts is not None and counts.id is not None and counts.verdict == "divergent":
+        found, _ = await runner.kept.findings(counts.id, 1, severity="critical")
+        if found:
+            counts = with_first(counts, found[0]["from_index"], found[0]["to_index"], found[0]["replicas"])
     console.audits[cluster_id] = counts
 
 
-def first_of(finding: Json) -> Json:
-    """The first finding in words, and the member where it is one's alone."""
-    where = spelled_range(finding["from_index"], finding["to_index"])
-    replicas = [str(one) for one in finding["replicas"]]
-    return {"first": f"{where} on {join(replicas)}", "node_id": replicas[0] if len(replicas) == 1 else None}
+def with_first(audit: AuditView, from_index: int, to_index: int, replicas: list[str]) -> AuditView:
+    """With the first finding in words, and the member where it is one's alone."""
+    first = f"{spelled_range(from_index, to_index)} on {join(replicas)}"
+    return audit.model_copy(update={"first": first, "node_id": replicas[0] if len(replicas) == 1 else None})

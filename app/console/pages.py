@@ -7,13 +7,14 @@ page that shows the outcome; `?at=` freezes a group's page and opens no stream.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import RedirectResponse, Response
 
-from app.api.common import ClusterId, ConsoleDep, Cursor, From, Time, ViewerDep, time_or_none
+from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, Time, ViewerDep, time_or_none
 from app.api.nodes import Member, Seq
 from app.console import fragments
 from app.console.console import Console
@@ -21,10 +22,11 @@ from app.console.errors import ConsoleError, Invalid, NotFound
 from app.console.fragments import LIVE, install
 from app.console.waterline import UNITS
 from app.db.base import rfc3339, utc_now
+from app.health.group_view import GroupView
 
 __all__ = ["LIVE", "install", "router"]
 
-Json = dict[str, Any]
+Context = Mapping[str, object]
 router = APIRouter(include_in_schema=False)
 RANGES_S: Final = {"15m": 900, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 DEFAULT_RANGE: Final = "15m"
@@ -35,9 +37,9 @@ Text = Annotated[str, Form(max_length=256)]
 Node = Annotated[str | None, Query(max_length=64)]
 
 
-def page(request: Request, name: str, context: Json, status: int = 200) -> Response:
+def page(request: Request, name: str, context: Context, status: int = 200) -> Response:
     answer: Response = request.app.state.templates.TemplateResponse(
-        request, f"{name}.html", context, status_code=status
+        request, f"{name}.html", dict(context), status_code=status
     )
     return answer
 
@@ -67,7 +69,7 @@ async def add_cluster(request: Request, console: ConsoleDep, control_url: Text, 
     except ConsoleError as error:
         context = {"error": error.detail, "control_url": control_url, "name": name}
         return page(request, "cluster_new", context, error.status)
-    return see(f"/clusters/{view['cluster']['id']}")
+    return see(f"/clusters/{view.cluster.id}")
 
 
 @router.get("/clusters/{cluster_id}")
@@ -99,9 +101,9 @@ async def group(
     return page(request, "group", context)
 
 
-def lag_summary(history: Json) -> list[Json]:
+def lag_summary(history: Json) -> list[Context]:
     """The chart in words: each replica's lag now and at its worst, and for how much of the time nobody knows."""
-    rows = []
+    rows: list[Context] = []
     for node_id, columns in sorted(history["replicas"].items()):
         lags = [lag for lag in columns["lag"] if lag is not None]
         rows.append(
@@ -132,11 +134,11 @@ async def leadership(request: Request, cluster_id: ClusterId, console: ConsoleDe
     return page(request, "leadership", leadership_context(console, cluster_id, to or None))
 
 
-def leadership_context(console: Console, cluster_id: str, to: str | None) -> Json:
+def leadership_context(console: Console, cluster_id: str, to: str | None) -> Context:
     view = console.group_view(cluster_id)
     return {
         "view": view,
-        "cluster": view["cluster"],
+        "cluster": view.cluster,
         "to": to,
         "check": console.preflight(cluster_id, to),
         "key": str(uuid.uuid4()),
@@ -162,8 +164,8 @@ async def move_leadership(
 @router.get("/operations/{operation_id}")
 async def operation(request: Request, operation_id: str, console: ConsoleDep) -> Response:
     found = await console.operation(operation_id)
-    view = next((one for one in console.clusters() if one["cluster"]["id"] == found["cluster_id"]), None)
-    cluster = view["cluster"] if view is not None else {"id": found["cluster_id"], "name": found["cluster_id"]}
+    view = next((one for one in console.clusters() if one.cluster.id == found["cluster_id"]), None)
+    cluster = view.cluster if view is not None else {"id": found["cluster_id"], "name": found["cluster_id"]}
     return page(request, "operation", {"operation": found, "view": view, "cluster": cluster})
 
 
@@ -180,14 +182,14 @@ async def cancel_operation(operation_id: str, console: ConsoleDep) -> Response:
 async def events(request: Request, cluster_id: ClusterId, console: ConsoleDep, cursor: Cursor = None) -> Response:
     view = console.group_view(cluster_id)
     listed = await console.events(cluster_id, EVENTS_PAGE, cursor)
-    return page(request, "events", {"view": view, "cluster": view["cluster"], **listed, "cursor": cursor})
+    return page(request, "events", {"view": view, "cluster": view.cluster, **listed, "cursor": cursor})
 
 
 @router.get("/clusters/{cluster_id}/truncations")
 async def truncations(request: Request, cluster_id: ClusterId, console: ConsoleDep, node: Node = None) -> Response:
     view = console.group_view(cluster_id)
     listed = await console.truncations(cluster_id, node or None)
-    return page(request, "truncations", {"view": view, "cluster": view["cluster"], "node": node, **listed})
+    return page(request, "truncations", {"view": view, "cluster": view.cluster, "node": node, **listed})
 
 
 @router.get("/clusters/{cluster_id}/truncations/{node_id}/{seq}")
@@ -196,7 +198,7 @@ async def truncation(
 ) -> Response:
     view = console.group_view(cluster_id)
     found = await console.ask(cluster_id, f"truncations/{seq}", node_id=node_id)
-    context = {"view": view, "cluster": view["cluster"], "cut": found, "seq": seq, "entries": None, "as_": "text"}
+    context = {"view": view, "cluster": view.cluster, "cut": found, "seq": seq, "entries": None, "as_": "text"}
     return page(request, "truncation", context)
 
 
@@ -214,7 +216,7 @@ async def truncation_entries(
     found = await console.ask(cluster_id, f"truncations/{seq}", node_id=node_id)
     listed = await console.truncation_entries(cluster_id, node_id, seq, **{"as": as_})
     context = {"cut": found, "seq": seq, "entries": listed.get("items") or [], "as_": as_}
-    return page(request, "truncation", {"view": view, "cluster": view["cluster"], **context})
+    return page(request, "truncation", {"view": view, "cluster": view.cluster, **context})
 
 
 # --- the log -------------------------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ async def log(
     items = answer.get("items") or []
     context = {
         "view": group_view,
-        "cluster": group_view["cluster"],
+        "cluster": group_view.cluster,
         "items": items,
         "error": error,
         "node": node or answer.get("node_id"),
@@ -255,9 +257,9 @@ async def log(
     return page(request, "log", context)
 
 
-def newest_page(view: Json) -> int:
+def newest_page(view: GroupView) -> int:
     """Where the last page of committed entries begins, as far as the view knows."""
-    ends = [((one["state"] or {}).get("log") or {}).get("committed_index") for one in view["members"]]
+    ends = [one.log.committed_index for one in view.members]
     newest = max((end for end in ends if end is not None), default=-1)
     return max(0, newest - LOG_PAGE + 1)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
 
-from app.console.aggregate import ack_is_fresh, lag_entries
+from app.console.aggregate import ack_is_fresh
+from app.health.group_view import GroupView, MemberView, QuorumView
+from node.views.base import View
 
-Json = dict[str, Any]
 # A transfer waits for the target to be level; more than this takes longer than a write may wait (the core refuses too).
 LAG_MAX = 1000
 # Measured shape of a hand-over: the target catches up, then one quick election round.
@@ -15,100 +16,126 @@ PAUSE_BASE_MS = 50
 PAUSE_PER_ENTRY_MS = 0.05
 
 
-def preflight(view: Json, to: str | None) -> Json:
-    """`allowed` is False when the core would refuse; attention and unknown are for people to weigh."""
-    members = {one["id"]: one for one in view["members"]}
-    candidates = [one for one in view["members"] if one["id"] != view["leader_id"] and one["reach"] == "ok"]
-    target = members.get(to) if to is not None else best(view, candidates)
+class Check(View):
+    """One thing to know before: `state` is ok | attention | unknown | refused."""
+
+    name: str
+    state: str
+    text: str
+
+
+class Commands(View):
+    """The same by hand; the token is never printed."""
+
+    cli: str
+    curl: str
+
+
+class Preflight(View):
+    """What a transfer would mean. `allowed` is False when the core would refuse."""
+
+    allowed: bool
+    to: str | None
+    if_term: int | None
+    checks: tuple[Check, ...]
+    expected_pause_ms: int | None
+    quorum_after: QuorumView
+    commands: Commands
+
+
+def preflight(view: GroupView, to: str | None) -> Preflight:
+    """Attention and unknown are for people to weigh."""
+    candidates = [one for one in view.members if one.id != view.leader_id and one.reach == "ok"]
+    target = view.member(to) if to is not None else best(view, candidates)
     checks = [leader_check(view), target_check(view, to, target)]
-    if target is not None and target["id"] != view["leader_id"]:
+    if target is not None and target.id != view.leader_id:
         checks += [reach_check(view, target), lag_check(view, target), disk_check(target)]
     checks.append(quorum_check(view))
-    lag = lag_entries(view, target) if target is not None else None
-    quorum = view["quorum"]
-    shown = target["id"] if target is not None else (to or "TARGET")
-    return {
-        "allowed": all(one["state"] != "refused" for one in checks),
-        "to": target["id"] if target is not None else to,
-        "if_term": view["term"],
-        "checks": checks,
-        "expected_pause_ms": None if lag is None else round(PAUSE_BASE_MS + PAUSE_PER_ENTRY_MS * lag),
-        "quorum_after": {name: quorum[name] for name in ("size", "needed", "answering", "standing")},
-        "commands": commands(view, shown),
-    }
+    lag = view.lag_entries(target) if target is not None else None
+    quorum = view.quorum
+    shown = target.id if target is not None else (to or "TARGET")
+    return Preflight(
+        allowed=all(one.state != "refused" for one in checks),
+        to=target.id if target is not None else to,
+        if_term=view.term,
+        checks=tuple(checks),
+        expected_pause_ms=None if lag is None else round(PAUSE_BASE_MS + PAUSE_PER_ENTRY_MS * lag),
+        quorum_after=QuorumView(
+            size=quorum.size, needed=quorum.needed, answering=quorum.answering, standing=quorum.standing
+        ),
+        commands=commands(view, shown),
+    )
 
 
-def best(view: Json, candidates: list[Json]) -> Json | None:
+def best(view: GroupView, candidates: Sequence[MemberView]) -> MemberView | None:
     """The most level follower: what the core picks when no target is named."""
-    known = [(lag, one["id"], one) for one in candidates if (lag := lag_entries(view, one)) is not None]
+    known = [(lag, one.id, one) for one in candidates if (lag := view.lag_entries(one)) is not None]
     return min(known, key=lambda item: item[:2])[2] if known else None
 
 
-def check(name: str, state: str, text: str) -> Json:
-    return {"name": name, "state": state, "text": text}
+def check(name: str, state: str, text: str) -> Check:
+    return Check(name=name, state=state, text=text)
 
 
-def leader_check(view: Json) -> Json:
-    if view["leader_id"] is None:
+def leader_check(view: GroupView) -> Check:
+    if view.leader_id is None:
         return check("leader", "refused", "There is no reachable leader that could hand over")
-    return check("leader", "ok", f"{view['leader_id']} leads term {view['term']}")
+    return check("leader", "ok", f"{view.leader_id} leads term {view.term}")
 
 
-def target_check(view: Json, to: str | None, target: Json | None) -> Json:
+def target_check(view: GroupView, to: str | None, target: MemberView | None) -> Check:
     if target is None:
         text = f"{to} is no member of this group" if to is not None else "No follower is known to be level"
         return check("target", "refused", text)
-    if target["id"] == view["leader_id"]:
-        return check("target", "refused", f"{target['id']} leads already")
-    return check("target", "ok", f"{target['id']} would lead")
+    if target.id == view.leader_id:
+        return check("target", "refused", f"{target.id} leads already")
+    return check("target", "ok", f"{target.id} would lead")
 
 
-def reach_check(view: Json, target: Json) -> Json:
-    if target["reach"] == "down":
-        return check("reach", "refused", f"The engine of {target['id']} is down")
-    age_ms = (target["watermark"] or {}).get("last_ack_ms")
+def reach_check(view: GroupView, target: MemberView) -> Check:
+    if target.reach == "down":
+        return check("reach", "refused", f"The engine of {target.id} is down")
+    age_ms = target.mark.last_ack_ms
     if age_ms is None:
-        return check("reach", "unknown", f"When {view['leader_id']} last heard {target['id']} is unknown")
-    if not ack_is_fresh(target["watermark"]):
-        return check("reach", "refused", f"{view['leader_id']} has not heard {target['id']} for {age_ms / 1000:.0f} s")
-    return check("reach", "ok", f"{view['leader_id']} heard {target['id']} {age_ms} ms ago")
+        return check("reach", "unknown", f"When {view.leader_id} last heard {target.id} is unknown")
+    if not ack_is_fresh(target.mark):
+        return check("reach", "refused", f"{view.leader_id} has not heard {target.id} for {age_ms / 1000:.0f} s")
+    return check("reach", "ok", f"{view.leader_id} heard {target.id} {age_ms} ms ago")
 
 
-def lag_check(view: Json, target: Json) -> Json:
-    lag = lag_entries(view, target)
+def lag_check(view: GroupView, target: MemberView) -> Check:
+    lag = view.lag_entries(target)
     if lag is None:
-        return check("lag", "unknown", f"How far {target['id']} is behind is unknown")
+        return check("lag", "unknown", f"How far {target.id} is behind is unknown")
     if lag > LAG_MAX:
-        return check("lag", "refused", f"{target['id']} is {lag:,} entries behind; at most {LAG_MAX:,} are accepted")
-    return check("lag", "ok", f"{target['id']} is {lag:,} entries behind")
+        return check("lag", "refused", f"{target.id} is {lag:,} entries behind; at most {LAG_MAX:,} are accepted")
+    return check("lag", "ok", f"{target.id} is {lag:,} entries behind")
 
 
-def disk_check(target: Json) -> Json:
-    alarms = (target["state"] or {}).get("alarms")
+def disk_check(target: MemberView) -> Check:
+    alarms = target.state.alarms if target.state is not None else None
     if alarms is None:
-        return check("disk", "unknown", f"The state of {target['id']}'s disk is unknown")
+        return check("disk", "unknown", f"The state of {target.id}'s disk is unknown")
     if alarms:
-        return check("disk", "attention", f"{target['id']} raises {len(alarms)} alarm{'s' if len(alarms) > 1 else ''}")
-    return check("disk", "ok", f"{target['id']} raises no alarm")
+        return check("disk", "attention", f"{target.id} raises {len(alarms)} alarm{'s' if len(alarms) > 1 else ''}")
+    return check("disk", "ok", f"{target.id} raises no alarm")
 
 
-def quorum_check(view: Json) -> Json:
-    quorum = view["quorum"]
-    counted = f"{quorum['answering']} of {quorum['size']} answer, {quorum['needed']} are needed"
-    if quorum["stands"] is None or quorum["standing"] is None:
+def quorum_check(view: GroupView) -> Check:
+    quorum = view.quorum
+    counted = f"{quorum.answering} of {quorum.size} answer, {quorum.needed} are needed"
+    if quorum.stands is None or quorum.standing is None:
         return check("quorum", "unknown", counted)
-    counted = f"{quorum['standing']} of {quorum['size']} stand together, {quorum['needed']} are needed"
-    spare = quorum["standing"] - quorum["needed"]
+    counted = f"{quorum.standing} of {quorum.size} stand together, {quorum.needed} are needed"
+    spare = quorum.standing - quorum.needed
     return check("quorum", "ok" if spare > 0 else "attention", counted + ("" if spare > 0 else ": none to spare"))
 
 
-def commands(view: Json, to: str) -> Json:
-    """The same by hand; the token is never printed."""
-    leader = next((one for one in view["members"] if one["id"] == view["leader_id"]), None)
-    url = (leader or {}).get("control_url") or "http://LEADER"
-    body = json.dumps({"to": to, "if_term": view["term"], "deadline_ms": 5000})
-    return {
-        "cli": f"quorumscope transfer --node {url} --to {to} --if-term {view['term']}",
-        "curl": f'curl -X POST {url}/api/v1/leadership-transfer -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
+def commands(view: GroupView, to: str) -> Commands:
+    url = (view.leader and view.leader.control_url) or "http://LEADER"
+    body = json.dumps({"to": to, "if_term": view.term, "deadline_ms": 5000})
+    return Commands(
+        cli=f"quorumscope transfer --node {url} --to {to} --if-term {view.term}",
+        curl=f'curl -X POST {url}/api/v1/leadership-transfer -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
         f" -H 'Content-Type: application/json' -d '{body}'",
-    }
+    )

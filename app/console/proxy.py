@@ -13,50 +13,51 @@ from typing import Any
 from app.console.errors import ConsoleError, NodeUnreachable, NotFound
 from app.console.nodes import Nodes
 from app.db.base import rfc3339, utc_now
+from app.health.group_view import GroupView, MemberView
 
 Json = dict[str, Any]
 COMPARED = ("term", "body", "body_crc", "chain_crc", "magic", "size_bytes")
 
 
-def pick(view: Json, node_id: str | None) -> tuple[str, str]:
+def pick(view: GroupView, node_id: str | None) -> tuple[str, str]:
     """(id, control URL): the named member, else the leader, else the first that answers."""
-    members: list[Json] = view["members"]
     if node_id is not None:
-        chosen = next((one for one in members if one["id"] == node_id), None)
+        chosen = view.member(node_id)
         if chosen is None:
-            raise NotFound(f"{view['cluster']['name']} has no node {node_id!r}.", title="Unknown node")
+            raise NotFound(f"{view.cluster.name} has no node {node_id!r}.", title="Unknown node")
     else:
-        leader = next((one for one in members if one["id"] == view["leader_id"]), None)
-        chosen = leader or next((one for one in members if one["reach"] in ("ok", "down")), None)
-    if chosen is None or not chosen["control_url"]:
+        chosen = view.leader or next((one for one in view.members if one.reach in ("ok", "down")), None)
+    if chosen is None or not chosen.control_url:
         raise NodeUnreachable("No control plane of this group is known to answer.", status=503)
-    return chosen["id"], chosen["control_url"]
+    return chosen.id, chosen.control_url
 
 
-async def from_all(nodes: Nodes, members: Sequence[Json], path: str, **params: Any) -> list[Json | ConsoleError]:
+async def from_all(nodes: Nodes, members: Sequence[MemberView], path: str, **params: Any) -> list[Json | ConsoleError]:
     """Each member's answer or the reason why there is none, in the order of the members."""
 
-    async def ask(one: Json) -> Json | ConsoleError:
+    async def ask(one: MemberView) -> Json | ConsoleError:
         try:
-            if not one["control_url"]:
-                return NodeUnreachable(f"the address of {one['id']}'s control plane is unknown")
-            return await nodes.get(one["control_url"], path, **params)
+            if not one.control_url:
+                return NodeUnreachable(f"the address of {one.id}'s control plane is unknown")
+            return await nodes.get(one.control_url, path, **params)
         except ConsoleError as error:
             return error
 
     return list(await asyncio.gather(*(ask(one) for one in members)))
 
 
-async def side_by_side(nodes: Nodes, view: Json, index: int, as_: str) -> Json:
+async def side_by_side(nodes: Nodes, view: GroupView, index: int, as_: str) -> Json:
     """One entry as every replica holds it."""
-    members = view["members"]
+    members = view.members
     answers = await from_all(nodes, members, f"entries/{index}", view="raw", **{"as": as_})
-    replicas = []
+    replicas: list[Json] = []
+    held: list[Json] = []
     for one, answer in zip(members, answers, strict=True):
         entry = None if isinstance(answer, ConsoleError) else answer.get("entry", answer)
         problem = answer.detail if isinstance(answer, ConsoleError) else None
-        replicas.append({"node_id": one["id"], "entry": entry, "problem": problem})
-    held = [one["entry"] for one in replicas if one["entry"] is not None]
+        replicas.append({"node_id": one.id, "entry": entry, "problem": problem})
+        if entry is not None:
+            held.append(entry)
     agree = all(same_entry(held[0], other) for other in held[1:]) if len(held) > 1 else None
     return {"index": index, "agree": agree, "compared": len(held), "replicas": replicas}
 
@@ -65,17 +66,17 @@ def same_entry(first: Json, second: Json) -> bool:
     return all(first.get(key) == second.get(key) for key in COMPARED)
 
 
-async def truncations(nodes: Nodes, view: Json, node_id: str | None) -> Json:
+async def truncations(nodes: Nodes, view: GroupView, node_id: str | None) -> Json:
     """All replicas' archives in one list, newest first."""
-    members = [one for one in view["members"] if node_id in (None, one["id"])]
+    members = [one for one in view.members if node_id in (None, one.id)]
     answers = await from_all(nodes, members, "truncations", limit=100)
     items: list[Json] = []
     unknown: list[Json] = []
     for one, answer in zip(members, answers, strict=True):
         if isinstance(answer, ConsoleError):
-            since = one["last_seen"] or rfc3339(utc_now())
-            unknown.append({"field": f"truncations of {one['id']}", "reason": answer.detail, "since": since})
+            since = one.last_seen or rfc3339(utc_now())
+            unknown.append({"field": f"truncations of {one.id}", "reason": answer.detail, "since": since})
         else:
-            items += [{"node_id": one["id"], **item} for item in answer.get("items") or []]
+            items += [{"node_id": one.id, **item} for item in answer.get("items") or []]
     items.sort(key=lambda item: str(item.get("at") or ""), reverse=True)
     return {"items": items, "next": None, "unknown": unknown}

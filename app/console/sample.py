@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
+
+from node.views.closures import ClosuresView
+from node.views.replication import DispatchersView, WatermarksView
+from node.views.state import StateView
 
 MISSES_UNTIL_STALE: Final = 3
-
-Json = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -24,10 +26,10 @@ class NodeSample:
     last_seen_ns: int | None = None
     misses: int = 0
     problem: str | None = None
-    state: Json | None = None
-    watermarks: Json | None = None
-    dispatchers: Json | None = None
-    closures: Json | None = None
+    state: StateView | None = None
+    watermarks: WatermarksView | None = None
+    dispatchers: DispatchersView | None = None
+    closures: ClosuresView | None = None
     untold: dict[str, str] = field(default_factory=dict)  # what it did not tell last time, and why
     events_cursor: str | None = None
     rounds: int = 0
@@ -40,9 +42,13 @@ class NodeSample:
             return "never"
         if self.misses >= MISSES_UNTIL_STALE:
             return "stale"
-        engine = (self.state or {}).get("engine", "ok")
+        engine = "ok" if self.state is None else self.state.engine
         return {"ok": "ok", "stale": "stale"}.get(engine, "down")
 
     @property
     def leads(self) -> bool:
-        return self.reach == "ok" and (self.state or {}).get("role") == "LEADER"
+        return self.reach == "ok" and self.state is not None and self.state.role == "LEADER"
+
+    @property
+    def term(self) -> int | None:
+        return None if self.state is None else self.state.term

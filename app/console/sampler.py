@@ -10,23 +10,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.nodes import Nodes
 from app.console.sample import NodeSample
-from app.console.shapes import SHAPES, misfit
 from app.db.base import utc_now
 from node.background import Background, reason_of
+from node.views.base import AnswerView
+from node.views.closures import ClosuresView
+from node.views.events import EventsView, EventView
+from node.views.kinds import VIEWS
+from node.views.reading import Unreadable, read
+from node.views.replication import DispatchersView, WatermarksView
+from node.views.state import StateView
 
 log = logging.getLogger(__name__)
 
 EVENTS_EVERY_ROUNDS = 4
 EVENTS_LIMIT = 200
 
-Json = dict[str, Any]
-EventSink = Callable[[str, list[Json]], None]
+V = TypeVar("V", bound=AnswerView)
+EventSink = Callable[[str, Sequence[EventView]], None]
+NAMES: Mapping[type[AnswerView], str] = {view: name for name, view in VIEWS.items()}
 
 
 class Poller:
@@ -34,7 +41,7 @@ class Poller:
 
     def __init__(
         self, sample: NodeSample, nodes: Nodes, interval_s: float, on_events: EventSink,
-        is_of_this_group: Callable[[Json], bool] = lambda _state: True,
+        is_of_this_group: Callable[[StateView], bool] = lambda _state: True,
     ) -> None:  # fmt: skip
         self.is_of_this_group = is_of_this_group
         self.sample = sample
@@ -68,14 +75,14 @@ class Poller:
             sample.problem = "no member has named its control plane's address"
             return
         try:
-            state = await self.ask("state")
+            state = await self.ask(StateView)
         except ConsoleError as error:
             sample.misses += 1
             sample.problem = error.detail
             return
-        if state.get("self_id", sample.node_id) != sample.node_id:
+        if state.self_id != sample.node_id:
             sample.misses += 1
-            sample.problem = f"{sample.control_url} is {state.get('self_id')}, not {sample.node_id}"
+            sample.problem = f"{sample.control_url} is {state.self_id}, not {sample.node_id}"
             return
         if not self.is_of_this_group(state):
             sample.misses += 1
@@ -92,33 +99,47 @@ class Poller:
 
     async def leader_views(self) -> None:
         """Each view on its own: one that fails leaves the others and its own last answer is dropped."""
-        names = ("watermarks", "dispatchers", "closures")
-        answers = await asyncio.gather(*map(self.ask, names), return_exceptions=True)
-        for name, answer in zip(names, answers, strict=True):
-            setattr(self.sample, name, answer if isinstance(answer, dict) else None)
-            if isinstance(answer, BaseException):
-                self.sample.untold[name] = answer.detail if isinstance(answer, ConsoleError) else reason_of(answer)
-            else:
-                self.sample.untold.pop(name, None)
+        sample = self.sample
+        sample.watermarks, sample.dispatchers, sample.closures = await asyncio.gather(
+            self.told(WatermarksView), self.told(DispatchersView), self.told(ClosuresView)
+        )
+
+    async def told(self, view: type[V]) -> V | None:
+        """None where it was not told; the sample says why."""
+        name = NAMES[view]
+        try:
+            answer = await self.ask(view)
+        except ConsoleError as error:
+            self.sample.untold[name] = error.detail
+        except Exception as error:
+            self.sample.untold[name] = reason_of(error)
+        else:
+            self.sample.untold.pop(name, None)
+            return answer
+        return None
 
     async def poll_events(self) -> None:
         sample = self.sample
         try:
-            answer = await self.ask("events", limit=EVENTS_LIMIT, cursor=sample.events_cursor)
+            answer = await self.ask(EventsView, limit=EVENTS_LIMIT, cursor=sample.events_cursor)
         except ConsoleError as error:
             sample.untold["events"] = error.detail
             return
         sample.untold.pop("events", None)
-        items = answer.get("items") or []
-        if items:
-            self.on_events(sample.node_id, items)
-        sample.events_cursor = answer.get("next") or sample.events_cursor
+        if answer.items:
+            self.on_events(sample.node_id, answer.items)
+        sample.events_cursor = answer.next or sample.events_cursor
 
-    async def ask(self, what: str, **params: Any) -> Json:
-        """A resource of this node, in the shape that the console counts with. Raises ConsoleError."""
+    async def ask(self, view: type[V], **params: Any) -> V:
+        """A resource of this node. Raises ConsoleError."""
         assert self.sample.control_url is not None
-        answer = await self.nodes.get(self.sample.control_url, what, **params)
-        wrong = misfit(answer, SHAPES[what])
-        if wrong is not None:
-            raise NodeUnreachable(f"{self.sample.control_url} answers an odd {what}: {wrong}", code="odd_answer")
-        return answer
+        return await ask(self.nodes, self.sample.control_url, view, **params)
+
+
+async def ask(nodes: Nodes, control_url: str, view: type[V], **params: Any) -> V:
+    """One view of one node. Raises ConsoleError, also for what cannot be read."""
+    name = NAMES[view]
+    try:
+        return read(view, await nodes.get(control_url, name, **params))
+    except Unreadable as error:
+        raise NodeUnreachable(f"{control_url}: its {name} cannot be read: {error}", code="odd_answer") from None

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from app.console.packing import NULL, Column
+from app.health.group_view import MemberView
 
-Json = dict[str, Any]
 VALUES = ("begin", "applied", "committed", "durable", "end", "lag")
 COLUMNS = ("t", *VALUES, "lag_min", "lag_max", "role", "term")
 ROLES = ("", "FOLLOWER", "CANDIDATE", "LEADER")
@@ -32,14 +31,12 @@ Row = list[int]
 T, LAG, LAG_MIN, LAG_MAX = (COLUMNS.index(name) for name in ("t", "lag", "lag_min", "lag_max"))
 
 
-def row_of(at_s: int, member: Json, lag: int | None) -> Row:
+def row_of(at_s: int, member: MemberView, lag: int | None) -> Row:
     """One sample of one replica."""
-    state = member["state"] or {}
-    told = state.get("log") or {}
-    log = [told.get(name) for name in ("begin_index", "applied_index", "committed_index", "durable_index", "end_index")]
-    role = ROLES.index(member["role"]) if member["role"] in ROLES else 0
-    numbers = [*log, lag, lag, lag, role, state.get("term")]
-    return [at_s, *(NULL if one is None else int(one) for one in numbers)]
+    log = member.log
+    marks = (log.begin_index, log.applied_index, log.committed_index, log.durable_index, log.end_index)
+    role = ROLES.index(member.role) if member.role in ROLES else 0
+    return [at_s, *(NULL if one is None else one for one in (*marks, lag, lag, lag, role, member.term))]
 
 
 def fold(into: Row, row: Row) -> None:

@@ -2,61 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.health.audited import audit_phrase
 from app.health.classify import worst
 from app.health.facts import INFO, UNKNOWN, seconds_since, spell, time_of
-
-Json = dict[str, Any]
-
-
-def conclude(view: Json) -> None:
-    """Fills `severity` and `sentence` from `problems` and `unproven`: "in step" is said only of what is proven."""
-    view["severity"] = worst(view["problems"])
-    if view["severity"] == "ok" and view["unproven"]:
-        view["severity"] = UNKNOWN
-    view["sentence"] = sentence(view)
+from app.health.group_view import GroupView, QuorumView, SentenceView
 
 
-def sentence(view: Json) -> Json:
-    pressing = [one for one in view["problems"] if one["severity"] != INFO]
-    notices = [one for one in view["problems"] if one["severity"] == INFO]
-    size = view["quorum"]["size"]
+def conclude(view: GroupView) -> GroupView:
+    """With `severity` and `sentence` from `problems` and `unproven`: "in step" is said only of what is proven."""
+    severity = worst(view.problems)
+    if severity == "ok" and view.unproven:
+        severity = UNKNOWN
+    return view.model_copy(update={"severity": severity, "sentence": sentence(view)})
+
+
+def sentence(view: GroupView) -> SentenceView:
+    pressing = [one for one in view.problems if one.severity != INFO]
+    notices = [one for one in view.problems if one.severity == INFO]
+    size = view.quorum.size
     if pressing:
-        headline = pressing[0]["text"]
-        parts = [quorum_phrase(view["quorum"])]
+        headline = pressing[0].text
+        parts = [quorum_phrase(view.quorum)]
         if len(pressing) > 1:
             parts.append(f"{len(pressing) - 1} more problem{'s' if len(pressing) > 2 else ''}.")
-    elif view["unproven"]:
+    elif view.unproven:
         who = "the only replica is" if size == 1 else f"all {size} replicas are"
-        headline = f"Whether {who} in step is not known: {view['unproven'][0]['text']}."
-        others = [one["text"] for one in view["unproven"][1:4]]
-        parts = [quorum_phrase(view["quorum"]), f"Also: {'; '.join(others)}." if others else ""]
+        headline = f"Whether {who} in step is not known: {view.unproven[0].text}."
+        others = [one.text for one in view.unproven[1:4]]
+        parts = [quorum_phrase(view.quorum), f"Also: {'; '.join(others)}." if others else ""]
     else:
         headline = "The only replica is in step." if size == 1 else f"All {size} replicas are in step."
-        parts = [leader_phrase(view), quorum_phrase(view["quorum"]), audit_phrase(view)]
-    parts += [capital(one["text"]) for one in notices]
-    return {"headline": headline, "rest": " ".join(part for part in parts if part)}
+        parts = [leader_phrase(view), quorum_phrase(view.quorum), audit_phrase(view)]
+    parts += [capital(one.text) for one in notices]
+    return SentenceView(headline=headline, rest=" ".join(part for part in parts if part))
 
 
-def leader_phrase(view: Json) -> str:
-    since, now = time_of(view["leader_since"]), time_of(view["as_of"])
+def leader_phrase(view: GroupView) -> str:
+    since, now = time_of(view.leader_since), time_of(view.as_of)
     held = f" for {spell(seconds_since(since, now))}" if since is not None and now is not None else ""
-    return f"{view['leader_id']} leads term {view['term']}{held}." if view["leader_id"] else ""
+    return f"{view.leader_id} leads term {view.term}{held}." if view.leader_id else ""
 
 
-def quorum_phrase(quorum: Json) -> str:
-    counted = f"{quorum['answering']} of {quorum['size']} answer, {quorum['needed']} needed"
-    if quorum["standing"] not in (None, 0, quorum["answering"]):
-        counted += f"; the leader hears {quorum['standing']}, itself included"
-    if quorum["stands"] is None:
+def quorum_phrase(quorum: QuorumView) -> str:
+    counted = f"{quorum.answering} of {quorum.size} answer, {quorum.needed} needed"
+    if quorum.standing not in (None, 0, quorum.answering):
+        counted += f"; the leader hears {quorum.standing}, itself included"
+    if quorum.stands is None:
         return f"Whether the quorum stands is unknown ({counted})."
-    if not quorum["stands"] and quorum["answering"] >= quorum["needed"]:
+    if not quorum.stands and quorum.answering >= quorum.needed:
         return f"No quorum hears each other ({counted})."
-    if not quorum["stands"]:
+    if not quorum.stands:
         return f"The quorum does not stand ({counted})."
-    if quorum["standing"] == quorum["needed"] < quorum["size"]:
+    if quorum.standing == quorum.needed < quorum.size:
         return f"Quorum stands, but one more failure ends it ({counted})."
     return f"Quorum stands ({counted})."
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from app.console.aggregate import ClusterInfo, group_view, lag_entries
+from app.console.aggregate import ClusterInfo, group_view
 from app.console.errors import Invalid
 from app.console.nodes import Nodes, normal_control_url
 from app.console.sample import NodeSample
@@ -21,11 +20,14 @@ from app.console.verdict import conclude
 from app.db.base import utc_now
 from app.health.classify import classify
 from app.health.facts import seconds_since, spell, time_of
+from app.health.group_view import AuditView, GroupView, Problem
 from app.health.recall import Recall
+from node.views.base import JsonObject
+from node.views.events import EventView
+from node.views.state import StateView
 
-Json = dict[str, Any]
 # (cluster_id, node_id or None, events as nodes give them)
-EventSink = Callable[[str, str | None, list[Json]], None]
+EventSink = Callable[[str, str | None, Sequence[EventView]], None]
 AddressSink = Callable[[str, NodeSample], None]
 GroupIdSink = Callable[[str, str], None]
 MISSES_UNTIL_NEXT_ADDRESS = 10
@@ -44,7 +46,7 @@ class Watch:
         on_events: EventSink,
         on_address: AddressSink,
         on_group_id: GroupIdSink = lambda _cluster_id, _group_id: None,
-        audits: Mapping[str, Json | None] | None = None,
+        audits: Mapping[str, AuditView | None] | None = None,
     ) -> None:
         self.on_group_id = on_group_id
         self.info = info
@@ -58,9 +60,8 @@ class Watch:
             one.node_id: Poller(one, nodes, interval_s, self.node_events, self.is_of_this_group) for one in members
         }
         self.audits = {} if audits is None else audits
-        self.problem_ids: dict[str, Json] | None = None
-        self.view: Json = {}
-        self.assemble()
+        self.problems: Mapping[str, Problem] | None = None
+        self.view = self.assemble()
 
     @property
     def samples(self) -> list[NodeSample]:
@@ -76,15 +77,15 @@ class Watch:
     def rename(self, name: str) -> None:
         self.info = replace(self.info, name=name)
 
-    def is_of_this_group(self, state: Json) -> bool:
+    def is_of_this_group(self, state: StateView) -> bool:
         """Whether a state is of this group, as far as it says; the first id that is told is kept (SAFETY C9)."""
-        told = state.get("group_id")
+        told = state.group_id
         if told is None:
             return True
         if self.info.group_id is None:
-            self.info = replace(self.info, group_id=str(told))
-            self.on_group_id(self.info.id, str(told))
-        return bool(told == self.info.group_id)
+            self.info = replace(self.info, group_id=told)
+            self.on_group_id(self.info.id, told)
+        return told == self.info.group_id
 
     def follow(self, name: str, control_urls: dict[str, str | None]) -> bool:
         """Takes over a name and addresses; False when the members differ, and a new watch is needed."""
@@ -95,43 +96,41 @@ class Watch:
             self.pollers[node_id].sample.control_url = url
         return True
 
-    def node_events(self, node_id: str, items: list[Json]) -> None:
+    def node_events(self, node_id: str, items: Sequence[EventView]) -> None:
         self.on_events(self.info.id, node_id, items)
 
-    def assemble(self) -> Json:
+    def assemble(self) -> GroupView:
         """A new view from the samples as they are now."""
         now, at_s = utc_now(), time.monotonic()
         self.learn_addresses()
         view = group_view(self.info, self.samples, now)
         if self.info.id in self.audits:
-            view["audit"] = self.audits[self.info.id]
-        lags = {one["id"]: lag_entries(view, one) for one in view["members"]}
-        self.recall.observe(view, lags, at_s, now)
-        since = self.recall.leader_since
-        view["leader_since"] = self.leader_since_told(view) or (since.isoformat() if since else None)
-        view["problems"] = classify(view, self.recall, now)
-        conclude(view)
+            view = view.model_copy(update={"audit": self.audits[self.info.id]})
+        self.recall.observe(view, at_s, now)
+        view = view.model_copy(update={"leader_since": self.leader_since(view)})
+        self.view = view = conclude(classify(view, self.recall, now))
         self.note_problems(view)
-        self.view = view
         return view
 
-    def leader_since_told(self, view: Json) -> str | None:
+    def leader_since(self, view: GroupView) -> str | None:
         """The leader's own word goes back further than what this console saw."""
-        leader = next((one for one in view["members"] if one["id"] == view["leader_id"]), None)
-        told = ((leader or {}).get("state") or {}).get("role_since")
-        return told if isinstance(told, str) else None
+        told = view.leader.state.role_since if view.leader is not None and view.leader.state is not None else None
+        seen = self.recall.leader_since
+        return told or (seen.isoformat() if seen else None)
 
     def learn_addresses(self) -> None:
         """Members tell each other's control planes: a node that came back elsewhere is found again."""
         told: dict[str, list[tuple[str, str]]] = {}
         for teller in self.samples:
-            for peer in (teller.state or {}).get("peers") or [] if teller.reach == "ok" else []:
-                if peer.get("control_url"):
+            if teller.reach != "ok" or teller.state is None:
+                continue
+            for peer in teller.state.peers or ():
+                if peer.control_url:
                     try:
-                        url = normal_control_url(peer["control_url"])
+                        url = normal_control_url(peer.control_url)
                     except Invalid:
                         continue  # nothing that could be asked
-                    told.setdefault(str(peer.get("id")), []).append((url, str(peer.get("address") or "")))
+                    told.setdefault(peer.id, []).append((url, peer.address or ""))
         for node_id, addresses in told.items():
             poller = self.pollers.get(node_id)
             if poller is not None and poller.sample.reach != "ok":
@@ -147,31 +146,33 @@ class Watch:
         sample.misses += 1
         self.on_address(self.info.id, sample)
 
-    def note_problems(self, view: Json) -> None:
+    def note_problems(self, view: GroupView) -> None:
         """Opened and closed problems, as events; the first view only sets the mark."""
-        now_open = {one["id"]: one for one in view["problems"]}
-        before, self.problem_ids = self.problem_ids, now_open
+        now_open = {one.id: one for one in view.problems}
+        before, self.problems = self.problems, now_open
         if before is None:
             return
-        events = [event_of("problem_opened", one, view["as_of"]) for key, one in now_open.items() if key not in before]
-        events += [event_of("problem_closed", one, view["as_of"]) for key, one in before.items() if key not in now_open]
+        events = [opened(one, view.as_of) for key, one in now_open.items() if key not in before]
+        events += [closed(one, view.as_of) for key, one in before.items() if key not in now_open]
         if events:
             self.on_events(self.info.id, None, events)
 
 
-def lasted(problem: Json, until: str) -> str:
+def opened(problem: Problem, at: str) -> EventView:
+    weight = {"critical": "critical", "attention": "warning", "unknown": "warning"}.get(problem.severity, "info")
+    return event_of("problem_opened", weight, problem.what, problem, at)
+
+
+def closed(problem: Problem, at: str) -> EventView:
+    return event_of("problem_closed", "info", f"Over after {lasted(problem, at)}: {problem.what}", problem, at)
+
+
+def lasted(problem: Problem, until: str) -> str:
     """From when it began until it was over, whoever looked in between."""
-    since, over = time_of(problem["since"]), time_of(until)
+    since, over = time_of(problem.since), time_of(until)
     return "an unknown time" if since is None or over is None else spell(seconds_since(since, over))
 
 
-def event_of(kind: str, problem: Json, at: str) -> Json:
-    weight = {"critical": "critical", "attention": "warning", "unknown": "warning"}.get(problem["severity"], "info")
-    return {
-        "id": None,
-        "at": at,
-        "kind": kind,
-        "severity": weight if kind == "problem_opened" else "info",
-        "text": problem["what"] if kind == "problem_opened" else f"Over after {lasted(problem, at)}: {problem['what']}",
-        "detail": {key: problem[key] for key in ("code", "node_id", "since")},
-    }
+def event_of(kind: str, severity: str, text: str, problem: Problem, at: str) -> EventView:
+    detail: JsonObject = {"code": problem.code, "node_id": problem.node_id, "since": problem.since}
+    return EventView(id=None, at=at, kind=kind, severity=severity, text=text, detail=detail)

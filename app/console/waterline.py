@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from app.console import format as fmt
 from app.console.aggregate import first_known
-
-Json = dict[str, Any]
+from app.health.group_view import GroupView, Marks, MemberView
+from node.views.replication import WatermarkView
+from node.views.state import LogView
 
 ZERO_X: Final = 93.0  # percent: lag 0
 UNITS: Final = {"entries": 9, "bytes": 12, "seconds": 9}  # decades shown (seconds count in ms)
@@ -96,7 +97,7 @@ class Scale:
         return round(ZERO_X * (1 - share), 3)
 
 
-def waterline(view: Json, unit: str = "entries") -> Waterline:
+def waterline(view: GroupView, unit: str = "entries") -> Waterline:
     """GroupView -> geometry; an unknown unit counts as entries."""
     unit = unit if unit in UNITS else "entries"
     leader_end = reference_end(view)
@@ -106,75 +107,75 @@ def waterline(view: Json, unit: str = "entries") -> Waterline:
         for number, label in enumerate(TICKS[unit], start=1)
         if label
     ]
-    quorum = view["quorum_index"]
+    quorum = view.quorum_index
     quorum_x = None if quorum is None or quorum < 0 or leader_end is None else scale.x(max(0, leader_end - quorum))
-    logs = [level_log(view, member) for member in view["members"]]
-    begins = [log["begin_index"] for log in logs if log.get("begin_index") is not None]
-    ends = [log["end_index"] for log in logs if log.get("end_index") is not None]
+    logs = [level_log(view, member) for member in view.members]
+    begins = [log.begin_index for log in logs if log.begin_index is not None]
+    ends = [log.end_index for log in logs if log.end_index is not None]
     whole = (min(begins, default=0), max(ends, default=-1))
-    lanes = [lane(view, member, leader_end, scale, whole) for member in view["members"]]
-    return Waterline(unit, ticks, quorum_x, lanes, fmt.index(view["leader_end_index"]))
+    lanes = [lane(view, member, leader_end, scale, whole) for member in view.members]
+    return Waterline(unit, ticks, quorum_x, lanes, fmt.index(view.leader_end_index))
 
 
-def reference_end(view: Json) -> int | None:
+def reference_end(view: GroupView) -> int | None:
     """Lag 0: the leader's end; without a leader the furthest end that is known."""
-    if view["leader_end_index"] is not None:
-        return int(view["leader_end_index"])
-    ends = [((member["state"] or {}).get("log") or {}).get("end_index") for member in view["members"]]
+    if view.leader_end_index is not None:
+        return view.leader_end_index
+    ends = [member.log.end_index for member in view.members]
     return max((end for end in ends if end is not None), default=None)
 
 
-def per_entry(view: Json, unit: str) -> float:
+def per_entry(view: GroupView, unit: str) -> float:
     """How many units one entry is: its mean size, or the milliseconds that one takes at the present lag."""
     if unit == "entries":
         return 1.0
-    for member in view["members"]:
-        mark = member["watermark"] or {}
-        wanted = mark.get("lag_bytes" if unit == "bytes" else "lag_ms")
-        if wanted and mark.get("lag_entries"):
-            return float(wanted) / float(mark["lag_entries"])
+    for member in view.members:
+        mark = member.mark
+        wanted = mark.lag_bytes if unit == "bytes" else mark.lag_ms
+        if wanted and mark.lag_entries:
+            return wanted / mark.lag_entries
     if unit == "bytes":
-        for member in view["members"]:
-            log = (member["state"] or {}).get("log") or {}
-            entries = (log.get("end_index") or -1) - (log.get("begin_index") or 0) + 1
-            if entries > 0 and log.get("size_bytes"):
-                return float(log["size_bytes"]) / entries
+        for member in view.members:
+            log = member.log
+            entries = 0 if log.end_index is None or log.begin_index is None else log.end_index - log.begin_index + 1
+            if entries > 0 and log.size_bytes:
+                return log.size_bytes / entries
     return 1.0
 
 
-def lane(view: Json, member: Json, leader_end: int | None, scale: Scale, whole: tuple[int, int]) -> Lane:
+def lane(view: GroupView, member: MemberView, leader_end: int | None, scale: Scale, whole: tuple[int, int]) -> Lane:
     """One member's row."""
     log = level_log(view, member)
-    mark = member["watermark"] or {}
-    end = log.get("end_index")
-    leads = member["id"] == view["leader_id"]
+    mark = member.mark
+    end = log.end_index
+    leads = member.id == view.leader_id
     sub, sub_class = subtitle(view, member)
     drawn = Lane(
-        id=member["id"],
-        role=(member["role"] or ("java" if member["is_java"] else fmt.UNKNOWN)).lower(),
+        id=member.id,
+        role=(member.role or ("java" if member.is_java else fmt.UNKNOWN)).lower(),
         role_class="leader" if leads else "",
-        reach=member["reach"],
+        reach=member.reach,
         sub=sub,
         sub_class=sub_class,
         end_text=fmt.index(end),
-        behind_text=behind(end, view["leader_end_index"]),
-        bytes_text="0 B" if leads else fmt.size(mark.get("lag_bytes")),
-        ack_text="—" if leads else fmt.duration_ms(mark.get("last_ack_ms")),
+        behind_text=behind(end, view.leader_end_index),
+        bytes_text="0 B" if leads else fmt.size(mark.lag_bytes),
+        ack_text="—" if leads else fmt.duration_ms(mark.last_ack_ms),
         never=end is None,
     )
     if end is None or leader_end is None:
         return drawn
-    draw_marks(drawn, log, leader_end, scale, unvouched(member, leads))
+    draw_marks(drawn, log, end, leader_end, scale, unvouched(member, leads))
     first, last = whole
     if last >= first:
         span = last - first + 1
-        begin = log.get("begin_index") or 0
+        begin = log.begin_index or 0
         width = max(0, end - begin + 1) / span * ZERO_X
         drawn.linear = Bar("linear", round((begin - first) / span * ZERO_X, 3), round(width, 3))
     return drawn
 
 
-def level_log(view: Json, member: Json) -> Json:
+def level_log(view: GroupView, member: MemberView) -> Marks:
     """A member's marks at the instant of the leader's answer, as the leader tells them.
 
     Members are sampled one after the other while the log grows, so that their own words are of other instants: they
@@ -182,77 +183,89 @@ def level_log(view: Json, member: Json) -> Json:
     member's own end drawn, and beyond the leader's only where it was looked at before the leader: then it was ahead.
     Without a leader each one's own sample is drawn, and the picture says that these have no common instant.
     """
-    own: Json = (member["state"] or {}).get("log") or {}
-    leader_end = view["leader_end_index"]
+    own, leader_end = member.log, view.leader_end_index
     if leader_end is None:
         return consistent(own)
-    if member["id"] == view["leader_id"]:
-        return {**own, **(view.get("leader_marks") or {}), "end_index": leader_end}
-    mark = member["watermark"] or {}
+    if member.id == view.leader_id:
+        return led(own, view.leader_marks, leader_end)
+    mark = member.mark
     end = held_at(mark, own, leader_end)
     if end is None or ahead(view, member):
-        return consistent(own) if ahead(view, member) else {}
-    committed = first_known((view.get("leader_marks") or {}).get("committed_index"), view["quorum_index"])
-    durable = mark.get("durable_index")
-    return {
-        "begin_index": None if own.get("begin_index") is None else min(own["begin_index"], end + 1),
-        "end_index": end,
-        "committed_index": None if committed is None or not vouched(mark) else min(committed, end),
-        "durable_index": None if durable is None else min(durable, end),
-        "applied_index": None,
-    }
+        return consistent(own) if ahead(view, member) else Marks()
+    committed = first_known(view.leader_marks.committed_index, view.quorum_index)
+    return Marks(
+        begin_index=None if own.begin_index is None else min(own.begin_index, end + 1),
+        end_index=end,
+        committed_index=None if committed is None or not vouched(mark) else min(committed, end),
+        durable_index=None if mark.durable_index is None else min(mark.durable_index, end),
+        applied_index=None,
+    )
 
 
-def held_at(mark: Json, own: Json, leader_end: int) -> int | None:
+def led(own: LogView, marks: Marks, leader_end: int) -> Marks:
+    """The leader's own; the history keeps what it said itself, no marks."""
+    if marks.model_fields_set:
+        return marks.model_copy(update={"end_index": leader_end})
+    return Marks(
+        begin_index=own.begin_index,
+        applied_index=own.applied_index,
+        committed_index=own.committed_index,
+        durable_index=own.durable_index,
+        end_index=leader_end,
+    )
+
+
+def held_at(mark: WatermarkView, own: LogView, leader_end: int) -> int | None:
     """Up to where a follower holds the log at the leader's instant; None where nobody can tell."""
-    if mark.get("match_index") is not None and mark["match_index"] >= 0:
-        return min(int(mark["match_index"]), leader_end)
-    if mark.get("lag_entries") is not None and mark.get("match_index") is None:
-        return leader_end - max(0, int(mark["lag_entries"]))  # the history keeps lags only
-    return None if own.get("end_index") is None else min(int(own["end_index"]), leader_end)
+    if mark.match_index is not None and mark.match_index >= 0:
+        return min(mark.match_index, leader_end)
+    if mark.lag_entries is not None and mark.match_index is None:
+        return leader_end - max(0, mark.lag_entries)  # the history keeps lags only
+    return None if own.end_index is None else min(own.end_index, leader_end)
 
 
-def vouched(mark: Json) -> bool:
-    return mark.get("match_index") is None or mark["match_index"] >= 0
+def vouched(mark: WatermarkView) -> bool:
+    return mark.match_index is None or mark.match_index >= 0
 
 
-def ahead(view: Json, member: Json) -> bool:
+def ahead(view: GroupView, member: MemberView) -> bool:
     """Whether a member that the leader does not append to held more than the leader, when the leader was asked.
 
     What it said in an earlier term may have been cut since; what it says in this one stays until it is matched.
     """
-    end = ((member["state"] or {}).get("log") or {}).get("end_index")
-    if end is None or view["leader_end_index"] is None or end <= view["leader_end_index"] or appends(member):
+    end, leader = member.log.end_index, view.leader
+    if end is None or view.leader_end_index is None or leader is None or end <= view.leader_end_index:
         return False
-    leader = next(one for one in view["members"] if one["id"] == view["leader_id"])
-    seen, leader_seen = fmt.time_of(member["last_seen"]), fmt.time_of(leader["last_seen"])
-    same_term = (member["state"] or {}).get("term") == (leader["state"] or {}).get("term")
+    seen, leader_seen = fmt.time_of(member.last_seen), fmt.time_of(leader.last_seen)
     asked_before = seen is not None and leader_seen is not None and seen <= leader_seen
-    return member["reach"] == "ok" and same_term and asked_before
+    appends = member.dispatcher_state == "APPEND"
+    return member.reach == "ok" and not appends and member.term == leader.term and asked_before
 
 
-def consistent(log: Json) -> Json:
+def consistent(log: LogView) -> Marks:
     """One sample, whose marks may have been read at slightly different moments: none is beyond its end."""
-    end = log.get("end_index")
-    if end is None:
-        return log
-    marks = ("durable_index", "committed_index", "applied_index")
-    return log | {name: min(log[name], end) for name in marks if log.get(name) is not None}
+
+    def within(value: int | None) -> int | None:
+        return value if value is None or log.end_index is None else min(value, log.end_index)
+
+    return Marks(
+        begin_index=log.begin_index,
+        end_index=log.end_index,
+        durable_index=within(log.durable_index),
+        committed_index=within(log.committed_index),
+        applied_index=within(log.applied_index),
+    )
 
 
-def appends(member: Json) -> bool:
-    return member["dispatcher"] is not None and member["dispatcher"]["state"] == "APPEND"
-
-
-def draw_marks(drawn: Lane, log: Json, leader_end: int, scale: Scale, dotted: bool) -> None:
+def draw_marks(drawn: Lane, log: Marks, end: int, leader_end: int, scale: Scale, dotted: bool) -> None:
     """Bars and marks of a log whose end is known."""
-    end, begin = int(log["end_index"]), int(log.get("begin_index") or 0)
+    begin = log.begin_index or 0
     drawn.end_x = scale.x(leader_end - end)
     if end < leader_end:
         drawn.to_now = Bar("to-now", drawn.end_x, round(ZERO_X - drawn.end_x, 3))
     if begin > 0:
         drawn.begin_x = scale.x(leader_end - begin)
-    applied = log.get("applied_index")
+    applied = log.applied_index
     if applied is not None and applied >= begin:
         drawn.applied_x = scale.x(leader_end - min(applied, end))
     if end < begin:
@@ -261,7 +274,7 @@ def draw_marks(drawn: Lane, log: Json, leader_end: int, scale: Scale, dotted: bo
     if dotted:
         drawn.bars.append(piece("unvouched", left, drawn.end_x))
         return
-    committed, durable = log.get("committed_index"), log.get("durable_index")
+    committed, durable = log.committed_index, log.durable_index
     split = left
     if committed is not None and committed >= begin:
         split = scale.x(leader_end - min(committed, end))
@@ -279,12 +292,11 @@ def piece(kind: str, left: float, right: float) -> Bar:
     return Bar(kind, left, round(max(0.15, right - left), 3))
 
 
-def unvouched(member: Json, leads: bool) -> bool:
+def unvouched(member: MemberView, leads: bool) -> bool:
     """Held, but nobody vouches for it yet: before COMPARE succeeded, or a Java node's."""
     if leads:
         return False
-    mark = member["watermark"]
-    return bool(member["is_java"]) or (mark is not None and mark.get("match_index") == -1)
+    return member.is_java or member.mark.match_index == -1
 
 
 def behind(end: int | None, leader_end: int | None) -> str:
@@ -293,29 +305,29 @@ def behind(end: int | None, leader_end: int | None) -> str:
     return f"+{end - leader_end:,}" if end > leader_end else f"{leader_end - end:,}"
 
 
-def subtitle(view: Json, member: Json) -> tuple[str, str]:
+def subtitle(view: GroupView, member: MemberView) -> tuple[str, str]:
     """What stands under a member's name, and whether it should catch the eye."""
-    now = view["as_of"]
-    if member["reach"] == "never":
-        return f"never reached since {fmt.clock(member['never_reached_since'])}", ""
-    if member["reach"] == "stale":
-        return f"last seen {fmt.clock(member['last_seen'])} · {fmt.age(member['last_seen'], now)} ago", ""
-    if member["reach"] == "down":
+    now = view.as_of
+    if member.reach == "never":
+        return f"never reached since {fmt.clock(member.never_reached_since)}", ""
+    if member.reach == "stale":
+        return f"last seen {fmt.clock(member.last_seen)} · {fmt.age(member.last_seen, now)} ago", ""
+    if member.reach == "down":
         return "engine down", "critical-text"
-    if member["id"] == view["leader_id"]:
-        return f"leading for {fmt.age(view['leader_since'], now)}" if view["leader_since"] else "leading", ""
-    dispatcher = member["dispatcher"]
-    if dispatcher is None and member["is_java"]:
+    if member.id == view.leader_id:
+        return f"leading for {fmt.age(view.leader_since, now)}" if view.leader_since else "leading", ""
+    dispatcher = member.dispatcher
+    if dispatcher is None and member.is_java:
         return "DLedger: durable and committed are not reported", ""
     if dispatcher is None:
-        return ("its leader is unknown" if view["leader_id"] is None else "no word from the leader"), ""
-    text = f"{dispatcher['state']} {fmt.age(dispatcher.get('since'), now)}"
-    eye = dispatcher["state"] != "APPEND" and age_s(dispatcher.get("since"), now) > SLOW_STATE_S
-    ahead = level_log(view, member).get("end_index")
-    if ahead is not None and view["leader_end_index"] is not None and ahead > view["leader_end_index"]:
-        cut = (member["watermark"] or {}).get("match_index")
+        return ("its leader is unknown" if view.leader_id is None else "no word from the leader"), ""
+    text = f"{dispatcher.state} {fmt.age(dispatcher.since, now)}"
+    eye = dispatcher.state != "APPEND" and age_s(dispatcher.since, now) > SLOW_STATE_S
+    end = level_log(view, member).end_index
+    if end is not None and view.leader_end_index is not None and end > view.leader_end_index:
+        cut = member.mark.match_index
         where = f", will be cut at {cut + 1:,}" if cut is not None and cut >= 0 else ""
-        return f"{text} · {ahead - view['leader_end_index']:,} ahead{where}", "attention-text"
+        return f"{text} · {end - view.leader_end_index:,} ahead{where}", "attention-text"
     return text, "attention-text" if eye else ""
 
 

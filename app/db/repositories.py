@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.base import parse_time, rfc3339, utc_now
 from app.db.engine import Sessions
 from app.db.models import Cluster, ClusterNode, ConsoleMeta, EventRow, OperationRow
+from node.views.events import EventView
 
 Json = dict[str, Any]
 RUNNING, DONE, FAILED, CANCELLED, UNKNOWN = "running", "done", "failed", "cancelled", "unknown"
@@ -174,7 +176,7 @@ class Events:
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
 
-    async def add(self, cluster_id: str, node_id: str | None, items: list[Json]) -> int:
+    async def add(self, cluster_id: str, node_id: str | None, items: Sequence[EventView]) -> int:
         """Stores what is new; returns how many that were."""
         rows = [row for item in items if (row := event_row(cluster_id, node_id, item)) is not None]
         async with self.sessions() as db, db.begin():
@@ -216,29 +218,27 @@ class Events:
                 await db.execute(delete(EventRow).where(gone))
 
 
-def event_row(cluster_id: str, node_id: str | None, item: Json) -> EventRow | None:
+def event_row(cluster_id: str, node_id: str | None, item: EventView) -> EventRow | None:
+    """None for one that tells no time."""
     try:
-        at = parse_time(str(item["at"]))
-    except (KeyError, ValueError):
+        at = parse_time(item.at or "")
+    except ValueError:
         return None
-    detail = item.get("detail")
     return EventRow(
         cluster_id=cluster_id,
         node_id=node_id,
-        source_id=str(item["id"])[:64] if item.get("id") else None,
+        source_id=item.id[:64] if item.id else None,
         at=at,
-        kind=str(item.get("kind", "event"))[:48],
-        severity=str(item.get("severity", "info"))[:16],
-        text=str(item.get("text") or describe(item)),
-        detail=detail if isinstance(detail, dict) else ({"text": detail} if detail else None),
+        kind=(item.kind or "event")[:48],
+        severity=(item.severity or "info")[:16],
+        text=item.text or describe(item),
+        detail=dict(item.detail) if item.detail else None,
     )
 
 
-def describe(item: Json) -> str:
+def describe(item: EventView) -> str:
     """A node's event in words; its own text where it has one."""
-    kind, detail = str(item.get("kind", "event")), item.get("detail")
-    if not isinstance(detail, dict):
-        return str(detail or kind)
+    kind, detail = item.kind or "event", item.detail or {}
     if detail.get("text"):
         return str(detail["text"])
     said = {key: value for key, value in detail.items() if value is not None and key not in ("at_ns", "reason")}

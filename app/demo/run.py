@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from app.commands.common import Exit, Failure, Target, say
 from app.commands.group import ask_group, pressing_of
+from app.commands.standing import StatusView
 from app.demo.breaks import MEND_AFTER_S, Breaker
 from app.demo.door import Door
 from app.demo.feeder import Feeder
@@ -108,7 +109,7 @@ class Demo:
     note: Path | None = None
     console_url: str | None = None
     login_link: str | None = None
-    summary: dict[str, Any] | None = None
+    summary: StatusView | None = None
     recall: Recall = field(default_factory=Recall)
     background: Background = field(init=False)
     # What outlives its parent by itself, such as an audit's job that the console started, ends with the demo too.
@@ -210,8 +211,7 @@ class Demo:
     async def leader(self) -> str | None:
         """Who leads now, as the members themselves say it."""
         self.summary = await ask_group(self.target, self.recall)
-        leader_id = self.summary["leader_id"]
-        return None if leader_id is None else str(leader_id)
+        return self.summary.leader_id
 
     def _note(self) -> DemoState:
         assert self.door is not None
@@ -226,26 +226,26 @@ class Demo:
         """What the door tells."""
         return {
             "feed": asdict(self.feeder.fed) if self.feeder else None,
-            "leader_id": self.summary["leader_id"] if self.summary else None,
+            "leader_id": self.summary.leader_id if self.summary else None,
             "members": [asdict(member) for member in self.members.values()],
         }
 
     async def _watch(self) -> None:
         """Remarks on what changes: who leads, who answers, what members complain about."""
         known: set[tuple[str, str | None]] = set()
-        leader: Any = self.summary["leader_id"] if self.summary else None
+        leader = self.summary.leader_id if self.summary else None
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             await self.leader()
             assert self.summary is not None
-            if self.summary["leader_id"] not in (leader, None):
-                leader = self.summary["leader_id"]
-                self.remark(f"{leader} leads in term {self.summary['term']}")
+            if self.summary.leader_id not in (leader, None):
+                leader = self.summary.leader_id
+                self.remark(f"{leader} leads in term {self.summary.term}")
             found = pressing_of(self.summary)
-            problems = {(one["code"], one["member"]) for one in found}
+            problems = {(one.code, one.member) for one in found}
             for one in found:
-                if (one["code"], one["member"]) not in known:
-                    self.remark(one["text"])
+                if (one.code, one.member) not in known:
+                    self.remark(one.text)
             if known and not problems:
                 self.remark("all members answer, nothing is wrong")
             known = problems

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from app.commands.group import row_of
+from app.commands.group import leader_end_of, row_of
 
 if TYPE_CHECKING:
     from app.demo.run import Demo
@@ -29,14 +29,12 @@ def table_of(demo: Demo) -> Table:
     summary = demo.summary
     if summary is None:
         return table
-    states = {member["id"]: member["state"] for member in summary["members"]}
-    leader = states.get(summary["leader_id"])
-    end = leader["log"]["end_index"] if leader else None
-    for member in summary["members"]:
+    end = leader_end_of(summary)
+    for member in summary.members:
         row = row_of(member, end)
-        style = "bold" if row["role"] == "LEADER" else "dim" if member["state"] is None else None
+        style = "bold" if row["role"] == "LEADER" else "dim" if member.state is None else None
         table.add_row(*(row[name] for name in (*LEFT, *RIGHT)), style=style)
-    stands = "the quorum stands" if summary["quorum"]["stands"] else "NO QUORUM"
+    stands = "the quorum stands" if summary.quorum.stands else "NO QUORUM"
     fed = demo.feeder.fed if demo.feeder else None
     table.caption = stands + (f"; {fed.appended:,} messages, {fed.unknown} of unknown outcome" if fed else "")
     table.caption_justify = "left"

@@ -1,43 +1,46 @@
-"""Rules about the last audits. A view has no `audit` where nobody knows of audits; None: there was none."""
+"""Rules about the last audits. `audit` is never set in a view where nobody knows of audits; None: there was none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from app.health.facts import CRITICAL, INFO, Facts, Finding, Json, seconds_since, spell, time_of
+from app.health.facts import CRITICAL, INFO, Facts, Finding, seconds_since, spell, time_of
+from app.health.group_view import AuditView, GroupView
 
 
 def audited(facts: Facts) -> Iterator[Finding]:
     """A finding stays open until an audit at least as deep of at least that range has found nothing."""
-    told = facts.view.get("audit") or {}
-    verdict, at = told.get("verdict"), time_of(told.get("finished_at"))
-    if verdict == "divergent":
-        where = f": {told['first']}" if told.get("first") else ""
+    told = facts.view.audit
+    if told is None:
+        return
+    at = time_of(told.finished_at)
+    if told.verdict == "divergent":
+        where = f": {told.first}" if told.first else ""
         text = f"An audit {{age}} ago found replicas that differ{where}; none has shown since that they agree"
-        yield Finding("audit_divergent", CRITICAL, text, told.get("node_id"), at)
-    elif verdict == "unauditable":
+        yield Finding("audit_divergent", CRITICAL, text, told.node_id, at)
+    elif told.verdict == "unauditable":
         text = "The last audit, {age} ago, could not compare everything: what it did not read is not known to agree"
         yield Finding("audit_incomplete", INFO, text, None, at)
 
 
-def audit_phrase(view: Json) -> str:
+def audit_phrase(view: GroupView) -> str:
     """What the sentence says of audits where all is well."""
-    if "audit" not in view:
+    if not view.knows_audits:
         return ""
-    told, now = view["audit"], time_of(view["as_of"])
-    at = time_of((told or {}).get("finished_at"))
-    if (told or {}).get("verdict") == "unauditable":
+    told, now = view.audit, time_of(view.as_of)
+    if told is not None and told.verdict == "unauditable":
         return ""  # a note says it
-    if told is None or at is None or now is None:
+    at = None if told is None else time_of(told.finished_at)
+    if at is None or now is None:
         return "Never audited."
     return f"The last audit, {spell(seconds_since(at, now))} ago, found no difference."
 
 
-def open_audit(audits: list[Json]) -> Json | None:
+def open_audit(audits: Sequence[AuditView]) -> AuditView | None:
     """Of a group's audits, newest first: the one that counts. An open finding outweighs what is newer."""
-    done = [one for one in audits if one["state"] == "done" and one["verdict"]]
+    done = [one for one in audits if one.state == "done" and one.verdict]
     for place, one in enumerate(done):
-        if one["verdict"] == "divergent" and not any(settles(newer, one) for newer in done[:place]):
+        if one.verdict == "divergent" and not any(settles(newer, one) for newer in done[:place]):
             return one
     return done[0] if done else None
 
@@ -45,11 +48,11 @@ def open_audit(audits: list[Json]) -> Json | None:
 DEPTHS = ("chain", "digest", "bytes")
 
 
-def settles(newer: Json, older: Json) -> bool:
+def settles(newer: AuditView, older: AuditView) -> bool:
     """Whether a later audit that found nothing has looked at all that the older one had, as deeply."""
-    first, last = (newer["from_index"], older["from_index"]), (newer["to_index"], older["to_index"])
+    first, last = (newer.from_index, older.from_index), (newer.to_index, older.to_index)
     covers = (first[0] is None or (first[1] is not None and first[0] <= first[1])) and (
         last[0] is None or (last[1] is not None and last[0] >= last[1])
     )
-    deep = DEPTHS.index(newer["depth"]) >= DEPTHS.index(older["depth"])
-    return newer["verdict"] == "consistent" and covers and deep
+    deep = DEPTHS.index(newer.depth or DEPTHS[0]) >= DEPTHS.index(older.depth or DEPTHS[-1])
+    return newer.verdict == "consistent" and covers and deep

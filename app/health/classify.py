@@ -8,11 +8,13 @@ Invariants: one cause is named once (a silent replica is not reported as lagging
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
 from app.health.audited import audited
-from app.health.facts import INFO, SEVERITY_ORDER, Facts, Finding, Json, Rule, rfc3339, spell
+from app.health.facts import INFO, SEVERITY_ORDER, Facts, Finding, Rule, rfc3339, spell
+from app.health.group_view import GroupView, Problem
 from app.health.leading import (
     closures,
     commit_stalled,
@@ -66,13 +68,12 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
 AGE: Final = re.compile(r",? for \{age\}| \{age\} ago|, \{age\} ago")
 
 
-def classify(view: Json, recall: Recall, now: datetime) -> list[Json]:
-    """All problems, worst first; remembers since when each stands. Also fills `view["unproven"]`."""
-    facts = Facts(view, recall, now)
-    view["unproven"] = unproven(facts)
+def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool = False) -> GroupView:
+    """The view with all its problems, worst first, and what is unproven; remembers since when each stands."""
+    facts = Facts(view, recall, now, first_look)
     found = once([finding for rule in RULES for finding in rule(facts)])
     recall.forget_all_but({problem_id(one) for one in found})
-    problems = []
+    problems: list[Problem] = []
     pending = False
     for one in found:
         key = problem_id(one)
@@ -80,23 +81,27 @@ def classify(view: Json, recall: Recall, now: datetime) -> list[Json]:
         if recall.noticed_s(key, now) < one.grace_s:
             pending = True
             continue
-        age = spell((now - since).total_seconds())
-        problems.append(
-            {
-                "id": key,
-                "code": one.code,
-                "severity": one.severity,
-                "node_id": one.node_id,
-                "member": one.node_id,
-                "text": one.text.replace("{age}", age) + ".",
-                # The same without an age: for an event, whose own time says when.
-                "what": AGE.sub("", one.text).replace("{age}", age) + ".",
-                "since": rfc3339(since),
-                "next_step": next_step(one, view),
-            }
-        )
-    view["pending"] = pending
-    return sorted(problems, key=lambda one: SEVERITY_ORDER.index(str(one["severity"])))
+        problems.append(problem_of(one, since, now, view))
+    ordered = sorted(problems, key=lambda one: SEVERITY_ORDER.index(one.severity))
+    return view.model_copy(
+        update={"problems": tuple(ordered), "unproven": tuple(unproven(facts)), "pending": pending},
+    )
+
+
+def problem_of(one: Finding, since: datetime, now: datetime, view: GroupView) -> Problem:
+    age = spell((now - since).total_seconds())
+    return Problem(
+        id=problem_id(one),
+        code=one.code,
+        severity=one.severity,
+        node_id=one.node_id,
+        member=one.node_id,
+        text=one.text.replace("{age}", age) + ".",
+        # The same without an age: for an event, whose own time says when.
+        what=AGE.sub("", one.text).replace("{age}", age) + ".",
+        since=rfc3339(since),
+        next_step=next_step(one, view),
+    )
 
 
 def once(found: list[Finding]) -> list[Finding]:
@@ -111,7 +116,7 @@ def problem_id(finding: Finding) -> str:
     return f"{finding.code}:{finding.node_id or ''}"
 
 
-def worst(problems: list[Json]) -> str:
+def worst(problems: Sequence[Problem]) -> str:
     """The group's severity."""
-    weighty = [one["severity"] for one in problems if one["severity"] != INFO]
+    weighty = [one.severity for one in problems if one.severity != INFO]
     return next((one for one in SEVERITY_ORDER if one in weighty), "ok")

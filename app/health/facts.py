@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
+from app.health.group_view import GroupView, MemberView
 from app.health.recall import Recall
+from node.views.state import TimingView
 
-Json = dict[str, Any]
 CRITICAL, ATTENTION, UNKNOWN, INFO = "critical", "attention", "unknown", "info"
 SEVERITY_ORDER: Final = (CRITICAL, UNKNOWN, ATTENTION, INFO)
 HEARTBEAT_MS: Final = 2000  # DLedger's, for members that do not tell theirs
@@ -32,69 +33,61 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A GroupView, what is remembered of the last minute, and the time."""
+    """A GroupView, what is remembered of the last minute, and the time.
 
-    view: Json
+    `first_look`: nobody has asked before, so that a member that does not answer was not "never reached" for long.
+    """
+
+    view: GroupView
     recall: Recall
     now: datetime
+    first_look: bool = False
 
     @property
-    def members(self) -> list[Json]:
-        return list(self.view["members"])
+    def members(self) -> tuple[MemberView, ...]:
+        return self.view.members
 
     @property
-    def leader(self) -> Json | None:
-        return next((one for one in self.members if one["id"] == self.view["leader_id"]), None)
+    def leader(self) -> MemberView | None:
+        return self.view.leader
 
     @property
-    def followers(self) -> list[Json]:
+    def followers(self) -> list[MemberView]:
         """Those that answer us and do not lead."""
-        return [one for one in self.members if one["id"] != self.view["leader_id"] and one["reach"] == "ok"]
+        return [one for one in self.members if one.id != self.view.leader_id and one.reach == "ok"]
 
     @property
     def stands(self) -> bool | None:
-        stands: bool | None = self.view["quorum"]["stands"]
-        return stands
+        return self.view.quorum.stands
 
     @property
     def heartbeat_ms(self) -> int:
         """The leader's own interval."""
-        return int(timing_of(self.leader).get("heart_beat_time_interval_ms") or HEARTBEAT_MS)
+        return timing_of(self.leader).heart_beat_time_interval_ms or HEARTBEAT_MS
 
     @property
     def patience_ms(self) -> int:
         """Members take each other for lost after so long a silence."""
-        return int(timing_of(self.leader).get("election_timeout_max_ms") or ELECTION_TIMEOUT_MAX_MS)
+        return timing_of(self.leader).election_timeout_max_ms or ELECTION_TIMEOUT_MAX_MS
 
-    def when(self, one: Json, ago_ms: float) -> datetime:
+    def when(self, one: MemberView, ago_ms: float) -> datetime:
         """`ago_ms` before this member was asked."""
-        asked = time_of(one.get("last_seen")) or self.now
+        asked = time_of(one.last_seen) or self.now
         return moment(asked, ago_ms / 1000)
 
 
 Rule = Callable[[Facts], Iterator[Finding]]
 
 
-def timing_of(one: Json | None) -> Json:
-    timing = ((one or {}).get("state") or {}).get("timing")
-    return timing if isinstance(timing, dict) else {}
+def timing_of(one: MemberView | None) -> TimingView:
+    timing = one.state.timing if one is not None and one.state is not None else None
+    return timing or TimingView()
 
 
-def link_of(one: Json | None, peer_id: str) -> Json | None:
-    """What a member says of its connections to a peer; None where it tells none."""
-    links = ((one or {}).get("state") or {}).get("links") or []
-    return next((link for link in links if link["peer_id"] == peer_id), None)
-
-
-def dispatcher_state(one: Json) -> tuple[str | None, datetime | None]:
-    item = one["dispatcher"] or {}
-    return item.get("state"), time_of(item.get("since"))
-
-
-def time_of(text: Any) -> datetime | None:
+def time_of(text: str | None) -> datetime | None:
     """An RFC 3339 time; None for anything else."""
     try:
-        at = datetime.fromisoformat(text) if isinstance(text, str) else None
+        at = None if text is None else datetime.fromisoformat(text)
     except ValueError:
         return None
     return at.astimezone(UTC) if at is not None and at.tzinfo is not None else None
@@ -111,12 +104,6 @@ def seconds_since(at: datetime, now: datetime) -> float:
 
 def moment(now: datetime, ago_s: float) -> datetime:
     return datetime.fromtimestamp(now.timestamp() - ago_s, tz=now.tzinfo)
-
-
-def plain(detail: Any) -> str:
-    if isinstance(detail, dict):
-        return ", ".join(f"{key} {value}" for key, value in detail.items())
-    return str(detail)
 
 
 def join(names: list[str]) -> str:

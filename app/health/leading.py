@@ -15,37 +15,37 @@ NO_LEADER_GRACE_S: Final = 1.0
 
 
 def nobody_answers(facts: Facts) -> Iterator[Finding]:
-    if facts.view.get("first_look") or any(one["reach"] in ("ok", "down") for one in facts.members):
+    if facts.first_look or any(one.reach in ("ok", "down") for one in facts.members):
         return
-    if all(one["reach"] == "never" for one in facts.members):
+    if all(one.reach == "never" for one in facts.members):
         yield Finding("never_reached", UNKNOWN, "No control plane of this group has answered yet, for {age}")
     else:
         yield Finding("all_silent", UNKNOWN, "No control plane of this group has answered for {age}")
 
 
 def quorum_lost(facts: Facts) -> Iterator[Finding]:
-    quorum = facts.view["quorum"]
-    if facts.stands is not False or (facts.leader is None and quorum["answering"] >= quorum["needed"]):
+    quorum = facts.view.quorum
+    if facts.stands is not False or (facts.leader is None and quorum.answering >= quorum.needed):
         return  # enough replicas are up without a leader: `no_leader` says it
-    silent = [one["id"] for one in facts.members if one["reach"] in ("stale", "never")]
-    down = [one["id"] for one in facts.members if one["reach"] == "down"]
+    silent = [one.id for one in facts.members if one.reach in ("stale", "never")]
+    down = [one.id for one in facts.members if one.reach == "down"]
     causes = [f"{join(silent)} {'do' if len(silent) > 1 else 'does'} not answer"] if silent else []
     causes += [f"{join(down)} {'are' if len(down) > 1 else 'is'} down"] if down else []
     if facts.leader is not None and not causes:
-        lost = [one["id"] for one in facts.followers]
-        causes = [f"{facts.leader['id']} leads and does not hear {join(lost)}"]
+        lost = [one.id for one in facts.followers]
+        causes = [f"{facts.leader.id} leads and does not hear {join(lost)}"]
     cause = f": {' and '.join(causes)}" if causes else ""
     text = f"The quorum is lost{cause}; nothing can be committed, for {{age}}"
     yield Finding("quorum_lost", CRITICAL, text)
 
 
 def no_leader(facts: Facts) -> Iterator[Finding]:
-    quorum = facts.view["quorum"]
-    if facts.leader is not None or quorum["answering"] < quorum["needed"]:
+    quorum = facts.view.quorum
+    if facts.leader is not None or quorum.answering < quorum.needed:
         return
-    told = [(one["state"] or {}).get("leader_id") for one in facts.members if one["reach"] == "ok"]
-    ids = {one["id"]: one for one in facts.members}
-    unseen = sorted({str(one) for one in told if one and ids.get(str(one), {}).get("reach") != "ok"})
+    told = {one.leader_id for one in facts.members if one.reach == "ok" and one.leader_id}
+    answering = {one.id for one in facts.members if one.reach == "ok"}
+    unseen = sorted(told - answering)
     if unseen:
         text = f"The leader {join(unseen)} does not answer, though replicas follow it, for {{age}}"
         yield Finding("leader_out_of_sight", ATTENTION, text, grace_s=NO_LEADER_GRACE_S)
@@ -57,8 +57,8 @@ def no_leader(facts: Facts) -> Iterator[Finding]:
 def two_leaders(facts: Facts) -> Iterator[Finding]:
     terms: dict[int, list[str]] = {}
     for one in facts.members:
-        if one["role"] == "LEADER":
-            terms.setdefault((one["state"] or {}).get("term", -1), []).append(one["id"])
+        if one.role == "LEADER" and one.term is not None:
+            terms.setdefault(one.term, []).append(one.id)
     for term, ids in terms.items():
         if len(ids) > 1:
             yield Finding("two_leaders", CRITICAL, f"{join(ids)} both lead term {term}: election safety is broken")
@@ -78,8 +78,10 @@ def commit_stalled(facts: Facts) -> Iterator[Finding]:
 
 
 def closures(facts: Facts) -> Iterator[Finding]:
-    told = facts.view["closures"] or {}
-    pending, limit, oldest_ms = told.get("pending") or 0, told.get("limit"), told.get("oldest_age_ms")
+    told = facts.view.closures
+    if told is None:
+        return
+    pending, limit, oldest_ms = told.pending or 0, told.limit, told.oldest_age_ms
     oldest = f", oldest {oldest_ms / 1000:.1f} s" if oldest_ms is not None and oldest_ms >= 0 else ""
     if limit and pending >= limit:
         yield Finding("closures_full", CRITICAL, f"{pending:,} writes wait, the limit: new ones are refused{oldest}")
@@ -97,6 +99,6 @@ def term_flapping(facts: Facts) -> Iterator[Finding]:
 
 
 def flush_async(facts: Facts) -> Iterator[Finding]:
-    if facts.view["flush"] == "async":
+    if facts.view.flush == "async":
         text = "flush is async: writes are acknowledged before they are on a disk; a power cut of a quorum loses them"
         yield Finding("flush_async", INFO, text)

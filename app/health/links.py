@@ -12,7 +12,9 @@ from datetime import datetime
 from statistics import median
 from typing import Final
 
-from app.health.facts import ATTENTION, Facts, Finding, Json, join, link_of, moment
+from app.health.facts import ATTENTION, Facts, Finding, join, moment
+from app.health.group_view import MemberView
+from node.views.state import LinkView
 
 SLOW_MS: Final = 100
 SLOW_TIMES: Final = 5  # slower than the others by so much; alone, SLOW_MS decides
@@ -28,56 +30,57 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
     leader = facts.leader
     for one in facts.followers if leader is not None else []:
         assert leader is not None
-        ours, theirs = heard_ms(leader, one), link_of(one, leader["id"])
-        hears_ms = None if theirs is None else theirs.get("last_heard_ms")
+        ours, theirs = heard_ms(leader, one), one.link_to(leader.id)
+        hears_ms = None if theirs is None else theirs.last_heard_ms
         deaf = ours is not None and ours > facts.patience_ms
         mute = hears_ms is not None and hears_ms > facts.patience_ms
-        term = (one["state"] or {}).get("term")
-        if one["role"] == "LEADER" and term == (leader["state"] or {}).get("term"):
+        if one.role == "LEADER" and one.term == leader.term:
             continue  # `two_leaders` says it
-        if one["role"] == "LEADER":
-            text = f"{one['id']} is cut off: it still believes that it leads term {term}, for {{age}}"
-            yield Finding("cut_off", ATTENTION, text, one["id"], since_of(facts, leader, one, ours, hears_ms))
+        if one.role == "LEADER":
+            text = f"{one.id} is cut off: it still believes that it leads term {one.term}, for {{age}}"
+            yield Finding("cut_off", ATTENTION, text, one.id, since_of(facts, leader, one, ours, hears_ms))
         elif (deaf and mute) or (deaf and theirs is None):
-            lost = unheard_by(facts, one) if one["role"] == "CANDIDATE" else []
-            lost = lost or [leader["id"]]
-            text = f"{one['id']} is cut off from {join(lost)}, for {{age}}; it still answers here"
-            grace_s = OLD_ACKS_GRACE_S if link_of(leader, one["id"]) is None else 0.0
+            lost = unheard_by(facts, one) if one.role == "CANDIDATE" else []
+            lost = lost or [leader.id]
+            text = f"{one.id} is cut off from {join(lost)}, for {{age}}; it still answers here"
+            grace_s = OLD_ACKS_GRACE_S if leader.link_to(one.id) is None else 0.0
             since = since_of(facts, leader, one, ours, hears_ms)
-            yield Finding("cut_off", ATTENTION, text, one["id"], since, grace_s)
+            yield Finding("cut_off", ATTENTION, text, one.id, since, grace_s)
         elif mute:
-            text = f"{one['id']} does not hear the leader {leader['id']}, which hears it: a one-way link, for {{age}}"
-            yield Finding("one_way", ATTENTION, text, one["id"], facts.when(one, hears_ms or 0), 0.5)
+            text = f"{one.id} does not hear the leader {leader.id}, which hears it: a one-way link, for {{age}}"
+            yield Finding("one_way", ATTENTION, text, one.id, facts.when(one, hears_ms or 0), 0.5)
         elif deaf:
-            text = f"The leader {leader['id']} does not hear {one['id']}, which hears it: a one-way link, for {{age}}"
-            yield Finding("one_way", ATTENTION, text, one["id"], facts.when(leader, ours or 0), 0.5)
-        elif (follows := (one["state"] or {}).get("leader_id")) != leader["id"] and follows is not None:
-            text = f"{one['id']} is cut off: it follows {follows}, not the leader {leader['id']}, for {{age}}"
-            yield Finding("cut_off", ATTENTION, text, one["id"], grace_s=OLD_ACKS_GRACE_S)
+            text = f"The leader {leader.id} does not hear {one.id}, which hears it: a one-way link, for {{age}}"
+            yield Finding("one_way", ATTENTION, text, one.id, facts.when(leader, ours or 0), 0.5)
+        elif (follows := one.leader_id) != leader.id and follows is not None:
+            text = f"{one.id} is cut off: it follows {follows}, not the leader {leader.id}, for {{age}}"
+            yield Finding("cut_off", ATTENTION, text, one.id, grace_s=OLD_ACKS_GRACE_S)
         elif follows is None and (ours is None or hears_ms is None):
-            text = f"{one['id']} follows nobody, though {leader['id']} leads, for {{age}}"
-            yield Finding("cut_off", ATTENTION, text, one["id"], grace_s=OLD_ACKS_GRACE_S)
+            text = f"{one.id} follows nobody, though {leader.id} leads, for {{age}}"
+            yield Finding("cut_off", ATTENTION, text, one.id, grace_s=OLD_ACKS_GRACE_S)
 
 
-def heard_ms(leader: Json, one: Json) -> float | None:
+def heard_ms(leader: MemberView, one: MemberView) -> float | None:
     """How long before it was asked the leader had heard a member: an acknowledgement, or any frame."""
-    told = [(one["watermark"] or {}).get("last_ack_ms"), (link_of(leader, one["id"]) or {}).get("last_heard_ms")]
+    link = leader.link_to(one.id)
+    told = [one.mark.last_ack_ms, None if link is None else link.last_heard_ms]
     return min((float(age) for age in told if age is not None), default=None)
 
 
-def unheard_by(facts: Facts, one: Json) -> list[str]:
+def unheard_by(facts: Facts, one: MemberView) -> list[str]:
     """Whom a member that asks everybody for votes hears nothing of."""
-    links = (one["state"] or {}).get("links") or []
-    lost = [str(link["peer_id"]) for link in links if gone(link, facts.patience_ms)]
-    return sorted(lost)
+    links = (one.state and one.state.links) or ()
+    return sorted(link.peer_id for link in links if gone(link, facts.patience_ms))
 
 
-def gone(link: Json, patience_ms: int) -> bool:
-    heard = link.get("last_heard_ms")
-    return heard is None or heard > patience_ms or (link.get("in_since") is None and link.get("out_since") is None)
+def gone(link: LinkView, patience_ms: int) -> bool:
+    heard_ms = link.last_heard_ms
+    return heard_ms is None or heard_ms > patience_ms or (link.in_since is None and link.out_since is None)
 
 
-def since_of(facts: Facts, leader: Json, one: Json, ours: float | None, theirs: float | None) -> datetime | None:
+def since_of(
+    facts: Facts, leader: MemberView, one: MemberView, ours: float | None, theirs: float | None
+) -> datetime | None:
     """When either of them heard the other last; None where neither tells."""
     told = [facts.when(leader, ours)] if ours is not None else []
     told += [facts.when(one, theirs)] if theirs is not None else []
@@ -86,15 +89,15 @@ def since_of(facts: Facts, leader: Json, one: Json, ours: float | None, theirs: 
 
 def not_connected(facts: Facts) -> Iterator[Finding]:
     """Pairs of which one has no connection to the other; both answer us, and both are in touch with the leader."""
-    answering = {one["id"]: one for one in facts.members if one["reach"] == "ok"}
+    answering = {one.id: one for one in facts.members if one.reach == "ok"}
     pairs: dict[tuple[str, str], list[str]] = {}
     for one in answering.values():
-        for peer in (one["state"] or {}).get("peers") or []:
-            if peer.get("connected") is False and peer["id"] in answering and peer["id"] != one["id"]:
-                low, high = sorted((one["id"], str(peer["id"])))
-                pairs.setdefault((low, high), []).append(one["id"])
+        for peer in (one.state and one.state.peers) or ():
+            if peer.connected is False and peer.id in answering and peer.id != one.id:
+                low, high = sorted((one.id, peer.id))
+                pairs.setdefault((low, high), []).append(one.id)
     for (low, high), tellers in sorted(pairs.items()):
-        member = high if low == facts.view["leader_id"] else low
+        member = high if low == facts.view.leader_id else low
         both = len(tellers) == 2
         which = f"{low} and {high} have no connection to each other" if both else (
             f"{tellers[0]} has no connection to {high if tellers[0] == low else low}"
@@ -105,8 +108,8 @@ def not_connected(facts: Facts) -> Iterator[Finding]:
 def slow_link(facts: Facts) -> Iterator[Finding]:
     """Who answers heartbeats much later than the others."""
     leader = facts.leader
-    trips = {one["id"]: (link_of(leader, one["id"]) or {}).get("rtt_ms") for one in facts.followers}
-    known = {node_id: float(rtt) for node_id, rtt in trips.items() if rtt is not None}
+    links = (leader.link_to(one.id) for one in facts.followers) if leader is not None else ()
+    known = {link.peer_id: link.rtt_ms for link in links if link is not None and link.rtt_ms is not None}
     for node_id, rtt_ms in known.items():
         others = [rtt for other, rtt in known.items() if other != node_id]
         usual = median(others) if others else None
@@ -117,8 +120,8 @@ def slow_link(facts: Facts) -> Iterator[Finding]:
         yield Finding("slow_link", ATTENTION, text, node_id, grace_s=SLOW_GRACE_S)
     if leader is not None and len(known) > 1 and all(rtt >= SLOW_MS for rtt in known.values()):
         usual = median(known.values())
-        text = f"All followers answer the leader {leader['id']} slowly, in {spell_ms(usual)}, for {{age}}"
-        yield Finding("slow_link", ATTENTION, text, leader["id"], grace_s=SLOW_GRACE_S)
+        text = f"All followers answer the leader {leader.id} slowly, in {spell_ms(usual)}, for {{age}}"
+        yield Finding("slow_link", ATTENTION, text, leader.id, grace_s=SLOW_GRACE_S)
 
 
 def spell_ms(value: float) -> str:
@@ -128,10 +131,10 @@ def spell_ms(value: float) -> str:
 def resends(facts: Facts) -> Iterator[Finding]:
     """Pushes that had to be sent again, lately."""
     for one in facts.followers:
-        series = facts.recall.resends.get(one["id"])
+        series = facts.recall.resends.get(one.id)
         points = [] if series is None else series.over(RESENDS_WINDOW_S)
         again = points[-1][1] - points[0][1] if len(points) > 1 else 0
         if again >= RESENDS_MIN and series is not None:
             since = moment(facts.now, points[-1][0] - points[0][0])
-            text = f"{again:,} pushes to {one['id']} were sent again in the last {RESENDS_WINDOW_S:.0f} s"
-            yield Finding("resends", ATTENTION, text, one["id"], since)
+            text = f"{again:,} pushes to {one.id} were sent again in the last {RESENDS_WINDOW_S:.0f} s"
+            yield Finding("resends", ATTENTION, text, one.id, since)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.health.facts import Finding, Json
+from app.health.facts import Finding
+from app.health.group_view import GroupView
 
 NETWORK: Final = (
     "look at the network between {node} and {leader}, both ways: `curl -s {url}/api/v1/state` has `links`, who hears"
@@ -57,17 +58,17 @@ STEPS: Final[dict[str, str]] = {
 ALARM: Final = "docs/operations.md says what to do about {kind}; `curl -s {url}/api/v1/state` has the whole alarm"
 
 
-def next_step(finding: Finding, view: Json) -> str:
+def next_step(finding: Finding, view: GroupView) -> str:
     """For one problem of one group."""
-    urls = {one["id"]: one["control_url"] or "$CONTROL_URL" for one in view["members"]}
-    leader = view["leader_id"]
+    urls = {one.id: one.control_url or "$CONTROL_URL" for one in view.members}
+    leader = view.leader_id
     fields = {
         "node": finding.node_id or "the member",
         "url": urls.get(finding.node_id or "", urls.get(leader or "", "$CONTROL_URL")),
         "leader": leader or "the others",
         "leader_url": urls.get(leader or "", "$CONTROL_URL"),
-        "group": view["cluster"]["group"],
-        "needed": str(view["quorum"]["needed"]),
+        "group": view.cluster.group,
+        "needed": str(view.quorum.needed),
         "audit": " ".join(["quorumscope audit", *(f"--node {url}" for url in urls.values())]),
         "kind": finding.code.removeprefix("alarm_"),
     }

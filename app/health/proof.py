@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.health.facts import Facts, Json, link_of
+from app.health.facts import Facts
+from app.health.group_view import Doubt, MemberView
 from app.health.links import heard_ms
 
 HEARTBEATS: Final = 3
@@ -16,56 +17,57 @@ FRESH_MS: Final = 1500  # three samples
 OWED_MS: Final = 1000
 
 
-def unproven(facts: Facts) -> list[Json]:
-    """`{member, text}` of everything that is not known to be well."""
+def unproven(facts: Facts) -> list[Doubt]:
+    """Everything that is not known to be well."""
     leader = facts.leader
     if leader is None:
-        return [{"member": None, "text": "no leader is known"}]
-    found = [{"member": one["id"], "text": text} for one in facts.members for text in doubts(facts, leader, one)]
-    oldest_ms = (facts.view["closures"] or {}).get("oldest_age_ms")
-    if facts.view["closures"] is None:
-        found.append({"member": leader["id"], "text": f"{leader['id']} did not tell which writes wait"})
-    elif oldest_ms is not None and oldest_ms > OWED_MS:
-        found.append({"member": leader["id"], "text": f"a write has waited for {oldest_ms / 1000:.1f} s"})
+        return [Doubt(member=None, text="no leader is known")]
+    found = [Doubt(member=one.id, text=text) for one in facts.members for text in doubts(facts, leader, one)]
+    closures = facts.view.closures
+    if closures is None:
+        found.append(Doubt(member=leader.id, text=f"{leader.id} did not tell which writes wait"))
+    elif closures.oldest_age_ms is not None and closures.oldest_age_ms > OWED_MS:
+        found.append(Doubt(member=leader.id, text=f"a write has waited for {closures.oldest_age_ms / 1000:.1f} s"))
     return found
 
 
-def doubts(facts: Facts, leader: Json, one: Json) -> list[str]:
+def doubts(facts: Facts, leader: MemberView, one: MemberView) -> list[str]:
     """Of one member."""
-    node_id, age_ms = one["id"], one.get("age_ms")
-    if one["reach"] != "ok":
+    node_id, age_ms = one.id, one.age_ms
+    if one.reach != "ok":
         return [f"{node_id} does not tell its state"]
-    if age_ms is None or age_ms > max(FRESH_MS, 3 * one.get("interval_ms", 0)):
+    if age_ms is None or age_ms > max(FRESH_MS, 3 * (one.interval_ms or 0)):
         said = "never" if age_ms is None else f"{age_ms / 1000:.1f} s ago"
         return [f"{node_id} told its state {said}"]
-    if one["id"] == leader["id"]:
+    if one.id == leader.id:
         return []
-    state, mark = (one["dispatcher"] or {}).get("state"), one["watermark"] or {}
+    state = one.dispatcher_state
     if state is None:
-        return [f"the leader {leader['id']} did not tell what it sends to {node_id}"]
+        return [f"the leader {leader.id} did not tell what it sends to {node_id}"]
     if state != "APPEND":
         return [f"{node_id} is in {state}"]
-    if (one["state"] or {}).get("leader_id") != leader["id"]:
-        return [f"{node_id} does not follow {leader['id']}"]
-    return unheard(facts, leader, one) + owed(mark, node_id)
+    if one.leader_id != leader.id:
+        return [f"{node_id} does not follow {leader.id}"]
+    return unheard(facts, leader, one) + owed(one)
 
 
-def unheard(facts: Facts, leader: Json, one: Json) -> list[str]:
+def unheard(facts: Facts, leader: MemberView, one: MemberView) -> list[str]:
     """Whether each of the two has heard the other."""
     limit_ms = HEARTBEATS * facts.heartbeat_ms
-    ours, theirs = heard_ms(leader, one), (link_of(one, leader["id"]) or {}).get("last_heard_ms")
+    link = one.link_to(leader.id)
+    ours, theirs = heard_ms(leader, one), None if link is None else link.last_heard_ms
     if ours is None:
-        return [f"whether {leader['id']} hears {one['id']} is unknown"]
+        return [f"whether {leader.id} hears {one.id} is unknown"]
     if ours > limit_ms:
-        return [f"{leader['id']} heard {one['id']} {ours / 1000:.1f} s ago"]
+        return [f"{leader.id} heard {one.id} {ours / 1000:.1f} s ago"]
     if theirs is not None and theirs > limit_ms:
-        return [f"{one['id']} heard {leader['id']} {theirs / 1000:.1f} s ago"]
+        return [f"{one.id} heard {leader.id} {theirs / 1000:.1f} s ago"]
     return []
 
 
-def owed(mark: Json, node_id: str) -> list[str]:
+def owed(one: MemberView) -> list[str]:
     """Nothing older than a second lacks its acknowledgement."""
-    lag, lag_ms = mark.get("lag_entries"), mark.get("lag_ms")
+    node_id, lag, lag_ms = one.id, one.mark.lag_entries, one.mark.lag_ms
     if lag is None:
         return [f"how far behind {node_id} is, is unknown"]
     if lag <= 0:

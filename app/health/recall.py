@@ -8,10 +8,12 @@ knew then, and never moves later while it stands.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+
+from app.health.group_view import GroupView, MemberView
 
 WINDOW_S = 60.0
 SAMPLES_MAX = 240
@@ -19,8 +21,6 @@ SAMPLES_MAX = 240
 TREND_S = 3.0
 TREND_WINDOW_S = 10.0
 ELECTION_S = 4.0
-
-Json = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Series:
             return None
         return (window[-1][1] - window[0][1]) / (window[-1][0] - window[0][0])
 
-    def held_s(self, wanted: Any) -> float:
+    def held_s(self, wanted: Callable[[int], bool]) -> float:
         """For how long `wanted(value)` has been true without a break."""
         since: float | None = None
         for at_s, value in reversed(self.points):
@@ -69,38 +69,38 @@ class Recall:
     waiting: Series = field(default_factory=Series)
     terms: Series = field(default_factory=Series)
     resends: dict[str, Series] = field(default_factory=dict)
-    leader: tuple[str, int] | None = None
+    leader: tuple[str, int | None] | None = None
     leader_seen: str | None = None
     leader_since: datetime | None = None
     first_seen: dict[str, datetime] = field(default_factory=dict)
     noticed: dict[str, datetime] = field(default_factory=dict)
 
-    def observe(self, view: Json, lags: dict[str, int | None], at_s: float, now: datetime) -> None:
-        leader = next((one for one in view["members"] if one["id"] == view["leader_id"]), None)
+    def observe(self, view: GroupView, at_s: float, now: datetime) -> None:
+        leader = view.leader
         self.observe_leader(view, leader, now)
-        if leader is None or leader["last_seen"] == self.leader_seen:
+        if leader is None or leader.last_seen == self.leader_seen:
             return  # nothing that was not counted already
-        self.leader_seen = leader["last_seen"]
-        for node_id, lag in lags.items():
+        self.leader_seen = leader.last_seen
+        for node_id, lag in view.lags().items():
             self.lags.setdefault(node_id, Series()).add(at_s, lag)
-        for one in view["members"]:
-            self.resends.setdefault(one["id"], Series()).add(at_s, (one["dispatcher"] or {}).get("resends"))
-        log = ((leader or {}).get("state") or {}).get("log") or {}
-        self.committed.add(at_s, log.get("committed_index"))
-        if log.get("end_index") is not None and log.get("committed_index") is not None:
-            self.waiting.add(at_s, log["end_index"] - log["committed_index"])
+        for one in view.members:
+            self.resends.setdefault(one.id, Series()).add(at_s, one.dispatcher.resends if one.dispatcher else None)
+        log = leader.log
+        self.committed.add(at_s, log.committed_index)
+        if log.end_index is not None and log.committed_index is not None:
+            self.waiting.add(at_s, log.end_index - log.committed_index)
         # A term that was the newest when it was heard: one that is forgotten and heard again is no election.
-        if view["term"] is not None and (not self.terms.points or view["term"] > self.terms.points[-1][1]):
-            self.terms.add(at_s, view["term"])
+        if view.term is not None and (not self.terms.points or view.term > self.terms.points[-1][1]):
+            self.terms.add(at_s, view.term)
         elif self.terms.points:
             self.terms.add(at_s, self.terms.points[-1][1])
 
-    def observe_leader(self, view: Json, leader: Json | None, now: datetime) -> None:
+    def observe_leader(self, view: GroupView, leader: MemberView | None, now: datetime) -> None:
         """Since when this one leads, as far as was seen."""
         if leader is None:
             self.leader = self.leader_since = None
-        elif self.leader != (leader["id"], view["term"]):
-            self.leader, self.leader_since = (leader["id"], view["term"]), now
+        elif self.leader != (leader.id, view.term):
+            self.leader, self.leader_since = (leader.id, view.term), now
 
     def elections(self) -> int:
         """How often the term grew in the last minute; what follows within ELECTION_S belongs to the same failover."""

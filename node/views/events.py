@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from node.views.base import AnswerView, Bounded, JsonObject, Text, View
+
+
+def _detail(value: Any) -> Any:
+    """Other servers give a sentence."""
+    return {"text": value} if isinstance(value, str) else value
 
 
 class EventView(View):
@@ -15,7 +22,7 @@ class EventView(View):
     kind: Text | None = None
     severity: Text | None = None
     text: Text | None = None
-    detail: JsonObject | None = None
+    detail: Annotated[JsonObject, BeforeValidator(_detail)] | None = None
 
 
 class EventsView(AnswerView):

@@ -57,7 +57,7 @@ def _said(error: ErrorDetails) -> str:
         why = f"is a text of {len(str(value))} characters"
     elif kind == "too_long":
         why = f"holds {len(value) if isinstance(value, list | tuple) else 'too many'} items"
-    elif value is None and kind != "missing":
+    elif value is None and kind != "missing" and where and not where.endswith("]"):
         why = "is missing"
     else:
         why = _SAID.get(kind, error["msg"])

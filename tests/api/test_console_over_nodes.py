@@ -12,6 +12,7 @@ import pytest
 
 from app.console.app import create_app
 from app.console.settings import ConsoleSettings, Seed
+from app.health.group_view import GroupView
 from tests.api.group import Group, running_group
 from tests.unit.console_kit import Kit, Person, run
 from tests.unit.fake_control import FakeGroup
@@ -20,18 +21,18 @@ pytestmark = pytest.mark.process
 VIEW = "/api/v1/clusters/api/view"
 
 
-async def until_said(kit: Kit, *words: str) -> dict[str, Any]:
+async def until_said(kit: Kit, *words: str) -> GroupView:
     """The view whose sentence says all of it."""
 
     def said() -> Any:
         watch = kit.console.watches.get("api")
         if watch is None:
             return None
-        sentence = watch.view["sentence"]
-        whole = f"{sentence['headline']} {sentence['rest']}"
+        sentence = watch.view.sentence
+        whole = f"{sentence.headline} {sentence.rest}"
         return watch.view if all(word in whole for word in words) else None
 
-    found: dict[str, Any] = await kit.until(said, 30)
+    found: GroupView = await kit.until(said, 30)
     return found
 
 
@@ -57,8 +58,8 @@ async def disturb(kit: Kit, group: Group, leader: str) -> None:
     os.kill(pid, signal.SIGSTOP)
     try:
         view = await until_said(kit, f"The engine of {victim} does not answer", "Quorum stands")
-        stale = next(one for one in view["members"] if one["id"] == victim)
-        assert stale["reach"] == "stale" and stale["state"]["log"]["end_index"] is not None, "the last marks stay"
+        stale = next(one for one in view.members if one.id == victim)
+        assert stale.reach == "stale" and stale.log.end_index is not None, "the last marks stay"
     finally:
         os.kill(pid, signal.SIGCONT)
     await until_said(kit, "All 3 replicas are in step")
@@ -75,7 +76,7 @@ def test_the_console_over_a_real_group(tmp_path: Path) -> None:
             kit = Kit(app, FakeGroup())
             ann = await kit.person()
             view = await until_said(kit, "All 3 replicas are in step", "leads term")
-            leader = await steer(kit, ann, view["leader_id"])
+            leader = await steer(kit, ann, view.leader_id)
             sent = await ann.change("POST", "/api/v1/clusters/api/entries", json={"entries": ["through the console"]})
             assert sent.status_code == 200 and sent.json()["node_id"] == leader
             index = sent.json()["first_index"]
@@ -94,9 +95,9 @@ def test_the_console_over_a_real_group(tmp_path: Path) -> None:
 
 
 def held(kit: Kit, node_id: str) -> int:
-    members = kit.console.group_view("api")["members"]
-    state = next(one["state"] for one in members if one["id"] == node_id)
-    return int(state["log"]["committed_index"])
+    member = kit.console.group_view("api").member(node_id)
+    committed = member.log.committed_index if member is not None else None
+    return -1 if committed is None else committed
 
 
 async def page_by_page(ann: Person) -> None:

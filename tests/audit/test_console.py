@@ -37,8 +37,11 @@ async def console(tmp_path: Path, flip: int | None = None) -> AsyncIterator[tupl
         ]
         async with running(tmp_path, FakeGroup()) as kit:
             view = await kit.watched()
-            for member, plane in zip(view["members"], planes, strict=True):
-                member["control_url"] = plane.url
+            members = [
+                member.model_copy(update={"control_url": plane.url})
+                for member, plane in zip(view.members, planes, strict=True)
+            ]
+            view = view.model_copy(update={"members": tuple(members)})
             # The watch rebuilds its view all the time; these audits read from the planes instead.
             kit.console.group_view = lambda cluster_id: view if cluster_id == "demo" else missing(cluster_id)  # type: ignore[method-assign]
             kit.console.clusters = lambda: [view]  # type: ignore[method-assign]

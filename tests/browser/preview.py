@@ -61,7 +61,7 @@ def build() -> Starlette:
         context = {
             **fragments.group_context(view, unit),
             "role": "admin", "viewer": Onlooker(), "csrf_token": "x", "instance": "", "version": "0", "demo": True,
-            "at": None, "now": view["as_of"], "range": "1h", "range_s": 3600, "ranges": ("15m", "1h", "1d"),
+            "at": None, "now": view.as_of, "range": "1h", "range_s": 3600, "ranges": ("15m", "1h", "1d"),
             "summary": [{"id": "n0", "now": 0, "worst": 12, "samples": 60, "gaps": 0}],
             "history_note": "every sample", "history_events": [],
         }  # fmt: skip

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -23,10 +22,10 @@ from app.console.sample import NodeSample
 from app.console.settings import ConsoleSettings
 from app.console.watch import Watch
 from app.demo.run import Demo, DemoOptions
+from app.health.group_view import GroupView
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-Json = dict[str, Any]
 MEND_AFTER_S = 7.0
 KNOWABLE_S = 1.0  # members take each other for lost after so long a silence
 RIGHT_WITHIN_S = 4.0  # beyond that; the figure to keep to is 2 s, on a machine with nothing else to do
@@ -38,7 +37,7 @@ class Watcher:
 
     def __init__(self, demo: Demo, watch: Watch) -> None:
         self.demo, self.watch = demo, watch
-        self.looks: list[tuple[float, Json]] = []
+        self.looks: list[tuple[float, GroupView]] = []
 
     async def run(self) -> None:
         while True:
@@ -46,10 +45,10 @@ class Watcher:
             await asyncio.sleep(SAMPLE_S)
 
     @property
-    def view(self) -> Json:
+    def view(self) -> GroupView:
         return self.looks[-1][1]
 
-    async def until(self, what: str, true: Callable[[Json], bool], seconds: float = 60.0) -> float:
+    async def until(self, what: str, true: Callable[[GroupView], bool], seconds: float = 60.0) -> float:
         """When it was first so, from now on."""
         begun, deadline = len(self.looks), time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -57,19 +56,19 @@ class Watcher:
                 if true(view):
                     return at_s
             await asyncio.sleep(0.1)
-        raise AssertionError(f"never {what}: {self.view['sentence']}, {self.view['unproven']}")
+        raise AssertionError(f"never {what}: {self.view.sentence}, {self.view.unproven}")
 
     async def in_step(self) -> None:
         """Until all is well, and has been for as long as anything could be remembered wrongly."""
         await self.until("in step", says_in_step)
 
 
-def says_in_step(view: Json) -> bool:
-    return "in step." in view["sentence"]["headline"] and "not known" not in view["sentence"]["headline"]
+def says_in_step(view: GroupView) -> bool:
+    return "in step." in view.sentence.headline and "not known" not in view.sentence.headline
 
 
-def names(view: Json, node: str, codes: set[str]) -> bool:
-    return any(one["code"] in codes and one["member"] == node for one in view["problems"])
+def names(view: GroupView, node: str, codes: set[str]) -> bool:
+    return any(one.code in codes and one.member == node for one in view.problems)
 
 
 @asynccontextmanager
@@ -82,7 +81,7 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watcher]:
     try:
         await demo.start()
         samples = [NodeSample(one.id, one.address, one.control_url) for one in demo.members.values()]
-        events: list[Json] = []
+        events: list[GroupView] = []
         watch = Watch(
             ClusterInfo("demo", "demo", "demo"), samples, nodes, SAMPLE_S,
             on_events=lambda _cluster, node, items: events.extend(items if node is None else []),
@@ -124,17 +123,17 @@ async def broken(watcher: Watcher, what: str, node: str, codes: set[str], last_s
     during = [(at_s, view) for at_s, view in watcher.looks if right_s <= at_s < begun_s + last_s - 1.0]
     assert during
     for at_s, view in during:
-        said = (what, node, round(at_s - begun_s, 1), view["sentence"], view["problems"])
+        said = (what, node, round(at_s - begun_s, 1), view.sentence, view.problems)
         assert not says_in_step(view), said
         assert names(view, node, codes), said
-        assert all(one["next_step"] for one in view["problems"]), said
-        assert {one["member"] for one in view["problems"] if one["severity"] == "attention"} <= {node, None}, said
+        assert all(one.next_step for one in view.problems), said
+        assert {one.member for one in view.problems if one.severity == "attention"} <= {node, None}, said
     await watcher.in_step()
     return right_s - begun_s
 
 
 def follower_of(watcher: Watcher) -> str:
-    return next(one["id"] for one in reversed(watcher.view["members"]) if one["id"] != watcher.view["leader_id"])
+    return next(one.id for one in reversed(watcher.view.members) if one.id != watcher.view.leader_id)
 
 
 def test_the_sentence_names_who_is_silent_cut_off_or_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +142,7 @@ def test_the_sentence_names_who_is_silent_cut_off_or_slow(tmp_path: Path, monkey
         took = {"pause": await broken(watcher, "pause", node, {"replica_silent", "cut_off"})}
         took["slow"] = await broken(watcher, "slow", follower := follower_of(watcher), {"slow_link"})
         took["partition"] = await broken(watcher, "partition", follower, {"cut_off"})
-        leader = watcher.view["leader_id"]
+        leader = watcher.view.leader_id
         took["partition of the leader"] = await broken(watcher, "partition", leader, {"cut_off"})
         print({what: round(seconds, 1) for what, seconds in took.items()})
 
@@ -158,14 +157,14 @@ def test_status_says_the_same_and_a_kill_accuses_nobody_else(tmp_path: Path, mon
         await watcher.demo.breaker.do("slow", node)
         await watcher.until("slow for the console", lambda view: names(view, node, {"slow_link"}))
         summary = await look_closely(watcher.demo.target)
-        assert [(one["code"], one["member"]) for one in pressing_of(summary)] == [("slow_link", node)]
+        assert [(one.code, one.member) for one in pressing_of(summary)] == [("slow_link", node)]
         await watcher.in_step()
         begun, killed = len(watcher.looks), follower_of(watcher)
         await watcher.demo.breaker.do("kill", killed)
         await asyncio.sleep(3)
         await watcher.in_step()
         for _, view in watcher.looks[begun:]:
-            assert {one["member"] for one in view["problems"]} <= {killed, None}, view["problems"]
+            assert {one.member for one in view.problems} <= {killed, None}, view.problems
 
     run(tmp_path, monkeypatch, work)
 
@@ -183,8 +182,8 @@ def test_a_flipped_bit_is_told_once_somebody_has_read_it(tmp_path: Path, monkeyp
         await asyncio.sleep(3)
         await watcher.in_step()
         for _, view in watcher.looks[begun:]:
-            assert {one["member"] for one in view["problems"]} <= {flipped.node, None}, view["problems"]
-            damaged = [one for one in view["members"] if (one["state"] or {}).get("faults")]
+            assert {one.member for one in view.problems} <= {flipped.node, None}, view.problems
+            damaged = [one for one in view.members if one.state is not None and one.state.faults]
             assert not (damaged and says_in_step(view)), "a member with a fault that it tells is not in step"
 
     run(tmp_path, monkeypatch, work)

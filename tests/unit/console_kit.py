@@ -19,6 +19,7 @@ from app.console.app import create_app
 from app.console.console import Console
 from app.console.settings import ConsoleSettings, Seed
 from app.db.engine import upgrade
+from app.health.group_view import GroupView
 from app.security.links import issue_in
 from app.security.secrets import csrf_token_of
 from tests.unit.fake_control import FakeGroup
@@ -76,15 +77,15 @@ class Kit:
                 await asyncio.sleep(0.02)
         return found
 
-    async def watched(self, cluster_id: str = "demo") -> dict[str, Any]:
+    async def watched(self, cluster_id: str = "demo") -> GroupView:
         """The view once every living node has been sampled and the leader's views are in."""
 
         def complete() -> Any:
             watch = self.console.watches.get(cluster_id)
             view = watch.view if watch is not None else None
-            return view if view and view["leader_id"] and view["closures"] else None
+            return view if view and view.leader_id and view.closures else None
 
-        found: dict[str, Any] = await self.until(complete)
+        found: GroupView = await self.until(complete)
         return found
 
 

@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from app.console.aggregate import ClusterInfo, group_view, lag_entries
+from app.console.aggregate import ClusterInfo, group_view
 from app.console.sample import NodeSample
 from app.console.verdict import conclude
 from app.health.classify import classify
+from app.health.group_view import AuditView, GroupView
 from app.health.recall import Recall
+from node.views.closures import ClosuresView
+from node.views.reading import read
+from node.views.replication import DispatchersView, WatermarksView
+from node.views.state import StateView
 from tests.unit.fake_control import FakeGroup, FakeNode
 
 T0 = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -26,16 +31,20 @@ class Story:
     recall: Recall = field(default_factory=Recall)
     looked: int = 0
     audit: Json | None = None
-    view: Json = field(default_factory=dict)
-    last: dict[str, tuple[Json, datetime]] = field(default_factory=dict)
+    last: dict[str, tuple[StateView, datetime]] = field(default_factory=dict)
     missed: dict[str, int] = field(default_factory=dict)
+    views: list[GroupView] = field(default_factory=list)  # the newest one
+
+    @property
+    def view(self) -> GroupView:
+        return self.views[-1]
 
     def node(self, node_id: str) -> FakeNode:
         return self.group.nodes[node_id]
 
     def sample(self, node: FakeNode, now: datetime) -> NodeSample:
         if node.alive:
-            self.last[node.id], self.missed[node.id] = (node.state(), now), 0
+            self.last[node.id], self.missed[node.id] = (read(StateView, node.state()), now), 0
         else:
             self.missed[node.id] = self.missed.get(node.id, 0) + 1
         one = NodeSample(node.id, "127.0.0.1:1", node.url, added_at=T0, misses=self.missed[node.id])
@@ -44,23 +53,23 @@ class Story:
         else:
             one.problem = "connection refused"
         if one.leads:
-            one.watermarks, one.dispatchers = self.group.watermarks(node), self.group.dispatchers(node)
-            one.closures = self.group.closures
+            one.watermarks = read(WatermarksView, self.group.watermarks(node))
+            one.dispatchers = read(DispatchersView, self.group.dispatchers(node))
+            one.closures = read(ClosuresView, self.group.closures)
         return one
 
-    def look(self, times: int = 1, step: Callable[[], None] = lambda: None) -> Json:
+    def look(self, times: int = 1, step: Callable[[], None] = lambda: None) -> GroupView:
         """`times` samples, half a second apart."""
         for _ in range(times):
             step()
             now = T0 + timedelta(seconds=self.looked * 0.5)
             samples = [self.sample(one, now) for one in self.group.nodes.values()]
             view = group_view(ClusterInfo("demo", "demo", "demo"), samples, now)
-            view["audit"] = self.audit
-            lags = {one["id"]: lag_entries(view, one) for one in view["members"]}
-            self.recall.observe(view, lags, self.looked * 0.5, now)
-            view["problems"] = classify(view, self.recall, now)
-            conclude(view)
-            self.view, self.looked = view, self.looked + 1
+            audit = None if self.audit is None else read(AuditView, self.audit)
+            view = view.model_copy(update={"audit": audit})
+            self.recall.observe(view, self.looked * 0.5, now)
+            self.views = [conclude(classify(view, self.recall, now))]
+            self.looked += 1
         return self.view
 
     def grow(self, **ends: int) -> Callable[[], None]:

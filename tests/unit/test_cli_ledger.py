@@ -24,6 +24,7 @@ ON = ["--peers", PEERS]
 def state_of(member_id: str, role: str) -> dict[str, Any]:
     log = {"begin_index": 0, "end_index": 9, "durable_index": 9, "committed_index": 9, "applied_index": None}
     return {
+        "engine": "ok",
         "self_id": member_id,
         "role": role,
         "term": 4,
@@ -227,13 +228,12 @@ def test_a_dead_engine_is_explained_by_its_control_plane(
     ledger: type[FakeLedger], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = {
-        "group": "g", "engine": "down", "engine_reason": "the disk failed",
+        "group": "g", "self_id": "n0", "engine": "down", "engine_reason": "the disk failed",
         "peers": [
             {"id": "n0", "address": "h:1", "control_url": "http://n0"}, {"id": "n1", "address": "h:2"},
         ],
     }  # fmt: skip
     monkeypatch.setattr("app.commands.common.control_get", lambda *_: state)
-    monkeypatch.setattr("app.commands.group.control_get", lambda *_: state)
     ledger.down = {"n0"}
     assert run(["status", "--node", "http://n0"]) == 1
     assert "! n0 does not answer: engine down: the disk failed" in capsys.readouterr().out

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from app.commands.group import table_of
-from app.commands.standing import summary_of
+from app.commands.standing import AskedMember, StatusView
+from app.commands.standing import summary_of as summary
 from app.health.recall import Recall
+from node.views.reading import read
 
 Json = dict[str, Any]
 NOW = datetime(2026, 5, 4, 12, 0, 30, tzinfo=UTC)
@@ -22,7 +24,8 @@ def member(node_id: str, *, leader: str | None = "n0", term: int = 4, acks: Json
     log = {"begin_index": 0, "end_index": 9, "durable_index": 9, "committed_index": 9, "applied_index": 9}
     peers = [{"id": one, "address": f"{one}:1", "connected": True} for one in IDS]
     told = {
-        "role": role, "term": term, "leader_id": leader, "voter_state": "VOTER", "alarms": [], "log": log,
+        "engine": "ok", "self_id": node_id, "role": role, "term": term, "leader_id": leader, "voter_state": "VOTER",
+        "alarms": [], "log": log,
         "flush": "sync", "peers": peers, **state,
         "timing": {"election_timeout_max_ms": 1000, "heart_beat_time_interval_ms": 100},
     }  # fmt: skip
@@ -51,41 +54,45 @@ def without_connection(one: Json, *peers: str) -> Json:
 FRESH = {"n0": 0, "n1": 20, "n2": 30}
 
 
-def look(members: list[Json]) -> Json:
+def summary_of(group: str, members: list[Json], now: datetime, recall: Recall | None = None) -> StatusView:
+    return summary(group, [read(AskedMember, one) for one in members], now, recall)
+
+
+def look(members: list[Json]) -> StatusView:
     """What has lasted for three seconds."""
     recall = Recall()
     summary_of("g", members, NOW - timedelta(seconds=3), recall)
     return summary_of("g", members, NOW, recall)
 
 
-def codes(summary: Json) -> list[tuple[str, str | None]]:
-    return [(one["code"], one["member"]) for one in summary["problems"]]
+def codes(summary: StatusView) -> list[tuple[str, str | None]]:
+    return [(one.code, one.member) for one in summary.problems]
 
 
 def test_a_group_that_hears_each_other_is_fine() -> None:
     summary = summary_of("g", [member("n0", acks=FRESH), member("n1"), member("n2")], NOW)
-    assert (summary["problems"], summary["unknown"]) == ([], [])
-    assert summary["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": 3, "stands": True}
-    assert (summary["leader_id"], summary["term"], summary["as_of"]) == ("n0", 4, "2026-05-04T12:00:30.000Z")
+    assert (summary.problems, summary.unknown) == ((), ())
+    assert summary.quorum.to_json() == {"size": 3, "needed": 2, "answering": 3, "standing": 3, "stands": True}
+    assert (summary.leader_id, summary.term, summary.as_of) == ("n0", 4, "2026-05-04T12:00:30.000Z")
 
 
 def test_a_follower_that_its_leader_does_not_hear_is_cut_off_though_it_answers() -> None:
     leader = member("n0", acks={"n0": 0, "n1": 20, "n2": 7250})
     summary = look([leader, member("n1"), member("n2", leader=None, role="CANDIDATE")])
-    (found,) = summary["problems"]
-    assert set(found) == {"code", "severity", "member", "since", "text", "next_step"}
-    assert (found["code"], found["severity"], found["member"]) == ("cut_off", "attention", "n2")
-    assert found["text"] == "n2 is cut off from n0, for 10 s; it still answers here."
-    assert found["since"] == "2026-05-04T12:00:19.750Z", "what the first look knew"
-    assert summary["quorum"]["stands"] is True
+    (found,) = summary.problems
+    assert set(found.to_json()) == {"code", "severity", "member", "since", "text", "next_step"}
+    assert (found.code, found.severity, found.member) == ("cut_off", "attention", "n2")
+    assert found.text == "n2 is cut off from n0, for 10 s; it still answers here."
+    assert found.since == "2026-05-04T12:00:19.750Z", "what the first look knew"
+    assert summary.quorum.stands is True
 
 
 def test_a_leader_that_hears_nobody_has_no_quorum_though_all_answer() -> None:
     leader = member("n0", acks={"n0": 0, "n1": 9000, "n2": None})
     summary = look([leader, member("n1", leader=None), member("n2", leader=None)])
     assert codes(summary) == [("quorum_lost", None), ("cut_off", "n1"), ("cut_off", "n2")]
-    assert "n0 leads and does not hear n1 and n2" in summary["problems"][0]["text"]
-    assert summary["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": 1, "stands": False}
+    assert "n0 leads and does not hear n1 and n2" in summary.problems[0].text
+    assert summary.quorum.to_json() == {"size": 3, "needed": 2, "answering": 3, "standing": 1, "stands": False}
     assert "NO QUORUM" in table_of(summary)[0]
 
 
@@ -93,56 +100,56 @@ def test_a_deposed_leader_that_does_not_know_it_yet_is_cut_off() -> None:
     old = member("n0", acks={"n0": 0, "n1": 900, "n2": 900}, term=4)
     new = member("n1", acks={"n1": 0, "n2": 15, "n0": None}, term=5, leader="n1")
     summary = summary_of("g", [old, new, member("n2", leader="n1", term=5)], NOW)
-    assert (summary["leader_id"], summary["term"], summary["quorum"]["stands"]) == ("n1", 5, True)
+    assert (summary.leader_id, summary.term, summary.quorum.stands) == ("n1", 5, True)
     assert codes(summary) == [("cut_off", "n0")]
-    assert "still believes that it leads term 4" in summary["problems"][0]["text"]
+    assert "still believes that it leads term 4" in summary.problems[0].text
 
 
 def test_one_that_follows_somebody_else_is_cut_off() -> None:
     summary = look([member("n0", acks=FRESH), member("n1", leader="n2"), member("n2")])
     assert codes(summary) == [("cut_off", "n1")]
-    assert "it follows n2, not the leader n0" in summary["problems"][0]["text"]
+    assert "it follows n2, not the leader n0" in summary.problems[0].text
 
 
 def test_followers_without_a_connection_to_each_other_are_named_once() -> None:
     n1, n2 = without_connection(member("n1"), "n2"), without_connection(member("n2"), "n1")
     summary = look([member("n0", acks=FRESH), n1, n2])
     assert codes(summary) == [("not_connected", "n1")]
-    assert summary["problems"][0]["text"] == "n1 and n2 have no connection to each other, for 3 s."
+    assert summary.problems[0].text == "n1 and n2 have no connection to each other, for 3 s."
     one_way = look([member("n0", acks=FRESH), member("n1"), without_connection(member("n2"), "n1")])
-    assert [one["text"] for one in one_way["problems"]] == ["n2 has no connection to n1, for 3 s."]
+    assert [one.text for one in one_way.problems] == ["n2 has no connection to n1, for 3 s."]
 
 
 def test_a_member_that_does_not_answer_is_not_also_cut_off_or_unconnected() -> None:
     leader = without_connection(member("n0", acks={"n0": 0, "n1": 20, "n2": 60_000}), "n2")
     summary = summary_of("g", [leader, member("n1"), silent("n2")], NOW)
     assert codes(summary) == [("member_unreachable", "n2")]
-    assert summary["problems"][0]["severity"] == "attention"
+    assert summary.problems[0].severity == "attention"
 
 
 def test_a_leader_that_does_not_answer_here_may_lead_all_the_same() -> None:
     summary = look([silent("n0"), member("n1"), member("n2")])
     assert codes(summary) == [("leader_out_of_sight", None), ("member_unreachable", "n0")]
-    assert "The leader n0 does not answer, though replicas follow it" in summary["problems"][0]["text"]
-    assert summary["quorum"]["stands"] is None and summary["unknown"], "nobody that answers knows"
+    assert "The leader n0 does not answer, though replicas follow it" in summary.problems[0].text
+    assert summary.quorum.stands is None and summary.unknown, "nobody that answers knows"
 
 
 def test_without_a_leader_there_is_no_quorum() -> None:
     summary = look([member(one, leader=None, role="CANDIDATE") for one in IDS])
-    assert codes(summary) == [("no_leader", None)] and summary["problems"][0]["severity"] == "critical"
-    assert summary["quorum"]["stands"] is False
+    assert codes(summary) == [("no_leader", None)] and summary.problems[0].severity == "critical"
+    assert summary.quorum.stands is False
 
 
 def test_what_may_be_over_in_a_moment_is_no_problem_yet_and_not_fine_either() -> None:
     members = [member("n0", acks={"n0": 0, "n1": 20, "n2": 450}), member("n1"), member("n2")]
     summary = summary_of("g", members, NOW)
-    assert summary["problems"] == []
-    assert [(one["member"], one["reason"]) for one in summary["unknown"]] == [("n2", "n0 heard n2 0.5 s ago")]
+    assert summary.problems == ()
+    assert [(one.member, one.reason) for one in summary.unknown] == [("n2", "n0 heard n2 0.5 s ago")]
     members[0]["state"]["links"] = [
         {"peer_id": one, "rtt_ms": rtt, "last_heard_ms": 20} for one, rtt in (("n1", 2.0), ("n2", 250.0))
     ]
     first = summary_of("g", members, NOW)
-    assert first["pending"] and first["problems"] == []
+    assert first.pending and first.problems == ()
     assert codes(look(members)) == [("slow_link", "n2")]
 
 
@@ -150,8 +157,8 @@ def test_a_leader_that_does_not_tell_whom_it_hears_leaves_that_unknown() -> None
     leader = member("n0", acks=FRESH)
     leader["watermarks"] = None
     summary = summary_of("g", [leader, member("n1"), member("n2")], NOW)
-    assert (summary["problems"], summary["quorum"]["stands"]) == ([], True)
-    assert [one["member"] for one in summary["unknown"] if one["reason"].startswith("whether n0 hears")] == ["n1", "n2"]
+    assert (summary.problems, summary.quorum.stands) == ((), True)
+    assert [one.member for one in summary.unknown if one.reason.startswith("whether n0 hears")] == ["n1", "n2"]
     assert table_of(summary)[-1].startswith("? ")
 
 
@@ -167,11 +174,11 @@ def test_a_leader_that_does_not_tell_whom_it_hears_leaves_that_unknown() -> None
 )  # fmt: skip
 def test_alarms_keep_their_code_and_severity(alarm: Any, code: str, severity: str, text: str) -> None:
     summary = summary_of("g", [member("n0", acks=FRESH), member("n1", alarms=[alarm]), member("n2")], NOW)
-    (found,) = summary["problems"]
-    assert (found["code"], found["severity"], found["member"], found["text"]) == (code, severity, "n1", text)
+    (found,) = summary.problems
+    assert (found.code, found.severity, found.member, found.text) == (code, severity, "n1", text)
 
 
 def test_a_group_of_one_needs_to_hear_nobody() -> None:
     alone = member("n0", acks={"n0": 0}, peers=[{"id": "n0", "connected": True}])
     summary = summary_of("g", [alone], NOW)
-    assert (summary["problems"], summary["quorum"]["stands"]) == ([], True)
+    assert (summary.problems, summary.quorum.stands) == ((), True)

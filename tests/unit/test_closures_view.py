@@ -6,7 +6,7 @@ import pytest
 
 from app.console.closures_view import ITEMS_SHOWN, closures_view, why
 from tests.unit import views
-from tests.unit.views import ago
+from tests.unit.views import ago, edited
 
 
 def test_the_sentence_counts_and_names_whom_is_waited_for() -> None:
@@ -31,14 +31,12 @@ def test_it_expands_to_fifty() -> None:
 @pytest.mark.parametrize(("pending", "tone"), [(7_999, ""), (8_000, "attention"), (10_000, "critical")])
 def test_the_bar_warns_at_eighty_percent_and_at_the_limit(pending: int, tone: str) -> None:
     view = views.degraded()
-    view["closures"]["pending"] = pending
-    assert closures_view(view).tone == tone
+    assert closures_view(edited(view, lambda made: made["closures"].update(pending=pending))).tone == tone
 
 
 def test_empty_says_what_completed_last() -> None:
     assert closures_view(views.healthy()).sentence == "No write is waiting; the last completed 14:03:47 in 0.9 ms."
-    view = views.healthy()
-    view["last_completed"] = None
+    view = views.healthy().model_copy(update={"last_completed": None})
     assert closures_view(view).sentence == "No write is waiting."
 
 
@@ -49,14 +47,15 @@ def test_without_a_leader_it_is_unknown_and_never_zero() -> None:
 
 def test_why_takes_the_worst_that_is_known() -> None:
     view = views.degraded()
-    by_id = {one["id"]: one for one in view["members"]}
     assert why(view, "n0", 12) == "n0 fsync 12 ms"
     assert why(view, "n3", 5) == "n3 silent 41 s"
     assert why(view, "n6", 5) == "n6 for a reason that is unknown"
     assert why(view, "n9", 5) == "n9 is no member any more"
-    by_id["n1"]["state"]["log"]["durable_index"] = by_id["n1"]["state"]["log"]["end_index"]
+    n1 = 1
+    end = view.members[n1].log.end_index
+    view = edited(view, lambda made: made["members"][n1]["state"]["log"].update(durable_index=end))
     assert why(view, "n1", 5) == "n1 on its way"
-    by_id["n1"]["watermark"]["lag_entries"] = 5_000
+    view = edited(view, lambda made: made["members"][n1]["watermark"].update(lag_entries=5_000))
     assert why(view, "n1", 5) == "n1 5,000 entries behind"
-    by_id["n1"]["dispatcher"] |= {"state": "COMPARE", "since": ago(2)}
+    view = edited(view, lambda made: made["members"][n1]["dispatcher"].update(state="COMPARE", since=ago(2)))
     assert why(view, "n1", 5) == "n1 in COMPARE 2.0 s"

@@ -181,7 +181,7 @@ def test_a_node_that_moved_is_found_again_through_its_peers(tmp_path: Path) -> N
             group.nodes["n2"].url = "http://127.0.0.1:9999"
             watch = kit.console.watch_of("demo")
             await kit.until(lambda: watch.pollers["n2"].sample.control_url == "http://127.0.0.1:9999")
-            await kit.until(lambda: watch.view["members"][2]["reach"] == "ok" and not watch.view["problems"])
+            await kit.until(lambda: watch.view.members[2].reach == "ok" and not watch.view.problems)
         async with running(tmp_path, group, seeded=False) as kit:
             urls = [one.control_url for one in kit.console.watch_of("demo").samples]
             assert "http://127.0.0.1:9999" in urls, "what was learned survives a restart"

@@ -18,6 +18,8 @@ from app.db.base import parse_time, rfc3339
 from app.db.engine import downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
 from app.db.models import Base, Cluster
 from app.db.repositories import Clusters, Operations, describe, meta
+from node.views.events import EventView
+from node.views.reading import read
 from tests.unit.console_kit import run
 
 if importlib.util.find_spec("app.db.audits") is not None:
@@ -119,7 +121,7 @@ def test_what_ran_when_the_console_died_is_unknown_afterwards(tmp_path: Path) ->
     ],
 )
 def test_events_in_words(event: dict[str, Any], text: str) -> None:
-    assert describe(event).replace(":  ", ": ") == text.replace(":  ", ": ")
+    assert describe(read(EventView, event)).replace(":  ", ": ") == text.replace(":  ", ": ")
 
 
 def test_groups_of_one_name_and_two_ids_are_two(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ def test_a_member_of_another_group_of_this_name_is_not_taken_for_ours(tmp_path: 
         async with running(tmp_path) as kit:
             await kit.watched()
             watch = kit.console.watches["demo"]
-            assert watch.view["cluster"]["group_id"] == "1d" * 16
+            assert watch.view.cluster.group_id == "1d" * 16
             (row,) = await kit.console.clusters_kept.all()
             assert row.group_id == "1d" * 16
             stranger = kit.group.nodes["n2"]
@@ -24,7 +24,7 @@ def test_a_member_of_another_group_of_this_name_is_not_taken_for_ours(tmp_path: 
 
             await kit.until(noticed)
             told = watch.pollers["n2"].sample.state
-            assert told is not None and told["log"]["end_index"] != 999_999
+            assert told is not None and told.marks.end_index != 999_999
             stranger.group_id = "1d" * 16
             await kit.until(lambda: watch.pollers["n2"].sample.reach == "ok")
 
@@ -38,7 +38,7 @@ def test_another_group_of_this_name_gets_a_row_of_its_own(tmp_path: Path) -> Non
             for node in kit.group.nodes.values():
                 node.group_id = "2e" * 16
             view = await kit.console.add_cluster(kit.group.nodes["n0"].url)
-            assert view["cluster"]["id"] == "demo-2"
-            assert {one["cluster"]["id"] for one in kit.console.clusters()} == {"demo", "demo-2"}
+            assert view.cluster.id == "demo-2"
+            assert {one.cluster.id for one in kit.console.clusters()} == {"demo", "demo-2"}
 
     run(work())

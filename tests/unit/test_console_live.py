@@ -173,9 +173,7 @@ def test_the_routes(tmp_path: Path) -> None:
         async with running(tmp_path) as kit:
             await kit.watched()
             kit.app.state.live_pages = {
-                "probe": lambda console, key: [
-                    Fragment("x", console.group_view(key.cluster_id)["leader_id"] + key.role)
-                ]
+                "probe": lambda console, key: [Fragment("x", console.group_view(key.cluster_id).leader_id + key.role)]
             }
             vic = await kit.person("vic", "viewer")
             snapshot = await vic.get("/live/probe/snapshot?cluster=demo")

@@ -42,7 +42,7 @@ def test_a_transfer_is_followed_to_its_end(tmp_path: Path) -> None:
             done = await ended(kit, olga, asked.json()["id"])
             assert done["state"] == "done" and done["outcome"] == {"leader_id": "n1", "term": 5}
             assert done["requested_by"] == "olga" and done["progress"]["node_operation_id"]
-            await kit.until(lambda: kit.console.group_view("demo")["leader_id"] == "n1")
+            await kit.until(lambda: kit.console.group_view("demo").leader_id == "n1")
             listed = (await olga.get("/api/v1/operations")).json()
             assert [one["id"] for one in listed["items"]] == [done["id"]]
             assert (await olga.change("DELETE", f"/api/v1/operations/{done['id']}")).status_code == 409
@@ -191,8 +191,8 @@ def test_no_leader_no_transfer(tmp_path: Path) -> None:
         async with running(tmp_path, group) as kit:
             await kit.watched()
             group.lead(None)
-            await kit.until(lambda: kit.console.group_view("demo")["leader_id"] is None)
+            await kit.until(lambda: kit.console.group_view("demo").leader_id is None)
             checked = preflight(kit.console.group_view("demo"), None)
-            assert not checked["allowed"] and checked["to"] is None
+            assert not checked.allowed and checked.to is None
 
     run(work())

@@ -10,15 +10,16 @@ import pytest
 from app.console.dispatcher_diagram import BOXES, EDGES, HEIGHT, PATHS, WIDTH, Diagram, diagram, diagrams
 from node.protocol.codes import DispatcherState
 from node.protocol.dispatcher import TRANSITIONS
+from node.views.reading import read
+from node.views.replication import DispatcherView
 from tests.unit import views
-from tests.unit.views import NOW, dispatcher, log, member, transition
+from tests.unit.views import NOW, dispatcher, transition
 
 AS_OF = NOW.isoformat()
 
 
 def drawn(state: str = "APPEND", age_s: float = 8040, *steps: dict[str, Any], reign: str | None = None) -> Diagram:
-    one = member("n1", log(0, 9, 9, 9, 9), dispatcher=dispatcher("n1", state, age_s, *steps))
-    return diagram(one, AS_OF, reign)
+    return diagram(read(DispatcherView, dispatcher("n1", state, age_s, *steps)), AS_OF, reign)
 
 
 def test_each_edge_of_the_engines_table_has_a_path_and_no_other() -> None:

@@ -18,6 +18,8 @@ from app.console.packing import NULL, pack, unpack
 from app.console.tiers import COLUMNS, TIERS, Buckets, T, bucketed, row_of, to_columns, to_rows
 from app.db.base import rfc3339
 from app.db.engine import open_engine, open_sessions, upgrade
+from app.health.group_view import GroupView, MemberView
+from node.views.reading import read
 from tests.unit.console_kit import run
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -47,10 +49,14 @@ def test_an_hour_of_a_busy_log_takes_few_bytes_a_sample() -> None:
     assert len(pack(to_columns(rows))) / len(rows) < 12
 
 
-def member(role: str | None = "FOLLOWER", *, end: int = 100, committed: int = 100, reach: str = "ok") -> dict[str, Any]:
+def member(role: str | None = "FOLLOWER", *, end: int = 100, committed: int = 100, reach: str = "ok") -> MemberView:
     log = {"begin_index": 0, "applied_index": committed, "committed_index": committed, "durable_index": end}
-    state = {"term": 4, "role": role, "log": {**log, "end_index": end}}
-    return {"id": "n1", "role": role, "reach": reach, "state": state, "watermark": None, "unknown": []}
+    state = {"engine": "ok", "self_id": "n1", "term": 4, "role": role, "log": {**log, "end_index": end}}
+    return read(MemberView, {"id": "n1", "role": role, "reach": reach, "state": state, "watermark": None})
+
+
+def named(one: MemberView, node_id: str) -> MemberView:
+    return one.model_copy(update={"id": node_id})
 
 
 def test_a_bucket_keeps_the_worst_lag_and_the_last_of_the_rest() -> None:
@@ -80,8 +86,8 @@ def test_a_clock_that_steps_back_does_not_turn_time_around() -> None:
 # --- the whole ---
 
 
-def view(at: datetime, members: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
+def view(at: datetime, members: list[MemberView]) -> GroupView:
+    made = {
         "cluster": {"id": "demo", "name": "demo", "group": "demo"},
         "as_of": rfc3339(at),
         "leader_id": "n0",
@@ -89,6 +95,7 @@ def view(at: datetime, members: list[dict[str, Any]]) -> dict[str, Any]:
         "members": members,
         "quorum": {"size": 1, "needed": 1, "answering": 1, "standing": 1, "stands": True},
     }
+    return read(GroupView, made)
 
 
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[History, Any]:
@@ -158,18 +165,18 @@ def test_a_frozen_view_shows_the_marks_of_then(tmp_path: Path, monkeypatch: pyte
         kept, engine = make(tmp_path, monkeypatch)
         for second in range(120):
             moment = NOW - timedelta(seconds=120 - second)
-            leader = {**member("LEADER", end=5000 + second, committed=4000 + second), "id": "n0"}
+            leader = named(member("LEADER", end=5000 + second, committed=4000 + second), "n0")
             silent = "stale" if second > 50 else "ok"
             kept.record(view(moment, [leader, member(end=second, reach=silent)]))
-        live = view(NOW, [{**member("FOLLOWER"), "id": "n0"}, member("LEADER")])
+        live = view(NOW, [named(member("FOLLOWER"), "n0"), member("LEADER")])
         then = await kept.view_at(live, NOW - timedelta(seconds=100))
-        assert then["at"] and then["leader_id"] == "n0" and then["leader_end_index"] == 5020
-        assert then["quorum_index"] == 4020 and then["term"] == 4
-        assert then["members"][1]["state"]["log"]["end_index"] == 20 and then["members"][1]["reach"] == "ok"
+        assert then.at and then.leader_id == "n0" and then.leader_end_index == 5020
+        assert then.quorum_index == 4020 and then.term == 4
+        assert then.members[1].log.end_index == 20 and then.members[1].reach == "ok"
         later = await kept.view_at(live, NOW - timedelta(seconds=10))
-        assert later["members"][1]["reach"] == "stale" and later["members"][1]["state"] is None
-        assert later["closures"] is None and later["quorum"]["stands"] is None
-        assert live["leader_id"] == "n0" and live["members"][0]["role"] == "FOLLOWER", "the live view is untouched"
+        assert later.members[1].reach == "stale" and later.members[1].state is None
+        assert later.closures is None and later.quorum.stands is None
+        assert live.leader_id == "n0" and live.members[0].role == "FOLLOWER", "the live view is untouched"
         with pytest.raises(NotFound):
             await kept.view_at(live, NOW - timedelta(days=2))
         await engine.dispose()

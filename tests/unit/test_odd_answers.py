@@ -10,9 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.console.shapes import SHAPES, misfit
 from node.config import ConfigError, load
 from node.protocol.peers import parse_peers
+from node.views.kinds import VIEWS
+from node.views.reading import Unreadable, read
+from node.views.state import StateView
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.fake_control import FakeGroup
 
@@ -40,7 +42,9 @@ def test_what_our_nodes_answer_fits() -> None:
         "state": leader.state(), "watermarks": group.watermarks(leader), "dispatchers": group.dispatchers(leader),
         "closures": group.closures, "events": {"items": [], "next": None},
     }  # fmt: skip
-    assert {name: misfit(answer, SHAPES[name]) for name, answer in answers.items()} == dict.fromkeys(SHAPES)
+    assert answers.keys() == VIEWS.keys()
+    for name, answer in answers.items():
+        read(VIEWS[name], answer)
 
 
 ODD_STATES: list[tuple[str, Any, str]] = [
@@ -59,7 +63,7 @@ ODD_STATES: list[tuple[str, Any, str]] = [
     ("peers", [{"address": "h:1"}], "peers[0].id is missing"),
     ("peers", [{"id": "n2", "control_url": ["x"]}], "peers[0].control_url is no text"),
     ("alarms", 3, "alarms is no list"),
-    ("alarms", [[1]], "alarms[0] is no text"),
+    ("alarms", [[1]], "alarms[0] is no object"),
     ("faults", [{"first_index": 1}], "faults[0].last_index is missing"),
     ("unknown", [None], "unknown[0] is no object"),
     ("engine", {"is": "ok"}, "engine is no text"),
@@ -69,11 +73,13 @@ ODD_STATES: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("path", "value", "says"), ODD_STATES, ids=[f"{p}={str(v)[:12]}" for p, v, _ in ODD_STATES])
 def test_an_odd_state_counts_as_no_answer_and_says_why(path: str, value: Any, says: str) -> None:
     state = FakeGroup().nodes["n1"].state()
-    assert misfit(with_field(state, path, value), SHAPES["state"]) == says
+    with pytest.raises(Unreadable) as said:
+        read(StateView, with_field(state, path, value))
+    assert str(said.value) == says
 
 
 WHOLE_ANSWERS: list[Any] = [[], 7, "up", NAN, b"", b"\xff\xfe", b"[" * 100_000, {"state": 1}]
-VIEWS: list[tuple[str, str, Any]] = [
+ODD_VIEWS: list[tuple[str, str, Any]] = [
     ("watermarks", "peers", [{"id": "n1", "last_ack_ms": NAN}]),
     ("watermarks", "peers.1.lag_entries", "many"),
     ("watermarks", "needed", "two"),
@@ -114,7 +120,7 @@ def test_a_poller_outlives_whatever_it_is_answered(tmp_path: Path) -> None:
             node.odd["state"] = odd
             await kit.until(lambda: sample.problem is not None)
             view = kit.console.watch_of("demo").assemble()
-            assert view["leader_id"] == "n0" and view["members"][1]["problem"], odd
+            assert view.leader_id == "n0" and view.members[1].problem, odd
             node.odd.clear()
             await kit.until(lambda: sample.problem is None)
         await healed(kit, "n1")
@@ -130,14 +136,14 @@ def test_an_odd_view_of_the_leader_is_unknown_and_the_rest_goes_on(tmp_path: Pat
             "watermarks": group.watermarks(leader), "dispatchers": group.dispatchers(leader),
             "closures": group.closures, "events": {"items": [], "next": None},
         }  # fmt: skip
-        for what, path, value in VIEWS:
+        for what, path, value in ODD_VIEWS:
             leader.odd[what] = with_field(plain[what], path, value)
             await kit.until(lambda what=what: what in watch.pollers["n0"].sample.untold)
             view = watch.assemble()
-            (n0,) = (one for one in view["members"] if one["id"] == "n0")
-            reason = next(one["reason"] for one in n0["unknown"] if one["field"] == what)
-            assert reason.startswith(f"http://127.0.0.1:8431 answers an odd {what}: ")
-            assert view["leader_id"] == "n0"
+            (n0,) = (one for one in view.members if one.id == "n0")
+            reason = next(one.reason for one in n0.unknown if one.field == what)
+            assert reason is not None and reason.startswith(f"http://127.0.0.1:8431: its {what} cannot be read: ")
+            assert view.leader_id == "n0"
             leader.odd.clear()
             await kit.until(lambda: not watch.pollers["n0"].sample.untold)
         await healed(kit, "n0")
@@ -189,7 +195,7 @@ def test_a_seed_that_answers_nonsense_is_tried_until_it_makes_sense(tmp_path: Pa
         async with running(tmp_path, group) as kit:
             await kit.until(lambda: kit.console.seed_problems)
             assert kit.console.seed_problems == {
-                "http://127.0.0.1:8431": "http://127.0.0.1:8431 answers an odd state: peers is no list"
+                "http://127.0.0.1:8431": "http://127.0.0.1:8431: its state cannot be read: peers is no list"
             }
             group.nodes["n0"].odd.clear()
             await kit.watched()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +11,11 @@ from hypothesis import strategies as st
 from app.console.aggregate import ClusterInfo, group_view
 from app.console.sample import NodeSample
 from app.console.waterline import ZERO_X, level_log, waterline
+from node.views.closures import ClosuresView
+from node.views.reading import read
+from node.views.replication import DispatchersView, DispatcherView, WatermarksView
+from node.views.state import StateView
 
-Json = dict[str, Any]
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = ("n0", "n1", "n2")
 
@@ -62,7 +64,8 @@ class World:
         own = {"begin_index": 0, "end_index": self.ends[who], "durable_index": self.ends[who] - 1,
                "committed_index": min(self.committed, self.ends[who]), "applied_index": self.committed}  # fmt: skip
         role = "LEADER" if leads else "FOLLOWER"
-        sample.state = {"self_id": who, "role": role, "term": self.term, "leader_id": self.leader, "log": own}
+        told = {"engine": "ok", "self_id": who, "role": role, "term": self.term, "leader_id": self.leader, "log": own}
+        sample.state = read(StateView, told)
         sample.last_seen, sample.misses = self.now, 0
         if not leads:
             return
@@ -76,10 +79,12 @@ class World:
              "lag_entries": None if self.states[one] != "APPEND" else end - (end if one == who else self.acked[one])}
             for one in IDS
         ]  # fmt: skip
-        sample.watermarks = {"needed": 2, "quorum_index": self.committed, "peers": marks, "end_index": end,
-                             "committed_index": self.committed, "applied_index": self.committed}  # fmt: skip
-        sample.dispatchers = {"items": [{"peer_id": one, "state": self.states[one]} for one in IDS if one != who]}
-        sample.closures = {"pending": 0, "limit": 10, "oldest_age_ms": None}
+        watermarks = {"needed": 2, "quorum_index": self.committed, "peers": marks, "end_index": end,
+                      "committed_index": self.committed, "applied_index": self.committed}  # fmt: skip
+        sample.watermarks = read(WatermarksView, watermarks)
+        sent = [DispatcherView(peer_id=one, state=self.states[one]) for one in IDS if one != who]
+        sample.dispatchers = DispatchersView(items=tuple(sent))
+        sample.closures = ClosuresView(pending=0, limit=10, oldest_age_ms=None)
 
 
 STEP = st.tuples(
@@ -97,16 +102,17 @@ def test_no_picture_shows_what_never_was(history: list[tuple[str, str, int]]) ->
         world.step(kind, who, by)
         view = group_view(ClusterInfo("g", "g", "g"), list(world.samples.values()), world.now)
         drawn = waterline(view)
-        leader_end = view["leader_end_index"]
+        leader_end = view.leader_end_index
         if leader_end is None:
             assert drawn.quorum_x is None and all(lane.behind_text == "unknown" for lane in drawn.lanes)
         else:
             assert drawn.quorum_x is None or drawn.quorum_x <= ZERO_X
-            assert view["quorum_index"] is None or view["quorum_index"] <= leader_end
-        for member in view["members"]:
+            assert view.quorum_index is None or view.quorum_index <= leader_end
+        for member in view.members:
             marks = level_log(view, member)
-            end = marks.get("end_index")
+            end = marks.end_index
             for name in ("committed_index", "durable_index", "applied_index"):
-                assert marks.get(name) is None or end is None or marks[name] <= end, (member["id"], marks)
+                mark = getattr(marks, name)
+                assert mark is None or end is None or mark <= end, (member.id, marks)
             if end is not None and leader_end is not None and end > leader_end:
-                assert world.truth[member["id"]] > leader_end, "it was, when the leader was asked"
+                assert world.truth[member.id] > leader_end, "it was, when the leader was asked"

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from app.console.aggregate import lag_entries
 from app.console.verdict import quorum_phrase
 from app.db.base import rfc3339
 from app.health import facts
 from app.health.audited import open_audit
 from app.health.facts import spell
+from app.health.group_view import AuditView, QuorumView
 from app.health.next_steps import STEPS
 from tests.unit.group_story import T0, Story
 
@@ -444,30 +444,30 @@ def test_what_an_operator_reads(
 ) -> None:
     story = Story()
     happened(story)
-    sentence = story.view["sentence"]
-    assert [one["code"] for one in story.view["problems"]] == codes, sentence
-    assert story.view["severity"] == severity
-    assert headline in sentence["headline"]
-    assert rest in sentence["rest"]
+    sentence = story.view.sentence
+    assert [one.code for one in story.view.problems] == codes, sentence
+    assert story.view.severity == severity
+    assert headline in sentence.headline
+    assert rest in sentence.rest
 
 
 def test_since_stays_while_a_problem_stands_and_starts_anew_after() -> None:
     story = Story()
     story.group.closures |= {"pending": 9_000, "oldest_age_ms": 10}
-    first = story.look()["problems"][0]["since"]
-    assert story.look(20)["problems"][0]["since"] == first
+    first = story.look().problems[0].since
+    assert story.look(20).problems[0].since == first
     story.group.closures["pending"] = 0
-    assert story.look()["problems"] == []
+    assert story.look().problems == ()
     story.group.closures["pending"] = 9_000
-    assert story.look()["problems"][0]["since"] > first
+    assert story.look().problems[0].since > first
 
 
 def test_an_unknown_lag_is_not_zero() -> None:
     story = Story()
     story.node("n2").alive = False
     view = story.look()
-    assert lag_entries(view, view["members"][2]) is None
-    assert any(one["field"] == "state" for one in view["members"][2]["unknown"])
+    assert view.lag_entries(view.members[2]) is None
+    assert any(one.field == "state" for one in view.members[2].unknown)
 
 
 def test_a_deposed_leader_does_not_colour_the_picture() -> None:
@@ -477,8 +477,8 @@ def test_a_deposed_leader_does_not_colour_the_picture() -> None:
     story.group.lead("n1")
     old.state = lambda: {**stale_state, "role": "LEADER"}  # type: ignore[method-assign]
     view = story.look()
-    assert view["leader_id"] == "n1" and view["term"] == 5
-    assert "two_leaders" not in [one["code"] for one in view["problems"]], "two terms, one of them over"
+    assert view.leader_id == "n1" and view.term == 5
+    assert "two_leaders" not in [one.code for one in view.problems], "two terms, one of them over"
 
 
 @pytest.mark.parametrize(
@@ -515,9 +515,7 @@ def test_whether_the_quorum_stands(
     if not leads:
         story.group.lead(None)
     view = story.look(5)
-    assert view["quorum"] == {
-        "size": 3, "needed": 2, "answering": answering, "standing": standing, "stands": stands,
-    }  # fmt: skip
+    assert view.quorum == QuorumView(size=3, needed=2, answering=answering, standing=standing, stands=stands)
 
 
 def test_every_problem_says_what_to_do() -> None:
@@ -528,18 +526,18 @@ def test_every_problem_says_what_to_do() -> None:
     for happened, *_ in TABLE:
         story = Story()
         happened(story)
-        for one in story.view["problems"]:
-            assert one["next_step"] and "{" not in one["next_step"], one
-            assert "None" not in one["next_step"], one
-            assert one["member"] == one["node_id"] and "{age}" not in one["what"], one
+        for one in story.view.problems:
+            assert one.next_step and "{" not in one.next_step, one
+            assert "None" not in one.next_step, one
+            assert one.member == one.node_id and "{age}" not in one.what, one
 
 
 def test_a_problem_has_one_beginning_however_its_age_is_told() -> None:
     story = Story()
     story.node("n1").ack_ms = 5_000
-    first = story.look()["problems"][0]["since"]
+    first = story.look().problems[0].since
     story.node("n1").ack_ms = 1_800  # heard once in between, and lost again
-    assert story.look(4)["problems"][0]["since"] == first
+    assert story.look(4).problems[0].since == first
 
 
 def test_old_samples_make_nothing_last_longer() -> None:
@@ -548,18 +546,18 @@ def test_old_samples_make_nothing_last_longer() -> None:
     story.node("n0").end = 1_010
     story.look(2)
     story.node("n0").alive = False
-    assert "commit_stalled" not in [one["code"] for one in story.look(2)["problems"]]
-    assert "commit_stalled" not in [one["code"] for one in story.look(6)["problems"]]
+    assert "commit_stalled" not in [one.code for one in story.look(2).problems]
+    assert "commit_stalled" not in [one.code for one in story.look(6).problems]
 
 
 def test_an_open_finding_is_closed_only_by_an_audit_as_deep_and_as_wide() -> None:
-    def one(verdict: str, depth: str = "bytes", first: int | None = None, last: int | None = None) -> Json:
-        return {"state": "done", "verdict": verdict, "depth": depth, "from_index": first, "to_index": last}
+    def one(verdict: str, depth: str = "bytes", first: int | None = None, last: int | None = None) -> AuditView:
+        return AuditView(state="done", verdict=verdict, depth=depth, from_index=first, to_index=last)
 
     bad = one("divergent")
     for newer in (one("consistent", "chain"), one("consistent", "bytes", 5), one("consistent", "bytes", None, 9)):
         assert open_audit([newer, bad]) is bad
-    for newer in (one("unauditable"), {**one("consistent"), "state": "failed"}):
+    for newer in (one("unauditable"), one("consistent").model_copy(update={"state": "failed"})):
         assert open_audit([newer, bad]) is bad
     good = one("consistent")
     assert open_audit([good, bad]) is good
@@ -573,5 +571,5 @@ def test_one_that_answers_here_and_is_not_heard_by_its_leader_does_not_hold_the_
     story.group.nodes["n1"].ack_ms = 9_000
     view = story.look(5)
     assert "one more failure ends it (3 of 3 answer, 2 needed; the leader hears 2, itself included)" in quorum_phrase(
-        view["quorum"]
+        view.quorum
     )

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from app.console.waterline import UNITS, ZERO_X, Lane, Scale, waterline
+from app.health.group_view import GroupView
 from tests.unit import views
+from tests.unit.views import edited
 
 
-def lanes(view: dict[str, Any], unit: str = "entries") -> dict[str, Lane]:
+def lanes(view: GroupView, unit: str = "entries") -> dict[str, Lane]:
     return {one.id: one for one in waterline(view, unit).lanes}
 
 
@@ -25,17 +27,20 @@ def test_every_decade_has_the_same_width_and_small_lags_are_visible() -> None:
 
 
 def test_a_moving_log_does_not_slide() -> None:
-    before, after = views.healthy(), views.healthy()
-    for one in after["members"]:
-        marks = one["state"]["log"]
-        one["state"]["log"] = {**marks, **{name: marks[name] + 1_000_000 for name in marks if name.endswith("_index")}}
-        one["state"]["log"]["begin_index"] = marks["begin_index"]
-        if one["watermark"]:
-            one["watermark"]["match_index"] += 1_000_000
-            one["watermark"]["durable_index"] += 1_000_000
-    after["leader_marks"] = after["members"][0]["state"]["log"]
-    after["leader_end_index"] += 1_000_000
-    after["quorum_index"] += 1_000_000
+    def grown(made: dict[str, Any]) -> None:
+        for one in made["members"]:
+            marks = one["state"]["log"]
+            begin = marks["begin_index"]
+            marks |= {name: marks[name] + 1_000_000 for name in marks if name.endswith("_index")}
+            marks["begin_index"] = begin
+            if one["watermark"]:
+                one["watermark"]["match_index"] += 1_000_000
+                one["watermark"]["durable_index"] += 1_000_000
+        made["leader_marks"] = made["members"][0]["state"]["log"]
+        made["leader_end_index"] += 1_000_000
+        made["quorum_index"] += 1_000_000
+
+    before, after = views.healthy(), edited(views.healthy(), grown)
     for node_id, lane in lanes(before).items():
         moved = lanes(after)[node_id]
         assert (lane.end_x, lane.applied_x) == (moved.end_x, moved.applied_x)
@@ -100,8 +105,7 @@ def test_nothing_ever_seen_draws_only_empty_lanes() -> None:
 
 
 def test_a_whole_log_that_is_not_durable_is_hatched_over_the_committed_part_too() -> None:
-    view = views.healthy()
-    view["members"][1]["watermark"]["durable_index"] = 1_000_000
+    view = edited(views.healthy(), lambda made: made["members"][1]["watermark"].update(durable_index=1_000_000))
     hatch = lanes(view)["n1"].not_durable
     assert hatch is not None and hatch.kind == "hatch full"
 
@@ -112,16 +116,20 @@ def test_an_unknown_unit_counts_as_entries() -> None:
 
 @pytest.mark.parametrize("told", [0, 5, None])
 def test_a_follower_in_append_is_never_ahead_however_late_it_was_sampled(told: int | None) -> None:
-    view = views.healthy()
-    follower = view["members"][1]
-    marks = follower["state"]["log"]
-    end = view["leader_end_index"]
-    marks |= dict.fromkeys(("end_index", "durable_index", "committed_index", "applied_index"), end + 72)
-    follower["watermark"] |= {"lag_entries": told, "match_index": None if told is None else end - told}
+    end = views.healthy().leader_end_index
+    assert end is not None
+
+    def late(made: dict[str, Any]) -> None:
+        follower = made["members"][1]
+        names = ("end_index", "durable_index", "committed_index", "applied_index")
+        follower["state"]["log"] |= dict.fromkeys(names, end + 72)
+        follower["watermark"] |= {"lag_entries": told, "match_index": None if told is None else end - told}
+
+    view = edited(views.healthy(), late)
     lane = lanes(view)["n1"]
     assert lane.behind_text == str(told or 0) and lane.end_text == f"{end - (told or 0):,}"
     assert lane.end_x is not None and lane.end_x <= ZERO_X
     assert lane.applied_x is None, "what it applied is its own word, of another instant"
     assert "ahead" not in lane.sub
-    follower["dispatcher"]["state"] = "COMPARE"
+    view = edited(view, lambda made: made["members"][1]["dispatcher"].update(state="COMPARE"))
     assert lanes(view)["n1"].behind_text == "+72" and "72 ahead" in lanes(view)["n1"].sub

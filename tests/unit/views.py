@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.console.verdict import conclude
 from app.db.base import rfc3339
+from app.health.group_view import GroupView
+from node.views.reading import read
 
 Json = dict[str, Any]
 NOW = datetime(2026, 11, 21, 14, 3, 48, tzinfo=UTC)
@@ -57,7 +61,7 @@ def mark(node_id: str, match: int, lag: int, lag_bytes: int | None, ack_ms: int 
     }  # fmt: skip
 
 
-def view(members: list[Json], leader_id: str | None = "n0", quorum_index: int | None = None, **more: Any) -> Json:
+def view(members: list[Json], leader_id: str | None = "n0", quorum_index: int | None = None, **more: Any) -> GroupView:
     leader = next((one for one in members if one["id"] == leader_id), None)
     size = len(members)
     standing = sum(1 for one in members if one["reach"] == "ok")
@@ -72,8 +76,14 @@ def view(members: list[Json], leader_id: str | None = "n0", quorum_index: int | 
         "leader_marks": leader["state"]["log"] if leader else {},
         "leader_since": ago(8040) if leader else None, "last_completed": None, **more,
     }  # fmt: skip
-    conclude(made)
-    return made
+    return conclude(read(GroupView, made))
+
+
+def edited(view: GroupView, edit: Callable[[Json], None]) -> GroupView:
+    """The same view with something else in it."""
+    made: Json = json.loads(view.to_bytes())
+    edit(made)
+    return read(GroupView, made)
 
 
 def problem(code: str, severity: str, node_id: str | None, text: str) -> Json:
@@ -81,7 +91,7 @@ def problem(code: str, severity: str, node_id: str | None, text: str) -> Json:
             "member": node_id, "what": text, "next_step": "look at `quorumscope status`", "since": ago(38)}  # fmt: skip
 
 
-def healthy() -> Json:
+def healthy_members() -> list[Json]:
     members = [member("n0", log(0, 1_204_997, 1_204_998, 1_204_998, 1_205_001), "LEADER")]
     for node_id, lag in (("n1", 1), ("n2", 3)):
         end = 1_205_001 - lag
@@ -93,11 +103,15 @@ def healthy() -> Json:
                 dispatcher=dispatcher(node_id, "APPEND", 8040, transition(8040, "COMPARE", "APPEND")),
             )
         )
+    return members
+
+
+def healthy() -> GroupView:
     closures: Json = {"pending": 0, "limit": 10_000, "oldest_age_ms": None, "groups": [], "items": []}
-    return view(members, "n0", 1_204_998, closures=closures, last_completed={"at": ago(1), "took_ms": 0.9})
+    return view(healthy_members(), "n0", 1_204_998, closures=closures, last_completed={"at": ago(1), "took_ms": 0.9})
 
 
-def degraded() -> Json:
+def degraded() -> GroupView:
     """The seven lanes of the reference picture."""
     end = 1_204_993_017
     flapping = [
@@ -149,7 +163,7 @@ def degraded() -> Json:
     return view(members, "n0", end - 4, closures=closures, problems=problems)
 
 
-def no_leader() -> Json:
+def no_leader() -> GroupView:
     members = [
         member("n0", log(0, 990, 990, 1000, 1000), None, reach="down", last_seen=ago(12)),
         member("n1", log(0, 990, 990, 995, 995), "CANDIDATE"),
@@ -158,31 +172,29 @@ def no_leader() -> Json:
     return view(members, None, None, problems=[problem("no_leader", "critical", None, "There is no leader, for 12 s.")])
 
 
-def all_stale() -> Json:
-    made = healthy()
-    for one in made["members"]:
+def all_stale() -> GroupView:
+    members = healthy_members()
+    for one in members:
         one |= {"reach": "stale", "role": None, "last_seen": ago(41), "watermark": None, "dispatcher": None}
     text = "No control plane of this group has answered for 41 s."
-    made |= {"leader_id": None, "leader_end_index": None, "quorum_index": None, "term": None, "closures": None}
-    made |= {"problems": [problem("all_silent", "unknown", None, text)], "leader_since": None}
-    made["quorum"] |= {"answering": 0, "standing": None, "stands": None}
-    conclude(made)
-    return made
+    quorum = {"size": 3, "needed": 2, "answering": 0, "standing": None, "stands": None}
+    return view(members, None, None, term=None, quorum=quorum, problems=[problem("all_silent", "unknown", None, text)])
 
 
-def never_reached() -> Json:
+def never_reached() -> GroupView:
     members = [
         member(f"n{n}", None, None, reach="never", never_reached_since=ago(5), last_seen=None, address="")
         for n in range(3)
     ]
-    made = view(members, None, None, term=None, flush=None)
-    made["quorum"]["stands"] = None
-    made["problems"] = [problem("never_reached", "unknown", None, "No member of this group has answered yet.")]
-    conclude(made)
-    return made
+    text = "No member of this group has answered yet."
+    quorum = {"size": 3, "needed": 2, "answering": 0, "standing": None, "stands": None}
+    return view(
+        members, None, None, term=None, flush=None, quorum=quorum,
+        problems=[problem("never_reached", "unknown", None, text)],
+    )  # fmt: skip
 
 
-def empty_log() -> Json:
+def empty_log() -> GroupView:
     members = [member("n0", log(0, -1, -1, -1, -1), "LEADER")]
     members += [
         member(f"n{n}", log(0, -1, -1, -1, -1), watermark=mark(f"n{n}", -1, 0, 0, 3), dispatcher=dispatcher(f"n{n}"))

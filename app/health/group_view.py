@@ -1,0 +1,189 @@
+"""One group as it is shown: the GroupView, which rules, pages, pictures and `status` read.
+
+It is put together from the members' own views (`node.views`) by `app.console.aggregate`, judged by
+`app.health.classify` and concluded by `app.console.verdict`; each step makes a new one. Invariants: nothing unknown
+reads 0, it is None; what is compared with each other is the leader's word of one instant (`leader_marks`, watermarks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from node.views.base import Flag, Number, Text, UnknownView, View, Whole
+from node.views.closures import ClosuresView, CompletedView
+from node.views.replication import DispatcherView, WatermarkView
+from node.views.state import LinkView, LogView, StateView
+
+
+class ClusterView(View):
+    """Which group this is."""
+
+    id: Text
+    name: Text
+    group: Text
+    group_id: Text | None = None
+
+
+class QuorumView(View):
+    """How many are needed, answer us, and stand with the leader; `stands` None: nobody can tell."""
+
+    size: Whole
+    needed: Whole
+    answering: Whole
+    standing: Whole | None = None
+    stands: Flag | None = None
+
+
+class Marks(View):
+    """A log's marks at one instant."""
+
+    begin_index: Whole | None = None
+    applied_index: Whole | None = None
+    committed_index: Whole | None = None
+    durable_index: Whole | None = None
+    quorum_index: Whole | None = None
+    end_index: Whole | None = None
+
+
+class SentenceView(View):
+    """What every page begins with."""
+
+    headline: Text = ""
+    rest: str = ""
+
+
+class Problem(View):
+    """Something that is wrong, since when, and what to do; `what` is the text without an age."""
+
+    id: Text
+    code: Text
+    severity: Text
+    node_id: Text | None = None
+    member: Text | None = None
+    text: str
+    what: str
+    since: Text
+    next_step: str
+
+
+class Doubt(View):
+    """Something that is not known to be well; `member` None: it concerns the group."""
+
+    member: Text | None = None
+    text: str
+
+
+class AuditView(View):
+    """An audit, as far as the sentence needs it; `first`: what it found first, in words."""
+
+    id: Text | None = None
+    state: Text | None = None
+    verdict: Text | None = None
+    depth: Text | None = None
+    from_index: Whole | None = None
+    to_index: Whole | None = None
+    finished_at: Text | None = None
+    first: Text | None = None
+    node_id: Text | None = None
+
+
+class MemberView(View):
+    """One member: what it said last, how old that is, and what the leader says of it.
+
+    `reach`: ok | stale | never | down (its control plane answers, its engine does not run).
+    """
+
+    id: Text
+    address: Text = ""
+    control_url: Text | None = None
+    role: Text | None = None
+    reach: Text
+    last_seen: Text | None = None
+    age_ms: Number | None = None
+    interval_ms: Number | None = None
+    never_reached_since: Text | None = None
+    is_java: Flag = False
+    problem: Text | None = None
+    state: StateView | None = None
+    watermark: WatermarkView | None = None
+    dispatcher: DispatcherView | None = None
+    unknown: tuple[UnknownView, ...] = ()
+
+    @property
+    def log(self) -> LogView:
+        """What it says of its own log; all unknown where it says nothing."""
+        return LogView() if self.state is None else self.state.marks
+
+    @property
+    def mark(self) -> WatermarkView:
+        """What the leader says of its log; all unknown where it says nothing."""
+        return WatermarkView(id=self.id) if self.watermark is None else self.watermark
+
+    @property
+    def dispatcher_state(self) -> str | None:
+        return None if self.dispatcher is None else self.dispatcher.state
+
+    @property
+    def term(self) -> int | None:
+        return None if self.state is None else self.state.term
+
+    @property
+    def leader_id(self) -> str | None:
+        """Whom it follows."""
+        return None if self.state is None else self.state.leader_id
+
+    def link_to(self, peer_id: str) -> LinkView | None:
+        """What it says of its connections to a peer."""
+        return None if self.state is None else self.state.link_to(peer_id)
+
+
+class GroupView(View):
+    """The whole picture. `at`: frozen as it was then. `audit` that was never set: nobody has looked whether one ran."""
+
+    cluster: ClusterView
+    as_of: Text
+    at: Text | None = None
+    severity: Text = "unknown"
+    sentence: SentenceView = SentenceView()
+    problems: tuple[Problem, ...] = ()
+    unproven: tuple[Doubt, ...] = ()
+    leader_id: Text | None = None
+    term: Whole | None = None
+    flush: Text | None = None
+    leader_end_index: Whole | None = None
+    quorum: QuorumView
+    quorum_index: Whole | None = None
+    leader_marks: Marks = Marks()
+    members: tuple[MemberView, ...]
+    closures: ClosuresView | None = None
+    leader_since: Text | None = None
+    last_completed: CompletedView | None = None
+    audit: AuditView | None = None
+    pending: Flag = False  # something is wrong that has not lasted long enough to be a problem
+
+    @property
+    def leader(self) -> MemberView | None:
+        return self.member(self.leader_id)
+
+    @property
+    def knows_audits(self) -> bool:
+        return "audit" in self.model_fields_set
+
+    def member(self, node_id: str | None) -> MemberView | None:
+        return next((one for one in self.members if one.id == node_id), None)
+
+    def lag_entries(self, one: MemberView) -> int | None:
+        """How far a member is behind the leader's end; None when either end is unknown."""
+        if one.id == self.leader_id:
+            return 0
+        if one.reach != "ok":
+            return None
+        if one.mark.lag_entries is not None:
+            return one.mark.lag_entries
+        end = one.log.end_index
+        if end is None or self.leader_end_index is None:
+            return None
+        return max(0, self.leader_end_index - end)
+
+    def lags(self) -> Mapping[str, int | None]:
+        return {one.id: self.lag_entries(one) for one in self.members}

@@ -1,0 +1,40 @@
+"""Where JSON may pass untyped between a member's introspection and a page; elsewhere it is a view (`node.views`).
+
+A new `dict[str, Any]` on that way is refused: declare the field in a view instead. Each exception says why.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ON_THE_WAY = (
+    "node/views", "node/engine/introspect.py", "node/engine/link_health.py", "node/control/snapshots.py",
+    "node/control/state.py", "node/control/metrics.py", "app/console", "app/health", "app/commands/standing.py",
+    "app/commands/plain_members.py", "app/demo/table.py",
+)  # fmt: skip
+UNTYPED = re.compile(r"\b(?:dict|Dict|Mapping)\[str, Any\]")
+ALLOWED = {
+    "app/console/app.py": (3, "what templates are drawn with, and OpenAPI's own document"),
+    "app/console/audit_pages.py": (3, "audits: another resource, from the database"),
+    "app/console/console.py": (1, "history, events, operations, entries: other resources, given on as they are"),
+    "app/console/demo.py": (1, "the answer of the demo's door"),
+    "app/console/errors.py": (1, "the free members of a problem document"),
+    "app/console/history.py": (1, "the answer of a history query: columns by name"),
+    "app/console/login.py": (1, "what a template is drawn with"),
+    "app/console/nodes.py": (4, "any resource's JSON before it is read, and requests"),
+    "app/console/operations.py": (1, "operations: another resource, kept in the database"),
+    "app/console/proxy.py": (1, "entries and truncations of members: other resources"),
+}
+
+
+def test_no_new_untyped_json_between_introspection_and_page() -> None:
+    found = {}
+    for place in ON_THE_WAY:
+        path = REPOSITORY / place
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            count = len(UNTYPED.findall(file.read_text()))
+            if count:
+                found[file.relative_to(REPOSITORY).as_posix()] = count
+    assert found == {name: count for name, (count, _) in ALLOWED.items()}

@@ -145,8 +145,9 @@ class StoreRecords:
         return why
 
     def _term_at(self, index: int) -> int | None:
-        """From the table of terms, so that nothing cold is touched (S9); None outside the log."""
+        """From the table of terms, so that nothing cold is touched (S9); None outside the log, and where it is damaged:
+        the table knows the terms of entries that were read."""
         store = self._member.store
-        if not max(store.begin_index, 0) <= index <= store.end_index:
+        if not max(store.begin_index, 0) <= index <= store.end_index or self._member.damaged_at(index):
             return None
         return store.term_at(index)

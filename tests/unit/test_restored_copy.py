@@ -73,6 +73,15 @@ def test_what_shows_that_our_own_store_is_a_restored_copy(record: PeerRecord | N
         assert saved.life_ids == ("life-1", "life-2"), "the member stays the one that it is"
 
 
+def test_an_entry_that_cannot_be_read_says_nothing_about_its_term() -> None:
+    """A damaged first entry is in no run of equal terms: that is no other history (S6)."""
+    solo = Solo(store_of((4, 5), life_ids=("life-1", "life-2"), marks_from=4), connect=False)
+    solo.store.rot(0, known=True)
+    told(solo, PeerRecord("s0", "life-2", 0, 5))
+    assert solo.replica.member.voter_state is VOTER
+    assert solo.replica.membership.records.mark_of("n0", 0) is None, "nor does it go on record with a term"
+
+
 def test_an_unproven_peer_is_not_believed() -> None:
     solo = solo_with()
     told(solo, PeerRecord("s0", "life-3", 99, 9), proven=False)

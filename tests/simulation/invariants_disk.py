@@ -163,10 +163,12 @@ class Disks(Observer):
         if message.durable_index > durable:
             text = f"{member.id} says to {to} that {message.durable_index} is durable, {durable} is"
             raise Violation("watermark_durable", text)
-        self._faulty_watermark(member, to, message)
 
     def _faulty_watermark(self, member: Member, to: str, message: PushResponse) -> None:
-        """S6; an answer may have been waiting for its turn while the damage was found."""
+        """S6, as the answer leaves the core: it may wait for a record after that, while damage is found.
+
+        A turn takes in more than one message: an answer may be a little older than the damage that it does not know.
+        """
         assert member.store is not None
         first, since = self._faulty_from.get((member.id, member.incarnation), (-1, 0))
         still = bool(member.store.faults) and member.store.faults[0].first_index == first
@@ -232,6 +234,9 @@ class Disks(Observer):
 
     # --- cuts ------------------------------------------------------------------
     def effects(self, member: Member, effects: Effects) -> None:
+        for send in effects.sends if member.store is not None else ():
+            if isinstance(send.message, PushResponse):
+                self._faulty_watermark(member, send.to, send.message)
         if effects.truncate is not None:
             mirror = self._mirrors.of[member.id]
             mirror.update()

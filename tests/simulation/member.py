@@ -196,7 +196,7 @@ class Member:
         self.disks += 1
         self.damage = Damage(self.platform, self.directory)
         self.init = False
-        self.platform.faults.crash_at_op = None  # that was for a process
+        self._no_fault_awaits_it()
         self.platform.remove_tree(self.directory)
         if self.platform.exists(self.directory.parent):  # another disk: nothing of the old one comes back
             self.platform.sync_directory(self.directory.parent)
@@ -208,6 +208,11 @@ class Member:
         self.lost_memory = self.is_old_copy = True
         self.disks += 1
         self.damage = Damage(self.platform, self.directory)
-        self.platform.faults.crash_at_op = None
+        self._no_fault_awaits_it()
         self.platform.put_back(self.directory, copy)
         self.boot()
+
+    def _no_fault_awaits_it(self) -> None:
+        """What was to happen to a process, or to a write, was meant for those of the disk before."""
+        faults = self.platform.faults
+        faults.crash_at_op, faults.lose_writes_of, faults.misdirect_next = None, "", False

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from node.consensus.api import MS, SECOND
 from node.protocol.codes import Role, VoterState
+from node.store.log_store import EntryMeta, StoreError
 from tests.simulation.lost_files import lose_a_file
 from tests.simulation.member import Member
 from tests.simulation.network import SLOW_FACTOR
@@ -313,10 +314,13 @@ class Nemesis(Schemes):
         return bool(hit) and self._fault("rot", f"{member.id} entries {hit}")
 
     def _intact_elsewhere(self, member: Member, index: int) -> bool:
+        """That very entry: a member that was away may hold another one there, which its leader cuts soon."""
         others = (self._world.members[one] for one in self._world.ids if one != member.id)
-        return any(
+        known = _meta_of(member, index)
+        return known is not None and any(
             one.store is not None
             and one.store.durable_index >= index
+            and _meta_of(one, index) == known
             and not (one.lost_memory or one.damage.anywhere)
             and one.last_voter_state is VoterState.VOTER
             and index not in one.damage.entries
@@ -440,3 +444,12 @@ class Nemesis(Schemes):
             if not member.up and not member.is_refused:
                 member.boot()
         self._patrol()
+
+
+def _meta_of(member: Member, index: int) -> EntryMeta | None:
+    """Term and chain of its entry; None where it cannot be read."""
+    assert member.store is not None
+    try:
+        return member.store.meta(index)
+    except StoreError:
+        return None

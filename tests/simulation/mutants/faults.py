@@ -27,11 +27,13 @@ def head_rots(member: Any, push: Any) -> bool:
 
 
 def forged(repair: Any, order: Any, slab: Slab | None) -> Slab | None:
-    """Every other answer to a FETCH carries entries that fit on the left only: other bodies of the same lengths."""
-    fetches = vars(repair).get("fetches", 0) + 1
-    repair.fetches = fetches
+    """The first answer to each FETCH carries entries that fit on the left only: other bodies of the same lengths."""
+    met = vars(repair).setdefault("met", set())
+    asked = order.peer_id, order.first_index
+    again = asked in met
+    met.add(asked)
     plain = slab is not None and slab.first_term == slab.last_term and slab.last_index <= order.last_index
-    if slab is None or not plain or slab.prev_chain is None or fetches % 2 == 0:
+    if slab is None or not plain or slab.prev_chain is None or again:
         return slab
     bodies = [b"?" * len(body) for body in iter_bodies(slab)]
     return encode_slab(bodies, slab.first_index, slab.first_term, slab.pos, slab.prev_chain)

@@ -57,6 +57,8 @@ class StoreRecords:
 
         Only an answer says what was acknowledged to us as leader: whoever knows a later term may have cut it since.
         """
+        if peer_id not in self._member.configuration.members:
+            return None
         hard = self._member.hard
         mark, leadership = self._marks.get(peer_id), -1
         if hello is not None and hello.term <= self._member.term:
@@ -108,6 +110,16 @@ class StoreRecords:
         if hello.proven and hello.life_ids:
             lives[peer_id] = hello.life_ids[-1]
         member.save(store_ids={**member.hard.store_ids, peer_id: hello.store_id}, peer_lives=lives)
+
+    def forget(self, peer_id: str) -> None:
+        """Nothing is on record of that peer any more, in memory and durably."""
+        hard = self._member.hard
+        if peer_id in hard.store_ids or peer_id in hard.peer_lives:
+            store_ids = {one: store_id for one, store_id in hard.store_ids.items() if one != peer_id}
+            lives = {one: life for one, life in hard.peer_lives.items() if one != peer_id}
+            self._member.save(store_ids=store_ids, peer_lives=lives)
+        if self._marks.pop(peer_id, None) is not None:
+            self._member.store.note_marks(tuple(self._marks.values()))
 
     def note_marks(self, marks: Iterable[MemberMark]) -> None:
         """From our own leadership, or from a proven leader's heartbeat; they are stored with the checkpoint."""

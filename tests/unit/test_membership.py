@@ -20,7 +20,7 @@ from node.protocol.messages import (
 )
 from node.store.log_store import TruncationRecord
 from tests.scenarios.cluster import Cluster
-from tests.unit.core_kit import Solo, store_of
+from tests.unit.core_kit import Leader, Solo, store_of
 
 FORMING, VOTER, REJOINING = VoterState.FORMING, VoterState.VOTER, VoterState.REJOINING
 
@@ -61,6 +61,15 @@ def test_hello_is_answered_with_a_verdict(changes: Any, code: ResponseCode) -> N
     told = [detail["peer"] for kind, detail in solo.events if kind == "hello_refused"]
     assert told == ([] if code is ResponseCode.SUCCESS else ["n1"])
     assert not solo.replica.member.alarms  # whoever connects to us may be anybody
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_strangers_hello_is_refused_and_tells_nothing_of_members(leads: bool) -> None:
+    """A leader answers it from what it knows of the stranger: nothing."""
+    solo = Leader().solo if leads else Solo()
+    stranger = solo.hello_of("n9", answer=False, seq=7)
+    (answer,) = [m for to, m in solo.receive("n9", stranger) if to == "n9" and isinstance(m, Hello)]
+    assert (answer.code, answer.record) == (ResponseCode.UNKNOWN_MEMBER, None)
 
 
 def test_an_answer_is_not_answered_and_a_refusal_is_an_alarm_until_it_ends() -> None:

@@ -77,5 +77,5 @@ class Configuration:
         if member_id not in self.learners:
             voter = "a voter, and voters cannot be removed while the group runs"
             what = voter if member_id in self.voters else "nobody"
-            raise ValueError(f"{member_id} is no learner of this group but {what}")
+            raise ValueError(f"{member_id} is no learner here but {what}")
         return Configuration(self.voters, {one: at for one, at in self.learners.items() if one != member_id})

@@ -325,6 +325,14 @@ class Leadership:
         chain = member.chain_at(commit)
         member.send(peer_id, HeartBeatRequest(seq, member.self_id, member.term, commit, chain, self.marks.sent))
 
+    def add_peer(self, peer: Progress, now: int) -> None:
+        """A learner came: nothing is sent before it is connected."""
+        self.dispatchers[peer.peer_id] = EntryDispatcher(self._member, peer, self._peers.last_epoch + 1, now)
+
+    def remove_peer(self, peer_id: str) -> None:
+        """A learner is gone: what is under way for it comes to nothing."""
+        del self.dispatchers[peer_id]
+
     def peer_lost(self, peer_id: str) -> None:
         """Its connection closed; what it acknowledged is remembered for its next HELLO."""
         self.marks.lost(self._peers.of[peer_id])
@@ -380,8 +388,9 @@ class Leadership:
         member = self._member
 
         def deliver(code: ResponseCode, index: int) -> None:
-            if code is ResponseCode.SUCCESS:
-                self.dispatchers[sender].push_commit(now, at_once=True)
+            dispatcher = self.dispatchers.get(sender)  # gone, perhaps, while the read waited
+            if code is ResponseCode.SUCCESS and dispatcher is not None:
+                dispatcher.push_commit(now, at_once=True)
             end = member.store.end_index
             member.send(sender, ReadIndexResponse(request.seq, member.term, code, index, end))
 

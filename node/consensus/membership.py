@@ -167,6 +167,11 @@ class Membership:
         self.strangers.gone(peer_id, now)
         self._try_forming(now)
 
+    def forget(self, peer_id: str, now: int) -> None:
+        """A learner is gone. What was on record of it protected no quorum: as another learner it begins anew."""
+        self.records.forget(peer_id)
+        self.stranger_gone(peer_id, now)
+
     def _tell_refusal(self, sender: str, reason: str, now: int) -> None:
         """Somebody who connected to us was refused: an event, now and then; no alarm, for it may be anybody."""
         if self._refusal_told_at is None or now - self._refusal_told_at >= REFUSAL_TOLD_EVERY_NS:

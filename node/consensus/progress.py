@@ -15,6 +15,7 @@ that its log is damaged; a learner never counts; nothing of one leadership is le
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from node.consensus.api import ReplicaConfig
@@ -222,11 +223,11 @@ class Peers:
         self.voters: tuple[Progress, ...] = ()
         self.configure(configuration)
 
-    def configure(self, configuration: Configuration) -> None:
-        """Whoever stays is known as before; whoever comes is not known at all."""
+    def configure(self, configuration: Configuration, gone: Collection[str] = ()) -> None:
+        """Whoever stays is known as before; whoever comes is not known at all, nor is one of `gone` that is back."""
         ids = sorted(one for one in configuration.members if one != self._config.self_id)
         self._epochs_used = self.last_epoch
-        before = self.of
+        before = {one: peer for one, peer in self.of.items() if one not in gone}
         self.of = {one: before.get(one) or Progress(one, one in configuration.voters, self._config) for one in ids}
         self.voters = tuple(peer for peer in self.of.values() if peer.is_voter)
 

@@ -35,6 +35,7 @@ from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.membership import Membership
 from node.consensus.progress import Peers
 from node.consensus.reads import FollowerReads
+from node.consensus.reconfiguration import Reconfiguration
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
 from node.consensus.term_gate import TermGate
@@ -89,6 +90,9 @@ class Replica(DiskReports):
         self.repair = LogRepair(self.member, self.peers)
         self.naming = GroupNaming(self.member, self.membership, self.peers)
         self._gate = TermGate(self.member, self.peers)
+        self._reconfiguration = Reconfiguration(
+            self.member, self.peers, self.membership, self.repair, self._gate, lambda: self.leadership
+        )
         self.leadership: Leadership | None = None
         self.elector.ticket_is_ours = self.transfers.ticket_is_ours
         self.member.on_abdicate = self._abdicated
@@ -174,6 +178,8 @@ class Replica(DiskReports):
     # --- messages -----------------------------------------------------------------------------------------------
     def receive(self, sender: str, message: Message, now: int) -> None:
         """A message of a peer: a request, or the answer to one of ours."""
+        if isinstance(message, Hello) and message.answer and sender not in self.peers.of:
+            return  # it is gone since we asked; whoever asks us is told so
         if not self._gate.admits(sender, message, now):
             return
         try:
@@ -352,7 +358,9 @@ class Replica(DiskReports):
 
     def peer_connected(self, peer_id: str, now: int) -> None:
         """Our outbound HELLO was accepted; its answer came in through `receive` before."""
-        peer = self.peers.of[peer_id]
+        peer = self.peers.of.get(peer_id)
+        if peer is None:
+            return
         peer.connected = True
         if self.leadership is not None:
             end_index = peer.hello.end_index if peer.hello is not None else self.store.end_index
@@ -362,6 +370,8 @@ class Replica(DiskReports):
 
     def peer_lost(self, peer_id: str, now: int) -> None:
         """Either connection of that peer closed."""
+        if peer_id not in self.peers.of:
+            return
         self.peers.of[peer_id].connected = False
         self.repair.peer_lost(peer_id, now)
         if self.leadership is not None:
@@ -372,7 +382,7 @@ class Replica(DiskReports):
 
     def stranger_met(self, peer_id: str, kind: Stranger, text: str, now: int) -> str | None:
         """What answered at that peer's address is no member of ours; why this member must end, None: it goes on."""
-        return self.membership.strangers.met(peer_id, kind, text, now)
+        return None if peer_id not in self.peers.of else self.membership.strangers.met(peer_id, kind, text, now)
 
     def nobody_there(self, peer_id: str, now: int) -> None:
         """Nobody listens at that peer's address."""
@@ -415,6 +425,20 @@ class Replica(DiskReports):
             self.member.change_role(RoleEvent.DEPOSED, now, "the disk is full before the first entry of its own term")
         elif begun and self.transfers.transferee_id is None:
             self.transfer(None, now, on_done=lambda _outcome: None, reason="the disk is full")
+
+    # --- who belongs to the group ---------------------------------------------------------------------------------
+    def add_learner(self, peer_id: str, address: str, now: int) -> None:
+        """A member without a vote, from now on. Raises ValueError where that id or address cannot be one's."""
+        self.configure(self.configuration.with_learner(peer_id, address), now)
+
+    def remove_learner(self, peer_id: str, now: int) -> None:
+        """It is gone. Raises ValueError where it is no learner."""
+        self.configure(self.configuration.without_learner(peer_id), now)
+
+    def configure(self, to: Configuration, now: int) -> None:
+        """Other learners from now on; see `Reconfiguration`. Raises ValueError, and changes nothing then."""
+        self._reconfiguration.configure(to, now)
+        self._settle(now)
 
     # --- time ---------------------------------------------------------------------------------------------------
     def tick(self, now: int) -> None:

@@ -77,6 +77,16 @@ class ApplierStatus:
 
 
 @dataclass(slots=True, frozen=True)
+class LinkStatus:
+    """The two connections with a peer, as the driver last knew them."""
+
+    in_since_ns: int | None
+    out_since_ns: int | None
+    heard_at_ns: int | None
+    rtt_ns: float | None
+
+
+@dataclass(slots=True, frozen=True)
 class PeerStatus:
     """A member of the group as this one sees it (itself included)."""
 
@@ -87,6 +97,8 @@ class PeerStatus:
     voter_state: VoterState | None
     store_id: str | None
     recorded_store_id: str | None
+    is_voter: bool = True  # by the configuration; a learner is not
+    link: LinkStatus | None = None  # None: of this member itself, or its driver keeps none
 
 
 @dataclass(slots=True, frozen=True)

@@ -14,6 +14,7 @@ from node.consensus.status import (
     ClosuresStatus,
     DispatcherStatus,
     FaultStatus,
+    LinkStatus,
     LogStatus,
     PeerStatus,
     ReplicaStatus,
@@ -116,9 +117,11 @@ def _peer(replica: Replica, peer_id: str) -> PeerStatus:
     member, config = replica.member, replica.config
     address = member.configuration.members[peer_id]
     if peer_id == config.self_id:
-        return PeerStatus(peer_id, address, config.api_url, True, member.voter_state, member.store_id, member.store_id)
+        is_voter = peer_id in member.configuration.voters
+        store_id = member.store_id
+        return PeerStatus(peer_id, address, config.api_url, True, member.voter_state, store_id, store_id, is_voter)
     view = replica.peers.of[peer_id]
-    hello = view.hello
+    hello, link = view.hello, view.link
     return PeerStatus(
         id=peer_id,
         address=address,
@@ -127,6 +130,8 @@ def _peer(replica: Replica, peer_id: str) -> PeerStatus:
         voter_state=view.voter_state,
         store_id=None if hello is None else hello.store_id,
         recorded_store_id=member.hard.store_ids.get(peer_id),
+        is_voter=view.is_voter,
+        link=None if link is None else LinkStatus(link.in_since_ns, link.out_since_ns, link.heard_at_ns, link.rtt_ns),
     )
 
 

@@ -42,6 +42,10 @@ class TermGate:
         if peer is not None and peer.hello is hello:
             self._note(sender, hello.term, hello.term <= self._member.term + TERM_LEAP_MAX, now)
 
+    def forget(self, peer_id: str) -> None:
+        """That peer is gone."""
+        self._standing.discard(peer_id)
+
     def _note(self, sender: str, term: int, sound: bool, now: int) -> None:
         if sound:
             if self._standing and sender in self._standing:

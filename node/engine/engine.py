@@ -40,6 +40,7 @@ from node.engine.scrubber import Scrubber
 from node.protocol.codes import FlushMode, ResponseCode
 from node.protocol.entry import Slab
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
+from node.protocol.peers import split_address
 from node.store.log_store import EntryMeta, Fault, HardState, LogStore, Mended, StoreCorrupt
 from node.transport.connection import Connection
 from node.transport.tls import client_context, server_context
@@ -79,7 +80,6 @@ class Engine:
         self._server_tls, client_tls = _contexts(tls)
         members = config.configuration.members
         self.links = PeerLinks(self, config.group, config.self_id, members, client_tls, member_trust(settings))
-        self.introspection.links = self.links.views
         self.scrubber = Scrubber(
             store, self.disk, bytes_per_s=settings.store.scrub_bytes_per_s, pause_s=settings.store.scrub_pause_s,
             found=self._scrub_found, finished=self._scrub_finished,
@@ -383,6 +383,19 @@ class Engine:
             )
         )
         self._deadline_moved = True
+
+    def add_learner(self, peer_id: str, address: str) -> None:
+        """A member without a vote, from now on, as far as this one is concerned. Raises ValueError."""
+        split_address(address)
+        self.replica.add_learner(peer_id, address, self.now_ns())
+        self.links.add(peer_id, address)
+        self._schedule()
+
+    def remove_learner(self, peer_id: str) -> None:
+        """It is gone. Raises ValueError."""
+        self.replica.remove_learner(peer_id, self.now_ns())
+        self.links.remove(peer_id)
+        self._schedule()
 
     def scrub_now(self) -> int:
         """A pass over the whole log at once; its number."""

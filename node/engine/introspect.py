@@ -14,6 +14,7 @@ from node.config import Settings
 from node.consensus.status import ApplierStatus, DispatcherStatus, LogStatus, PeerStatus, ReplicaStatus, WatermarkStatus
 from node.engine.clock import wall_text, wall_writer
 from node.engine.events import EventRing
+from node.engine.link_health import link_view
 from node.protocol.codes import Role
 from node.store.log_store import LogStore
 from node.views.base import ITEMS_MAX, TEXT_MAX, AnswerView, UnknownView
@@ -31,7 +32,6 @@ from node.views.state import (
     ApplierView,
     DiskView,
     FaultView,
-    LinkView,
     LogView,
     PeerView,
     RepairView,
@@ -53,7 +53,6 @@ class Introspection:
         self._settings, self._store, self._events, self._boot_id = settings, store, events, boot_id
         self.scrub: Callable[[], ScrubView | None] = lambda: None
         self.tick_gap_max_ns: Callable[[], int] = lambda: 0
-        self.links: Callable[[], tuple[LinkView, ...]] = tuple
         self._timing = TimingView.model_validate(settings.timing.model_dump())
         self._views: Mapping[str, Callable[[ReplicaStatus], AnswerView]] = {
             "state": self._state,
@@ -109,7 +108,7 @@ class Introspection:
             timing=self._timing,
             log=_log(status.log, size_bytes),
             peers=tuple(_peer(one, self.own_url if one.id == status.self_id else one.api_url) for one in status.peers),
-            links=self.links(),
+            links=tuple(link_view(one.id, one.link, status.as_of_ns) for one in status.peers if one.link is not None),
             disk=disk,
             faults=tuple(
                 FaultView(

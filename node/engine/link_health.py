@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from node.consensus.status import LinkStatus
 from node.engine.clock import wall_text
 from node.views.state import LinkView
 
@@ -45,13 +46,14 @@ class LinkHealth:
         self.out_since_ns = self.rtt_ns = None
         self.asked_opaque = -1
 
-    def view(self, peer_id: str, now_ns: int) -> LinkView:
-        """One item of `state.links`."""
-        heard = self.heard_at_ns
-        return LinkView(
-            peer_id=peer_id,
-            in_since=None if self.in_since_ns is None else wall_text(self.in_since_ns),
-            out_since=None if self.out_since_ns is None else wall_text(self.out_since_ns),
-            last_heard_ms=None if heard is None else max(0, now_ns - heard) // 1_000_000,
-            rtt_ms=None if self.rtt_ns is None else round(self.rtt_ns / 1e6, 2),
-        )
+
+def link_view(peer_id: str, link: LinkHealth | LinkStatus, now_ns: int) -> LinkView:
+    """One item of `state.links`."""
+    heard = link.heard_at_ns
+    return LinkView(
+        peer_id=peer_id,
+        in_since=None if link.in_since_ns is None else wall_text(link.in_since_ns),
+        out_since=None if link.out_since_ns is None else wall_text(link.out_since_ns),
+        last_heard_ms=None if heard is None else max(0, now_ns - heard) // 1_000_000,
+        rtt_ms=None if link.rtt_ns is None else round(link.rtt_ns / 1e6, 2),
+    )

@@ -33,7 +33,6 @@ from node.transport.fetch_frames import decode_fetch, decode_fetch_answer, encod
 from node.transport.member_proof import ProofError
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame, plain_frame
 from node.transport.slab_frames import PushEncoder, decode_push, decode_push_answer, encode_push_answer
-from node.views.state import LinkView
 
 PLAIN_CODES: Final = frozenset({RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT})  # DLedger's
 SERVED_CODES: Final = frozenset(
@@ -86,6 +85,7 @@ class Link:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     pending: dict[int, tuple[RequestCode, int]] = field(default_factory=dict)  # opaque -> (code, seq)
     health: LinkHealth = field(default_factory=LinkHealth)
+    keeper: asyncio.Task[None] | None = None  # dials it for ever
 
 
 class PeerLinks:
@@ -95,10 +95,11 @@ class PeerLinks:
         self, driver: Driver, group: str, self_id: str, peers: Mapping[str, str], tls: ssl.SSLContext | None,
         trust: Trust,
     ) -> None:  # fmt: skip
-        self._driver, self._group, self._self_id, self._peers, self._tls = driver, group, self_id, peers, tls
-        self._handshake = MemberHandshake(driver, group, self_id, peers, trust, self._accepted)
+        self._driver, self._group, self._self_id, self._tls = driver, group, self_id, tls
+        self._peers = dict(peers)  # ids to addresses; who comes and goes is known by it
+        self._handshake = MemberHandshake(driver, group, self_id, self._peers, trust, self._accepted)
         self._stopping = False
-        self._links = {peer_id: Link(peer_id) for peer_id in peers if peer_id != self_id}
+        self._links = {peer_id: self._link(peer_id) for peer_id in peers if peer_id != self_id}
         # HELLOs whose answers the core owes: by our own number, for several may wait in one member's name.
         self._greeting: dict[int, tuple[Connection, Frame]] = {}
         self._pushes = PushEncoder()
@@ -108,7 +109,28 @@ class PeerLinks:
     def start(self) -> None:
         """Dials every peer, for ever and whatever happens."""
         for link in self._links.values():
-            self._dialling.keep(f"the link to {link.peer_id}", partial(self._keep, link))
+            link.keeper = self._dialling.keep(f"the link to {link.peer_id}", partial(self._keep, link))
+
+    def _link(self, peer_id: str) -> Link:
+        link = Link(peer_id)
+        self._driver.replica.peers.of[peer_id].link = link.health  # what is known of a peer is asked there
+        return link
+
+    def add(self, peer_id: str, address: str) -> None:
+        """A peer that the core knows from now on: it is dialled like every other."""
+        self._peers[peer_id] = address
+        link = self._links[peer_id] = self._link(peer_id)
+        link.keeper = self._dialling.keep(f"the link to {peer_id}", partial(self._keep, link))
+
+    def remove(self, peer_id: str) -> None:
+        """A peer that the core knows no more: its connections end, and it is not dialled again."""
+        del self._peers[peer_id]
+        link = self._links.pop(peer_id)
+        if link.keeper is not None:
+            link.keeper.cancel()
+        for connection in (link.outbound, link.inbound):
+            if connection is not None:
+                connection.close()
 
     async def stop(self) -> None:
         self._stopping = True
@@ -263,8 +285,8 @@ class PeerLinks:
             return
         answer = self._handshake.answer_of(connection, frame, seq)
         self._driver.receive(link.peer_id, answer)
-        view = self._driver.replica.peers.of[link.peer_id]
-        good = answer.code is ResponseCode.SUCCESS and view.hello is answer
+        known = self._driver.replica.peers.of.get(link.peer_id)
+        good = answer.code is ResponseCode.SUCCESS and known is not None and known.hello is answer
         if good:
             connection.peer_id = link.peer_id
         if link.hello is not None and not link.hello.done():
@@ -302,11 +324,6 @@ class PeerLinks:
         link = self._links.get(peer_id)
         if link is not None:
             link.health.heard_at_ns = self._driver.now_ns()
-
-    def views(self) -> tuple[LinkView, ...]:
-        """Who is connected, who was heard when, and how long a heartbeat takes: `state.links`."""
-        now_ns = self._driver.now_ns()
-        return tuple(self._links[peer_id].health.view(peer_id, now_ns) for peer_id in sorted(self._links))
 
     def _refusal(self, code: ResponseCode, text: str) -> bytes:
         return dump({"code": int(code), "group": self._group, "localId": self._self_id, "detail": text})

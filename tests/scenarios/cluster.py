@@ -63,6 +63,7 @@ class Cluster:
         self.now = 1_000 * MS
         self.ids = [f"n{number}" for number in range(count)]
         self.peers = {node_id: f"127.0.0.1:{20911 + number}" for number, node_id in enumerate(self.ids)}
+        self.learners: dict[str, dict[str, str]] = {node_id: {} for node_id in self.ids}  # whom each takes for one
         self.flush = flush
         self.timing = timing or Timing()
         self.packets: list[Packet] = []
@@ -79,7 +80,10 @@ class Cluster:
             self.carry_out(node_id)
 
     def config_of(self, node_id: str) -> ReplicaConfig:
-        return ReplicaConfig("g", node_id, self.peers, flush=self.flush, timing=self.timing, applies=self.applies)
+        return ReplicaConfig(
+            "g", node_id, self.peers, self.learners[node_id], flush=self.flush, timing=self.timing,
+            applies=self.applies,
+        )  # fmt: skip
 
     def new_store(self, node_id: str, *, forming: bool = True) -> MemoryStore:
         self.stores_made += 1
@@ -148,7 +152,7 @@ class Cluster:
             node = self.nodes[node_id]
             for peer_id in self.ids:
                 pair = frozenset((node_id, peer_id))
-                reachable = peer_id != node_id and self.nodes[peer_id].up and pair not in self.cut_links
+                reachable = peer_id in node.replica.peers.of and self.nodes[peer_id].up and pair not in self.cut_links
                 if node.up and reachable and peer_id not in node.connected:
                     self.dialling.add((node_id, peer_id))
                     self.post(node_id, peer_id, node.replica.hello(0, peer_id))
@@ -279,6 +283,33 @@ class Cluster:
                 store.hard_state = replace(store.hard_state, voter_state=VoterState.REJOINING)
         self.nodes[node_id] = SimNode(self.config_of(node_id), store, self.rng, self.now)
         self.carry_out(node_id)
+
+    # --- learners ---------------------------------------------------------------------------------------------------
+    def start_learner(self, node_id: str) -> None:
+        """A member without a vote starts with a new store; who else takes it for one is said by `tell_of_learner`."""
+        if node_id in self.nodes:  # it was one before
+            self.crash(node_id)
+        else:
+            self.ids.append(node_id)
+        self.learners[node_id] = {node_id: f"127.0.0.1:{30911 + len(self.ids)}"}
+        self.nodes[node_id] = SimNode(self.config_of(node_id), self.new_store(node_id), self.rng, self.now)
+        self.carry_out(node_id)
+
+    def tell_of_learner(self, node_id: str, learner: str, *, joins: bool) -> None:
+        """One member's driver says that a learner came or is gone; its connections go with it."""
+        node = self.nodes[node_id]
+        if joins:
+            self.learners[node_id][learner] = self.learners[learner][learner]
+        else:
+            self.learners[node_id].pop(learner, None)
+        if node.up and joins:
+            node.replica.add_learner(learner, self.learners[learner][learner], self.now)
+        elif node.up:
+            node.replica.remove_learner(learner, self.now)
+        if not joins:
+            self.drop_link(node_id, learner)
+        if node.up:
+            self.carry_out(node_id)
 
     # --- running ------------------------------------------------------------------------------------------------
     def deliver_all(self, limit: int = 10_000) -> None:

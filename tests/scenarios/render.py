@@ -98,6 +98,11 @@ def event_line(node_id: str, event: Event) -> str | None:
             return f"{node_id} names the group {detail['group_id']}: {detail['reason']}"
         case "repair":
             return f"{node_id} repaired {detail['first_index']}..{detail['last_index']} from {detail['peer']}"
+        case "configuration":
+            changed = [f"{one} joined" for one in detail["joined"]] + [f"{one} left" for one in detail["left"]]
+            return (
+                f"{node_id} configuration: {', '.join(changed)}; learners now {', '.join(detail['learners']) or 'none'}"
+            )
         case "peer_log_regressed":
             return f"{node_id} notices that {detail['peer']} moved backwards: {detail['text']}"
         case _:

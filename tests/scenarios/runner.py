@@ -26,6 +26,7 @@ what happened into the files instead. The safety invariants are checked after ev
     vote n2 from=n1 term=9 end=5/3 [pre]
     full n0 on|off
     rot n1 3..5 [known] / scrub n1      bytes rot, unnoticed or known when it opens / n1 reads its whole log
+    join l0 / leave l0 / tell n2 join l0    learners (learners.py)
     status [n0] / log [n0] / dispatchers n0 / closures n0 / watermarks n0
 """
 
@@ -47,6 +48,7 @@ from node.store.memory_store import MemoryStore
 from tests.scenarios.appliers import Appliers
 from tests.scenarios.cluster import GROUP_ID, Cluster, Packet
 from tests.scenarios.invariants import Invariants
+from tests.scenarios.learners import Learners
 from tests.scenarios.render import dispatcher_line, event_line, log_line, message_line, status_line
 
 SCRIPTS = Path(__file__).parent
@@ -122,7 +124,7 @@ class Scenario:
         seed = command.number("seed", 1)
         applies = "applier" in command.words
         self._cluster = Cluster(int(command.words[0]), seed=seed, flush=flush, group_id=group_id, applies=applies)
-        self._verbs |= Appliers(self.cluster, self.say).verbs
+        self._verbs |= {**Appliers(self.cluster, self.say).verbs, **Learners(self.cluster).verbs}
         self._invariants = Invariants(self._cluster, alarms_allowed=True)
         if "down" in command.words:
             for node_id in self.cluster.ids:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 FAULTS: Final = (
     "drop", "duplicate", "reorder", "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader",
     "clock_jump", "pause", "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot",
-    "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "wipe", "lost_file",
+    "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "wipe", "lost_file", "learner",
 )  # fmt: skip
 
 # What a store says at open -> the recovery path that it took.

@@ -38,6 +38,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "transfer_caught_up": "take-leadership goes to a member that holds everything, all of it committed (E7)",
     "no_lease_after_transfer": "no lease read once take-leadership was sent (E7)",
     "rejoining_no_vote": "only a VOTER votes, except to form the group again (E8)",
+    "learner_no_vote": "a learner asks for no vote, gives none, and counts nowhere (M4)",
     "restored_no_vote": "an older copy of a directory gives no vote, once any peer knows better (E8)",
     "rejoined_with_history": "who votes again holds all that was committed when its joining began (E8)",
     "confirmed_by_voters": "only VOTERs' answers confirm a leader (E8, C1)",

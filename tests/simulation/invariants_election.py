@@ -164,11 +164,15 @@ class Elections(Observer):
         assert member.replica is not None
         recorded = self.hard[member.id].store_ids
         for peer_id, peer in member.replica.peers.of.items():
+            if peer.counts and peer_id not in member.world.ids:
+                raise Violation("learner_no_vote", f"{member.id} counts learner {peer_id}")
             if peer.counts and (peer.hello is None or recorded.get(peer_id) != peer.hello.store_id):
                 raise Violation("recorded_first", f"{member.id} counts {peer_id}; on durable record is {recorded}")
 
     def _campaigns(self, member: Member, to: str, vote: VoteRequest) -> None:
         self._asked[member.id, to, vote.seq] = vote
+        if member.id not in member.world.ids:
+            raise Violation("learner_no_vote", f"learner {member.id} asks {to} for a vote")
         if vote.pre:
             return
         hard = self.hard[member.id]
@@ -181,6 +185,8 @@ class Elections(Observer):
 
     def _answers(self, member: Member, to: str, answer: VoteResponse) -> None:
         hard = self.hard[member.id]
+        if answer.result is VoteResult.ACCEPT and member.id not in member.world.ids:
+            raise Violation("learner_no_vote", f"learner {member.id} votes for {to}")
         if answer.term > hard.term:
             text = f"{member.id} answers a vote in term {answer.term}, {hard.term} is durable"
             raise Violation("hard_state_first", text)
@@ -280,7 +286,7 @@ class Elections(Observer):
 
     def _keeps_leader(self, world: World) -> None:
         """E6: nothing can end a leadership here but members that stand still together, and that must not."""
-        replicas = [member.replica for member in world.members.values()]
+        replicas = [world.members[one].replica for one in world.ids]
         leaders = {(one.term, one.leader_id) if one is not None else None for one in replicas}
         if self._settled_term is None:
             if len(leaders) == 1 and None not in leaders and replicas[0] is not None and replicas[0].leader_id:

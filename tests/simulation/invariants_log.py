@@ -94,7 +94,7 @@ class Logs(Observer):
         store = mirror.member.store
         assert store is not None
         member_id = mirror.member.id
-        if replica.member.voter_state is not VoterState.VOTER:
+        if not replica.member.has_vote:
             self._held_upto.pop(member_id, None)
             return
         safe = min(store.durable_index, mirror.end_index) if self._sync else mirror.end_index
@@ -320,7 +320,7 @@ class Logs(Observer):
             return
         key = self.committed.entries[index].key
         holders, excused = [], []
-        for member in world.members.values():
+        for member in (world.members[one] for one in world.ids):  # a learner is in no quorum
             mirror = self._mirrors.of[member.id]
             if mirror.holds(index, key) and self._safe.get(member.id, -1) >= index:
                 holders.append(member.id)

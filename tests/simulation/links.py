@@ -45,7 +45,7 @@ class Links:
     def __init__(self, process: Process, rng: random.Random) -> None:
         self._process, self._rng = process, rng
         self._network = process.world.network
-        self._links = {peer: Link(peer) for peer in process.world.ids if peer != process.id}
+        self._links = {peer: Link(peer) for peer in process.replica.peers.of}
         self._greeting: dict[int, Wire] = {}  # by our own number, as the engine keeps them
         election_ns = process.timing.election_min_ns
         self._redial_ns_max = 2 * election_ns
@@ -57,10 +57,22 @@ class Links:
         for link in self._links.values():
             self._process.later(self._rng.randrange(REDIAL_NS_MIN), self._dial, link)
 
+    def add(self, peer_id: str) -> None:
+        """A learner came: it is dialled like everybody else."""
+        self._links[peer_id] = Link(peer_id)
+        self._dial(self._links[peer_id])
+
+    def remove(self, peer_id: str) -> None:
+        """It is gone: its connections end, and nobody dials it any more."""
+        link = self._links.pop(peer_id)
+        for wire, end in ((link.attempt, DIALLER), (link.outbound, DIALLER), (link.inbound, ACCEPTOR)):
+            if wire is not None:
+                self._network.close(wire, end)
+
     # --- outbound -------------------------------------------------------------------------------------------------
     def _dial(self, link: Link) -> None:
         process = self._process
-        if link.attempt is not None or link.outbound is not None:
+        if link.attempt is not None or link.outbound is not None or self._links.get(link.peer_id) is not link:
             return
         link.attempt = self._network.dial(process.id, link.peer_id)
         self._network.send(link.attempt, DIALLER, process.replica.hello(process.next_seq(), link.peer_id))
@@ -81,6 +93,8 @@ class Links:
             link.attempt = None
         else:
             return
+        if self._links.get(link.peer_id) is not link:
+            return
         wait_ns = link.wait_ns * self._rng.randrange(70, 131) // 100
         link.wait_ns = min(link.wait_ns * 2, self._redial_ns_max)
         self._process.later(wait_ns, self._dial, link)
@@ -93,8 +107,8 @@ class Links:
         if wire is not link.attempt or not isinstance(message, Hello):
             return
         link.attempt = None
-        view = process.replica.peers.of[link.peer_id]
-        if not process.alive:
+        view = process.replica.peers.of.get(link.peer_id)
+        if not process.alive or view is None:
             return
         if message.code is ResponseCode.SUCCESS and view.hello is message:
             link.outbound, link.connected_at = wire, process.world.now
@@ -110,9 +124,10 @@ class Links:
         if isinstance(message, Hello):
             message = replace(message, proven=True)
         peer_id = wire.ends[1 - end]
-        link = self._links[peer_id]
+        link = self._links.get(peer_id)
         if end == DIALLER:
-            self._answered(link, wire, message)
+            if link is not None:
+                self._answered(link, wire, message)
         elif isinstance(message, Hello):
             number = self._process.next_seq()
             self._greeting[number] = wire
@@ -122,7 +137,9 @@ class Links:
 
     def closed(self, wire: Wire, end: int) -> None:
         """The other side of a wire ended it."""
-        link = self._links[wire.ends[1 - end]]
+        link = self._links.get(wire.ends[1 - end])
+        if link is None:
+            return
         if end == DIALLER:
             self._ended(link, wire)
             return
@@ -142,7 +159,9 @@ class Links:
         if isinstance(message, Hello) and message.answer:
             self._answer_hello(to, message)
             return
-        link = self._links[to]
+        link = self._links.get(to)
+        if link is None:
+            return
         if request_code(message) is None:
             if link.inbound is not None:
                 self._network.send(link.inbound, ACCEPTOR, message)
@@ -154,8 +173,8 @@ class Links:
         if wire is None or not wire.open[ACCEPTOR]:
             return
         self._network.send(wire, ACCEPTOR, answer)
-        link = self._links[to]
-        if answer.code is not ResponseCode.SUCCESS:
+        link = self._links.get(to)
+        if answer.code is not ResponseCode.SUCCESS or link is None:
             self._network.close(wire, ACCEPTOR)
             return
         wire.accepted = True

@@ -32,7 +32,7 @@ class Liveness(Observer):
         self._answered(world)
         self._committed(world)
         self._equal_bytes(world)
-        for member in world.members.values():
+        for member in world.present():
             if member.store is not None and member.store.faults:
                 raise Violation("liveness", f"{member.id} still has {member.store.faults} in its log")
 
@@ -46,7 +46,7 @@ class Liveness(Observer):
     def _committed(self, world: World) -> None:
         """Whatever was ever committed is in every log."""
         index = self._logs.committed.index
-        for mirror in self._mirrors.of.values():
+        for mirror in (self._mirrors.of[member.id] for member in world.present()):
             mirror.update()
             if index >= 0 and not mirror.holds(index, self._logs.committed.entries[index].key):
                 raise Violation("acknowledged_kept", f"{mirror.member.id} came back without committed entry {index}")
@@ -56,7 +56,7 @@ class Liveness(Observer):
         last = self._mirrors.of[world.ids[0]].entries[-1]
         assert last is not None
         end_pos = last.pos + last.size
-        sound = [one for one in world.members.values() if not one.damage.rotten]
+        sound = [one for one in world.present() if not one.damage.rotten]
         for one, other in pairwise(sound):
             if log_bytes(one, end_pos) != log_bytes(other, end_pos):
                 raise Violation("liveness", f"the data files of {one.id} and {other.id} differ")

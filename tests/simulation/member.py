@@ -8,6 +8,7 @@ Invariants: at most one process runs; what a crash leaves behind is decided by t
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -36,6 +37,10 @@ RESTART_NS_MIN = 20 * MS
 OPERATOR_ERRORS = (StoreRefused, StoreCorrupt)
 
 
+def number_of(member_id: str) -> int:
+    return int(member_id[1:])
+
+
 class Member:
     """See the module's docstring. `faults` of its machine are in `platform.faults`."""
 
@@ -45,8 +50,11 @@ class Member:
         config = world.config
         peers = {peer: f"127.0.0.1:{20911 + number}" for number, peer in enumerate(world.ids)}
         preferred = (world.ids[0],) if config.preferred_leader else ()
+        self.address = f"127.0.0.1:{30911 + number_of(member_id)}"
+        self.joined = member_id in world.ids  # whether it belongs to the group now; a learner comes and goes
+        learners = {} if self.joined else {member_id: self.address}
         self.config = ReplicaConfig(
-            "g", member_id, peers, flush=FlushMode.SYNC if config.flush_sync else FlushMode.ASYNC,
+            "g", member_id, peers, learners, flush=FlushMode.SYNC if config.flush_sync else FlushMode.ASYNC,
             timing=config.timing(), lease_reads=config.lease_reads, preferred_leaders=preferred,
             push_window_slabs=config.push_window_slabs,
             pending_floor_bytes=SLOW_FLOOR_BYTES if config.link_kb_per_s else 1024 * 1024,
@@ -93,7 +101,7 @@ class Member:
     # --- life -----------------------------------------------------------------------------------------------------
     def boot(self) -> bool:
         """The supervisor starts the process; False where there is nothing to start."""
-        if self.up or not self.powered:
+        if self.up or not self.powered or not self.joined:
             return False
         self.incarnation += 1
         self.is_refused = False
@@ -188,6 +196,31 @@ class Member:
 
     def _restart(self, incarnation: int) -> bool:
         return incarnation == self.incarnation and self.boot()
+
+    # --- learners ---------------------------------------------------------------------------------------------------
+    def join(self) -> None:
+        """This member is taken for a learner from now on; it starts with an empty disk."""
+        self.joined = True
+        if self.disks:
+            self.wipe()
+        else:
+            self.disks = 1
+            self.boot()
+
+    def leave(self) -> None:
+        """An operator takes a learner away that is to be forgotten, unless it is one again by now."""
+        if self.up and not self.joined:
+            self.crash("left")
+
+    def tell_of_learner(self, learner: Member) -> None:
+        """The operator says here whether that learner belongs to the group; also what a start reads from now on."""
+        known = learner.id in self.config.learners
+        if known == learner.joined:
+            return
+        learners = {learner.id: learner.address} if learner.joined else {}
+        self.config = replace(self.config, learners=learners)
+        if self.process is not None:
+            self.process.when_awake(self.process.tell_of_learner, learner.id, learner.address, learner.joined)
 
     def wipe(self) -> None:
         """An operator replaces the disk and starts the member without --init: it joins through the leader (E8)."""

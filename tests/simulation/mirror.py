@@ -119,7 +119,7 @@ class Mirrors(Observer):
         self.touched: list[Mirror] = []  # what changed in this step
 
     def started(self, world: World) -> None:
-        self.of = {member_id: Mirror(world.members[member_id]) for member_id in world.ids}
+        self.of = {member_id: Mirror(world.members[member_id]) for member_id in world.all_ids}
 
     def stepped(self, world: World) -> None:
         self.touched = [mirror for mirror in self.of.values() if mirror.update()]

@@ -58,7 +58,7 @@ class Nemesis(Schemes):
             "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader", "clock_jump", "pause",
             "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
             "lost_write", "lost_tail", "lost_checkpoint",
-            "scrub", "wipe", "cut_lease", "stall", "lost_file", "restore",
+            "scrub", "wipe", "cut_lease", "stall", "lost_file", "restore", "learner",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:
@@ -264,6 +264,27 @@ class Nemesis(Schemes):
         takes = self._takes_power.pop(member.id, False)
         return takes and self.active and self._may_lose_power(member)
 
+    # --- who belongs to the group -----------------------------------------------------------------------------------
+    def _learner(self) -> bool:
+        """A learner comes or goes. Each member is told at its own moment, whatever it is doing then."""
+        world = self._world
+        learner = world.members[self._rng.choice(world.learner_ids)]
+        if learner.joined and self._rng.random() < 0.3:
+            if not learner.up:
+                return False
+            learner.crash()
+            return self._fault("crash", learner.id)
+        if learner.joined:
+            learner.joined = False
+            self._later(world.config.down_ms, learner.leave)  # it runs on for a while, and nobody knows it
+        elif learner.up:
+            return False
+        else:
+            learner.join()
+        for member_id in world.ids:
+            self._later(world.config.partition_ms / 2, world.members[member_id].tell_of_learner, learner)
+        return self._fault("learner", f"{learner.id} {'joins' if learner.joined else 'leaves'}")
+
     # --- disks ------------------------------------------------------------------------------------------------------
     def _fsync_error(self) -> bool:
         member = self._victim()
@@ -419,7 +440,7 @@ class Nemesis(Schemes):
 
     def _patrol(self) -> bool:
         """When the faults have stopped, every log is scrubbed until each was read once."""
-        for member_id in self._world.ids:
+        for member_id in self._world.all_ids:
             process = self._world.members[member_id].process
             if process is not None and process.jobs.scrubs <= 0:
                 process.jobs.scrub()
@@ -433,7 +454,11 @@ class Nemesis(Schemes):
         world = self._world
         world.network.heal()
         world.workload.reads_only = False
-        for member_id in world.ids:
+        for learner in (world.members[one] for one in world.learner_ids):
+            learner.leave()
+            for member_id in world.ids:
+                world.members[member_id].tell_of_learner(learner)
+        for member_id in world.all_ids:
             member = world.members[member_id]
             member.platform.faults.clear()
             if member.process is not None:

@@ -49,7 +49,7 @@ class Network:
         self.blocked: dict[tuple[str, str], bool] = {}  # (from, to) -> whether what is sent is held back, not lost
         self.slow: dict[tuple[str, str], int] = {}
         self._held: list[tuple[Wire, int, Message | None]] = []
-        self._wires: dict[str, dict[int, Wire]] = {member_id: {} for member_id in world.ids}
+        self._wires: dict[str, dict[int, Wire]] = {member_id: {} for member_id in world.all_ids}
         self._numbers = 0
         self._delay_ns = int(self.config.delay_ms * MS)
         self.faulty = True
@@ -79,7 +79,7 @@ class Network:
 
     def machine_back(self, member_id: str) -> None:
         """A machine that lost power answers again: what others still hold open to it is reset."""
-        for peer_id in self._world.ids:
+        for peer_id in self._world.all_ids:
             for wire in list(self._wires[peer_id].values()):
                 end = wire.ends.index(peer_id)
                 if wire.ends[1 - end] == member_id and not wire.open[1 - end]:

@@ -110,6 +110,18 @@ class Process:
             call, args = self._backlog.pop(0)
             self.guarded(call, *args)
 
+    # --- who belongs to the group -----------------------------------------------------------------------------------
+    def tell_of_learner(self, learner: str, address: str, joined: bool) -> None:
+        """As the engine does it: the core first, then the connections; perhaps after another change to the same."""
+        known = learner in self.replica.configuration.learners
+        if joined and not known:
+            self.replica.add_learner(learner, address, self.clock.now())
+            self.links.add(learner)
+        elif known and not joined:
+            self.replica.remove_learner(learner, self.clock.now())
+            self.links.remove(learner)
+        self._turn()
+
     # --- the end --------------------------------------------------------------------------------------------------
     def fail(self, reason: str) -> None:
         """As the engine ends on an error of its store: what waits is unknown, the store closes as well as it can."""

@@ -28,6 +28,7 @@ class Swarm:
     lease_reads: bool = False
     preferred_leader: bool = False
     late_boot: bool = False  # members start at different times
+    learner: float = 0.0  # a member without a vote joins, or leaves again, while the group runs (M4)
     unnamed: bool = False  # made without a token: a leader gives the group its id (C9)
     data_file_size: int = 16 * 1024
     index_file_size: int = 32 * 128
@@ -94,7 +95,9 @@ class Swarm:
     def from_seed(cls, seed: int, **overrides: Any) -> Swarm:
         """The one this seed enables, with fields replaced by `overrides`."""
         unnamed = random.Random(f"unnamed {seed}").random() < 0.3
-        chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed)
+        chooses = random.Random(f"learner {seed}")
+        learner = round(0.5 * 8 ** chooses.random(), 4) if chooses.random() < 0.15 else 0.0
+        chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed, learner=learner)
         return fenced(replace(chosen, **overrides))
 
     def as_json(self) -> dict[str, Any]:

@@ -41,7 +41,9 @@ class World:
         self.now = 0
         self.steps = 0
         self.rng = random.Random(f"world {seed}")
-        self.ids = tuple(f"n{number}" for number in range(config.members))
+        self.ids = tuple(f"n{number}" for number in range(config.members))  # the voters
+        self.learner_ids = ("l0",) if config.learner else ()
+        self.all_ids = self.ids + self.learner_ids
         self.trace = Trace(keep=keep_trace)
         self.observers: list[Observer] = [self.trace, *observers]
         self.tell = Broadcast(())
@@ -54,7 +56,7 @@ class World:
         self.network = Network(self, self._random("network"))
         self.nemesis = Nemesis(self, self._random("nemesis"))
         self.members: dict[str, Member] = {}
-        for member_id in self.ids:
+        for member_id in self.all_ids:
             self.members[member_id] = Member(self, member_id, self._random(member_id))
         self.workload = Workload(self, self._random("workload"))
 
@@ -161,6 +163,10 @@ class World:
         for member_id in self.ids:
             self.workload.read(self.members[member_id], 0)
 
+    def present(self) -> list[Member]:
+        """Who belongs to the group now."""
+        return [member for member in self.members.values() if member.joined]
+
     def leader(self) -> Member | None:
         """The one of the highest term among those who believe that they lead."""
         leading = [one for one in self.members.values() if one.replica is not None and one.replica.role is Role.LEADER]
@@ -174,7 +180,7 @@ class World:
         if leader is None or leader.replica is None or leader.replica.leadership is None or self.workload.open_count:
             return False
         end = (leader.replica.store.end_index, leader.replica.store.end_chain)
-        for member in self.members.values():
+        for member in self.present():
             if member.process is None or member.process.jobs.scrubs < 1:
                 return False
             replica, store = member.process.replica, member.process.store

@@ -47,7 +47,7 @@ def store_of(terms: Sequence[int] = (), *, term: int | None = None, **hard: Any)
 
 
 def config_of(flush: FlushMode = FlushMode.SYNC, **changes: Any) -> ReplicaConfig:
-    return ReplicaConfig("g", "n0", PEERS, flush=flush, **changes)
+    return ReplicaConfig("g", "n0", changes.pop("peers", PEERS), flush=flush, **changes)
 
 
 def member_of(store: MemoryStore, **changes: Any) -> MemberState:

@@ -20,6 +20,7 @@ from node.consensus.status import (
     ClosureStatus,
     DispatcherStatus,
     FaultStatus,
+    LinkStatus,
     LogStatus,
     PeerStatus,
     RepairStatus,
@@ -31,7 +32,6 @@ from node.consensus.status import (
 from node.engine import clock
 from node.engine.events import EventRing
 from node.engine.introspect import Introspection
-from node.engine.link_health import LinkHealth
 from node.engine.scrubber import Pass
 from node.protocol.codes import DispatcherState, FlushMode, Role, VoterState
 from node.store.memory_store import MemoryStore
@@ -88,8 +88,13 @@ def status(role: Role) -> ReplicaStatus:
         ),
         peers=(
             PeerStatus("n0", "127.0.0.1:20911", "http://127.0.0.1:8431", True, VoterState.VOTER, "5e" * 16, "5e" * 16),
-            PeerStatus("n1", "127.0.0.1:20912", "http://127.0.0.1:8432", True, VoterState.REJOINING, "5f" * 16, None),
-            PeerStatus("n2", "127.0.0.1:20913", None, False, None, None, "60" * 16),
+            PeerStatus(
+                "n1", "127.0.0.1:20912", "http://127.0.0.1:8432", True, VoterState.REJOINING, "5f" * 16, None,
+                link=LinkStatus(NOW_NS - S, None, NOW_NS - 5_000_000, 812_345.0),
+            ),
+            PeerStatus(
+                "n2", "127.0.0.1:20913", None, False, None, None, "60" * 16, link=LinkStatus(None, None, None, None)
+            ),
         ),
         alarms=(
             AlarmStatus("disk_full", "critical", None, "the disk is full – 0 bytes left", NOW_NS - 2 * S),
@@ -117,15 +122,13 @@ def introspection() -> Introspection:
     events.add("alarm", "critical", {"code": "disk_full", "text": "0 bytes – left", "share": 0.25, "of": ["a", "b"]})
     told = Introspection(settings(), MemoryStore(), events, "boot")
     told.tick_gap_max_ns = lambda: 12_345_678
-    health = LinkHealth(NOW_NS - S, None, NOW_NS - 5_000_000, 812_345.0, -1, 0)
     running = Pass(2, "request", 4096, 0, 10, 1000, "2026-01-01T00:00:00.000Z", 77, 1)
-    attach(told, health, running, dataclasses.replace(running, number=1, ended_at="2026-01-01T00:00:01.000Z"))
+    attach(told, running, dataclasses.replace(running, number=1, ended_at="2026-01-01T00:00:01.000Z"))
     return told
 
 
-def attach(told: Introspection, health: LinkHealth, running: Pass, last: Pass) -> None:
+def attach(told: Introspection, running: Pass, last: Pass) -> None:
     """What other parts of the engine add to a state."""
-    told.links = lambda: (health.view("n1", NOW_NS), LinkHealth().view("n2", NOW_NS))
     told.scrub = lambda: ScrubView(bytes_per_s=4096, pause_s=60, running=running.view(), last=last.view())
 
 

@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from app.demo.relay import Relay
 from node.config import load
 from node.engine.engine import Engine
-from node.engine.link_health import LOST_AFTER_NS, LinkHealth
+from node.engine.link_health import LOST_AFTER_NS, LinkHealth, link_view
+from node.protocol.codes import Role
 from node.store.memory_store import MemoryStore
 from node.views.state import LinkView, StateView
 from tests.conftest import free_ports
@@ -20,18 +23,18 @@ MS = 1_000_000
 
 def test_a_round_trip_is_smoothed_and_belongs_to_the_question_that_was_asked() -> None:
     health = LinkHealth()
-    assert health.view("n1", 5).rtt_ms is None
+    assert link_view("n1", health, 5).rtt_ms is None
     health.asked(1, 0)
     health.asked(2, 10 * MS)  # another one is out: not timed
     health.answered(2, 20 * MS)
     assert health.rtt_ns is None
     health.answered(1, 100 * MS)
-    assert health.view("n1", 0).rtt_ms == 100
+    assert link_view("n1", health, 0).rtt_ms == 100
     health.asked(3, 200 * MS)
     health.answered(3, 400 * MS)
-    assert health.view("n1", 0).rtt_ms == 130
+    assert link_view("n1", health, 0).rtt_ms == 130
     health.out_lost()
-    assert health.view("n1", 0).rtt_ms is None, "of a connection that is gone nothing is known"
+    assert link_view("n1", health, 0).rtt_ms is None, "of a connection that is gone nothing is known"
 
 
 def test_a_question_that_nobody_answers_does_not_stop_the_timing() -> None:
@@ -39,7 +42,7 @@ def test_a_question_that_nobody_answers_does_not_stop_the_timing() -> None:
     health.asked(1, 0)
     health.asked(2, LOST_AFTER_NS + 1)
     health.answered(2, LOST_AFTER_NS + 1 + 3 * MS)
-    assert health.view("n1", 0).rtt_ms == 3
+    assert link_view("n1", health, 0).rtt_ms == 3
 
 
 @asynccontextmanager
@@ -138,3 +141,34 @@ def test_a_durable_ack_that_nobody_asked_for_is_no_round_trip() -> None:
     health.answered(7, 522_001_000_000)
     health.answered(-1, 999_000_000_000)
     assert health.rtt_ns == 1_000_000
+
+
+def test_a_learner_is_dialled_from_the_moment_it_joins_until_it_leaves(tmp_path: Path) -> None:
+    """As far as the engine's connections go: the core's part is tests/unit/test_reconfiguration.py."""
+
+    async def work() -> None:
+        ports = free_ports(2)
+        n0, l0 = f"n0-127.0.0.1:{ports[0]}", f"l0-127.0.0.1:{ports[1]}"
+        engines = {}
+        for name, peers in (("n0", n0), ("l0", f"{n0};{l0}")):
+            settings = load({"node.id": name, "peers": peers, "node.data": str(tmp_path / name)}, None, {})
+            engines[name] = Engine(settings, MemoryStore(store_id=name))
+        group, learner = engines["n0"], engines["l0"]
+        running = [asyncio.create_task(one.run(lambda _port: None)) for one in engines.values()]
+        await until(lambda: group.replica.role is Role.LEADER and group.replica.committed_index >= 0)
+        group.add_learner("l0", f"127.0.0.1:{ports[1]}")
+        await until(lambda: group.replica.peers.of["l0"].match_index == group.store.end_index)
+        await until(lambda: learner.store.end_index == group.store.end_index and link_of(group).in_since is not None)
+        group.remove_learner("l0")
+        assert not group.replica.peers.of
+        await until(lambda: not learner.replica.peers.of["n0"].connected)
+        with pytest.raises(ValueError, match="is no learner here"):
+            group.remove_learner("l0")
+        with pytest.raises(ValueError, match="is not host:port"):
+            group.add_learner("l0", "nowhere")
+        assert group.replica.role is Role.LEADER and not group.reason
+        for engine in engines.values():
+            engine.stop()
+        assert await asyncio.gather(*running) == [0, 0]
+
+    asyncio.run(work())

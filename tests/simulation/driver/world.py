@@ -67,6 +67,7 @@ class DriverWorld:
         self.violation: Violation | None = None
         self.graveyard: list[Any] = []
         self.ids = [f"n{number}" for number in range(config.members)]
+        self.all_ids, self.learner_ids = self.ids, ()  # nobody comes or goes here
         self.history = History()
         self.network = _Ports(self.timeline, self._random("network"), int(config.delay_ms * MS), config.piece_bytes)
         self.network.bytes_per_s = config.bytes_per_s
@@ -162,6 +163,10 @@ class DriverWorld:
         """The one of the highest term among those who believe that they lead."""
         leading = [one for one in self.members.values() if one.replica is not None and one.replica.role is Role.LEADER]
         return max(leading, key=lambda one: one.replica.term if one.replica is not None else -1, default=None)
+
+    def present(self) -> list[Machine]:
+        """Who belongs to the group."""
+        return list(self.members.values())
 
     def calm(self) -> bool:
         """A leader; everyone connected, a voter, in APPEND; equal logs, all of them committed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.election import MEMBERSHIP, WIPES
-from tests.simulation.mutants.planting import Edit, Mutant, ignored
+from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 
 COUNTING = (
     Mutant(
@@ -58,5 +58,25 @@ COUNTING = (
             ),
         ),
         {"members": 3, "slow_disk": 0.5, "sync_ms": 20.0, "appends": 100.0},
+    ),
+    Mutant(
+        "learner_campaigns",
+        "M4",
+        "a learner that holds everything takes itself for a voter",
+        (
+            swapped(
+                "node.consensus.member_state:MemberState.has_vote",
+                "self.self_id in self.configuration.voters",
+                "True",
+            ),
+        ),
+        {"learner": 4.0, "isolate_leader": 4.0, "members": 3},
+    ),
+    Mutant(
+        "learner_counts",
+        "M4",
+        "a learner that is on record counts as a voter does",
+        (swapped("node.consensus.progress:Progress.judged", "counts and self.is_voter", "counts"),),
+        {"learner": 4.0, "members": 3},
     ),
 )

@@ -187,7 +187,7 @@ class MemberLink:
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         self._heard += 1
-        if self._checked(connection, frame):
+        if self._checking is not None and self._checked(connection, frame):
             return
         if frame.opaque == -1 and frame.is_response and frame.remark:  # the member could not read us at all
             self._fail(frame.remark)

@@ -120,7 +120,8 @@ class LeaderElector:
         """Any frame from the leader counts as a heartbeat."""
         self._round = None
         self._taking = None
-        self._listen(now)
+        self._ticks_needed, first_ns = self._patience  # as `_listen` does: each append comes by here
+        self._silence.begin(now, first_ns)
 
     def leader_bytes(self, now: int) -> None:
         """Bytes of a frame of the leader's that is not complete: it is not silent, and has promised nothing (E6)."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from node.consensus.member_state import MemberState
 from node.consensus.progress import Peers
 from node.protocol.entry import TERM_LEAP_MAX
-from node.protocol.messages import FetchResponse, Hello, Message, PushRequest
+from node.protocol.messages import FetchResponse, Hello, Message, PushRequest, PushResponse
 
 ALARM = "term_leap"
 
@@ -29,11 +29,10 @@ class TermGate:
         """Whether this message may be looked at; False: nothing of it counts."""
         if type(message) is Hello:
             return True  # it is judged by what else it says; `greeted` hears of it where it was taken in
-        term = getattr(message, "term", -1)
-        if isinstance(message, (PushRequest, FetchResponse)) and message.slab is not None:
-            term = max(term, message.slab.last_term)
+        term = message.term if type(message) is PushResponse else _term_in(message)  # each append has some of these
         admitted = term <= self._member.term + TERM_LEAP_MAX or self._said(term)
-        self._note(sender, term, admitted, now)
+        if self._standing or not admitted:
+            self._note(sender, term, admitted, now)
         return admitted
 
     def greeted(self, sender: str, hello: Hello, now: int) -> None:
@@ -64,3 +63,14 @@ class TermGate:
         hellos = (peer.hello for peer in self._peers.voters if peer.hello is not None)
         knows = [one.node_id for one in hellos if one.proven and one.term >= term - TERM_LEAP_MAX]
         return self._member.configuration.is_majority(knows)
+
+
+def _term_in(message: Message) -> int:
+    """The highest term that it names."""
+    if type(message) is PushRequest:
+        slab = message.slab
+        return message.term if slab is None else max(message.term, slab.last_term)
+    term: int = getattr(message, "term", -1)
+    if isinstance(message, FetchResponse) and message.slab is not None:
+        return max(term, message.slab.last_term)
+    return term

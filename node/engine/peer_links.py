@@ -236,7 +236,8 @@ class PeerLinks:
             return
         if connection.peer_id is not None:
             now_ns = link.health.heard_at_ns = self._driver.now_ns()
-            link.health.answered(frame.opaque, now_ns)
+            if frame.opaque == link.health.asked_opaque:
+                link.health.answered(frame.opaque, now_ns)
         try:
             if frame.opaque == -1 and frame.code == SLAB_PUSH:
                 if connection.peer_id is not None:
@@ -296,7 +297,7 @@ class PeerLinks:
     def handle(self, connection: Connection, frame: Frame) -> None:
         """A HELLO or a member code on a connection that was opened to us."""
         if connection.peer_id is not None:
-            self.heard(connection.peer_id)
+            self._links[connection.peer_id].health.heard_at_ns = self._driver.now_ns()
         try:
             if frame.code == SLAB_PUSH and connection.peer_id is not None:
                 self._driver.receive(connection.peer_id, decode_push(frame.body, connection.peer_id, frame.opaque))
@@ -357,15 +358,15 @@ class PeerLinks:
     # --- sending ------------------------------------------------------------------------------------------------
     def send(self, to: str, message: Message) -> None:
         """Requests over our connection, answers over the peer's; what cannot be sent is dropped."""
+        link = self._links.get(to)
+        if type(message) is PushRequest:
+            if link is not None and link.outbound is not None:
+                self._push(link, link.outbound, message)
+            return
         if isinstance(message, Hello) and message.answer:
             self._send_hello_answer(to, message)
             return
-        link = self._links.get(to)
         if link is None:
-            return
-        if isinstance(message, PushRequest):
-            if link.outbound is not None:
-                self._push(link, link.outbound, message)
             return
         code = request_code(message)
         if code is None:

@@ -2,7 +2,8 @@
 
 An entry of ours is wholly determined by its slab's place, its size, its term and its two CRCs: so what the heads and
 the index records should be is worked out and compared as bytes, where `verify_slab` compares column by column.
-Invariant: the quick way only ever says "sound"; whatever it does not recognise is looked at closely, and refused there.
+Invariant: the quick way only ever says "sound, sealed, and lying where every head says"; whatever it does not recognise
+is looked at closely, and refused there.
 """
 
 from __future__ import annotations
@@ -36,24 +37,25 @@ _MAGICS = frozenset(map(int, (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE)))
 _COLUMNS_FROM = 8  # below this many entries one at a time is quicker (measured)
 
 
-def check_slab(slab: Slab, prev_chain: int | None) -> int | None:
-    """What `verify_slab(slab, prev_chain)` returns or raises."""
+def check_slab(slab: Slab, prev_chain: int | None) -> tuple[int | None, bool]:
+    """What `verify_slab(slab, prev_chain)` returns or raises; and whether the quick way said so: then every entry is
+    sealed, and its head's position is the one that its index record gives."""
     if prev_chain is not None and slab.first_term == slab.last_term >= 0:
         if slab.count == 1:
             if _is_one_sound(slab, prev_chain):
-                return slab.last_chain
+                return slab.last_chain, True
         elif slab.count >= _COLUMNS_FROM and _are_all_sound(slab, prev_chain):
-            return slab.last_chain
-    return verify_slab(slab, prev_chain)
+            return slab.last_chain, True
+    return verify_slab(slab, prev_chain), False
 
 
 def _is_one_sound(slab: Slab, prev_chain: int) -> bool:
     if len(slab.index_records) != INDEX_UNIT_BYTES or len(slab.data) < HEAD_BYTES:
         return False
     unit_magic, unit_pos, unit_size, unit_index, unit_term = INDEX_UNIT.unpack(slab.index_records)
-    magic, size, index, term, _pos, channel, chain, body_crc, length = HEAD.unpack_from(slab.data)
+    magic, size, index, term, pos, channel, chain, body_crc, length = HEAD.unpack_from(slab.data)
     return bool(
-        unit_pos == slab.pos
+        unit_pos == slab.pos == pos
         and unit_magic == magic
         and magic in _MAGICS
         and size == unit_size == len(slab.data) == length + HEAD_BYTES

@@ -168,8 +168,8 @@ class FileStore(CuttingLog):
             raise EntryError(f"slab {slab.first_index}..{slab.last_index} does not continue {self.end_index}")
         if slab.first_term < self.end_term:
             raise EntryError(f"slab {slab.first_index}: term {slab.first_term} after term {self.end_term}")
-        chain = check_slab(slab, self.end_chain)
-        if is_unsealed(slab):
+        chain, plain = check_slab(slab, self.end_chain)
+        if not plain and is_unsealed(slab):
             if self.sealed_from < slab.first_index and self.end_index >= self.begin_index:
                 raise EntryError(f"slab {slab.first_index} is unsealed, seals began at {self.sealed_from}")
             self._layout_unsaved |= self.sealed_from == 0  # a heritage from now on
@@ -181,7 +181,9 @@ class FileStore(CuttingLog):
         pieces = settle(slab, self._end_pos, self.data_file_size)
         if self.sealed_from and pieces[0] is not slab and self.straight_from != NOWHERE:
             self.straight_from, self._layout_unsaved = NOWHERE, True  # elsewhere on the leader's disk: layouts differ
-        self._write([straightened(piece, self.straight_from) for piece in pieces])  # S6
+        if not (plain and pieces[0] is slab):  # S6
+            pieces = [straightened(piece, self.straight_from) for piece in pieces]
+        self._write(pieces)
 
     def _write(self, slabs: list[Slab]) -> None:
         """All or nothing: what was written before the disk was full is zeroed again (SAFETY S8)."""

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from node.protocol.entry import SLAB_BYTES_MAX
-from node.transport.connection import MEMBER_BUFFER_BYTES, Connection, dial
+from node.transport.connection import (
+    MEMBER_BUFFER_BYTES,
+    QUICK_BUFFER_BYTES,
+    QUICK_TIMES,
+    QUICK_WITHIN_S,
+    Connection,
+    dial,
+)
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame, plain_frame
 
 SLABS = 8
@@ -148,5 +157,38 @@ def test_bytes_of_a_frame_that_is_not_whole_yet_are_told_of() -> None:
             ends.near.send_body(7, FLAG_ONE_WAY, 2, [b"whole"])
             await until(lambda: len(ends.there) == 2)
             assert len(ends.parts) == told
+
+    asyncio.run(main())
+
+
+class TakesNothing:
+    """A transport that only notes what it is told about its buffer."""
+
+    def __init__(self) -> None:
+        self.limits: list[int] = []
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.limits.append(high)
+
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
+
+def test_much_may_be_ahead_of_a_short_frame_only_where_it_is_taken_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        clock_s = 0.0
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock_s)
+        transport = TakesNothing()
+        connection = Connection(lambda *_: None, lambda _: None)
+        connection.connection_made(cast(asyncio.Transport, transport))
+        connection.carry_members()
+        assert transport.limits[1:] == [MEMBER_BUFFER_BYTES]
+        quick, slow = QUICK_WITHIN_S / 2, QUICK_WITHIN_S * 2
+        almost = [quick] * (QUICK_TIMES - 1)
+        for took_s in (slow, *almost, slow, *almost, 0.0, quick, slow, 1.0, quick):
+            connection.pause_writing()
+            clock_s += took_s
+            connection.resume_writing()
+        assert transport.limits[2:] == [QUICK_BUFFER_BYTES, MEMBER_BUFFER_BYTES]
 
     asyncio.run(main())

@@ -11,12 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.protocol.entry import HEAD_BYTES, INDEX_UNIT, EntryError, Magic, Slab
-from node.protocol.slab_check import _are_all_sound, _is_one_sound, check_slab
+from node.protocol.slab_check import _are_all_sound, _is_one_sound
+from node.protocol.slab_check import check_slab as checked
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import verify_slab
 from node.store.recovery.unsealed import strip_seals
 
 CHAIN = 0xABCD1234
+
+
+def check_slab(slab: Slab, chain: int | None) -> int | None:
+    return checked(slab, chain)[0]
 
 
 def verdict(check: object, slab: Slab, chain: int | None) -> int | str | None:
@@ -46,6 +51,15 @@ def test_the_quick_way_is_taken_for_what_our_leaders_send() -> None:
     one, many = (encode_slab([b"x" * 256] * count, 5, 3, 0, CHAIN) for count in (1, 1000))
     assert _is_one_sound(one, CHAIN)
     assert _are_all_sound(many, CHAIN)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 30])
+def test_the_quick_way_is_not_taken_where_a_head_says_another_position(count: int) -> None:
+    slab = encode_slab([b"x" * 20] * count, 1000, 7, 4096, CHAIN)
+    assert checked(slab, CHAIN) == (slab.last_chain, count != 2)
+    data = bytearray(slab.data)
+    data[(count - 1) * (HEAD_BYTES + 20) + 31] ^= 1
+    assert checked(replace(slab, data=bytes(data)), CHAIN) == (slab.last_chain, False)
 
 
 @pytest.mark.parametrize("count", [1, 8, 30])

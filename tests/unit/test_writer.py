@@ -82,3 +82,24 @@ def test_a_close_without_work_has_nothing_to_wait_for() -> None:
         Writer().close()
 
     asyncio.run(story())
+
+
+def test_a_report_that_fails_keeps_back_none_behind_it() -> None:
+    async def story() -> None:
+        writer = Writer()
+        failures: list[object] = []
+        told: asyncio.Queue[Ended[None]] = asyncio.Queue()
+        go_on = threading.Event()
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context["exception"]))
+
+        def broken(_ended: Ended[object]) -> None:
+            raise ValueError("a bug")
+
+        writer.run(go_on.wait, broken)
+        writer.run(lambda: None, told.put_nowait)
+        go_on.set()
+        assert (await told.get()).error is None
+        assert [str(failure) for failure in failures] == ["a bug"]
+        writer.close()
+
+    asyncio.run(story())

@@ -2,8 +2,9 @@
 
 x is the distance behind the leader's end, log10(1 + lag), anchored right, so that every decade keeps its width and a
 moving log does not slide; right of 0 lies a gutter for what is ahead of the leader. All x are percent of the lane's
-width. A second, linear strip corrects what a log scale exaggerates. Invariants: nothing unknown is drawn as a mark; a
-bar's right edge is the position of its last entry; widths are never negative.
+width. A second, linear strip corrects what a log scale exaggerates. Invariants: nothing unknown is drawn as a mark, and
+bytes and seconds only where members' own figures say how many an entry is; a bar's right edge is the position of its
+last entry; widths are never negative.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ TICKS: Final = {
     "seconds": ("−10 ms", "−100 ms", "−1 s", "−10 s", "−100 s", "", "", "−1 d", ""),
 }
 SLOW_STATE_S: Final = 2.0
+NO_SCALE: Final = {
+    "bytes": "How many bytes an entry has is unknown: only what is level with the leader is drawn.",
+    "seconds": "No member is behind by a known time: only what is level with the leader is drawn.",
+}
 
 
 @dataclass(slots=True, frozen=True)
@@ -79,6 +84,7 @@ class Waterline:
     quorum_x: float | None
     lanes: list[Lane]
     leader_end: str
+    note: str = ""  # why marks are missing in this unit
 
 
 class Scale:
@@ -101,20 +107,29 @@ def waterline(view: GroupView, unit: str = "entries") -> Waterline:
     """GroupView -> geometry; an unknown unit counts as entries."""
     unit = unit if unit in UNITS else "entries"
     leader_end = reference_end(view)
-    scale = Scale(unit, per_entry(view, unit))
+    each = per_entry(view, unit)
+    scale = None if each is None else Scale(unit, each)
     ticks = [
-        Tick(round(ZERO_X * (1 - number / scale.decades), 3), label, number % 3 != 0)
+        Tick(round(ZERO_X * (1 - number / UNITS[unit]), 3), label, number % 3 != 0)
         for number, label in enumerate(TICKS[unit], start=1)
         if label
     ]
     quorum = view.quorum_index
-    quorum_x = None if quorum is None or quorum < 0 or leader_end is None else scale.x(max(0, leader_end - quorum))
+    quorum_x = None
+    if quorum is not None and quorum >= 0 and leader_end is not None:
+        quorum_x = position(scale, max(0, leader_end - quorum))
     logs = [level_log(view, member) for member in view.members]
     begins = [log.begin_index for log in logs if log.begin_index is not None]
     ends = [log.end_index for log in logs if log.end_index is not None]
     whole = (min(begins, default=0), max(ends, default=-1))
-    lanes = [lane(view, member, leader_end, scale, whole) for member in view.members]
-    return Waterline(unit, ticks, quorum_x, lanes, fmt.index(view.leader_end_index))
+    lanes = [lane(view, member, leader_end, scale, whole, unit) for member in view.members]
+    note = NO_SCALE[unit] if scale is None else ""
+    return Waterline(unit, ticks, quorum_x, lanes, fmt.index(view.leader_end_index), note)
+
+
+def position(scale: Scale | None, lag_entries: int) -> float | None:
+    """What is level with the leader lies at its end in every unit; None where the scale is unknown."""
+    return ZERO_X if lag_entries == 0 else None if scale is None else scale.x(lag_entries)
 
 
 def reference_end(view: GroupView) -> int | None:
@@ -125,7 +140,7 @@ def reference_end(view: GroupView) -> int | None:
     return max((end for end in ends if end is not None), default=None)
 
 
-def per_entry(view: GroupView, unit: str) -> float:
+def per_entry(view: GroupView, unit: str) -> float | None:
     """How many units one entry is: its mean size, or the milliseconds that one takes at the present lag."""
     if unit == "entries":
         return 1.0
@@ -140,10 +155,12 @@ def per_entry(view: GroupView, unit: str) -> float:
             entries = 0 if log.end_index is None or log.begin_index is None else log.end_index - log.begin_index + 1
             if entries > 0 and log.size_bytes:
                 return log.size_bytes / entries
-    return 1.0
+    return None
 
 
-def lane(view: GroupView, member: MemberView, leader_end: int | None, scale: Scale, whole: tuple[int, int]) -> Lane:
+def lane(
+    view: GroupView, member: MemberView, leader_end: int | None, scale: Scale | None, whole: tuple[int, int], unit: str
+) -> Lane:
     """One member's row."""
     log = level_log(view, member)
     mark = member.mark
@@ -158,14 +175,16 @@ def lane(view: GroupView, member: MemberView, leader_end: int | None, scale: Sca
         sub=sub,
         sub_class=sub_class,
         end_text=fmt.index(end),
-        behind_text=behind(end, view.leader_end_index),
+        behind_text=behind(end, view.leader_end_index, mark, unit),
         bytes_text="0 B" if leads else fmt.size(mark.lag_bytes),
         ack_text="—" if leads else fmt.duration_ms(mark.last_ack_ms),
         never=end is None,
     )
     if end is None or leader_end is None:
         return drawn
-    draw_marks(drawn, log, end, leader_end, scale, unvouched(member, leads))
+    drawn.end_x = position(scale, leader_end - end)
+    if scale is not None:
+        draw_marks(drawn, log, end, leader_end, scale, unvouched(member, leads))
     first, last = whole
     if last >= first:
         span = last - first + 1
@@ -259,10 +278,9 @@ def consistent(log: LogView) -> Marks:
 
 def draw_marks(drawn: Lane, log: Marks, end: int, leader_end: int, scale: Scale, dotted: bool) -> None:
     """Bars and marks of a log whose end is known."""
-    begin = log.begin_index or 0
-    drawn.end_x = scale.x(leader_end - end)
+    begin, end_x = log.begin_index or 0, scale.x(leader_end - end)
     if end < leader_end:
-        drawn.to_now = Bar("to-now", drawn.end_x, round(ZERO_X - drawn.end_x, 3))
+        drawn.to_now = Bar("to-now", end_x, round(ZERO_X - end_x, 3))
     if begin > 0:
         drawn.begin_x = scale.x(leader_end - begin)
     applied = log.applied_index
@@ -272,7 +290,7 @@ def draw_marks(drawn: Lane, log: Marks, end: int, leader_end: int, scale: Scale,
         return
     left = scale.x(leader_end - begin + 1)
     if dotted:
-        drawn.bars.append(piece("unvouched", left, drawn.end_x))
+        drawn.bars.append(piece("unvouched", left, end_x))
         return
     committed, durable = log.committed_index, log.durable_index
     split = left
@@ -280,11 +298,11 @@ def draw_marks(drawn: Lane, log: Marks, end: int, leader_end: int, scale: Scale,
         split = scale.x(leader_end - min(committed, end))
         drawn.bars.append(piece("committed", left, split))
     if committed is None or committed < end:
-        drawn.bars.append(piece("uncommitted", split, drawn.end_x))
+        drawn.bars.append(piece("uncommitted", split, end_x))
     if durable is not None and durable < end:
         from_x = max(left, scale.x(leader_end - max(durable, begin - 1)))
         full = committed is not None and durable < committed
-        drawn.not_durable = piece("hatch full" if full else "hatch", from_x, drawn.end_x)
+        drawn.not_durable = piece("hatch full" if full else "hatch", from_x, end_x)
 
 
 def piece(kind: str, left: float, right: float) -> Bar:
@@ -299,9 +317,15 @@ def unvouched(member: MemberView, leads: bool) -> bool:
     return member.is_java or member.mark.match_index == -1
 
 
-def behind(end: int | None, leader_end: int | None) -> str:
+def behind(end: int | None, leader_end: int | None, mark: WatermarkView, unit: str) -> str:
+    """How far behind, in the chosen unit; who is ahead is so by entries."""
     if end is None or leader_end is None:
         return fmt.UNKNOWN
+    if unit != "entries" and end <= leader_end:
+        level = end == leader_end
+        if unit == "bytes":
+            return fmt.size(0 if level else mark.lag_bytes)
+        return fmt.duration_ms(0 if level else mark.lag_ms)
     return f"+{end - leader_end:,}" if end > leader_end else f"{leader_end - end:,}"
 
 

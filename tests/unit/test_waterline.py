@@ -110,6 +110,31 @@ def test_a_whole_log_that_is_not_durable_is_hatched_over_the_committed_part_too(
     assert hatch is not None and hatch.kind == "hatch full"
 
 
+def no_figures(made: dict[str, Any]) -> None:
+    """Members that tell how many entries they lack, and neither bytes nor times."""
+    for one in made["members"]:
+        one["state"]["log"]["size_bytes"] = None
+        if one["watermark"]:
+            one["watermark"] |= {"lag_bytes": None, "lag_ms": None}
+
+
+@pytest.mark.parametrize("unit", ["bytes", "seconds"])
+def test_a_scale_that_nobody_knows_is_not_made_up(unit: str) -> None:
+    drawn = waterline(edited(views.healthy(), no_figures), unit)
+    by_id = {one.id: one for one in drawn.lanes}
+    assert drawn.note and drawn.quorum_x is None
+    assert by_id["n0"].end_x == ZERO_X, "level with itself, in every unit"
+    assert by_id["n1"].end_x is None and not by_id["n1"].bars and by_id["n1"].behind_text == "unknown"
+    assert waterline(edited(views.healthy(), no_figures)).note == "", "entries are entries"
+
+
+def test_behind_is_told_in_the_chosen_unit() -> None:
+    said = {unit: lanes(views.degraded(), unit)["n2"].behind_text for unit in ("entries", "bytes", "seconds")}
+    assert said == {"entries": "48,100", "bytes": "14.6 MB", "seconds": "38 s"}
+    assert lanes(views.degraded(), "bytes")["n0"].behind_text == "0 B"
+    assert lanes(views.degraded(), "bytes")["n4"].behind_text == "+37", "ahead is counted in entries"
+
+
 def test_an_unknown_unit_counts_as_entries() -> None:
     assert waterline(views.healthy(), "furlongs").unit == "entries"
 

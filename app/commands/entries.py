@@ -1,0 +1,180 @@
+"""`get` and `tail`: committed entries, out.
+
+Invariant: nothing is called committed that is not known to be: where a plain DLedger leads, each answer says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.commands.common import (
+    ConfigOption,
+    Exit,
+    Failure,
+    GroupOption,
+    JsonOption,
+    NodeOption,
+    PeersOption,
+    TokenFileOption,
+    failure_of,
+    run_async,
+    say,
+    target_of,
+)
+from node.client import LedgerClient, LedgerError, Unsupported
+from node.protocol.entry import Entry, Magic
+
+TAIL_POLL_S: Final = 0.2
+TAIL_READ_ENTRIES: Final = 500
+UNVERIFIED: Final = (
+    "consistency: unverified: a plain DLedger leads; it gives what its own log holds, which may not be committed and"
+    " may go again"
+)
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """One entry as `get --json` and `tail --json` print it: text where the body is UTF-8, base64 otherwise."""
+    shown: dict[str, Any] = {"index": entry.index, "term": entry.term, "body_bytes": len(entry.body)}
+    if entry.magic != Magic.NORMAL:
+        shown["magic"] = Magic(entry.magic).name
+    try:
+        shown["text"] = entry.body.decode()
+    except UnicodeDecodeError:
+        shown["base64"] = base64.b64encode(entry.body).decode()
+    return shown
+
+
+def print_entry(entry: Entry, as_json: bool, unverified: bool = False) -> None:
+    """One entry on stdout: a JSON object a line, or the body and a line break."""
+    if as_json:
+        more = {"consistency": "unverified"} if unverified else {}
+        print(json.dumps(entry_json(entry) | more, ensure_ascii=False))
+    else:
+        sys.stdout.buffer.write(entry.body + b"\n")
+
+
+def get(
+    index: Annotated[int, typer.Argument(metavar="INDEX", min=0, help="The first index to read.")],
+    count: Annotated[
+        int, typer.Option("--count", "-n", metavar="N", min=1, max=100_000, help="How many indexes to read.")
+    ] = 1,
+    peers: PeersOption = None,
+    node: NodeOption = None,
+    group: GroupOption = None,
+    config: ConfigOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Read committed entries by index."""
+    target = target_of(peers, node, group, config, token_file)
+
+    async def work() -> tuple[list[Entry], bool]:
+        client = target.client()
+        found: list[Entry] = []
+        try:
+            while len(found) < count:
+                at = found[-1].index + 1 if found else index
+                entries = await client.read(at, min(count - len(found), 1000), include_all=True)
+                if not entries:
+                    break
+                found += entries
+            return [entry for entry in found if index <= entry.index < index + count], client.unverified
+        finally:
+            await client.close()
+
+    entries, unverified = run_async(work)
+    if unverified:
+        say(f"get: {UNVERIFIED}")
+    for entry in entries:
+        print_entry(entry, as_json, unverified)
+    sys.stdout.flush()
+    if not entries or entries[0].index != index:
+        log = "its leader's log" if unverified else "the committed log"
+        raise Failure(Exit.FINDING, f"index {index} is not in {log}")
+    return Exit.FINE
+
+
+def tail(
+    from_index: Annotated[int | None, typer.Option("--from", metavar="N", min=0, help="Start at this index.")] = None,
+    lines: Annotated[
+        int | None,
+        typer.Option("--lines", "-n", metavar="N", min=0, help="The last N entries (10); with --from: N and no more."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as entries are committed.")] = False,
+    peers: PeersOption = None,
+    node: NodeOption = None,
+    group: GroupOption = None,
+    config: ConfigOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Print the newest entries, or those from an index; -f follows."""
+    target = target_of(peers, node, group, config, token_file)
+
+    async def work() -> Exit:
+        client = target.client()
+        try:
+            if from_index is None:
+                last = 10 if lines is None else lines
+                at, wanted = max(await _committed(client) - last + 1, 0), None
+            else:
+                at, wanted = from_index, lines
+                end = await _committed(client)
+                if at > end:
+                    ends = f"the log ends at {end}" if end >= 0 else "the log is empty"
+                    nothing = "there is nothing" if client.unverified else "nothing is committed"
+                    say(f"tail: {nothing} from {at} on: {ends}" + ("; waiting" if follow else ""))
+                    if not follow:
+                        return Exit.UNDETERMINED
+            await _follow(client, at, follow, as_json, wanted)
+            return Exit.FINE
+        finally:
+            await client.close()
+
+    return run_async(work)
+
+
+async def _committed(client: LedgerClient) -> int:
+    """The last committed index, -1 for an empty log; where a plain DLedger leads, the last index that it holds."""
+    try:
+        return await client.committed_index()
+    except Unsupported:
+        say(f"tail: {UNVERIFIED}")
+        return await client.plain_end_index()
+
+
+async def _follow(client: LedgerClient, at: int, follow: bool, as_json: bool, wanted: int | None) -> None:
+    """Prints from `at` on: to the end, for ever with `follow`, and no more than `wanted` entries."""
+    complained = False
+    while wanted is None or wanted > 0:
+        try:
+            entries = await client.read(at, TAIL_READ_ENTRIES)
+            complained = False
+        except LedgerError as error:
+            if not follow:
+                raise
+            if not complained:
+                say(f"tail: {failure_of(error)}; waiting")
+            complained = True
+            entries = []
+        for entry in entries[:wanted]:
+            print_entry(entry, as_json, client.unverified)
+            at = entry.index + 1
+        wanted = None if wanted is None else wanted - min(len(entries), wanted)
+        sys.stdout.flush()
+        if not entries:
+            if not follow:
+                return
+            await asyncio.sleep(TAIL_POLL_S)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this family's commands."""
+    for command in (get, tail):
+        app.command()(command)

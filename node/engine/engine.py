@@ -26,6 +26,7 @@ from node.consensus.strangers import Stranger
 from node.engine.client_requests import ClientRequests
 from node.engine.disk import Disk
 from node.engine.events import EventRing, EventSink, no_sink
+from node.engine.feeder import Feeder
 from node.engine.held_back import HeldBack
 from node.engine.host import Host
 from node.engine.introspect import Introspection
@@ -67,7 +68,7 @@ class Engine:
         self.events = EventRing(self.boot_id)
         self._loop = asyncio.get_running_loop()
         self.introspection = Introspection(settings, store, self.events, self.boot_id)
-        config = replica_config(settings, self.introspection.own_url)
+        config = replica_config(settings, self.introspection.own_url, applies=host.applier is not None)
         self.replica = Replica(config, store, host.random, self.now_ns())
         flush: FlushMode = config.flush
         self.disk = Disk(
@@ -86,6 +87,7 @@ class Engine:
         )  # fmt: skip
         self.introspection.scrub = self.scrubber.view
         reads = LogReads(store, self.disk)
+        self.feeder = Feeder(self.replica, reads, host.applier, self.now_ns, self._step)
         token = read_token_file(settings)
         self.desk = ClientRequests(self, reads, self.introspection, Quota(), self._status, token)
         self.port = MemberPort(self, self.links, self.desk)
@@ -112,6 +114,7 @@ class Engine:
         on_ready(server.sockets[0].getsockname()[1])
         self.links.start()
         self.scrubber.start()
+        self.feeder.start()
         self._schedule()
         await self._ended.wait()
         server.close()
@@ -127,6 +130,7 @@ class Engine:
         if self._space_timer is not None:
             self._space_timer.cancel()
         self.scrubber.stop()
+        self.feeder.stop()
         await self.links.stop()
         self.port.close()
         await asyncio.sleep(0)
@@ -161,7 +165,7 @@ class Engine:
             self._turn_scheduled = True
             self._loop.call_soon(self._turn)
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _guarded(self, step: Callable[[], object]) -> None:
         """Nothing that the core or the store raises is survivable: what is in memory may be wrong then."""
         if self.reason:
             return
@@ -169,6 +173,11 @@ class Engine:
             step()
         except Exception as error:
             self._crashed(error)
+
+    def _step(self, step: Callable[[], object]) -> None:
+        """Something enters the core, perhaps in the middle of a turn; what follows is carried out in the next one."""
+        self._guarded(step)
+        self._schedule()
 
     def _crashed(self, error: Exception) -> None:
         self._loop.call_exception_handler({"message": "the engine ends", "exception": error})
@@ -239,6 +248,8 @@ class Engine:
             self.scrubber.ask("fork")
         if effects.sync_wanted:
             self.disk.want_sync()
+        if effects.apply is not None:
+            self.feeder.carry_out(effects.apply)
         for event in effects.events:
             self.note(event.kind, event.severity, event.detail)
             self._deadline_moved = True  # something out of the ordinary: it may be due soon

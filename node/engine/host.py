@@ -1,4 +1,4 @@
-"""What an engine stands on beside its store and its loop: a clock, chance, and threads for the disk.
+"""What an engine stands on beside its store and its loop: a clock, chance, threads for the disk, a state machine.
 
 A process takes the defaults; the simulator (`tests/simulation/driver`) gives its own, so that the very same engine runs
 in simulated time. Invariant: nothing in `node/engine` that decides anything asks a clock or a thread in another way.
@@ -12,6 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
+from node.engine.applier import Applier
 from node.engine.clock import now_ns
 from node.engine.writer import Ended, Writer
 
@@ -38,3 +39,4 @@ class Host:
     random: random.Random = field(default_factory=random.Random)
     writer: Callable[[], WritesInOrder] = Writer
     readers: Callable[[], Executor] = _readers
+    applier: Applier | None = None  # None: a log alone

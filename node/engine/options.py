@@ -8,7 +8,7 @@ from node.engine.member_handshake import Trust
 from node.member_secret import read_secrets
 
 
-def replica_config(settings: Settings, api_url: str) -> ReplicaConfig:
+def replica_config(settings: Settings, api_url: str, *, applies: bool = False) -> ReplicaConfig:
     """The core's configuration. Raises ValueError."""
     node, timing = settings.node, settings.timing
     return ReplicaConfig(
@@ -27,6 +27,7 @@ def replica_config(settings: Settings, api_url: str) -> ReplicaConfig:
             transfer_deadline_ns=timing.leadership_transfer_wait_timeout_ms * MS,
         ),
         lease_reads=node.lease_reads,
+        applies=applies,
         preferred_leaders=tuple(node.preferred_leaders),
         api_url=api_url,
         proof_wanted=node.secret_file is not None,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from node.consensus import leader_elector, progress
+from node.consensus.api import Appended
 from node.consensus.leader_elector import ParseResult
 from node.consensus.reads import LeaderReads
 from node.protocol.codes import DispatcherState, VoteResult
@@ -33,9 +34,11 @@ from tests.simulation.history import Operation
 from tests.simulation.observer import Observer
 
 if TYPE_CHECKING:
+    from node.consensus.api import Outcome
     from node.consensus.effects import Event
     from node.protocol.messages import Message
     from node.store.log_store import TruncationRecord
+    from tests.simulation.applier import Applied
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
@@ -75,6 +78,9 @@ OTHERS: Final = (
     # Answers among members.
     "push.200", "push.403", "push.406", "push.413", "push.415", "push.421", "push.cold",
     "beat.200", "beat.403", "beat.416", "take.200", "read_index.200", "read_index.404", "hello.200",
+    # State machines.
+    "apply.entry", "fault.applier_failed", "fault.applier_ended", "result.yes", "result.unknown", "alarm.apply_failed",
+    "alarm.applier_down",
     # Alarms that faults must raise.
     "alarm.disk_full", "alarm.peer_disk_full",
 )  # fmt: skip
@@ -83,7 +89,7 @@ OTHERS: Final = (
 RARE: Final = frozenset({
     "cut.repeated", "fault.ring", "fault.misdirected_write", "fault.lost_write", "fault.lost_tail",
     "fault.lost_checkpoint", "fault.lost_file", "open.file_missing", "open.file_odd",
-    "transfer.300", "transfer.418", "open.index_rebuilt",
+    "transfer.300", "transfer.418", "open.index_rebuilt", "append.unknown.502",
     "open.checkpoint_missing", "open.checkpoint_disagrees", "append.fail.415", "push.415", "alarm.disk_full",
     "alarm.peer_disk_full", "dispatcher.TRUNCATE.reconnected", "push.413", "read.lease", "open.torn_tail",
 })  # fmt: skip
@@ -215,6 +221,13 @@ class Coverage(Observer):
 
     def fault(self, kind: str, detail: str) -> None:
         self.counts[f"fault.{kind}"] += 1
+
+    def applied(self, member: Member, one: Applied) -> None:
+        self.counts["apply.entry"] += 1
+
+    def answered(self, member_id: str, outcome: Outcome) -> None:
+        if outcome.appended is Appended.YES:
+            self.counts[f"result.{outcome.applied.value}"] += 1
 
     def cut(self, member: Member, record: TruncationRecord) -> None:
         self.counts["cut"] += 1

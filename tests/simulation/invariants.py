@@ -1,9 +1,9 @@
 """All that is checked in a simulated world, put together; what each name promises is written here once.
 
 The parts are observers: `mirror` (log matching), `invariants_log`, `invariants_election`, `invariants_disk`,
-`invariants_clients`, `invariants_quorum`, `liveness`. Each looks incrementally after every step; every hundredth step
-and at the end what can be looked at in full is. A broken promise raises `Violation` under one of the names below, at
-once.
+`invariants_clients`, `invariants_apply`, `invariants_quorum`, `liveness`. Each looks incrementally after every step;
+every hundredth step and at the end what can be looked at in full is. A broken promise raises `Violation` under one of
+the names below, at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tests.simulation.invariants_apply import Appliers
 from tests.simulation.invariants_clients import Clients
 from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_election import Elections
@@ -83,6 +84,12 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "room_returned": "whatever does not wait any more has given its room back (C5)",
     "closure_once": "every append, read and transfer completes exactly once",
     "transfer_reported": "every transfer's outcome is reported (E7)",
+    # State machines.
+    "applied_in_order": "one state takes in the entries in order, each once, however often engine or applier end",
+    "applied_committed": "only what is committed is applied, and the entry that is committed",
+    "applied_shown": "`applied` is what was applied, and never more than is committed",
+    "applied_all": "when the faults stop, everything committed is applied everywhere, to the same state",
+    "result_of_its_own": "a request that waits for its result gets those of its own entries, or is told it is unknown",
     # The end, and everything else.
     "liveness": "when the faults stop: a leader, all in APPEND, equal logs, no faults, appends and reads everywhere",
     "no_exception": "the product raises nothing but what its driver expects",
@@ -93,4 +100,7 @@ def checks() -> list[Observer]:
     """One set of observers for one world, in the order in which they must hear of things."""
     mirrors = Mirrors()
     logs = Logs(mirrors)
-    return [mirrors, logs, Elections(mirrors), Disks(mirrors), Quorums(), Clients(logs), Liveness(mirrors, logs)]
+    return [
+        mirrors, logs, Elections(mirrors), Disks(mirrors), Quorums(), Clients(logs), Appliers(logs),
+        Liveness(mirrors, logs),
+    ]  # fmt: skip

@@ -21,6 +21,7 @@ from node.store.file_store import FileStore
 from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
 from node.store.recent_slabs import RecentSlabs
 from node.store.recovery import log_recovery
+from tests.simulation.applier import StateMachine
 from tests.simulation.clock import MemberClock
 from tests.simulation.damage import Damage
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
@@ -56,7 +57,7 @@ class Member:
         self.config = ReplicaConfig(
             "g", member_id, peers, learners, flush=FlushMode.SYNC if config.flush_sync else FlushMode.ASYNC,
             timing=config.timing(), lease_reads=config.lease_reads, preferred_leaders=preferred,
-            push_window_slabs=config.push_window_slabs,
+            push_window_slabs=config.push_window_slabs, applies=config.applier,
             pending_floor_bytes=SLOW_FLOOR_BYTES if config.link_kb_per_s else 1024 * 1024,
         )  # fmt: skip
         self.clock = MemberClock(lambda: world.now, self._boot_offset(), self._drift_ppm())
@@ -75,6 +76,10 @@ class Member:
         self.is_old_copy = False  # its directory was put back from a copy, and it does not know that yet
         self.lost_memory = False  # history may be gone: no fault that takes another one's, before it is a voter again
         self.damage = Damage(self.platform, self.directory)
+        self.state_machine: StateMachine | None = None
+        if config.applier:
+            beside = random.Random(f"state machine {member_id} {world.seed}")
+            self.state_machine = StateMachine(self, beside, world.schedule, lambda: world.now)
         self._crash_loops = 0
 
     def _boot_offset(self) -> int:
@@ -185,6 +190,8 @@ class Member:
             self.process.alive = False
         self.process = self.replica = self.store = None
         self.incarnation += 1
+        if self.state_machine is not None:
+            self.state_machine.engine_ended(power=how == "power_loss")
         self.world.network.member_gone(self.id, notice=notice)
         self.world.workload.member_gone(self.id)
         self.world.tell.crashed(self, how)
@@ -227,6 +234,8 @@ class Member:
         assert not self.up
         self.lost_memory, self.is_refused, self.is_old_copy = True, False, False
         self.disks += 1
+        if self.state_machine is not None:
+            self.state_machine.disk_replaced()
         self.damage = Damage(self.platform, self.directory)
         self.init = False
         self._no_fault_awaits_it()
@@ -240,6 +249,8 @@ class Member:
         assert not self.up
         self.lost_memory = self.is_old_copy = True
         self.disks += 1
+        if self.state_machine is not None:
+            self.state_machine.disk_replaced()
         self.damage = Damage(self.platform, self.directory)
         self._no_fault_awaits_it()
         self.platform.put_back(self.directory, copy)

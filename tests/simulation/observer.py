@@ -12,9 +12,11 @@ from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from node.consensus.api import Outcome
     from node.consensus.effects import Effects, Event
     from node.protocol.messages import Message
     from node.store.log_store import HardState, TruncationRecord
+    from tests.simulation.applier import Applied
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
@@ -82,6 +84,12 @@ class Observer:
     def event(self, member: Member, event: Event) -> None:
         """What the core says for people."""
 
+    def applied(self, member: Member, one: Applied) -> None:
+        """Its state machine has taken in one entry."""
+
+    def answered(self, member_id: str, outcome: Outcome) -> None:
+        """A request that was to wait for its result has ended there."""
+
     def fault(self, kind: str, detail: str) -> None:
         """A fault was injected; `kind` is a stable name ("drop", "power_loss", "enospc", ...)."""
 
@@ -104,6 +112,8 @@ class Broadcast:
         self.synced = _spread(everybody, "synced")
         self.cut = _spread(everybody, "cut")
         self.event = _spread(everybody, "event")
+        self.applied = _spread(everybody, "applied")
+        self.answered = _spread(everybody, "answered")
         self.fault = _spread(everybody, "fault")
 
 

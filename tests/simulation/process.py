@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from node.consensus.api import MS, Proposal, ReadOutcome, TransferOutcome
 from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Replica
+from node.engine.feeder import Feeder
 from node.engine.held_back import HeldBack
 from node.engine.log_reads import LogReads
 from node.engine.proposals import Done, Proposals
@@ -25,6 +26,7 @@ from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.file_store import FileStore
 from node.store.log_store import EntryMeta, Fault, HardState, Mended, StoreError
+from tests.simulation.applier import Attachment
 from tests.simulation.disk import SimulatedCrash
 from tests.simulation.jobs import Jobs
 from tests.simulation.links import Links
@@ -66,11 +68,15 @@ class Process:
         self._proposals = Proposals(self.replica, self._done)
         self.jobs = Jobs(self, store, random.Random(rng.getrandbits(64)))
         self.reads = LogReads(store, self.jobs)  # type: ignore[arg-type]
+        machine = member.state_machine
+        applier = None if machine is None else Attachment(machine, self.later)
+        self.feeder = Feeder(self.replica, self.reads, applier, self.clock.now, self._step)
         self.links = Links(self, random.Random(rng.getrandbits(64)))
 
     def start(self) -> None:
         """The first turn, and the first connections."""
         self.links.start()
+        self.feeder.start()
         self.guarded(self._turn)
 
     # --- events of this process -----------------------------------------------------------------------------------
@@ -157,6 +163,11 @@ class Process:
         else:
             self._turn()
 
+    def _step(self, step: Callable[[], object]) -> None:
+        """Something of the state machine's enters the core; perhaps in the middle of a turn."""
+        step()
+        self.later(0, self._turn)
+
     def _turn(self) -> None:
         self._turn_due = False
         if self._proposals.waiting and not self._tick_owed:
@@ -197,6 +208,8 @@ class Process:
             self.jobs.fetch(fetch)
         if effects.mend is not None:
             self.jobs.mend(effects.mend)
+        if effects.apply is not None:
+            self.feeder.carry_out(effects.apply)
         if effects.scrub_wanted:
             self.jobs.scrub()
         if effects.sync_wanted:

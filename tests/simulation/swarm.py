@@ -90,6 +90,12 @@ class Swarm:
     expected_index: float = 0.0  # share of appends, as are the next two
     ordered: float = 0.0
     client_loss: float = 0.0  # share of requests whose client loses its connection before the answer
+    # State machines.
+    applier: bool = False  # one beside each log; else these are logs alone
+    apply_ms: float = 2.0  # how long a batch takes, about
+    apply_fail: float = 0.0  # share of entries at which one fails, and is asked again
+    apply_restart: float = 0.0  # ends of each
+    at_apply: float = 0.0  # share of appends that wait for their result
 
     @classmethod
     def from_seed(cls, seed: int, **overrides: Any) -> Swarm:
@@ -97,7 +103,8 @@ class Swarm:
         unnamed = random.Random(f"unnamed {seed}").random() < 0.3
         chooses = random.Random(f"learner {seed}")
         learner = round(0.5 * 8 ** chooses.random(), 4) if chooses.random() < 0.15 else 0.0
-        chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed, learner=learner)
+        machines = _state_machines(random.Random(f"applier {seed}"))
+        chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed, learner=learner, **machines)
         return fenced(replace(chosen, **overrides))
 
     def as_json(self) -> dict[str, Any]:
@@ -126,6 +133,8 @@ class Swarm:
             read_timeout_ns=4 * election,
             transfer_deadline_ns=5 * election,
             preferred_check_ns=3 * election,
+            apply_retry_min_ns=election // 8,
+            apply_retry_max_ns=election,
         )
 
 
@@ -173,6 +182,18 @@ def _choose(rng: random.Random) -> dict[str, Any]:
         chosen[name] = value if on else 0.0
     chosen["recheck_bytes"] = rng.choice((0, 1500, 4000))
     return chosen
+
+
+def _state_machines(rng: random.Random) -> dict[str, Any]:
+    """A generator of their own: what a seed meant without them it still means."""
+    chosen = {
+        "applier": rng.random() < 0.35,
+        "apply_ms": rng.choice((0.2, 2.0, 20.0, 80.0)),
+        "apply_fail": rng.choice((0.0, 0.0, 0.02, 0.2)),
+        "apply_restart": rng.choice((0.0, 1.0, 4.0)),
+        "at_apply": rng.choice((0.2, 0.5, 1.0)),
+    }
+    return chosen if chosen["applier"] else {}
 
 
 def _between(low: float, high: float) -> Callable[[random.Random], float]:

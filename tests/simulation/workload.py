@@ -174,7 +174,9 @@ class Workload:
         request.expected_index = expected
         if ordered:
             request.origin = origin
-        proposal = Proposal(bodies, partial(self._appended, request), expected)
+        at_apply = config.applier and not plain and rng.random() < config.at_apply
+        done = self._applied if at_apply else self._appended
+        proposal = Proposal(bodies, partial(done, request), expected, at_apply=at_apply)
         process = _process(member)
         process.when_awake(process.propose, origin, proposal, ordered)
 
@@ -194,6 +196,11 @@ class Workload:
                 request.number, RESULTS[outcome.appended], code=int(outcome.code),  # type: ignore[arg-type]
                 first_index=outcome.first_index, last_index=outcome.last_index, term=outcome.term,
             )  # fmt: skip
+
+    def _applied(self, request: Request, outcome: Outcome) -> None:
+        """Of one that waited for its result."""
+        self._world.tell.answered(request.member_id, outcome)
+        self._appended(request, outcome)
 
     @staticmethod
     def _judge(request: Request, outcome: Outcome) -> None:

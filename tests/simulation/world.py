@@ -188,6 +188,9 @@ class World:
                 return False
             if (store.end_index, store.end_chain) != end or replica.committed_index != store.end_index:
                 return False
+            machine = member.state_machine
+            if machine is not None and (replica.applied_index != store.end_index or machine.at != store.end_index):
+                return False
             if not all(peer.connected for peer in replica.peers.of.values()):
                 return False
         return all(peer.state is DispatcherState.APPEND for peer in leader.replica.peers.of.values())

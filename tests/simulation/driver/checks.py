@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.simulation.driver.control import ControlPlanes, Moments
+from tests.simulation.invariants_apply import Appliers
 from tests.simulation.invariants_clients import Clients
 from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_election import Elections
@@ -32,6 +33,6 @@ def driver_checks() -> list[Observer]:
     mirrors, moments = Mirrors(), Moments()
     logs = Logs(mirrors)
     return [
-        mirrors, moments, logs, Elections(mirrors), Disks(mirrors), Clients(logs),
+        mirrors, moments, logs, Elections(mirrors), Disks(mirrors), Clients(logs), Appliers(logs),
         ControlPlanes(mirrors, logs, moments), Liveness(mirrors, logs),
     ]  # fmt: skip

@@ -20,6 +20,7 @@ from node.server import open_store
 from node.store.file_store import FileStore
 from node.store.log_store import HardState, StoreError
 from node.store.recent_slabs import RecentSlabs
+from tests.simulation.applier import Attachment, StateMachine
 from tests.simulation.clock import MemberClock
 from tests.simulation.damage import Damage
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
@@ -85,6 +86,10 @@ class Machine:
         self.last_voter_state: VoterState | None = None
         self.damage = Damage(self.platform, self.directory)
         self.excused = False  # a fault of its disk may end its engine with an error
+        self.state_machine: StateMachine | None = None
+        if config.applier:
+            beside = random.Random(f"state machine {member_id} {world.seed}")
+            self.state_machine = StateMachine(self, beside, world.timeline.schedule, lambda: world.now)
         self._crash_loops = 0
         self.platform.on_crash = self._crashed_at_io
 
@@ -184,8 +189,12 @@ class Machine:
         def crashed() -> None:
             self._crashed_in(loop)
 
+        def later(delay_ns: int, call: Callable[..., Any], *args: Any) -> None:
+            loop.call_later(delay_ns / 1e9, call, *args)
+
         return Host(
             now_ns=self.clock.now,
+            applier=None if self.state_machine is None else Attachment(self.state_machine, later),
             random=random.Random(self._rng.getrandbits(64)),
             writer=lambda: SimulatedWriter(loop, rng, self._pace, crashed),
             readers=lambda: SimulatedReaders(loop, rng, self._pace, crashed),
@@ -284,6 +293,8 @@ class Machine:
         self.engine = self.replica = self.store = None
         self.paused = False
         self.incarnation += 1
+        if self.state_machine is not None:
+            self.state_machine.engine_ended(power=how == "power_loss")
         self.world.tell.crashed(self, how)
 
     def _restart_later(self) -> None:

@@ -62,6 +62,10 @@ class DriverSwarm:
     client_loss: float = 0.0  # clients that are closed in the middle, and made anew
     ordered: int = 1  # producers that ask for order on a connection of their own
     looks: float = 8.0  # questions to the control planes
+    applier: bool = False  # a state machine beside each log
+    apply_ms: float = 2.0
+    apply_fail: float = 0.0
+    apply_restart: float = 0.0
 
     def __getattr__(self, name: str) -> Any:
         """Faults that the core's world has and this one has not are off: the invariants ask for them."""
@@ -72,7 +76,8 @@ class DriverSwarm:
     @classmethod
     def from_seed(cls, seed: int, **overrides: Any) -> DriverSwarm:
         """The one this seed enables, with fields replaced by `overrides`."""
-        return replace(cls(**_choose(random.Random(f"driver {seed}"))), **overrides)
+        chosen = {**_choose(random.Random(f"driver {seed}")), **_state_machines(random.Random(f"machines {seed}"))}
+        return replace(cls(**chosen), **overrides)
 
 
 CALM = DriverSwarm()
@@ -108,6 +113,17 @@ def _choose(rng: random.Random) -> dict[str, Any]:
         on, value = rng.random() < chance, intensity(rng)
         chosen[name] = value if on else 0.0
     return chosen
+
+
+def _state_machines(rng: random.Random) -> dict[str, Any]:
+    """A generator of their own: what a seed meant without them it still means."""
+    chosen = {
+        "applier": rng.random() < 0.35,
+        "apply_ms": rng.choice((0.2, 2.0, 20.0)),
+        "apply_fail": rng.choice((0.0, 0.02)),
+        "apply_restart": rng.choice((0.0, 0.5)),
+    }
+    return chosen if chosen["applier"] else {}
 
 
 def _between(low: float, high: float) -> Callable[[random.Random], float]:

@@ -183,6 +183,9 @@ class DriverWorld:
             at = (member.store.end_index, member.store.end_chain)
             if at != end or member.replica.committed_index != store.end_index:
                 return False
+            machine = member.state_machine
+            if machine is not None and machine.at != store.end_index:
+                return False
             if not all(peer.connected for peer in member.replica.peers.of.values()):
                 return False
         return all(peer.state is DispatcherState.APPEND for peer in leader.replica.peers.of.values())

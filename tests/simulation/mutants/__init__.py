@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.simulation.mutants.applying import APPLIED
 from tests.simulation.mutants.client import CLIENT_SIDE
 from tests.simulation.mutants.control import CONTROL
 from tests.simulation.mutants.copies import COPIES
@@ -17,6 +18,6 @@ from tests.simulation.mutants.storage import STORAGE
 
 __all__ = ["MUTANTS", "Edit", "Mutant", "PlantingError", "Tally"]
 
-CORE = (*ELECTION, *COUNTING, *REPLICATION, *READING, *STORAGE, *FAULTY, *COPIES, *DRIVING)
+CORE = (*ELECTION, *COUNTING, *REPLICATION, *READING, *STORAGE, *FAULTY, *COPIES, *DRIVING, *APPLIED)
 ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

@@ -1,0 +1,49 @@
+"""The seam for a state machine: what an engine hands to whatever takes in committed entries, and what that says.
+
+It works off the engine's loop, so that neither its heap nor what it computes delays a heartbeat, and it gets records as
+they lie in the log: nobody takes them apart here. A group that is a log alone has none.
+
+Invariants: an applier has one batch at a time, in one life; what belongs to another life than its present one is
+dropped, by the core (`consensus/applying.py`) and by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from node.protocol.entry import BytesLike
+
+
+class Batch(NamedTuple):
+    """Committed entries, whole records one behind the other."""
+
+    life: int
+    first_index: int
+    last_index: int
+    records: BytesLike
+    results_wanted: bool
+
+
+class Reports(Protocol):
+    """What an applier says, on the engine's loop and never from inside a call of the engine's."""
+
+    def stands(self, index: int, term: int | None) -> int:
+        """It starts, or starts again: applied is everything up to `index`, an entry of `term`. Its life from now on."""
+        ...
+
+    def applied(self, life: int, upto_index: int, results: Sequence[bytes], error: str = "") -> None:
+        """Of that life's batch, up to there, which answered `results`; `error`: why not what lies behind."""
+        ...
+
+    def ended(self, life: int, reason: str) -> None:
+        """It is gone, and says so once it stands somewhere again."""
+        ...
+
+
+class Applier(Protocol):
+    """Called on the engine's loop, and returns at once."""
+
+    def start(self, reports: Reports) -> None: ...
+    def apply(self, batch: Batch) -> None: ...
+    def stop(self) -> None: ...

@@ -139,7 +139,7 @@ class StoreTable(Table):
     """What may be written but not yet on disk; more is answered LEADER_PENDING_FULL (503)."""
     page_cache_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
     """How much of the newest data stays in the page cache, and an eighth as much of the newest index; what is older is
-    given back to the system once it is on the disk, and read from there. 0: it stays as long as the kernel likes."""
+    dropped from there once it is on the disk, and read from the disk. 0: it stays as long as the kernel likes."""
     scrub_bytes_per_s: Annotated[int, Field(ge=0)] = 4 * MIB
     """How fast the log is read over and over in the background to find rot; 0 means it is not. What is found is named,
     and repaired from the peers."""

@@ -162,24 +162,90 @@ class LogStore(ABC):
     """A log of entries with its hard state. See the module's docstring for who may call what when."""
 
     # --- identity and watermarks: plain reads -------------------------------------------------------------------
-    store_id: str
-    begin_index: int  # the first entry held; end_index + 1 when empty
-    end_index: int  # the last entry held; begin_index - 1 when empty
-    end_term: int  # term of the entry at end_index (of `base` when empty)
-    end_chain: int | None  # chain at end_index
-    durable_index: int  # on this disk up to here
-    base: EntryMeta  # the entry before begin_index
-    sealed_from: int  # from here on an unsealed entry is corruption
-    recovered_commit_index: int  # from the checkpoint, never above end_index; -1: unknown
-    applied_index: int  # what `note_progress` said last; at the open what the checkpoint says; never above end_index
-    recovered_marks: tuple[MemberMark, ...] = ()  # from the checkpoint, too
-    hard_state: HardState
-    data_file_size: int
-    index_file_size: int
-    # Sorted, disjoint; empty = sound as far as is known. End index, term and chain are known in spite of them.
-    faults: tuple[Fault, ...] = ()
-    faults_unsaved: bool = False  # whether they are not all kept on disk yet: see `save_faults`
-    mends_alone: bool = False  # whether `mend_alone` is worth a try
+    @property
+    @abstractmethod
+    def store_id(self) -> str:
+        """What peers tell a wiped disk from the one they knew by."""
+
+    @property
+    @abstractmethod
+    def begin_index(self) -> int:
+        """The first entry held; end_index + 1 when empty."""
+
+    @property
+    @abstractmethod
+    def end_index(self) -> int:
+        """The last entry held; begin_index - 1 when empty."""
+
+    @property
+    @abstractmethod
+    def end_term(self) -> int:
+        """Term of the entry at end_index (of `base` when empty)."""
+
+    @property
+    @abstractmethod
+    def end_chain(self) -> int | None:
+        """Chain at end_index."""
+
+    @property
+    @abstractmethod
+    def durable_index(self) -> int:
+        """On this disk up to here."""
+
+    @property
+    @abstractmethod
+    def base(self) -> EntryMeta:
+        """The entry before begin_index."""
+
+    @property
+    @abstractmethod
+    def sealed_from(self) -> int:
+        """From here on an unsealed entry is corruption."""
+
+    @property
+    @abstractmethod
+    def recovered_commit_index(self) -> int:
+        """From the checkpoint, never above end_index; -1: unknown."""
+
+    @property
+    @abstractmethod
+    def applied_index(self) -> int:
+        """What `note_progress` said last; at the open what the checkpoint says; never above end_index."""
+
+    @property
+    @abstractmethod
+    def hard_state(self) -> HardState:
+        """Term, vote and what else is saved with them."""
+
+    @property
+    @abstractmethod
+    def data_file_size(self) -> int:
+        """In bytes."""
+
+    @property
+    @abstractmethod
+    def index_file_size(self) -> int:
+        """In bytes."""
+
+    @property
+    def recovered_marks(self) -> tuple[MemberMark, ...]:
+        """What peers are known to hold: from the checkpoint, and what `note_marks` said since (E8)."""
+        return ()
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Sorted, disjoint; empty = sound as far as is known. End index, term and chain are known in spite of them."""
+        return ()
+
+    @property
+    def faults_unsaved(self) -> bool:
+        """Whether they are not all kept on disk yet: see `save_faults`."""
+        return False
+
+    @property
+    def mends_alone(self) -> bool:
+        """Whether `mend_alone` is worth a try."""
+        return False
 
     # --- loop half ---------------------------------------------------------------------------------------------
     @abstractmethod
@@ -235,9 +301,9 @@ class LogStore(ABC):
         """Remembers what a read or a scrub met, inside the log only: `faults` grows by them; nothing is written."""
         raise StoreCorrupt(f"this store cannot live with damage: {[fault.detail for fault in faults]}", faults)
 
+    @abstractmethod
     def save_faults(self) -> None:
         """Keeps `faults` on disk, where the next start looks again; a writer's work. Raises StoreIOError."""
-        self.faults_unsaved = False
 
     def has_space(self) -> bool:
         """Whether the disk has the space that is allocated ahead next (S8). Asks the disk: not on the loop."""
@@ -254,9 +320,9 @@ class LogStore(ABC):
     def note_progress(self, committed_index: int, applied_index: int) -> None:
         """Remembers what the next checkpoint slot will say; writes nothing by itself."""
 
+    @abstractmethod
     def note_marks(self, marks: tuple[MemberMark, ...]) -> None:
         """The same for what peers are known to hold; `recovered_marks` gives it back after the next open (E8)."""
-        self.recovered_marks = marks
 
     @abstractmethod
     def prepare_sync(self) -> SyncTicket | None:

@@ -23,6 +23,7 @@ from node.protocol.entry import (
     slab_of,
     unpack_record,
 )
+from node.protocol.messages import MemberMark
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import verify_slab
 from node.store.faults.ranges import cut, fault_at, in_words, merged, without
@@ -67,6 +68,23 @@ class _Record:
 
 class MemoryStore(LogStore):
     """See the module's docstring. Test hooks: `full`, `on_sync`, `recent_from`, `archive`, `lose_unsynced`, `rot`."""
+
+    store_id: str = "memory"
+    hard_state: HardState = HardState()
+    base: EntryMeta = ORIGIN
+    begin_index: int = 0
+    end_index: int = -1
+    end_term: int = -1
+    end_chain: int | None = None
+    durable_index: int = -1
+    sealed_from: int = 0
+    recovered_commit_index: int = -1
+    applied_index: int = -1
+    recovered_marks: tuple[MemberMark, ...] = ()
+    data_file_size: int = 0
+    index_file_size: int = 0
+    faults: tuple[Fault, ...] = ()
+    mends_alone: bool = False
 
     def __init__(
         self,
@@ -216,11 +234,17 @@ class MemoryStore(LogStore):
     def note_faults(self, faults: Sequence[Fault]) -> None:
         self.faults = merged([*self.faults, *faults], self.begin_index, self.end_index)
 
+    def save_faults(self) -> None:
+        """There is no disk to keep them on."""
+
     def save_hard_state(self, state: HardState) -> None:
         self.hard_state = state
 
     def note_progress(self, committed_index: int, applied_index: int) -> None:
         self.committed_index, self.applied_index = committed_index, applied_index
+
+    def note_marks(self, marks: tuple[MemberMark, ...]) -> None:
+        self.recovered_marks = marks
 
     def prepare_sync(self) -> SyncTicket | None:
         if self.durable_index >= self.end_index:

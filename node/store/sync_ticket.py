@@ -17,13 +17,20 @@ from node.store.files.segment import Segment
 from node.store.log_store import StoreFull, StoreIOError
 
 
-class Syncing(Protocol):
-    """What a ticket needs of its store."""
+class Files(Protocol):
+    """What a ticket needs to know of the log's files."""
 
     cuts: int
     failed: bool
 
     def keep_layout(self) -> None: ...
+
+
+class Syncing(Protocol):
+    """What a ticket needs of the log's durability."""
+
+    @property
+    def files(self) -> Files: ...
 
     def write_slot(self, slot: Slot, *, force: bool) -> None: ...
 
@@ -41,11 +48,11 @@ class Mark:
 class FileTicket:
     """One group commit. `run` touches nothing that the loop writes: only descriptors and the checkpoint."""
 
-    __slots__ = ("_data", "_force_slot", "_index", "_slot", "_stale", "_store", "cuts", "mark", "syncs_index")
+    __slots__ = ("_data", "_force_slot", "_index", "_slot", "_stale", "_syncing", "cuts", "mark", "syncs_index")
 
     def __init__(
         self,
-        store: Syncing,
+        syncing: Syncing,
         mark: Mark,
         data: list[Segment],
         index: list[Segment] | None,
@@ -53,7 +60,7 @@ class FileTicket:
         force_slot: bool,
         stale: list[Stale],
     ) -> None:
-        self._store = store
+        self._syncing = syncing
         self.mark = mark
         self._data = data
         self._index = index
@@ -61,7 +68,7 @@ class FileTicket:
         self._slot = slot
         self._force_slot = force_slot
         self._stale = stale
-        self.cuts = store.cuts
+        self.cuts = syncing.files.cuts
 
     @property
     def end_index(self) -> int:
@@ -73,12 +80,13 @@ class FileTicket:
                 segment.sync()
             for segment in self._index or ():
                 segment.sync()
-            self._store.keep_layout()
-            if self.cuts == self._store.cuts:  # a cut made meanwhile has lowered the slots: never raise them again
+            self._syncing.files.keep_layout()
+            # A cut made meanwhile has lowered the slots: never raise them again.
+            if self.cuts == self._syncing.files.cuts:
                 with suppress(StoreFull):  # the data is durable all the same; a later slot says so
-                    self._store.write_slot(self._slot, force=self._force_slot)
+                    self._syncing.write_slot(self._slot, force=self._force_slot)
         except StoreIOError:
-            self._store.failed = True
+            self._syncing.files.failed = True
             raise
         for part in self._stale:
-            part.give_back()
+            part.drop_from_page_cache()

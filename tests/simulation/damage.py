@@ -115,17 +115,17 @@ class Damage:
 
     def lose_tail(self, store: FileStore, rng: random.Random) -> int:
         """Some of the last entries read as if they had never been written; the first index lost, 0 for none."""
-        slot = store._checkpoint.last
+        slot = store.durability.checkpoint.last
         last = -1 if slot is None else min(slot.durable_index, store.end_index)
         if last <= store.begin_index:
             return 0
         first = rng.randrange(max(store.begin_index, last - 8) + 1, last + 1)
         try:
-            unit, _ = find_record(store._data, store._index, first)
+            unit, _ = find_record(store.files.data, store.files.index, first)
         except StoreError:
             return 0
         self.misdirected = True
-        for segment in store._data:
+        for segment in store.files.data:
             offset = max(0, unit.pos - segment.start)
             self._platform.forget(segment.path, offset, max(0, segment.end - segment.start - offset))
         return first
@@ -133,10 +133,10 @@ class Damage:
     def spot_of(self, store: FileStore, index: int, rng: random.Random) -> tuple[Path, int] | None:
         """A byte of this entry's record."""
         try:
-            unit, _ = find_record(store._data, store._index, index)
+            unit, _ = find_record(store.files.data, store.files.index, index)
         except StoreError:
             return None
-        segment = store._data.find(unit.pos)
+        segment = store.files.data.find(unit.pos)
         if segment is None:
             return None
         return segment.path, unit.pos - segment.start + rng.randrange(unit.size)

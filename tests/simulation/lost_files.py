@@ -28,7 +28,7 @@ def lose_a_file(member: Member, rng: random.Random, is_elsewhere: Callable[[int]
         return ""
     keep_bytes = rng.choice(KEPT_BYTES)
     if rng.random() < 0.3:
-        found: list[tuple[Path, list[tuple[int, int]]]] = [(segment.path, []) for segment in store._index]
+        found: list[tuple[Path, list[tuple[int, int]]]] = [(segment.path, []) for segment in store.files.index]
     else:
         found = _old_files(store, min(replica.committed_index, store.durable_index))
         found = [one for one in found if all(is_elsewhere(index) for _, index in one[1])]
@@ -42,12 +42,12 @@ def lose_a_file(member: Member, rng: random.Random, is_elsewhere: Callable[[int]
 def _old_files(store: FileStore, last_index: int) -> list[tuple[Path, list[tuple[int, int]]]]:
     """The data files with entries up to `last_index` only; with each entry's offset and index."""
     found: list[tuple[Path, list[tuple[int, int]]]] = []
-    for segment in store._data:
-        following = store._data.find(segment.end)
+    for segment in store.files.data:
+        following = store.files.data.find(segment.end)
         end = None if following is None else first_index_in(following)
         if end is None or not store.begin_index < end <= last_index + 1:
             continue
-        units = [read_unit(store._index, index) for index in range(store.begin_index, end)]
+        units = [read_unit(store.files.index, index) for index in range(store.begin_index, end)]
         inside = [unit for unit in units if unit is not None and segment.start <= unit.pos < segment.end]
         if inside:
             found.append((segment.path, [(unit.pos - segment.start, unit.index) for unit in inside]))

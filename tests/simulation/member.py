@@ -144,7 +144,7 @@ class Member:
                 group_id=None if config.unnamed else GROUP_ID,
             )  # fmt: skip
         if config.ring_bytes:  # and the page cache holds as little
-            store._ring = RecentSlabs(config.ring_bytes)  # what is cold in earnest is cold here
+            store.files.ring = RecentSlabs(config.ring_bytes)  # what is cold in earnest is cold here
         return store
 
     def note_voter_state(self, state: HardState) -> None:

@@ -66,10 +66,10 @@ class Mirror:
         if store is None:
             return False
         end = store.end_index
-        renewed = self._incarnation != self.member.incarnation or self._cuts != store.cuts
+        renewed = self._incarnation != self.member.incarnation or self._cuts != store.files.cuts
         if not renewed and end == self.end_index:
             return False
-        self._incarnation, self._cuts, self.disk_id = self.member.incarnation, store.cuts, self.member.disk_id
+        self._incarnation, self._cuts, self.disk_id = self.member.incarnation, store.files.cuts, self.member.disk_id
         before = len(self.entries)
         if renewed:
             del self.entries[end + 1 :]

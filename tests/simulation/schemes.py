@@ -44,7 +44,7 @@ class Copied:
         same = peer.hard_state.store_ids.get(member_id) == self._store_id
         if same and life_id is not None and life_id not in self._life_ids:
             return True
-        slot = peer._checkpoint.last
+        slot = peer.durability.checkpoint.last
         return slot is not None and any(
             mark.member_id == member_id and mark.index > self.end_index and mark.term >= self._marks_from
             for mark in slot.marks

@@ -26,9 +26,9 @@ def open_store(directory: Path, **more: Any) -> FileStore:
 def kill(store: FileStore) -> None:
     """What SIGKILL leaves: the page cache as it is, no closing slot, the lock free."""
     store._lock.release()
-    store._data.close()
-    store._index.close()
-    store._checkpoint.close()
+    store.files.data.close()
+    store.files.index.close()
+    store.durability.checkpoint.close()
 
 
 def sync(store: FileStore) -> int:

@@ -1,4 +1,4 @@
-"""The page cache keeps a log's newest bytes; older ones are given back once they are on the disk, and never before."""
+"""The page cache keeps a log's newest bytes; older ones are dropped once they are on the disk, and never before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT = 2 * DATA_BYTES
 
 
 class Cache(OsPlatform):
-    """Notes what is given back, as (folder, file, from, to), and fails where it is told to."""
+    """Notes what is dropped from the cache, as (folder, file, from, to), and fails where it is told to."""
 
     def __init__(self) -> None:
         self.given_back: list[tuple[str, str, int, int]] = []

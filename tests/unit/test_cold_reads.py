@@ -43,7 +43,7 @@ def cold_store(tmp_path: Path) -> tuple[FileStore, CountingPlatform]:
     platform = CountingPlatform()
     store = FileStore.open(tmp_path / "s", group="g", node_id="n0", init=True, platform=platform)
     for number in range(ENTRIES):
-        store._ring = RecentSlabs(1)
+        store.files.ring = RecentSlabs(1)
         store.append_as_leader([b"%d" % number * (LONG // 2)], 1 + number // (ENTRIES // 2))
     ticket = store.prepare_sync()
     assert ticket is not None

@@ -16,6 +16,7 @@ from node.store.files.checkpoint import read_checkpoint
 from node.store.files.platform import OS
 from node.store.log_store import HardState, StoreCorrupt, StoreFull, StoreIOError, StoreRefused
 from node.store.sync_ticket import Mark
+from node.store.truncation import Truncation
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES, build, flip
 
@@ -56,7 +57,7 @@ def test_a_body_that_fits_no_file_is_refused_and_burns_nothing(tmp_path: Path) -
     limit = DATA_BYTES - 48 - 8
     with pytest.raises(EntryError, match=f"limit is {limit} bytes"):
         store.append_as_leader([b"small", b"x" * (limit + 1)], 1)
-    assert (store.end_index, list(store._data)) == (-1, [])
+    assert (store.end_index, list(store.files.data)) == (-1, [])
     store.append_as_leader([b"x" * limit], 1)
     assert store.end_index == 0
     large = open_store(tmp_path / "large", data_file_size=1 << 30)
@@ -227,7 +228,7 @@ def test_a_full_disk_refuses_a_truncation_and_cuts_nothing(tmp_path: Path, monke
         store.truncate(5, record(store, 5))
     monkeypatch.undo()
     assert (entries_of(store), on_disk(tmp_path, "data")) == before
-    assert store._archive.records() == []
+    assert store.files.archive.records() == []
     store.close()
 
 
@@ -274,16 +275,16 @@ def test_while_a_cut_runs_no_group_commit_names_it_and_a_read_of_it_finds_nothin
 ) -> None:
     store = open_store(tmp_path)
     fill(store, 3, 20)
-    real = FileStore._cut
+    real = Truncation._cut
     seen: list[object] = []
 
-    def cut(self: FileStore, last: Mark, cut_index: int) -> None:
+    def cut(self: Truncation, last: Mark, cut_index: int) -> None:
         """What the loop and a reading thread do meanwhile."""
         seen.extend([store.prepare_sync(), store.prepare_checkpoint()])
         assert store.meta(cut_index - 1) is not None
         real(self, last, cut_index)
 
-    monkeypatch.setattr(FileStore, "_cut", cut)
+    monkeypatch.setattr(Truncation, "_cut", cut)
     store.truncate(20, record(store, 20))
     assert seen == [None, None]
     store.append_as_leader([b"x"], 9)
@@ -292,8 +293,8 @@ def test_while_a_cut_runs_no_group_commit_names_it_and_a_read_of_it_finds_nothin
         store.truncate(10, record(store, 10))
         raise StoreCorrupt("zeros where a record was")
 
-    monkeypatch.setattr("node.store.faults.healing.read_raw_slab", cut_during_read)
-    monkeypatch.setattr(FileStore, "_raw", lambda self, index, pos: [])
+    monkeypatch.setattr("node.store.cold_reads.read_raw_slab", cut_during_read)
+    monkeypatch.setattr(Truncation, "_raw", lambda self, index, pos: [])
     with pytest.raises(KeyError):
         store.read_slab(15, 1000)
     assert store.end_index == 9
@@ -372,11 +373,11 @@ def test_removing_a_prefix_keeps_whole_files_and_the_base(tmp_path: Path) -> Non
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     store = open_store(tmp_path, data_file_size=1 << 20, index_file_size=1 << 16)
-    store._ring._bytes_max = 64 * 1024
+    store.files.ring._bytes_max = 64 * 1024
     for _ in range(40):
         store.append_as_leader([b"z" * 1000] * 50, 1)
-    assert store._ring._bytes <= 64 * 1024
-    assert len(store._terms.starts) == 1
+    assert store.files.ring._bytes <= 64 * 1024
+    assert len(store.files.terms.starts) == 1
     assert store.recent_slab(0, 1000) is None
     assert [entry.index for entry in decode_slab(store.read_slab(0, 5000))] == [0, 1, 2, 3]
     store.close()

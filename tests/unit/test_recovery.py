@@ -59,11 +59,11 @@ def test_a_torn_tail_is_cut_and_archived_at_every_byte(template: Path) -> None:
         assert store.end_index == 31, torn_at
         left = path.read_bytes()[offset:]
         assert not any(left), torn_at
-        archived = store._archive.records()
+        archived = store.files.archive.records()
         assert len(archived) == (1 if any(raw[:torn_at]) else 0)
         if archived:
             assert (archived[0].from_index, archived[0].by) == (32, "n0")
-            assert store._archive.data(archived[0].seq) == raw[:torn_at].rstrip(b"\0")
+            assert store.files.archive.data(archived[0].seq) == raw[:torn_at].rstrip(b"\0")
         store.append_as_leader([b"again"], 4)
         store.close()
         again = open_store(directory)
@@ -82,7 +82,7 @@ def test_a_tail_torn_by_missing_sectors_with_sound_records_behind(template: Path
         blank_out(directory / "data" / path.name, start, start + SECTOR_BYTES)
         store = open_store(directory, boot_id=boot_id)
         assert store.end_index == (32 if boot_id == "boot-1" else 30)
-        assert len(store._archive.records()) == (0 if boot_id == "boot-1" else 1)
+        assert len(store.files.archive.records()) == (0 if boot_id == "boot-1" else 1)
         assert [one.first_index for one in store.faults] == ([31] if boot_id == "boot-1" else [])
         store.close()
 
@@ -138,7 +138,7 @@ def test_after_an_unclean_stop_the_unsynced_part_is_written_and_synced_again(
     sync(store)
     durable_end = store.durable_position
     fill(store, 2, 30)
-    end_pos, before = store._end_pos, entries_of(store)
+    end_pos, before = store.files.end.end_pos, entries_of(store)
     kill(store)
     written: list[tuple[str, int, int]] = []
     synced: list[str] = []
@@ -270,7 +270,7 @@ def test_a_java_nodes_stale_remnants_are_ignored_and_cleared(tmp_path: Path, bod
     assert entries_of(store)[5].body == body
     assert not any((tmp_path / "data" / f"{0:020d}").read_bytes()[end:])
     assert not any((tmp_path / "index" / f"{0:020d}").read_bytes()[6 * 32 :])
-    assert [one.reason.split(" found")[0] for one in store._archive.records()] == ["stale remnants"]
+    assert [one.reason.split(" found")[0] for one in store.files.archive.records()] == ["stale remnants"]
     store.close()
 
 
@@ -331,7 +331,7 @@ def test_a_truncation_survives_a_crash_at_every_step(
         assert cut_index - 1 <= again.end_index <= 59
         assert entries_of(again) == entries[: again.end_index + 1]
         assert again.hard_state.voter_state is VoterState.VOTER
-        archived = [entry for one in again._archive.records() for entry in again._archive.entries(one.seq)]
+        archived = [entry for one in again.files.archive.records() for entry in again.files.archive.entries(one.seq)]
         assert {entry.index for entry in archived} >= set(range(again.end_index + 1, 60))
         again.append_as_leader([b"after"], 9)
         again.close()

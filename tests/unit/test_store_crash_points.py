@@ -158,13 +158,13 @@ def check(story: Story) -> None:
         assert read(store, index) == story.written[index]
     if story.cut_from is not None:
         archived = {
-            (entry.index, entry.term, entry.body) for one in store._archive.records()
-            for entry in store._archive.entries(one.seq)
+            (entry.index, entry.term, entry.body) for one in store.files.archive.records()
+            for entry in store.files.archive.entries(one.seq)
         }  # fmt: skip
         for index in range(max(story.cut_from, store.end_index + 1), story.cut_durable_index + 1):
             assert (index, *story.written[index]) in archived
-    assert store._data.used_span(store._end_pos) is None
-    assert store._index.used_span((store.end_index + 1) * 32) is None
+    assert store.files.data.used_span(store.files.end.end_pos) is None
+    assert store.files.index.used_span((store.end_index + 1) * 32) is None
     promised = [read(store, index) for index in held]
     story.disk.lose_power()  # what it calls durable now stays so
     again = story.open()

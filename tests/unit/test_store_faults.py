@@ -160,7 +160,7 @@ def test_one_damaged_entry_is_a_fault_and_heals(sound: Path, tmp_path: Path, how
     assert [store.term_start(number) for number in range(LAST + 1)] == [
         peer.term_start(number) for number in range(LAST + 1)
     ]
-    assert [one.reason.split(":")[0] for one in store._archive.records()] == ["repair"]
+    assert [one.reason.split(":")[0] for one in store.files.archive.records()] == ["repair"]
     store.append_as_leader([b"goes on"], 4)
     store.truncate(LAST + 1, record(store, LAST + 1))
     store.close()
@@ -277,7 +277,7 @@ def test_an_unknown_tail_costs_the_vote_first_and_is_archived_and_cut(sound: Pat
     again = open_store(directory)
     assert (again.end_index, again.hard_state.voter_state) == (LAST, VoterState.REJOINING)
     assert again.faults == ()
-    assert again._archive.data(1).startswith(b"\x5a" * 100)
+    assert again.files.archive.data(1).startswith(b"\x5a" * 100)
     assert any("archived and cut" in alarm for alarm in again.alarms)
     again.append_as_leader([b"on"], 5)
     again.close()
@@ -359,7 +359,7 @@ def test_a_peer_with_another_history_heals_nothing(sound: Path, tmp_path: Path) 
     assert (last.mended_through, last.healed, last.remaining) == (9, (), store.faults)
     assert last.detail and ranges(store) == [(10, 11)]
     assert bytes_of(directory) == before, "nothing was overwritten"
-    assert store._archive.count == 0
+    assert store.files.archive.count == 0
     left = store.mend(_with_other_body(peer.read_slab(10, 1)))
     assert left.mended_through == 9
     third = open_store(copy_of(sound, tmp_path / "third"))
@@ -544,7 +544,7 @@ def test_a_truncation_takes_faults_along_and_archives_them_as_they_are(sound: Pa
     raw = path.read_bytes()[offset : offset + size]
     store.truncate(45, record(store, 45))
     assert (ranges(store), store.end_index) == ([(20, 20)], 44)
-    assert raw in store._archive.data(store._archive.count)
+    assert raw in store.files.archive.data(store.files.archive.count)
     store.append_as_leader([b"x"], 9)
     store.close()
     again = open_store(directory)
@@ -561,7 +561,7 @@ def test_a_cut_through_index_records_that_rotted_archives_what_is_cut(sound: Pat
     flip(path, offset + field)
     store.truncate(45, record(store, 45))
     assert store.end_index == 44
-    archived = store._archive.data(store._archive.count)
+    archived = store.files.archive.data(store.files.archive.count)
     assert all(entry.body in archived for entry in going)
     store.close()
 

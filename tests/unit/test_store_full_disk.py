@@ -168,12 +168,12 @@ def test_a_slot_that_finds_no_space_ends_nothing(tmp_path: Path) -> None:
     store = store_fixtures.open_store(tmp_path / "store", platform=disk)
     store.append_as_leader([b"said in a slot"], 1)
     store_fixtures.sync(store)
-    said = store._checkpoint.last
+    said = store.durability.checkpoint.last
     disk.full = True
     for number in range(3):
         store.append_as_leader([b"%d" % number], 1)
         assert store_fixtures.sync(store) == store.end_index
-    assert not store.failed and store._checkpoint.last == said
+    assert not store.failed and store.durability.checkpoint.last == said
     before = store_fixtures.entries_of(store)
     with pytest.raises(StoreFull):
         store.truncate(2, store_fixtures.record(store, 2))

@@ -149,7 +149,7 @@ def test_a_file_that_grew_keeps_its_entries_and_its_surplus_is_archived(sound: P
     assert store.faults == () and len(path.read_bytes()) == DATA_BYTES
     assert len(held.read()) == DATA_BYTES + 7  # who had it open sees what was there
     held.close()
-    assert store._archive.data(store.truncation_count) == b"surplus"
+    assert store.files.archive.data(store.truncation_count) == b"surplus"
     healed_is(store, sound, tmp_path)
 
 

@@ -199,7 +199,7 @@ def java_store(directory: Path, *moved: int) -> Path:
 def test_the_border_is_recorded_where_a_java_directory_is_taken_over(tmp_path: Path) -> None:
     for name, moved, border in (("straight", (), 0), ("moved", (4, 30), 31)):
         store = open_store(java_store(tmp_path / name, *moved))
-        assert (store.sealed_from, store.straight_from) == (60, border)
+        assert (store.sealed_from, store.files.straight_from) == (60, border)
         before = data_of(tmp_path / name)
         store.append_as_leader([b"ours"] * 10, 4)
         sync(store)
@@ -216,14 +216,14 @@ def test_the_border_is_recorded_where_a_java_directory_is_taken_over(tmp_path: P
         again.note_faults(again.scrub(0, 1 << 20).faults)
         for fault in again.faults:
             again.mend_alone(fault.first_index)
-        assert again.straight_from == border and not again.faults
+        assert again.files.straight_from == border and not again.faults
         again.close()
         assert data_of(tmp_path / name) == kept, "what was moved stays, what rotted is put right"
 
 
 def test_a_heritage_whose_layouts_agree_puts_right_what_comes_in(tmp_path: Path) -> None:
     one, other = open_store(tmp_path / "one"), open_store(tmp_path / "other", node_id="n1")
-    other.sealed_from = 10
+    other.files.sealed_from = 10
     slab = one.append_as_leader([b"b" * 20] * 9, 1)[0]
     other.append_slab(wronged(slab, 3))
     assert other.recent_slab(0, 1 << 20) == slab
@@ -234,13 +234,13 @@ def test_a_heritage_whose_layouts_agree_puts_right_what_comes_in(tmp_path: Path)
 def test_a_heritage_whose_layouts_differ_keeps_the_bytes_of_its_heads(tmp_path: Path) -> None:
     """Where the leader's record lies elsewhere the index record alone says where ours does (S5), from then on."""
     one, other = open_store(tmp_path / "one"), open_store(tmp_path / "other", node_id="n1")
-    other.sealed_from = 5
+    other.files.sealed_from = 5
     first, second = (one.append_as_leader([b"b" * 20] * 4, 1)[0] for _ in range(2))
     other.append_slab(first)
-    assert other.straight_from == 0
+    assert other.files.straight_from == 0
     elsewhere = replace(second, pos=second.pos + 512, index_records=_moved(second.index_records, 512))
     other.append_slab(elsewhere)
-    assert other.straight_from == NOWHERE
+    assert other.files.straight_from == NOWHERE
     held = other.recent_slab(4, 1 << 20)
     assert held is not None and held.data == second.data and held.index_records == second.index_records
     sync(other)
@@ -262,13 +262,13 @@ def test_an_older_releases_heritage_has_its_border_at_its_end(tmp_path: Path) ->
     rot_position(tmp_path / "s", 50)
     before = data_of(tmp_path / "s")
     store = open_store(tmp_path / "s")
-    assert store.straight_from == 60 and store.alarms == () and data_of(tmp_path / "s") == before
+    assert store.files.straight_from == 60 and store.alarms == () and data_of(tmp_path / "s") == before
     store.close()
     raw = bytearray((tmp_path / "s" / LAYOUT).read_bytes())
     raw[3] ^= 1
     (tmp_path / "s" / LAYOUT).write_bytes(raw)
     store = open_store(tmp_path / "s")
-    assert store.straight_from == 60, "a file that is not to be believed is written anew"
+    assert store.files.straight_from == 60, "a file that is not to be believed is written anew"
     store.close()
 
 

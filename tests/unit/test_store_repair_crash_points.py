@@ -117,7 +117,7 @@ def check_after(name: str, case: Case) -> None:
     assert entries(store) == case.held[:kept]
     assert store.hard_state.vote_floor >= {"set-term": 9, "accept-loss": 9, "discard-from": TERM}.get(name, 1)
     if name == "discard-from":  # its bytes were damaged, those of its neighbours were not
-        archived = [store._archive.data(one.seq) for one in store._archive.records()]
+        archived = [store.files.archive.data(one.seq) for one in store.files.archive.records()]
         assert any(case.held[16][2] in data and case.held[-1][2] in data for data in archived)
     store.close()
 

@@ -34,7 +34,7 @@ def test_a_store_that_lived_on_a_dry_run_left_nothing(tmp_path: Path) -> None:
     assert [entry.body for entry in entries_of(again)] == bodies
     assert (bodies[:25], len(bodies), again.truncation_count) == (held[:25], 30, 1)
     assert again.hard_state == HardState(9, "n1", VoterState.REJOINING)
-    archived = again._archive.entries(1)
+    archived = again.files.archive.entries(1)
     assert [entry.index for entry in archived] == list(range(25, 120))
     again.close()
     assert everything(tmp_path) == before

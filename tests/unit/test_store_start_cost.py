@@ -46,7 +46,7 @@ def test_a_search_behind_damage_reads_no_holes(tmp_path: Path) -> None:
     fill(store, 1, 3)
     sync(store)
     store.append_as_leader([b"x" * 3000, b"y" * 3000, b"z"], 1)
-    end = store._end_pos
+    end = store.files.end.end_pos
     kill(store)
     path = tmp_path / "data" / f"{0:020d}"
     with path.open("r+b") as file:

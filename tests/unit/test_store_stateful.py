@@ -144,7 +144,7 @@ class StoreOnABadDisk(RuleBasedStateMachine):
     def _follow(self, store: FileStore, bodies: list[bytes]) -> None:
         index, chain = store.end_index + 1, store.end_chain
         assert chain is not None
-        runs = list(plan_runs([HEAD_BYTES + len(body) for body in bodies], store._end_pos, DATA_BYTES))
+        runs = list(plan_runs([HEAD_BYTES + len(body) for body in bodies], store.files.end.end_pos, DATA_BYTES))
         for done, run in enumerate(runs):
             slab = encode_slab(bodies[run.first : run.stop], index, self.term, run.pos, chain)
             try:
@@ -188,7 +188,9 @@ class StoreOnABadDisk(RuleBasedStateMachine):
             return
         if self.store is None or len(self.log) > at:
             return
-        archived = [Kept(entry.term, entry.body) for entry in self.store._archive.entries(self.store._archive.count)]
+        archived = [
+            Kept(entry.term, entry.body) for entry in self.store.files.archive.entries(self.store.files.archive.count)
+        ]
         durable = max(0, floor + 1 - at)
         assert archived[:durable] == gone[:durable]
         assert self.store is not store or archived == gone
@@ -319,8 +321,8 @@ class StoreOnABadDisk(RuleBasedStateMachine):
             assert Kept(entry.term, entry.body) == self.log[index]
         if not self.rotten:
             assert store.faults == ()
-            assert store._data.used_span(store._end_pos) is None
-            assert store._index.used_span((store.end_index + 1) * INDEX_UNIT_BYTES) is None
+            assert store.files.data.used_span(store.files.end.end_pos) is None
+            assert store.files.index.used_span((store.end_index + 1) * INDEX_UNIT_BYTES) is None
 
     @precondition(lambda self: self.store is not None and not self.rotten)
     @rule()

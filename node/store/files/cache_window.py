@@ -1,12 +1,12 @@
 """The part of a log that stays in the page cache: its newest bytes.
 
 A log is written once and read mostly while it is new, yet the kernel keeps all of it for as long as there is memory,
-and then takes pages back at the writers' cost. And every page that a log does not give back is one more that is touched
-for the first time: in a virtual machine whose host takes free memory back, that made batches of 1 KiB 2.3 times slower
-within ten seconds (docs/performance.md). So what lies before the window is given back, in steps, once it is on the
-disk; who reads it makes the kernel fetch it again.
+and then takes pages back at the writers' cost. And every page that a log keeps there is one more that is touched for
+the first time: in a virtual machine whose host takes free memory back, that made batches of 1 KiB 2.3 times slower
+within ten seconds (docs/performance.md). So what lies before the window is dropped from the page cache, in steps, once
+it is on the disk; who reads it makes the kernel fetch it again.
 
-Invariants: only what a group commit has synced is given back; giving back changes no byte and never fails.
+Invariants: only what a group commit has synced is dropped; dropping changes no byte and never fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from node.store.files.segment import Segment
 from node.store.files.segment_list import SegmentList
 
-FOLIO_BYTES_MAX: Final = 2 * 1024 * 1024  # the kernel gives nothing back of what lies only partly in a range
+FOLIO_BYTES_MAX: Final = 2 * 1024 * 1024  # the kernel drops nothing of what lies only partly in a range
 STEPS: Final = 64  # in so many parts a window moves on: one takes some 100 us of the writing thread with 4 MiB
 
 
@@ -27,7 +27,7 @@ class Stale(NamedTuple):
     pos: int
     size_bytes: int
 
-    def give_back(self) -> None:
+    def drop_from_page_cache(self) -> None:
         """From any thread."""
         self.segment.drop_cache(self.pos, self.size_bytes)
 

@@ -14,14 +14,13 @@ from typing import Any
 
 from node.protocol.codes import FlushMode
 from node.store.file_store import FileStore
-from node.store.files.checkpoint import Slot, read_checkpoint
+from node.store.files.checkpoint import read_checkpoint
 from node.store.files.identity import IDENTITY, Identity, read_identity
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import FOLDER, TruncationArchive
 from node.store.log_store import StoreRefused, TruncationRecord
 from node.store.recovery.opening import open_directory
 from node.store.repair.report import Report
-from node.store.sync_ticket import Mark
 
 _SCRUB_BYTES = 8 * 1024 * 1024
 
@@ -39,8 +38,6 @@ def our_identity(directory: Path, platform: Platform) -> Identity:
 class RepairStore(FileStore):
     """A store whose closing can leave the evidence of its last stop as it was found."""
 
-    _found: Slot | None = None
-
     @classmethod
     def by_identity(cls, directory: Path, platform: Platform) -> RepairStore:
         """Recovers and opens as an engine would, settings from `quorumscope.json`. Raises StoreError."""
@@ -53,18 +50,13 @@ class RepairStore(FileStore):
         if found is not None and not found.clean and found.boot_id != opened.boot_id:
             opened.boot_id = found.boot_id
         store = cls.made_of(opened)
-        store._found = found
+        store.durability.may_say_clean = found is None or found.clean
         return store
 
     def settle(self) -> None:
         """The last stop is judged: this machine's boot counts from now on, and `close` says clean."""
-        self._boot_id = self._platform.boot_id()
-        self._found = None
-
-    def _slot(self, mark: Mark, *, index_durable: int | None = None, clean: bool = False) -> Slot:
-        found = self._found
-        as_found = found is None or found.clean
-        return super()._slot(mark, index_durable=index_durable, clean=clean and as_found)
+        self.durability.boot_id = self.files.platform.boot_id()
+        self.durability.may_say_clean = True
 
     def scrub_all(self) -> None:
         """Reads everything from the disk itself: afterwards `faults` is all that is wrong with the entries."""
@@ -77,7 +69,7 @@ class RepairStore(FileStore):
     def record(self, reason: str, from_index: int) -> TruncationRecord:
         """Who does this and why, as the archive and the console show it."""
         return TruncationRecord(
-            self._node_id, None, self.end_term, from_index, self.end_index, f"repair: {reason}",
+            self.files.node_id, None, self.end_term, from_index, self.end_index, f"repair: {reason}",
             self.recovered_commit_index,
         )  # fmt: skip
 

@@ -180,7 +180,7 @@ class Machine:
         config = self.world.config
         store = open_store(self.settings, self.platform)
         if config.ring_bytes:  # what is cold in earnest is cold here
-            store._ring = RecentSlabs(config.ring_bytes)
+            store.files.ring = RecentSlabs(config.ring_bytes)
         return store
 
     def _host(self, loop: SimulatedLoop) -> Host:

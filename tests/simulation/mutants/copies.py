@@ -9,8 +9,8 @@ from node.store.files.os_files import SECTOR_BYTES
 from tests.simulation.mutants.faults import ROT
 from tests.simulation.mutants.planting import Edit, Mutant, swapped
 
-FILE_STORE = "node.store.file_store:FileStore."
-HEALING = "node.store.faults.healing:HealingLog."
+WRITER = "node.store.log_writer:LogWriter."
+READS = "node.store.cold_reads:ColdReads."
 
 # Copies that travel: few entries in memory, much that rots, leaders that change.
 TRAVEL: dict[str, Any] = {
@@ -31,9 +31,9 @@ QUIET = (
     "lost_tail",
 )
 TAKEN_AS_IT_COMES = Edit(
-    FILE_STORE + "append_slab",
-    "[straightened(piece, self.straight_from) for piece in pieces]",
-    "MUTANT.instead([straightened(piece, self.straight_from) for piece in pieces], pieces)",
+    WRITER + "append_slab",
+    "[straightened(piece, files.straight_from) for piece in pieces]",
+    "MUTANT.instead([straightened(piece, files.straight_from) for piece in pieces], pieces)",
 )
 
 
@@ -46,7 +46,7 @@ def doubt(damage: Any, store: Any, pos: int) -> int:
 
     To the end of one sector only: it reads as if that had never been written, and sound records follow.
     """
-    checkpoint = store._checkpoint
+    checkpoint = store.durability.checkpoint
     damage.flip(checkpoint.path, checkpoint._number % 2 * SLOT_SPACING_BYTES + 20, 1)
     damage._platform._boot += 1
     return SECTOR_BYTES - pos % SECTOR_BYTES
@@ -77,7 +77,7 @@ GIVEN_UP = (
         "min(member.replica.committed_index, store.durable_index, store.end_index - 2)",
         "store.durable_index if self.may_forget(member) else -1",
     ),
-    Edit("node.store.file_store:FileStore._slot", "min(self._committed, mark.index)", "-1"),
+    Edit("node.store.durability:Durability._slot", "min(self._committed, mark.index)", "-1"),
     Edit(
         "tests.simulation.nemesis:Nemesis._rot_entry",
         "self._rng.randrange(store.begin_index, last + 1)",
@@ -102,7 +102,7 @@ COPIES = (
                 "wrong_positions(slab, self._case.straight_from)",
                 "MUTANT.instead(wrong_positions(slab, 0), [])",
             ),
-            Edit(HEALING + "_healed", "self._ring.forget_through(stage.last_index)", "MUTANT.left_out()"),
+            Edit("node.store.log_files:LogFiles.mended", "self.ring.forget_through(last_index)", "MUTANT.left_out()"),
             TAKEN_AS_IT_COMES,
         ),
         {
@@ -125,7 +125,7 @@ COPIES = (
         "S6",
         "the position in a head is taken as it comes: read from the disk, received, and mended with",
         (
-            swapped(HEALING + "read_slab", "position_faults(slab, self.straight_from)", "()"),
+            swapped(READS + "read_slab", "position_faults(slab, files.straight_from)", "()"),
             TAKEN_AS_IT_COMES,
             swapped(
                 "node.store.faults.mending:Stage.add",
@@ -170,8 +170,8 @@ COPIES = (
         cause=(
             Edit(
                 "tests.simulation.damage:Damage.lose_tail",
-                "for segment in store._data:",
-                "length = doubt(self, store, unit.pos)\n    for segment in [store._data.find(unit.pos)]:",
+                "for segment in store.files.data:",
+                "length = doubt(self, store, unit.pos)\n    for segment in [store.files.data.find(unit.pos)]:",
             ),
             Edit(
                 "tests.simulation.damage:Damage.lose_tail",

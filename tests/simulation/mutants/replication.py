@@ -283,9 +283,9 @@ REPLICATION = (
             ignored("node.consensus.replica:Replica.flushed", "log_epoch != member.log_epoch"),
             ignored("node.consensus.replica:Replica.flushed", "member.truncating_from is not None"),
             Edit(
-                "node.store.file_store:FileStore.finish_sync",
-                "ticket.cuts == self.cuts",
-                "MUTANT.instead(ticket.cuts == self.cuts, True)",
+                "node.store.durability:Durability.finish_sync",
+                "ticket.cuts == self.files.cuts",
+                "MUTANT.instead(ticket.cuts == self.files.cuts, True)",
             ),
         ),
         {**FORKS, "slow_disk": 0.3, "sync_ms": 6.0},

@@ -9,7 +9,7 @@ from node.protocol.slab_verify import verify_slab
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 from tests.simulation.mutants.replication import slot_first
 
-FILE_STORE = "node.store.file_store:FileStore."
+TRUNCATION = "node.store.truncation:Truncation."
 FILES = "node.store.files.os_files:"
 RECOVERY = "node.store.recovery.log_recovery:Recovery."
 
@@ -84,8 +84,8 @@ STORAGE = (
         "a cut leaves the checkpoint slots where they were",
         (
             Edit(
-                FILE_STORE + "_cut",
-                "self._checkpoint.write_both(self._slot(self._durable))",
+                "node.store.durability:Durability.lower_to",
+                "self.checkpoint.write_both(self._slot(self.durable))",
                 "MUTANT.left_out()",
             ),
         ),
@@ -98,8 +98,8 @@ STORAGE = (
         (
             Edit(
                 "node.store.sync_ticket:FileTicket.run",
-                "self.cuts == self._store.cuts",
-                "MUTANT.instead(self.cuts == self._store.cuts, True)",
+                "self.cuts == self._syncing.files.cuts",
+                "MUTANT.instead(self.cuts == self._syncing.files.cuts, True)",
             ),
         ),
         {**CUTS, "slow_disk": 0.3},
@@ -120,7 +120,7 @@ STORAGE = (
             Edit(
                 "node.store.sync_ticket:FileTicket.run",
                 "for segment in self._data:",
-                "MUTANT.left_out(self._store.write_slot(self._slot, force=True))\n        for segment in self._data:",
+                "MUTANT.left_out(self._syncing.write_slot(self._slot, force=True))\n        for segment in self._data:",
             ),
         ),
         {**OUTAGES, "crash_at_io": 5.0},
@@ -131,8 +131,8 @@ STORAGE = (
         "a truncation keeps no copy of what it cuts",
         (
             Edit(
-                FILE_STORE + "truncate",
-                "self._archive.add(",
+                TRUNCATION + "truncate",
+                "files.archive.add(",
                 "MUTANT.left_out(",
             ),
         ),
@@ -144,8 +144,8 @@ STORAGE = (
         "a truncation leaves the bytes of what it cut in the files",
         (
             Edit(
-                FILE_STORE + "_cut",
-                "self._clear(last.end_pos, self._end_pos, cut_index, self.end_index + 1)",
+                TRUNCATION + "_cut",
+                "files.clear(last.end_pos, files.end.end_pos, cut_index, files.end.index + 1)",
                 "MUTANT.left_out()",
             ),
         ),
@@ -206,8 +206,8 @@ STORAGE = (
                 "MUTANT.left_out()",
             ),
             Edit(
-                FILE_STORE + "_write",
-                "self._clear(self._end_pos, end_pos, self.end_index + 1, slabs[-1].last_index + 1)",
+                "node.store.log_writer:LogWriter._write",
+                "files.clear(files.end.end_pos, end_pos, files.end.index + 1, slabs[-1].last_index + 1)",
                 "MUTANT.left_out()",
             ),
         ),
@@ -237,7 +237,7 @@ STORAGE = (
         "a slab that was read from the disk is sent with fresh CRCs, whatever it holds",
         (
             Edit(
-                FILE_STORE + "read_slab",
+                "node.store.cold_reads:ColdReads.read_slab",
                 "verify_slab(slab, prev_chain, bodies=True)",
                 "MUTANT.instead(*with_and_without(slab, prev_chain))",
             ),

@@ -1,0 +1,138 @@
+"""How far a log is on its disk: group commits, checkpoint slots, what stays in the page cache (SAFETY S1, S2).
+
+Invariants: `durable` never passes a cut; a slot is written only for what was durable before; under load at most one
+slot in 20 ms, because each costs a sync of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from node.protocol.entry import INDEX_UNIT_BYTES
+from node.protocol.messages import MemberMark
+from node.store.files.cache_window import CacheWindow
+from node.store.files.checkpoint import Checkpoint, Slot
+from node.store.log_files import LogFiles
+from node.store.log_store import StoreFull, SyncTicket
+from node.store.recovery.log_recovery import Recovered
+from node.store.sync_ticket import FileTicket, Mark
+
+_SLOT_INTERVAL_NS = 20_000_000
+_INDEX_UNSYNCED_BYTES_MAX = 4 * 1024 * 1024
+
+
+class Durability:
+    """What is durable of one log, and what its checkpoint says of it."""
+
+    def __init__(
+        self, files: LogFiles, checkpoint: Checkpoint, found: Recovered, boot_id: str, page_cache_bytes: int
+    ) -> None:
+        self.files = files
+        self.checkpoint = checkpoint
+        self.boot_id = boot_id
+        self.may_say_clean = True  # False: the evidence of an unclean stop is not this process's to remove
+        self.durable = files.end  # recovery has synced all of it
+        self.recovered_commit_index = found.committed_index
+        self.marks = checkpoint.last.marks if checkpoint.last is not None else ()
+        self._index_durable = files.end.index
+        self._committed = found.committed_index
+        self.applied_index = found.applied_index
+        self._slot_at_ns = 0
+        self._data_window = CacheWindow(files.data, page_cache_bytes, files.end.end_pos)
+        index_end = (files.end.index + 1) * INDEX_UNIT_BYTES
+        self._index_window = CacheWindow(files.index, page_cache_bytes // 8, index_end)
+        checkpoint.write_both(self._slot(self.durable))
+
+    def note_progress(self, committed_index: int, applied_index: int) -> None:
+        """What the next slot will say."""
+        self._committed, self.applied_index = committed_index, applied_index
+
+    def note_marks(self, marks: tuple[MemberMark, ...]) -> None:
+        """The same for what peers are known to hold (E8)."""
+        self.marks = marks
+
+    # --- group commits -------------------------------------------------------------------------------------------
+
+    def prepare_sync(self) -> SyncTicket | None:
+        """See LogStore."""
+        files = self.files
+        if files.is_cutting or (self.durable.index >= files.end.index and not files.data.dirty):
+            return None
+        unsynced_index_bytes = (files.end.index - self._index_durable) * INDEX_UNIT_BYTES
+        return self._ticket(with_index=unsynced_index_bytes > _INDEX_UNSYNCED_BYTES_MAX, force_slot=False)
+
+    def prepare_checkpoint(self) -> SyncTicket | None:
+        """For an idle driver (20 ms without a sync): syncs the index too and writes a slot; None if nothing is new."""
+        last = self.checkpoint.last
+        end = self.files.end.index
+        known = (end, min(self._committed, end), min(self.applied_index, end), end, self.marks)
+        said = (
+            (last.durable_index, last.committed_index, last.applied_index, last.index_durable, last.marks)
+            if last
+            else None
+        )
+        if self.files.is_cutting or known == said:
+            return None
+        return self._ticket(with_index=True, force_slot=True)
+
+    def _ticket(self, *, with_index: bool, force_slot: bool) -> FileTicket:
+        files = self.files
+        mark = files.end
+        slot = self._slot(mark, index_durable=mark.index if with_index else self._index_durable)
+        index = files.index.take_dirty() if with_index else None
+        stale = self._data_window.move_to(mark.end_pos)
+        if with_index:
+            stale += self._index_window.move_to((mark.index + 1) * INDEX_UNIT_BYTES)
+        return FileTicket(self, mark, files.data.take_dirty(), index, slot, force_slot, stale)
+
+    def _slot(self, mark: Mark, *, index_durable: int | None = None, clean: bool = False) -> Slot:
+        in_index = self._index_durable if index_durable is None else index_durable
+        return Slot(
+            mark.index, self.files.begin_index, mark.end_pos, mark.term, mark.chain, min(self._committed, mark.index),
+            min(self.applied_index, mark.index), min(mark.index, in_index), self.files.sealed_from, clean, self.boot_id,
+            marks=self.marks,
+        )  # fmt: skip
+
+    def write_slot(self, slot: Slot, *, force: bool) -> None:
+        """At most every 20 ms under load (SAFETY S2)."""
+        now_ns = self.files.platform.monotonic_ns()
+        if force or now_ns - self._slot_at_ns >= _SLOT_INTERVAL_NS:
+            self._slot_at_ns = now_ns
+            self.checkpoint.write(slot)
+
+    def finish_sync(self, ticket: SyncTicket) -> int:
+        """See LogStore."""
+        if (
+            isinstance(ticket, FileTicket)
+            and ticket.cuts == self.files.cuts
+            and ticket.mark.index >= self.durable.index
+        ):
+            self.durable = ticket.mark
+            if ticket.syncs_index:
+                self._index_durable = ticket.mark.index
+        return self.durable.index
+
+    # --- cuts and the end ----------------------------------------------------------------------------------------
+
+    def lower_to(self, last: Mark) -> None:
+        """Before a cut behind `last`: nothing says any more that what follows is durable (SAFETY S4)."""
+        self.durable = last if last.index < self.durable.index else self.durable
+        self._index_durable = min(self._index_durable, last.index)
+        self.checkpoint.write_both(self._slot(self.durable))
+
+    def end_at(self, last: Mark) -> None:
+        """The log ends at `last` now."""
+        self._data_window.cut(last.end_pos)
+        self._index_window.cut((last.index + 1) * INDEX_UNIT_BYTES)
+        self.recovered_commit_index = min(self.recovered_commit_index, last.index)
+
+    def sync_all(self) -> None:
+        """Syncs everything, and says that the stop was a clean one. Raises StoreIOError."""
+        files = self.files
+        files.data.sync()
+        files.index.sync()
+        files.keep_layout()
+        self.durable = files.end
+        with suppress(StoreFull):  # without a slot that says "clean" the next start reads more, and finds it
+            slot = self._slot(self.durable, index_durable=self.durable.index, clean=self.may_say_clean)
+            self.checkpoint.write_both(slot)

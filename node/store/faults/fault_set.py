@@ -1,0 +1,72 @@
+"""Which entries of an open log are known to be damaged, and the file that hints at them for the next start (SAFETY S6).
+
+Invariants: `now` is sorted and disjoint and changes under a lock, because the loop notes what reads met while a thread
+mends; whatever changed is `unsaved` until it is on disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from node.store.faults.known_faults import save_known_faults
+from node.store.faults.ranges import cut, fault_at, in_words, merged, next_fault, without
+from node.store.log_files import LogFiles
+from node.store.log_store import Fault, StoreCorrupt, StoreIOError
+
+
+class FaultSet:
+    """The faults of one log."""
+
+    def __init__(self, files: LogFiles, found: tuple[Fault, ...]) -> None:
+        self._files = files
+        self._lock = threading.Lock()
+        self.now = found
+        self.unsaved = False
+        save_known_faults(files.directory, found, files.platform)
+
+    def at(self, index: int) -> Fault | None:
+        """The fault that `index` lies in."""
+        return fault_at(self.now, index)
+
+    def after(self, index: int) -> Fault | None:
+        """The first fault behind `index`."""
+        return next_fault(self.now, index)
+
+    def refuse(self, index: int) -> None:
+        """Raises StoreCorrupt for an entry that is known to be damaged."""
+        fault = self.at(index)
+        if fault is not None:
+            raise StoreCorrupt(f"{in_words([fault])}: {fault.detail}", [fault])
+
+    def note(self, faults: Sequence[Fault]) -> None:
+        """More of them; also takes away what lies outside the log by now."""
+        with self._lock:
+            self._set(merged([*self.now, *faults], self._files.begin_index, self._files.end.index))
+
+    def heal(self, healed: Fault) -> None:
+        """These entries are sound again; a fault may have grown while they were written."""
+        with self._lock:
+            left = without(self.now, healed)
+            self._set(merged(left, self._files.begin_index, self._files.end.index))
+
+    def cut(self, cut_index: int) -> None:
+        """The log ends before `cut_index` now."""
+        with self._lock:
+            self._set(cut(self.now, cut_index))
+
+    def _set(self, faults: tuple[Fault, ...]) -> None:
+        """Under the lock."""
+        if faults != self.now:
+            self.now = faults
+            self.unsaved = True
+
+    def save(self) -> None:
+        """Keeps them on disk. Raises StoreIOError."""
+        with self._lock:
+            faults, self.unsaved = self.now, False
+        try:
+            save_known_faults(self._files.directory, faults, self._files.platform)
+        except StoreIOError:
+            self._files.failed = True
+            raise

@@ -1,0 +1,174 @@
+"""One log's two rows of files, and what memory knows of what lies in them: where it begins and ends, its terms.
+
+The parts of a `FileStore` (writer, reads, durability, truncation, healing) share this one object and change it only
+through its methods; memory does not grow with the log: the term table and the ring of recent slabs are all it keeps.
+
+Invariants: `end.end_pos` is the position right after the last record, never behind a filler; what lies behind it is
+zero; `cuts` moves before and after a cut, so that a reader sees that the ground moved; once `failed`, nothing more is
+written and nothing more is promised.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Slab
+from node.store.disk_log import find_head, find_record
+from node.store.files.straight import NOWHERE, write_straight_from
+from node.store.log_store import EntryMeta, StoreFull, StoreIOError
+from node.store.recent_slabs import RecentSlabs
+from node.store.recovery.opening import Opened
+from node.store.recovery.unsealed import UnsealedChains
+from node.store.recovery.walk import SEALED_NEVER, Cursor
+from node.store.slab_pieces import slab_meta
+from node.store.sync_ticket import Mark
+
+
+class LogFiles:
+    """See the module's docstring. `end` is replaced whole, so a thread that reads it sees one entry's values."""
+
+    def __init__(self, opened: Opened) -> None:
+        found = opened.recovered
+        self.directory = opened.directory
+        self.platform = opened.platform
+        self.node_id = opened.identity.node_id
+        self.data_file_size = opened.identity.data_file_size
+        self.index_file_size = opened.identity.index_file_size
+        self.data = opened.data
+        self.index = opened.index
+        self.archive = opened.archive
+        self.sealed_from = opened.sealed_from
+        self.straight_from = (
+            opened.straight_from
+        )  # from here on every head says where its record lies: `files/straight`
+        self._layout_unsaved = False
+        self.base = found.base
+        self.begin_index = found.begin_index
+        self.begin_pos = found.begin_pos
+        self.end = Mark(found.end.index - 1, found.end.pos, found.end.term, found.end.chain)
+        self.terms = found.terms
+        self.ring = RecentSlabs()
+        if found.newest is not None:
+            self.ring.add(found.newest)
+        self.unsealed = UnsealedChains(self.data, self.begin_cursor())
+        self.cuts = 0
+        self.is_cutting = False  # while one runs, no group commit may name what is being cut
+        self.failed = False
+        self._terms_lock = threading.Lock()  # a thread mends while the loop appends the first entry of a new term
+
+    # --- looking up ----------------------------------------------------------------------------------------------
+
+    def begin_cursor(self) -> Cursor:
+        """Where a walk along the whole log begins."""
+        return Cursor(self.begin_pos, self.begin_index, self.base.term, self.base.chain)
+
+    def begin_mark(self) -> Mark:
+        """The base, as the end of what lies before the first entry."""
+        return Mark(self.base.index, self.begin_pos, self.base.term, self.base.chain)
+
+    def holds(self, index: int) -> bool:
+        """Whether `index` lies inside the log."""
+        return self.begin_index <= index <= self.end.index
+
+    def stored_meta(self, index: int) -> EntryMeta:
+        """From the files alone, so that a thread may ask: 80 bytes, however long the entry is. Raises StoreCorrupt."""
+        head = find_head(self.data, self.index, index)
+        if head.chain_crc or head.body_crc:
+            return EntryMeta(index, head.term, head.chain_crc)
+        return EntryMeta(index, head.term, self.unsealed.chain_at(index))
+
+    def stored_mark(self, index: int) -> Mark:
+        """An entry's end, from the files alone. Raises StoreCorrupt."""
+        unit, _ = find_record(self.data, self.index, index)
+        return Mark(index, unit.pos + unit.size, unit.term, self.stored_meta(index).chain)
+
+    def mark_in_ring(self, index: int) -> Mark | None:
+        """An entry's end, from memory alone: also of one that rotted on the disk since."""
+        slab = self.ring.holding(index)
+        if slab is None:
+            return None
+        meta = slab_meta(slab, index)
+        _, pos, size, _, _ = INDEX_UNIT.unpack_from(slab.index_records, (index - slab.first_index) * INDEX_UNIT_BYTES)
+        return Mark(index, pos + size, meta.term, meta.chain)
+
+    # --- changing ------------------------------------------------------------------------------------------------
+
+    def refuse_after_failure(self) -> None:
+        """Work is queued for the writer, and each piece relies on those before it: none is done after one failed (S1).
+
+        Raises StoreIOError.
+        """
+        if self.failed:
+            raise StoreIOError("a write failed before: nothing is written any more")
+
+    def extend(self, slabs: list[Slab]) -> None:
+        """These slabs have been written: the log ends behind them."""
+        for slab in slabs:
+            self.ring.add(slab)
+            if slab.last_term != self.end.term or self.end.index < self.begin_index:  # terms never decrease
+                self._note_terms(slab)
+            self.end = Mark(slab.last_index, slab.end_pos, slab.last_term, slab.last_chain)
+
+    def note_unsealed(self, last_index: int) -> None:
+        """Entries up to `last_index` carry no seal: a heritage, from now on at the latest."""
+        self._layout_unsaved |= self.sealed_from == 0
+        self.sealed_from = max(self.sealed_from, last_index + 1)
+
+    def note_layouts_differ(self) -> None:
+        """What the leader's heads say of positions is not true here: nothing is compared any more."""
+        if self.straight_from != NOWHERE:
+            self.straight_from, self._layout_unsaved = NOWHERE, True
+
+    def keep_layout(self) -> None:
+        """Keeps the border on disk where it moved: a writer's work, before what follows counts as durable."""
+        if self._layout_unsaved:
+            self._layout_unsaved = False
+            write_straight_from(self.directory, self.straight_from, self.platform)
+
+    def _note_terms(self, slab: Slab) -> None:
+        with self._terms_lock:
+            for _, _, _, index, term in INDEX_UNIT.iter_unpack(slab.index_records):
+                self.terms.extend(index, term)
+                if term == slab.last_term:
+                    break
+
+    def mended(self, runs: list[tuple[int, int]], last_index: int) -> None:
+        """Entries up to `last_index` were healed, and have these runs of terms: (first index, term)."""
+        with self._terms_lock:
+            self.terms = self.terms.mended(runs, last_index)
+        self.ring.forget_through(last_index)  # what memory holds of it may be from before
+
+    def end_at(self, last: Mark) -> None:
+        """What lay behind `last` has been cut, also on the disk."""
+        cut_index = last.index + 1
+        self.ring = self.ring.cut(cut_index)
+        self.terms = self.terms.cut(cut_index)
+        self.unsealed.cut(cut_index)
+        self.end = last
+        if SEALED_NEVER > self.sealed_from > cut_index:
+            self.sealed_from = cut_index
+
+    def begin_at(self, base: EntryMeta, begin_pos: int) -> None:
+        """The log begins behind `base`, which is durable: whole files before it are removed."""
+        self.base, self.begin_index, self.begin_pos = base, base.index + 1, begin_pos
+        self.data.drop_before(begin_pos)
+        self.index.drop_before(self.begin_index * INDEX_UNIT_BYTES)
+        self.unsealed.restart(self.begin_cursor())
+
+    def clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int) -> None:
+        """Zeroes what lies behind an end, and removes the files that held nothing else."""
+        try:
+            last = self.data.find(from_pos if from_pos == self.begin_pos else from_pos - 1)
+            self.data.zero(from_pos, max(to_pos, from_pos + BLANK_BYTES))  # also for readers that hold the files open
+            if last is not None:
+                self.data.drop_from(last.end)
+            self.index.zero(from_index * INDEX_UNIT_BYTES, to_index * INDEX_UNIT_BYTES)
+            self.index.drop_from(from_index * INDEX_UNIT_BYTES)
+        except (StoreIOError, StoreFull) as error:
+            self.failed = True
+            raise StoreIOError(f"clearing what was written beyond entry {from_index - 1}: {error}") from error
+
+    def close(self) -> None:
+        """Closes every file; nothing is synced here."""
+        self.data.close()
+        self.index.close()

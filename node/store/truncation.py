@@ -1,0 +1,114 @@
+"""Making a log shorter: cuts at its end (SAFETY S4), and a prefix that is not needed any more.
+
+Invariants: what is cut was archived before, and both checkpoint slots are lowered before a byte goes; a base is durable
+before what lies below it goes. Cuts run in the writing thread, while the loop appends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from node.protocol.entry import BytesLike, EntryError
+from node.store.cold_reads import ColdReads
+from node.store.disk_log import read_raw_slab
+from node.store.durability import Durability
+from node.store.faults.fault_set import FaultSet
+from node.store.faults.healing import Healer
+from node.store.files.identity import Base, write_base
+from node.store.files.layout import place
+from node.store.files.retention import whole_files_below
+from node.store.log_files import LogFiles
+from node.store.log_store import StoreCorrupt, TruncationRecord
+from node.store.sync_ticket import Mark
+
+_COPY_BYTES = 1024 * 1024
+
+
+class Truncation:
+    """Cuts and trims one log."""
+
+    def __init__(
+        self, files: LogFiles, reads: ColdReads, durability: Durability, faults: FaultSet, healer: Healer
+    ) -> None:
+        self._files = files
+        self._reads = reads
+        self._durability = durability
+        self._faults = faults
+        self._healer = healer
+
+    def truncate(self, cut_index: int, record: TruncationRecord) -> None:
+        """See LogStore."""
+        files = self._files
+        files.refuse_after_failure()
+        if not files.holds(cut_index):
+            raise EntryError(f"a cut at {cut_index} is outside {files.begin_index}..{files.end.index}")
+        last = self._mark_before(cut_index)
+        self._healer.drop_stage()
+        order = replace(record, from_index=cut_index, to_index=files.end.index)
+        files.archive.add(order, self._raw(cut_index, last.end_pos))
+        files.is_cutting = True
+        files.cuts += 1
+        try:
+            self._cut(last, cut_index)
+        finally:
+            files.cuts += 1
+            files.is_cutting = False
+
+    def _cut(self, last: Mark, cut_index: int) -> None:
+        """Lowers the slots, zeroes, syncs; then the log ends at `last`."""
+        files = self._files
+        self._durability.lower_to(last)
+        files.clear(last.end_pos, files.end.end_pos, cut_index, files.end.index + 1)
+        files.data.sync()
+        files.index.sync()
+        files.end_at(last)
+        self._durability.end_at(last)
+        self._faults.cut(cut_index)
+        self._healer.end_at(last)
+
+    def _mark_before(self, cut_index: int) -> Mark:
+        if cut_index == self._files.begin_index:
+            return self._files.begin_mark()
+        known = self._files.mark_in_ring(cut_index - 1)
+        if known is not None:
+            return known
+        self._faults.refuse(cut_index - 1)
+        return self._files.stored_mark(cut_index - 1)
+
+    def _raw(self, first_index: int, pos: int) -> Iterator[BytesLike]:
+        """The records from `first_index` to the end, in slabs; from a fault on just the bytes that lie there."""
+        files = self._files
+        fault = self._faults.after(first_index)
+        last_index = files.end.index if fault is None else fault.first_index - 1
+        while first_index <= last_index:
+            try:
+                slab = read_raw_slab(files.data, files.index, first_index, last_index, _COPY_BYTES)
+            except StoreCorrupt:  # nobody knew: what is cut anyway need not be sound
+                break
+            if slab.pos not in (pos, place(pos, files.data_file_size, files.data_file_size)):
+                break
+            yield slab.data
+            first_index, pos = slab.last_index + 1, slab.end_pos
+        if first_index <= files.end.index:
+            yield from files.data.chunks(pos, files.end.end_pos, _COPY_BYTES)
+
+    def remove_prefix(self, through_index: int, group_id: str | None) -> None:
+        """See LogStore. `group_id`: what the base keeps of an entry that may be removed (SAFETY C9)."""
+        files = self._files
+        # An applier reads what it lacks from here.
+        through = min(through_index, self._durability.applied_index, files.end.index)
+        begin_pos, begin_index = whole_files_below(
+            files.data, files.begin_pos, files.begin_index, files.end.end_pos, through
+        )
+        if begin_index == files.begin_index:
+            return
+        try:
+            base = self._reads.meta(begin_index - 1)
+        except StoreCorrupt:
+            return  # it is damaged: the prefix goes once it is mended, and until then nothing is made up
+        if base is None:
+            raise StoreCorrupt(f"entry {begin_index - 1} cannot become the base: it is not found")
+        write_base(files.directory, Base(base, begin_pos, group_id), files.platform)
+        files.begin_at(base, begin_pos)
+        self._faults.note(())

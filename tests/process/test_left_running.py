@@ -49,6 +49,25 @@ def test_for_ever(tmp_path):
 """
 
 
+# A run with what brings processes of its own along: a browser, and a Spark session with its Java machine.
+HELPERS = """
+import os, time
+from pathlib import Path
+from playwright.sync_api import sync_playwright
+from app.audit.session import start_session
+from tests.prepare import find_chromium
+
+def test_for_ever(tmp_path):
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"])
+        browser.new_page().goto("about:blank")
+        session = start_session("local[1]", work_dir=tmp_path)
+        assert session.range(3).count() == 3
+        open(os.environ["READY"], "w").close()
+        time.sleep(600)
+"""
+
+
 def marked(value: str) -> dict[int, str]:
     """The processes that carry the test's own mark, with their command lines."""
     found = {}
@@ -87,8 +106,16 @@ def started(command: list[str], value: str, log: Path, **variables: str) -> Iter
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_test_run_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "test_run.py").write_text(textwrap.dedent(RUN))
+@pytest.mark.parametrize(
+    ("run", "held"),
+    [
+        (RUN, {"node.server": 4, "node.control": 1, "sleep 600": 1}),
+        (HELPERS, {"chromium/chromium ": 1, "bin/java ": 1}),
+    ],
+    ids=["engines", "chromium-and-spark"],
+)
+def test_a_test_run_that_is_killed_leaves_nothing_behind(tmp_path: Path, run: str, held: dict[str, int]) -> None:
+    (tmp_path / "test_run.py").write_text(textwrap.dedent(run))
     ready, log = tmp_path / "ready", tmp_path / "log"
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", os.devnull, "--rootdir", str(tmp_path)]
     command += ["-o", "addopts=", str(tmp_path / "test_run.py")]
@@ -97,7 +124,7 @@ def test_a_test_run_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None
         until(lambda: ready.exists() or process.poll() is not None, log.read_text)
         assert ready.exists(), log.read_text()
         commands = " | ".join(marked(value).values())
-        assert commands.count("node.server") == 4 and "node.control" in commands and "sleep 600" in commands
+        assert all(commands.count(name) >= count for name, count in held.items()), commands
         process.kill()
         process.wait()
         until(lambda: not marked(value), lambda: marked(value))

@@ -156,12 +156,10 @@ def test_after_an_unclean_stop_the_unsynced_part_is_written_and_synced_again(
     monkeypatch.setattr(Segment, "sync", sync_segment)
     again = open_store(tmp_path, boot_id=boot_id)
     spans = [(low, high) for kind, low, high in written if kind == "data"]
-    if boot_id == "boot-1":
-        assert (spans[0][0], spans[-1][1]) == (durable_end, end_pos)
-        assert sum(high - low for low, high in spans) == end_pos - durable_end
-        assert len(synced) >= len(spans)
-    else:
-        assert spans == []  # what is read after a reboot is on the disk
+    # Also after a reboot: a start under the new boot may have been interrupted before this one.
+    assert (spans[0][0], spans[-1][1]) == (durable_end, end_pos)
+    assert sum(high - low for low, high in spans) == end_pos - durable_end
+    assert len(synced) >= len(spans)
     assert (entries_of(again), again.durable_index) == (before, 149)
     again.close()
 

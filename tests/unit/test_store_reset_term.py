@@ -181,7 +181,7 @@ def test_a_group_of_real_stores_keeps_its_new_id_when_the_old_ids_entry_is_commi
     for number in range(2):
         store = open_store(tmp_path / f"n{number}")
         group_id, term = store.hard_state.group_id, store.hard_state.term
-        config = ReplicaConfig("g", "n0", {"n0": "127.0.0.1:1"}, FlushMode.SYNC)
+        config = ReplicaConfig("g", "n0", {"n0": "127.0.0.1:1"}, flush=FlushMode.SYNC)
         now = 10**12
         replica = Replica(config, store, random.Random(1), now)
         for _ in range(100):

@@ -39,7 +39,8 @@ def sentence(view: GroupView) -> SentenceView:
 
 def leader_phrase(view: GroupView) -> str:
     since, now = time_of(view.leader_since), time_of(view.as_of)
-    held = f" for {spell(seconds_since(since, now))}" if since is not None and now is not None else ""
+    held_s = seconds_since(since, now) if since is not None and now is not None else 0.0
+    held = f" for {spell(held_s)}" if held_s >= 1 else ""
     return f"{view.leader_id} leads term {view.term}{held}." if view.leader_id else ""
 
 

@@ -170,7 +170,10 @@ def closed(problem: Problem, at: str) -> EventView:
 def lasted(problem: Problem, until: str) -> str:
     """From when it began until it was over, whoever looked in between."""
     since, over = time_of(problem.since), time_of(until)
-    return "an unknown time" if since is None or over is None else spell(seconds_since(since, over))
+    if since is None or over is None:
+        return "an unknown time"
+    seconds = seconds_since(since, over)
+    return spell(seconds) if seconds >= 1 else "less than a second"
 
 
 def event_of(kind: str, severity: str, text: str, problem: Problem, at: str) -> EventView:

@@ -196,12 +196,14 @@ class Events:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[Json]:
-        """Newest first."""
-        asked = select(EventRow).order_by(EventRow.id.desc()).limit(limit)
+        """Newest first, by the time of the event: members are asked for theirs at different moments."""
+        asked = select(EventRow).order_by(EventRow.at.desc(), EventRow.id.desc()).limit(limit)
         if cluster_id is not None:
             asked = asked.where(EventRow.cluster_id == cluster_id)
         if before_id is not None:
-            asked = asked.where(EventRow.id < before_id)
+            before = select(EventRow.at).where(EventRow.id == before_id).scalar_subquery()
+            same_time = (EventRow.at == before) & (EventRow.id < before_id)
+            asked = asked.where((EventRow.at < before) | same_time)
         if since is not None:
             asked = asked.where(EventRow.at >= since)
         if until is not None:

@@ -89,14 +89,17 @@ def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool
 
 
 def problem_of(one: Finding, since: datetime, now: datetime, view: GroupView) -> Problem:
-    age = spell((now - since).total_seconds())
+    lasted_s = (now - since).total_seconds()
+    age = spell(lasted_s)
+    # What has just begun has no age yet: nobody learns anything from "for 0 s".
+    text = one.text if lasted_s >= 1 else AGE.sub("", one.text)
     return Problem(
         id=problem_id(one),
         code=one.code,
         severity=one.severity,
         node_id=one.node_id,
         member=one.node_id,
-        text=one.text.replace("{age}", age) + ".",
+        text=text.replace("{age}", age) + ".",
         # The same without an age: for an event, whose own time says when.
         what=AGE.sub("", one.text).replace("{age}", age) + ".",
         since=rfc3339(since),

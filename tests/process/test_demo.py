@@ -127,7 +127,9 @@ def test_the_demo_lives_is_broken_and_leaves_nothing(
     eventually("another member leads", another_leads)
     code, status = quorumscope(environment, "status")
     assert code == 1, "all three answer, and one of them is cut off"
-    assert status["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": 3, "stands": True}
+    quorum = status["quorum"]
+    assert (quorum["size"], quorum["needed"], quorum["answering"], quorum["stands"]) == (3, 2, 3, True)
+    assert quorum["standing"] in (2, 3), "whom the new leader heard within two seconds counts still"
     assert ("cut_off", cut_off) in {(one["code"], one["member"]) for one in status["problems"]}
     behind = fed(state)
     eventually("messages flow under the new leader", lambda: fed(state) > behind >= before)

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Engine
 from app.db.base import parse_time, rfc3339
 from app.db.engine import downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
 from app.db.models import Base, Cluster
-from app.db.repositories import Clusters, Operations, describe, meta
+from app.db.repositories import Clusters, Events, Operations, describe, meta
 from node.views.events import EventView
 from node.views.reading import read
 from tests.unit.console_kit import run
@@ -122,6 +122,31 @@ def test_what_ran_when_the_console_died_is_unknown_afterwards(tmp_path: Path) ->
 )
 def test_events_in_words(event: dict[str, Any], text: str) -> None:
     assert describe(read(EventView, event)).replace(":  ", ": ") == text.replace(":  ", ": ")
+
+
+def test_events_are_listed_in_the_order_of_their_times(tmp_path: Path) -> None:
+    """A member that was asked late tells of what happened before the others' events, which are stored already."""
+
+    async def work() -> None:
+        engine = open_engine(url)
+        events = Events(open_sessions(engine))
+        times = [3, 1, 4, 1, 5, 9, 2, 6]
+        for number, second in enumerate(times):
+            at = rfc3339(datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC))
+            told = EventView(id=f"b-{number}", at=at, kind="role", text=str(second))
+            await events.add("demo", f"n{number % 3}", [told])
+        whole = [one["text"] for one in await events.list("demo")]
+        assert whole == [str(second) for second in sorted(times, reverse=True)]
+        paged, before = [], None
+        while page := await events.list("demo", limit=3, before_id=before):
+            paged += [one["text"] for one in page]
+            before = page[-1]["id"]
+        assert paged == whole
+        await engine.dispose()
+
+    url, engine = opened(tmp_path)
+    engine.dispose()
+    run(work())
 
 
 def test_groups_of_one_name_and_two_ids_are_two(tmp_path: Path) -> None:

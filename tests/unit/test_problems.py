@@ -540,6 +540,14 @@ def test_a_problem_has_one_beginning_however_its_age_is_told() -> None:
     assert story.look(4).problems[0].since == first
 
 
+def test_what_has_just_begun_has_no_age() -> None:
+    for happened, *_ in TABLE:
+        story = Story()
+        happened(story)
+        said = [*(one.text for one in story.view.problems), story.view.sentence.headline, story.view.sentence.rest]
+        assert not [text for text in said if re.search(r"(?<![\d.,])0 s\b", text)], happened.__name__
+
+
 def test_old_samples_make_nothing_last_longer() -> None:
     """The leader's control plane is silent: that its commit index stands still is not known, it is only old."""
     story = Story()

@@ -23,6 +23,7 @@ from app.bench.failover import Acknowledged, load
 from app.bench.leaderships import agreed, tick_gaps_ms
 from app.bench.machine import machine
 from app.bench.running import measured
+from app.bench.views import state_of
 from node.children import apart
 
 LOOK_EVERY_S: Final = 5.0
@@ -73,7 +74,7 @@ async def _run(options: BusyOptions) -> dict[str, Any]:
     async with cluster, AsyncExitStack() as stack:
         client = await stack.enter_async_context(cluster.using())
         loading = await stack.enter_async_context(cluster.using())
-        state = await client.state(next(iter(cluster.processes)))
+        state = await state_of(client, next(iter(cluster.processes)))
         led, at_first_ms = await agreed(cluster, client), await tick_gaps_ms(cluster, client)
         burners = await burn(options.burners, stack)
         cores = share_cores([*cluster.pids(), *(one.pid for one in burners)], options.cores)
@@ -93,7 +94,8 @@ async def _run(options: BusyOptions) -> dict[str, Any]:
         finally:
             for task in loaders:
                 task.cancel()
-    election_min_ms = float(state["timing"]["election_timeout_min_ms"])
+    assert state.timing is not None and state.timing.election_timeout_min_ms is not None, "our own engines tell it"
+    election_min_ms = float(state.timing.election_timeout_min_ms)
     return {
         "seconds": options.seconds, "burners": options.burners, "cores": cores, "leader_changes": len(changes),
         "changes": changes, "tick_gap_max_ms": gaps_ms, "tick_gap_max_ms_at_first": at_first_ms,

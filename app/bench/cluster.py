@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.common import free_ports
+from app.bench.views import leaders_watermarks
 from node.children import apart, environment, python
 from node.client import LedgerClient, LedgerError
 
@@ -129,9 +130,9 @@ class BenchCluster:
         async with asyncio.timeout(START_WITHIN_S):
             while True:
                 try:
-                    marks = await client.introspect(await client.leader(), "watermarks")
-                    others = [peer for peer in marks["peers"] if peer["id"] != marks["leader_id"]]
-                    if len(others) == self.size - 1 and all(peer["match_index"] >= 0 for peer in others):
+                    marks = await leaders_watermarks(client)
+                    others = [peer.match_index for peer in marks.peers or () if peer.id != marks.leader_id]
+                    if len(others) == self.size - 1 and all(match is not None and match >= 0 for match in others):
                         return
                 except LedgerError:
                     await self._complain_if_dead()

@@ -24,6 +24,7 @@ from app.bench.load import different_bodies
 from app.bench.machine import machine, touch_memory
 from app.bench.paced import paced
 from app.bench.running import measured
+from app.bench.views import leaders_watermarks, state_of
 from app.demo.relay import Links
 from node.client import LedgerClient
 from node.config import format_peers, parse_peers, split_address
@@ -110,9 +111,12 @@ class CatchUp:
 
 async def match_and_end(client: LedgerClient, node_id: str) -> tuple[int, int]:
     """Up to where the leader knows the member to hold its log, and that log's end."""
-    marks = await client.introspect(await client.leader(), "watermarks")
-    peers = {peer["id"]: peer["match_index"] for peer in marks["peers"]}
-    return int(peers[node_id]), int(peers[marks["leader_id"]])
+    marks = await leaders_watermarks(client)
+    held = {peer.id: peer.match_index for peer in marks.peers or ()}
+    match, end = held.get(node_id), held.get(marks.leader_id or "")
+    if match is None or end is None:
+        raise RuntimeError(f"the leader does not tell how far {node_id} is")
+    return match, end
 
 
 async def write_backlog(client: LedgerClient, options: SlowFollowerOptions) -> None:
@@ -201,7 +205,9 @@ async def _run(options: SlowFollowerOptions) -> dict[str, Any]:
 
 
 async def term_of(client: LedgerClient) -> int:
-    return int((await client.state(await client.leader()))["term"])
+    term = (await state_of(client, await client.leader())).term
+    assert term is not None, "our own engines tell it"
+    return term
 
 
 async def a_follower(cluster: BenchCluster, client: LedgerClient, options: SlowFollowerOptions) -> Patient:

@@ -24,6 +24,7 @@ from app.bench.load import different_bodies
 from app.bench.machine import machine
 from app.bench.running import measured
 from app.bench.slow_follower import LinkedCluster, term_of
+from app.bench.views import leaders_watermarks
 from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown
 from node.protocol.entry import BODY_BYTES_MAX
 
@@ -92,8 +93,8 @@ async def _settled(client: LedgerClient) -> None:
     """Until all members hold everything again: what one round left on its way must not slow the next."""
     async with asyncio.timeout(SETTLE_WITHIN_S):
         while True:
-            marks = await client.introspect(await client.leader(), "watermarks")
-            if len({peer["match_index"] for peer in marks["peers"]}) == 1:
+            marks = await leaders_watermarks(client)
+            if len({peer.match_index for peer in marks.peers or ()}) == 1:
                 return
             await asyncio.sleep(0.1)
 

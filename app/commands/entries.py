@@ -5,7 +5,6 @@ Invariant: nothing is called committed that is not known to be: where a plain DL
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import sys
@@ -22,16 +21,14 @@ from app.commands.common import (
     NodeOption,
     PeersOption,
     TokenFileOption,
-    failure_of,
     run_async,
     say,
     target_of,
 )
-from node.client import LedgerClient, LedgerError, Unsupported
+from app.commands.following import print_from
+from node.client import LedgerClient, Unsupported
 from node.protocol.entry import Entry, Magic
 
-TAIL_POLL_S: Final = 0.2
-TAIL_READ_ENTRIES: Final = 500
 UNVERIFIED: Final = (
     "consistency: unverified: a plain DLedger leads; it gives what its own log holds, which may not be committed and"
     " may go again"
@@ -132,7 +129,7 @@ def tail(
                     say(f"tail: {nothing} from {at} on: {ends}" + ("; waiting" if follow else ""))
                     if not follow:
                         return Exit.UNDETERMINED
-            await _follow(client, at, follow, as_json, wanted)
+            await print_from(client, at, follow, wanted, lambda entry: print_entry(entry, as_json, client.unverified))
             return Exit.FINE
         finally:
             await client.close()
@@ -147,31 +144,6 @@ async def _committed(client: LedgerClient) -> int:
     except Unsupported:
         say(f"tail: {UNVERIFIED}")
         return await client.plain_end_index()
-
-
-async def _follow(client: LedgerClient, at: int, follow: bool, as_json: bool, wanted: int | None) -> None:
-    """Prints from `at` on: to the end, for ever with `follow`, and no more than `wanted` entries."""
-    complained = False
-    while wanted is None or wanted > 0:
-        try:
-            entries = await client.read(at, TAIL_READ_ENTRIES)
-            complained = False
-        except LedgerError as error:
-            if not follow:
-                raise
-            if not complained:
-                say(f"tail: {failure_of(error)}; waiting")
-            complained = True
-            entries = []
-        for entry in entries[:wanted]:
-            print_entry(entry, as_json, client.unverified)
-            at = entry.index + 1
-        wanted = None if wanted is None else wanted - min(len(entries), wanted)
-        sys.stdout.flush()
-        if not entries:
-            if not follow:
-                return
-            await asyncio.sleep(TAIL_POLL_S)
 
 
 def register(app: typer.Typer) -> None:

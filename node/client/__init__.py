@@ -10,6 +10,7 @@ import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+from node.client.committed import CommittedPosition
 from node.client.errors import (
     AnotherGroup,
     Denied,
@@ -27,6 +28,7 @@ from node.transport.slab_frames import ReadMode
 __all__ = [
     "AnotherGroup",
     "AppendResult",
+    "CommittedPosition",
     "Denied",
     "LedgerClient",
     "LedgerClientSync",

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from node.background import Background
 from node.client.appends import AppendResult, Appends
+from node.client.committed import CommittedPosition, CommittedStream
 from node.client.errors import Denied, LedgerError, Unreachable, Unsupported
 from node.client.leader import DENIED, find_leader
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
@@ -253,6 +254,26 @@ class LedgerClient:
         retry = Retry(self._deadline_s)
         self.unverified = True
         return await find_end(get)
+
+    def committed(
+        self, member_id: str | None = None, *, interval_ms: int = 5, keep_alive_ms: int = 1000,
+        clock: Callable[[], float] | None = None,
+    ) -> AsyncGenerator[CommittedPosition, None]:  # fmt: skip
+        """What is committed, again and again, whenever it moves: at the leader, from one to the next, or at one member.
+
+        At most one position each `interval_ms`, and one at least each `keep_alive_ms`; who takes them slowly misses
+        those in between. `clock` counts leases, in seconds (the loop's; a machine that may be suspended needs
+        CLOCK_BOOTTIME). Raises Unreachable where no leader is found within the deadline, Unsupported where a member
+        does not know of this: then ask for the state every now and then.
+        """
+        counting = clock or asyncio.get_running_loop().time
+        return CommittedStream(self, member_id, interval_ms, keep_alive_ms, self._deadline_s, counting).positions()
+
+    def link_of(self, member_id: str) -> MemberLink:
+        """Raises LedgerError for one that this client does not know."""
+        if member_id not in self._links:
+            raise LedgerError(f"{member_id} is not one of {', '.join(self._links)}")
+        return self._links[member_id]
 
     # --- looking and steering -----------------------------------------------------------------------------------
     async def introspect(self, node_id: str, what: str, since: str | None = None) -> dict[str, Any]:

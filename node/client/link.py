@@ -20,7 +20,7 @@ from node.protocol.entry import BytesLike
 from node.protocol.peers import split_address
 from node.transport.bodies import BodyError, Fields, dump, load
 from node.transport.connection import Connection, dial
-from node.transport.remoting import Frame
+from node.transport.remoting import FLAG_ONE_WAY, Frame
 
 DIAL_WITHIN_S: Final = 2.0
 OPAQUE_MAX: Final = 0x7FFFFFFF
@@ -83,6 +83,7 @@ class MemberLink:
         self.plain = False
         self._pending: dict[int, Callable[[Frame | Exception], None]] = {}
         self._opaque = 0
+        self._streams: dict[int, Callable[[Frame | Exception], None]] = {}
         self._dialing: asyncio.Lock = asyncio.Lock()
         # Called again and again while requests wait and nothing comes; None: nobody wants to know.
         self.on_silence: Callable[[MemberLink], None] | None = None
@@ -140,6 +141,29 @@ class MemberLink:
             self._look_later()
         return opaque
 
+    def open_stream(self, code: RequestCode, pieces: Sequence[bytes], each: Callable[[Frame | Exception], None]) -> int:
+        """Subscribes over the open connection; `each` gets what is pushed, and last why nothing comes any more.
+
+        The stream's number. Raises Lost where there is no connection.
+        """
+        connection = self._connection
+        if connection is None or connection.closed:
+            raise Lost(f"{self.member_id} is not connected", sent=False)
+        self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
+        self._streams[opaque] = each
+        connection.send_body(code, 0, opaque, pieces)
+        return opaque
+
+    def send_on_stream(self, code: RequestCode, opaque: int, pieces: Sequence[bytes]) -> None:
+        """Says something that has no answer of its own; nothing if the stream has ended."""
+        if opaque in self._streams and self._connection is not None:
+            self._connection.send_body(code, FLAG_ONE_WAY, opaque, pieces)
+
+    def end_stream(self, code: RequestCode, opaque: int, pieces: Sequence[bytes]) -> None:
+        """Nobody wants it any more; what is still pushed is dropped."""
+        self.send_on_stream(code, opaque, pieces)
+        self._streams.pop(opaque, None)
+
     def fail_one(self, opaque: int, error: Exception) -> None:
         """Gives one request up; its answer, should it still come, is for nobody."""
         waiting = self._pending.pop(opaque, None)
@@ -192,7 +216,7 @@ class MemberLink:
         if frame.opaque == -1 and frame.is_response and frame.remark:  # the member could not read us at all
             self._fail(frame.remark)
             return
-        waiting = self._pending.pop(frame.opaque, None)
+        waiting = self._pending.pop(frame.opaque, None) or self._streams.get(frame.opaque)
         if waiting is not None:
             waiting(frame)
 
@@ -212,7 +236,8 @@ class MemberLink:
 
     def _fail(self, why: str) -> None:
         pending, self._pending = self._pending, {}
-        for waiting in pending.values():
+        streams, self._streams = self._streams, {}
+        for waiting in (*pending.values(), *streams.values()):
             waiting(Lost(f"{self.member_id} at {self.address}: {why}", sent=True))
 
     def give_up(self, why: str) -> None:

@@ -81,14 +81,17 @@ class LeaderReads:
 
     def lease_holds(self, now: int) -> bool:
         """Whether a quorum cannot have given its vote away yet (never after a take-leadership, SAFETY E7)."""
+        return self.lease_left_ns(now) > 0
+
+    def lease_left_ns(self, now: int) -> int:
+        """For how long that is certain; 0: it is not."""
         config = self._member.config
         if not config.lease_reads or self.lease_void:
-            return False
+            return 0
         since = [peer.lease_at if peer.counts else -ALWAYS for peer in self._peers.voters]
         lease = config.timing.election_min_ns
-        return (
-            now < self._member.configuration.reached([now, *since]) + lease - lease // config.timing.lease_drift_divisor
-        )
+        until = self._member.configuration.reached([now, *since]) + lease - lease // config.timing.lease_drift_divisor
+        return max(0, until - now)
 
     def expire(self, now: int) -> None:
         while self.pending and self.pending[0].deadline <= now:

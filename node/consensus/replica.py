@@ -146,6 +146,11 @@ class Replica(DiskReports):
         """Whether this leader has appended what no quorum is known to hold."""
         return self.leadership is not None and bool(self.leadership.closures.pending)
 
+    def lease_left_ns(self, now: int) -> int:
+        """For how long nobody else can have been elected, as far as this leader's lease goes (SAFETY C1)."""
+        leadership = self.leadership
+        return 0 if leadership is None or not leadership.own_entry_committed else leadership.reads.lease_left_ns(now)
+
     def status(self, now: int) -> ReplicaStatus:
         """A copy of everything an observer may ask."""
         return status_builder.build_status(self, now)

@@ -67,7 +67,7 @@ class ClientRequests:
         self._status, self._token = status, token
         self._holding: list[Connection] = []  # what has answers that leave at the turn's end
         self._group, self._self_id = driver.replica.config.group, driver.replica.config.self_id
-        self._handlers: Mapping[int, Callable[[Connection, Frame], None]] = {
+        self._handlers: dict[int, Callable[[Connection, Frame], None]] = {
             RequestCode.FAST_APPEND: self._fast_append,
             RequestCode.FAST_READ: self._fast_read,
             RequestCode.METADATA: self._metadata,
@@ -77,6 +77,10 @@ class ClientRequests:
             RequestCode.INTROSPECT: self._introspect,
             RequestCode.STEER: self._steer,
         }
+
+    def serve(self, code: RequestCode, handler: Callable[[Connection, Frame], None]) -> None:
+        """Requests of that code go there: whoever serves them lives beside this desk."""
+        self._handlers[code] = handler
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """One client request."""

@@ -24,6 +24,7 @@ from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutco
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
 from node.engine.client_requests import ClientRequests
+from node.engine.committed_stream import CommittedStreams
 from node.engine.disk import Disk
 from node.engine.events import EventRing, EventSink, no_sink
 from node.engine.feeder import Feeder
@@ -38,7 +39,7 @@ from node.engine.peer_links import PeerLinks
 from node.engine.proposals import Done, Proposals
 from node.engine.quota import Quota
 from node.engine.scrubber import Scrubber
-from node.protocol.codes import FlushMode, ResponseCode
+from node.protocol.codes import FlushMode, RequestCode, ResponseCode
 from node.protocol.entry import Slab
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
 from node.protocol.peers import split_address
@@ -92,6 +93,8 @@ class Engine:
         self.desk = ClientRequests(self, reads, self.introspection, Quota(), self._status, token)
         self.port = MemberPort(self, self.links, self.desk)
         self._held: HeldBack[Send] = HeldBack()
+        self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self._held.closed)
+        self.desk.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
         self._done: Done = []
         self._proposals = Proposals(self.replica, self._done)
         self._turn_scheduled = False
@@ -131,6 +134,7 @@ class Engine:
             self._space_timer.cancel()
         self.scrubber.stop()
         self.feeder.stop()
+        self.streams.close()
         await self.links.stop()
         self.port.close()
         await asyncio.sleep(0)
@@ -211,6 +215,8 @@ class Engine:
             if self._proposals.waiting:
                 self._schedule_plain()
         self._carry_out()
+        if self.streams.streams:
+            self.streams.moved()
         if self._deadline_moved or now >= self._look_again_at:
             self._arm(now)
 

@@ -91,5 +91,7 @@ class Appliers(Observer):
     def healed(self, world: World) -> None:
         for member in world.members.values():
             machine, last = member.state_machine, self._committed.index
+            if not getattr(member, "joined", True):  # a learner that has gone
+                continue
             if machine is not None and (machine.at != last or machine.state[-1].result != self._result(last)):
                 raise Violation("applied_all", f"{member.id} applied up to {machine.at} of {last}, or not the same")

@@ -65,7 +65,7 @@ READING = (
         "a lease lasts for three election time-outs",
         (
             Edit(
-                READS + "LeaderReads.lease_holds",
+                READS + "LeaderReads.lease_left_ns",
                 "lease - lease // config.timing.lease_drift_divisor",
                 "MUTANT.instead(lease - lease // config.timing.lease_drift_divisor, 3 * lease)",
             ),

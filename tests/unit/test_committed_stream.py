@@ -1,0 +1,414 @@
+"""The stream of committed positions: pushed when it moves, one at a time, with a lease never counted too long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.client import CommittedPosition, LedgerClient, LedgerError, Unreachable, Unsupported
+from node.client.committed import CommittedStream
+from node.config import load
+from node.consensus.api import MS
+from node.engine import committed_stream
+from node.engine.committed_stream import CommittedStreams
+from node.engine.engine import Engine
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
+from node.store.log_store import HardState
+from node.store.memory_store import MemoryStore
+from node.transport.committed_frames import (
+    PushedPosition,
+    StreamKind,
+    StreamRequest,
+    decode_position,
+    decode_stream_request,
+    encode_position,
+    encode_stream_request,
+)
+from node.transport.remoting import Frame
+from node.transport.slab_frames import BodyError
+from tests.conftest import free_ports
+from tests.unit.core_kit import Leader
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+def test_frames_travel_whole() -> None:
+    for request in (StreamRequest(StreamKind.SUBSCRIBE, 5, 1000), StreamRequest(StreamKind.TAKEN)):
+        assert decode_stream_request(encode_stream_request(request)) == request
+    for position in (
+        PushedPosition(ResponseCode.SUCCESS, 7, 5, 9, 3, True, "n1", 450 * MS, 2 * MS),
+        PushedPosition(ResponseCode.INCONSISTENT_STATE),
+    ):
+        assert decode_position(encode_position(position)) == position
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", bytes(7), bytes(9), bytes([2, 0, 0, 5, 0, 0, 3, 232]), bytes([1, 9, 0, 5, 0, 0, 3, 232]),
+        encode_stream_request(StreamRequest(StreamKind.SUBSCRIBE, 0, 1000)),
+        encode_stream_request(StreamRequest(StreamKind.SUBSCRIBE, 5, 9)),
+        encode_stream_request(StreamRequest(StreamKind.SUBSCRIBE, 5, 60_001)),
+        encode_stream_request(StreamRequest(StreamKind.SUBSCRIBE, 500, 100)),
+    ],
+)  # fmt: skip
+def test_a_request_that_says_nothing_is_refused(body: bytes) -> None:
+    with pytest.raises(BodyError):
+        decode_stream_request(body)
+
+
+def test_a_position_that_cannot_be_is_refused() -> None:
+    good = encode_position(PushedPosition(ResponseCode.SUCCESS, 1, 5, 9, 3, True, "n1"))
+    beyond = encode_position(PushedPosition(ResponseCode.SUCCESS, 1, 9, 5, 3))
+    for body in (b"", good[:-1], good + b"x", b"\x02" + good[1:], beyond):
+        with pytest.raises(BodyError):
+            decode_position(body)
+
+
+# --- the member's half, on a clock of the test's ----------------------------------------------------------------------
+class Client:
+    """A connection that keeps what is sent over it."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.got: list[PushedPosition] = []
+        self.refused: list[int] = []
+
+    def send_body(self, code: int, _flag: int, _opaque: int, pieces: list[bytes]) -> None:
+        assert code == RemotingCode.SUCCESS
+        self.got.append(decode_position(b"".join(pieces)))
+
+    def refuse(self, _frame: Frame, code: RemotingCode, _remark: str) -> None:
+        self.refused.append(code)
+
+
+class Desk:
+    """n0 leads; the streams run on its clock, and timers fire when the test lets time pass."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.leader = Leader(**changes)
+        self.solo = self.leader.solo
+        self.held_back = False
+        self.streams = CommittedStreams(self.solo.replica, lambda: self.solo.now, lambda: self.held_back)
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.streams._loop = self  # type: ignore[assignment]
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Any:
+        timer = (self.solo.now + delay_s * 1e9, call)
+        self.timers.append(timer)
+        desk = self
+
+        class Handle:
+            def cancel(self) -> None:
+                desk.timers.remove(timer)
+
+        return Handle()
+
+    def say(self, client: Client, kind: StreamKind, *, opaque: int = 1, interval: int = 0, alive: int = 0) -> None:
+        body = encode_stream_request(StreamRequest(kind, interval, alive))
+        self.streams.handle(client, Frame(RequestCode.COMMITTED_STREAM, opaque, body))  # type: ignore[arg-type]
+
+    def subscribe(self, client: Client, *, opaque: int = 1, interval: int = 5, alive: int = 1000) -> None:
+        self.say(client, StreamKind.SUBSCRIBE, opaque=opaque, interval=interval, alive=alive)
+
+    def commit(self, count: int = 1) -> None:
+        """So many entries; the end of that turn."""
+        pushes = self.leader.propose([b"x"] * count)
+        self.solo.sync()
+        self.solo.ack("n1", pushes[-1], self.solo.store.end_index)
+        self.streams.moved()
+
+    def wait(self, milliseconds: float) -> None:
+        until = self.solo.now + int(milliseconds * MS)
+        while self.timers and min(at for at, _ in self.timers) <= until:
+            timer = min(self.timers, key=lambda one: one[0])
+            self.timers.remove(timer)
+            self.solo.now = max(self.solo.now, int(timer[0]))
+            timer[1]()
+        self.solo.now = until
+
+
+@pytest.fixture
+def desk() -> Any:
+    async def made() -> Desk:
+        return Desk()
+
+    return asyncio.run(made())
+
+
+def test_a_subscriber_is_told_at_once_and_then_when_it_moves(desk: Desk) -> None:
+    client = Client()
+    desk.subscribe(client)
+    [first] = client.got
+    assert (first.committed_index, first.end_index, first.term, first.leads, first.leader_id) == (0, 0, 1, True, "n0")
+    desk.say(client, StreamKind.TAKEN)
+    desk.streams.moved()
+    assert len(client.got) == 1, "nothing moved"
+    desk.wait(6)
+    desk.commit()
+    assert [one.committed_index for one in client.got] == [0, 1]
+    assert [one.number for one in client.got] == [1, 2]
+
+
+def test_what_moves_often_is_told_once_an_interval(desk: Desk) -> None:
+    client = Client()
+    desk.subscribe(client, interval=50)
+    desk.say(client, StreamKind.TAKEN)
+    for _ in range(5):
+        desk.wait(5)
+        desk.commit()
+    assert len(client.got) == 1
+    desk.wait(30)
+    assert [one.committed_index for one in client.got] == [0, 5]
+
+
+def test_a_slow_client_is_behind_by_one_frame_and_then_told_the_newest(desk: Desk) -> None:
+    slow, quick = Client(), Client()
+    desk.subscribe(slow)
+    desk.subscribe(quick)
+    for _ in range(20):
+        desk.say(quick, StreamKind.TAKEN)
+        desk.wait(6)
+        desk.commit()
+    assert len(slow.got) == 1 and len(quick.got) == 21
+    desk.say(slow, StreamKind.TAKEN)
+    assert [one.committed_index for one in slow.got] == [0, 20]
+
+
+def test_where_nothing_moves_the_keep_alive_says_so(desk: Desk) -> None:
+    client = Client()
+    desk.subscribe(client, alive=100)
+    for number in range(3):
+        desk.say(client, StreamKind.TAKEN)
+        desk.wait(80)
+        assert len(client.got) == number + 1
+        desk.wait(20)
+    assert len(client.got) == 4 and {one.committed_index for one in client.got} == {0}
+
+
+def test_one_that_takes_nothing_is_dropped_and_told_when_it_comes_back(desk: Desk) -> None:
+    client, gone = Client(), Client()
+    desk.subscribe(client)
+    desk.subscribe(gone, alive=100)
+    desk.say(gone, StreamKind.TAKEN)
+    gone.closed = True
+    desk.wait(committed_stream.UNTAKEN_NS / MS + 100)
+    assert desk.streams.streams == {} and len(client.got) == len(gone.got) == 1
+    desk.say(client, StreamKind.TAKEN)
+    assert client.got[-1].code is ResponseCode.INCONSISTENT_STATE
+    desk.subscribe(client)
+    assert client.got[-1].code is ResponseCode.SUCCESS
+    desk.say(client, StreamKind.CANCEL)
+    desk.commit()
+    assert desk.streams.streams == {}
+
+
+def test_streams_are_bounded(desk: Desk) -> None:
+    client = Client()
+    for opaque in range(committed_stream.STREAMS_PER_CONNECTION_MAX + 1):
+        desk.subscribe(client, opaque=opaque)
+    assert client.refused == [RemotingCode.SYSTEM_BUSY]
+    desk.subscribe(client, opaque=3)  # one that is there may begin anew
+    assert len(client.refused) == 1
+    desk.streams.handle(client, Frame(RequestCode.COMMITTED_STREAM, 99, b"?"))  # type: ignore[arg-type]
+    assert client.got[-1].code is ResponseCode.UNEXPECTED_ARGUMENT
+
+
+def test_a_term_that_is_being_saved_is_not_told(desk: Desk) -> None:
+    client = Client()
+    desk.subscribe(client)
+    desk.say(client, StreamKind.TAKEN)
+    desk.wait(10)
+    desk.held_back = True
+    desk.solo.replica.member.adopt_term(7, desk.solo.now, "a test says so")
+    desk.streams.moved()
+    desk.wait(10)
+    assert [one.term for one in client.got] == [1]
+    desk.held_back = False
+    desk.wait(2)
+    assert [(one.term, one.leads, one.leader_id) for one in client.got[1:]] == [(7, False, None)]
+
+
+def test_the_lease_is_that_of_the_leader_and_says_how_long_it_was_waited() -> None:
+    async def made() -> Desk:
+        return Desk(lease_reads=True)
+
+    desk = asyncio.run(made())
+    client = Client()
+    desk.subscribe(client, alive=100)
+    first = client.got[-1]
+    assert first.lease_ns == desk.solo.replica.lease_left_ns(desk.solo.now)
+    desk.say(client, StreamKind.TAKEN)
+    desk.wait(100)
+    assert client.got[-1].waited_ns == 100 * MS
+    assert client.got[-1].lease_ns <= max(0, first.lease_ns - 100 * MS)
+    leadership = desk.solo.replica.leadership
+    assert leadership is not None
+    leadership.reads.lease_void = True  # a transfer began (E7)
+    desk.say(client, StreamKind.TAKEN)
+    desk.wait(100)
+    assert client.got[-1].lease_ns == 0
+
+
+# --- both halves over sockets -----------------------------------------------------------------------------------------
+@asynccontextmanager
+async def group(tmp_path: Path, count: int = 1, **more: Any) -> AsyncGenerator[tuple[list[Engine], LedgerClient], None]:
+    """So many engines and a client."""
+    peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(free_ports(count)))
+    engines, running = [], []
+    for number in range(count):
+        given = {"node.id": f"n{number}", "peers": peers, "node.data": str(tmp_path / str(number)), **more}
+        store = MemoryStore(store_id=f"s{number}", hard_state=HardState())
+        engine = Engine(load(given, None, {}), store)
+        ready = asyncio.Event()
+        running.append(asyncio.create_task(engine.run(lambda _port, ready=ready: ready.set())))  # type: ignore[misc]
+        await ready.wait()
+        engines.append(engine)
+    client = LedgerClient(peers, deadline_s=10.0)
+    try:
+        yield engines, client
+    finally:
+        await client.close()
+        for engine in engines:
+            engine.stop()
+        await asyncio.gather(*running)
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await work()
+
+    asyncio.run(bounded())
+
+
+async def first_at(positions: AsyncGenerator[CommittedPosition, None], index: int) -> CommittedPosition:
+    async for position in positions:
+        if position.committed_index >= index:
+            return position
+    raise AssertionError("the stream ended")
+
+
+def test_a_client_is_told_of_each_commit(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with group(tmp_path) as (engines, client):
+            positions = client.committed(keep_alive_ms=60_000)
+            begun = await anext(positions)
+            for _ in range(3):
+                index = (await client.append(b"x")).last_index
+                position = await first_at(positions, index)
+                assert (position.member_id, position.leads, position.leader_id) == ("n0", True, "n0")
+                assert position.term == begun.term and position.end_index >= index
+            assert position.lease_until_s == float("-inf"), "lease reads are off"
+            await positions.aclose()
+            await client.append(b"y")
+            await until(lambda: not engines[0].streams.streams)
+
+    run(work)
+
+
+def test_it_follows_the_leader_and_a_named_member_is_kept(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with group(tmp_path, 3, **{"node.lease_reads": True}) as (engines, client):
+            await client.append(b"x")
+            positions = client.committed(keep_alive_ms=50)
+            before = await first_at(positions, 0)
+            loop = asyncio.get_running_loop()
+            while before.lease_until_s <= loop.time():
+                before = await anext(positions)
+            assert before.lease_until_s < loop.time() + 1.0
+            other = next(one for one in engines if one.replica.role is not Role.LEADER)
+            named = client.committed(other.replica.config.self_id, keep_alive_ms=50)
+            assert not (await anext(named)).leads
+            await client.transfer(other.replica.config.self_id)
+            async for position in positions:
+                if position.leads and position.term > before.term:
+                    break
+            assert position.member_id == other.replica.config.self_id
+            async for position in named:
+                if position.leads:
+                    break
+            index = (await client.append(b"y")).last_index
+            assert (await first_at(positions, index)).committed_index >= index
+            await positions.aclose()
+            await named.aclose()
+
+    run(work)
+
+
+def test_a_member_that_is_not_there_and_one_that_is_unknown(tmp_path: Path) -> None:
+    async def work() -> None:
+        [port] = free_ports(1)
+        client = LedgerClient(f"n0-127.0.0.1:{port}", deadline_s=0.3)
+        with pytest.raises(Unreachable):
+            await anext(client.committed())
+        with pytest.raises(LedgerError, match="is not one of n0"):
+            await anext(client.committed("n7"))
+        await client.close()
+
+    run(work)
+
+
+def test_a_member_that_does_not_know_it_says_so(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with group(tmp_path) as (engines, client):
+            await client.append(b"x")
+            del engines[0].desk._handlers[RequestCode.COMMITTED_STREAM]
+            with pytest.raises(Unsupported):
+                await anext(client.committed())
+
+    run(work)
+
+
+def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with group(tmp_path) as (engines, client):
+            positions = client.committed(keep_alive_ms=50)
+            await anext(positions)
+            for connection in list(engines[0].port.connections):
+                connection.abort()
+            await anext(positions)  # over another one, which appends take, too
+            index = (await client.append(b"x")).last_index
+            assert (await first_at(positions, index)).committed_index >= index
+            await positions.aclose()
+
+    run(work)
+
+
+def test_a_member_that_falls_silent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.client.committed.SILENT_S_MIN", 0.1)
+
+    async def work() -> None:
+        async with group(tmp_path) as (engines, client):
+            positions = client.committed(keep_alive_ms=20)
+            await anext(positions)
+            held = engines[0].streams.streams
+            assert len(held) == 1
+            held.clear()  # as if it stood still
+            engines[0].desk.serve(RequestCode.COMMITTED_STREAM, lambda _c, _f: None)
+            asking = asyncio.ensure_future(anext(positions))
+            await asyncio.sleep(0.3)
+            engines[0].desk.serve(RequestCode.COMMITTED_STREAM, engines[0].streams.handle)
+            assert (await asking).leads
+            await positions.aclose()
+
+    run(work)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if holds():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never became so")
+
+
+def test_the_lease_is_counted_from_what_the_client_did_last() -> None:
+    """However long a push was under way, its lease never lasts longer than the member meant."""
+    pushed = PushedPosition(ResponseCode.SUCCESS, 1, 5, 5, 2, True, "n1", 400 * MS, 100 * MS)
+    position = CommittedStream._position("n1", pushed, 1000.0)
+    assert position.lease_until_s == pytest.approx(1000.5)

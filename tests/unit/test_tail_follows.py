@@ -1,0 +1,67 @@
+"""`tail -f` is told of what is committed; where a member does not know the stream it asks now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from app.commands.following import print_from
+from node.client import LedgerClient
+from node.protocol.codes import RequestCode
+from node.protocol.entry import Entry
+from tests.unit.test_committed_stream import group, run, until
+
+
+async def followed(client: LedgerClient, shown: list[Entry], wanted: int) -> None:
+    try:
+        await print_from(client, 0, True, wanted, shown.append)
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_entries_are_printed_as_they_are_committed(
+    known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.commands.following.TAIL_POLL_S", 3600.0 if known else 0.02)
+
+    async def work() -> None:
+        async with group(tmp_path) as (engines, client):
+            if not known:
+                del engines[0].desk._handlers[RequestCode.COMMITTED_STREAM]
+            shown: list[Entry] = []
+            tailing = asyncio.create_task(followed(LedgerClient(client.peers), shown, 3))
+            for number in range(3):
+                await client.append(b"%d" % number)
+                await until(lambda wanted=number + 1: len(shown) == wanted)  # type: ignore[misc]
+            await tailing
+            assert [bytes(one.body) for one in shown] == [b"0", b"1", b"2"]
+
+    run(work)
+
+
+def test_a_leader_that_goes_away_is_waited_for_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("app.commands.following.TAIL_POLL_S", 0.02)
+
+    async def work() -> None:
+        async with group(tmp_path) as (engines, client):
+            await client.append(b"a")
+            shown: list[Entry] = []
+            hasty = LedgerClient(client.peers, deadline_s=0.2)
+            tailing = asyncio.create_task(followed(hasty, shown, 2))
+            await until(lambda: bool(shown))
+            port = engines[0].port
+            for connection in list(port.connections):
+                connection.abort()
+            monkeypatch.setattr(port, "_on_frame", lambda connection, _frame: connection.abort())
+            await until(lambda: "waiting" in capsys.readouterr().err)
+            monkeypatch.undo()
+            await client.append(b"b")
+            await tailing
+            assert [bytes(one.body) for one in shown] == [b"a", b"b"]
+
+    run(work)

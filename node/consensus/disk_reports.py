@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from node.consensus.effects import FetchLog, LookUp, ReadSlab
 from node.consensus.entry_handler import EntryHandler
+from node.consensus.group_naming import GroupNaming
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership import Leadership
 from node.consensus.log_repair import LogRepair
@@ -30,6 +31,7 @@ class DiskReports(ABC):
     elector: LeaderElector
     handler: EntryHandler
     repair: LogRepair
+    naming: GroupNaming
     leadership: Leadership | None
 
     @abstractmethod
@@ -144,7 +146,10 @@ class DiskReports(ABC):
 
     def fetched(self, order: FetchLog, slab: Slab | None, now: int) -> None:
         """The outcome of `effects.fetches`."""
-        self.repair.fetched(order, slab)
+        if order.peer_id == self.member.self_id:
+            self.naming.fetched(order, slab, now)
+        else:
+            self.repair.fetched(order, slab)
         self._settle(now)
 
     def mended(self, log_epoch: int, result: Mended | None, error: str, now: int) -> None:

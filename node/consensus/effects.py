@@ -57,7 +57,8 @@ class LookUp:
 
 @dataclass(slots=True, frozen=True)
 class FetchLog:
-    """Read for a damaged peer off the loop, then `replica.fetched(order, slab_or_None, now)` (SAFETY S6)."""
+    """Read for a damaged peer (S6), or for this member itself, off the loop; then `replica.fetched(order, slab, now)`,
+    None where that cannot be given."""
 
     peer_id: str
     seq: int
@@ -123,7 +124,7 @@ class Effects:
     # 4. Off the loop, any order.
     reads: list[ReadSlab] = field(default_factory=list)
     looks: list[LookUp] = field(default_factory=list)
-    # 4b. Reads for damaged peers, like 4; and one mend, as a writer: never beside a sync or a cut.
+    # 4b. Reads for damaged peers, and of an own entry, like 4; and one mend, as a writer: never beside a sync or a cut.
     fetches: list[FetchLog] = field(default_factory=list)
     mend: MendLog | None = None
     # 4c. Read the whole log once and verify it, then `replica.scrubbed(now)`; what it finds goes to `log_damaged` (R7).

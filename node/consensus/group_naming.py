@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from node.consensus.effects import FetchLog
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.progress import Peers
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import INDEX_DTYPE, Magic, Slab, unpack_record
 from node.protocol.group_id import is_group_id
-from node.store.log_store import StoreCorrupt
 
 if TYPE_CHECKING:
     from node.consensus.leadership import Leadership
@@ -59,6 +59,7 @@ class GroupNaming:
     def __init__(self, member: MemberState, membership: Membership, peers: Peers) -> None:
         self._member, self._membership, self._peers = member, membership, peers
         self._given_in_term = -1
+        self._reading_in: int | None = None  # the log's epoch, while the driver reads the entry (S9)
         member.may_append = self._on_record
         member.on_commit = self._committed
 
@@ -91,17 +92,33 @@ class GroupNaming:
         index, group_id = member.hard.naming
         if not 0 <= index <= member.committed_index:
             return
-        try:
-            entry = member.store.get(index)
-        except StoreCorrupt as error:
-            member.note_damage(error)  # once it is mended, or once COMPARE matched another member that knows
-            return
-        if entry is not None and entry.magic == Magic.CONFIG_CHANGE and named_in(entry.body) == group_id:
+        slab = member.store.recent_slab(index, 1)
+        if index < member.store.begin_index:
+            member.save(naming=(-1, group_id))  # it is not kept any more
+        elif slab is not None:
+            self._judge(slab, group_id, now)
+        elif self._reading_in is None:
+            self._reading_in = member.log_epoch
+            member.effects.fetches.append(FetchLog(member.self_id, 0, index, index, 1))
+
+    def fetched(self, order: FetchLog, slab: Slab | None, now: int) -> None:
+        """The entry was cold and the driver has read it. None: it is damaged, and asked for again once it is mended,
+        or not needed once COMPARE matched another member that knows."""
+        member, epoch, self._reading_in = self._member, self._reading_in, None
+        naming = member.hard.naming
+        if slab is not None and epoch == member.log_epoch and naming is not None and naming[0] == order.first_index:
+            self._judge(slab, naming[1], now)
+
+    def _judge(self, slab: Slab, group_id: str, now: int) -> None:
+        """Whether the committed entry that a slab begins with is the one that gives this id."""
+        member = self._member
+        entry = unpack_record(slab.data)
+        if entry.magic == Magic.CONFIG_CHANGE and named_in(entry.body) == group_id:
             leader_id = member.leader_id
             if leader_id in self._peers.of and self._believed(leader_id) and self._id_of(leader_id) != group_id:
                 self._named(self._id_of(leader_id), f"{leader_id} leads the same log, and has another id since", now)
             else:
-                self._named(group_id, f"entry {index} is committed", now)
+                self._named(group_id, f"entry {slab.first_index} is committed", now)
         else:
             member.save(naming=(-1, group_id))  # it was cut off, and another entry took its place
 

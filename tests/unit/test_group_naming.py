@@ -129,6 +129,29 @@ def test_of_two_namings_in_one_slab_the_last_one_is_on_record() -> None:
     assert solo.hard_states[-1].naming == (2, OURS)
 
 
+def test_the_entry_that_names_the_group_is_never_read_on_the_loop() -> None:
+    store = store_of((1,), group_id=None)
+    solo = Solo(store)
+    solo.compare(0)
+    slab = encode_slab([naming_body(OURS)], 1, 1, solo.store.get(0).size, solo.store.meta(0).chain, Magic.CONFIG_CHANGE)
+    for _ in range(2):
+        solo.append(slab, 1)
+    store.recent_from = store.end_index + 1  # as after a start: nothing is in memory
+    store.get = lambda index: pytest.fail(f"entry {index} is read on the loop")  # type: ignore[assignment, method-assign]
+    behind, orders = slab, []
+    for index in (2, 3):  # each commits the one before it
+        behind = encode_slab([b"x"], index, 1, behind.end_pos, behind.last_chain)
+        solo.append(behind, 1, commit_index=index - 1)
+        (order,) = solo.effects.fetches
+        assert (order.peer_id, order.first_index) == ("n0", 1) and named(solo) is None
+        orders.append(order)
+        if index == 2:
+            solo.replica.fetched(order, None, solo.now)  # damaged: the next commit asks again
+    solo.replica.fetched(orders[-1], slab, solo.now)
+    solo.take()
+    assert named(solo) == OURS and solo.replica.member.hard.naming is None
+
+
 def test_a_naming_at_an_impossible_place_is_a_bad_push_and_no_crash() -> None:
     solo = Solo(store_of((1,), group_id=None))
     solo.compare(0)

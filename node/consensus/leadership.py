@@ -290,7 +290,8 @@ class Leadership:
         dispatcher = self.dispatchers[sender]
         if dispatcher.answered(answer, now) and dispatcher.peer.watermark_index > member.committed_index:
             self.advance_commit(now)  # one who only catches up with what is committed moves nothing
-        self._heard(dispatcher.peer, answer.seq, now)
+        # No read rests on it: it does not say whether the peer still is a voter (E8, C1).
+        self._heard(dispatcher.peer, -1, now)
 
     def _refused_by(self, sender: str, code: ResponseCode, now: int) -> None:
         """A peer does not take us for its leader."""
@@ -305,7 +306,7 @@ class Leadership:
         if answer.term > member.term:
             member.adopt_term(answer.term, now, f"{sender} knows term {answer.term}")
         elif answer.code is ResponseCode.SUCCESS and answer.term == member.term:
-            self._membership.voter_state_seen(sender, answer.voter_state, now)
+            self._membership.beat_answered(sender, answer, now)
             peer = self._peers.of[sender]
             if self._heard(peer, answer.seq, now):
                 self.reads.round_answered(peer, answer.seq)

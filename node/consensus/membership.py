@@ -14,10 +14,11 @@ from __future__ import annotations
 from node.consensus.api import MS, SECOND
 from node.consensus.member_state import MemberState, RoleEvent
 from node.consensus.progress import VERSION_MAX, VERSION_MIN, Peers
+from node.consensus.said_as_voter import said_as_voter
 from node.consensus.store_records import StoreRecords
 from node.consensus.strangers import Stranger, Strangers
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
-from node.protocol.messages import Hello, ReadIndexRequest, ReadIndexResponse
+from node.protocol.messages import HeartBeatResponse, Hello, Message, ReadIndexRequest, ReadIndexResponse, VoteResponse
 
 REASON_MAX = 300  # characters of what a stranger may say
 REFUSAL_TOLD_EVERY_NS = 10 * SECOND  # whoever connects to us to be refused must not fill the list of events
@@ -179,7 +180,7 @@ class Membership:
 
     def _take_in(self, sender: str, hello: Hello, now: int) -> None:
         peer = self._peers.of[sender]
-        peer.hello = hello
+        peer.hello, peer.asked_before = hello, self._member.last_seq
         self.records.note_life(sender, hello)
         peer.judged(peer.voter_state, counts=peer.counts and self._on_record(sender))
         self.voter_state_seen(sender, hello.voter_state, now)
@@ -195,9 +196,19 @@ class Membership:
                 return
         counts = False
         if state is VoterState.VOTER and peer.hello is not None:
-            self._record(peer_id, peer.hello.store_id, now)
+            self._record(peer_id, peer.hello, now)
             counts = self._on_record(peer_id)
         peer.judged(state, counts=counts)
+
+    def beat_answered(self, peer_id: str, answer: HeartBeatResponse, now: int) -> None:
+        """What it says of its vote, unless a HELLO overtook it on another connection."""
+        if answer.voter_state is not VoterState.VOTER or answer.seq > self._peers.of[peer_id].asked_before:
+            self.voter_state_seen(peer_id, answer.voter_state, now)
+
+    def may_leave(self, message: Message) -> bool:
+        """Whether what waited for a record may leave now: as a voter nobody speaks who gave up his vote meanwhile."""
+        gone = self._member.voter_state is VoterState.REJOINING and said_as_voter(message)
+        return not gone or (isinstance(message, VoteResponse) and self.may_reform())
 
     def _on_record(self, peer_id: str) -> bool:
         """Whether that voter's present store, and a proven one's life, is on durable record here (E8)."""
@@ -222,14 +233,13 @@ class Membership:
         sound = (peer for peer in self._peers.voters if peer.voter_state is VoterState.VOTER)
         return [peer.peer_id for peer in sound if not peer.counts and peer.hello is not None]
 
-    def _record(self, peer_id: str, store_id: str, now: int) -> None:
-        member = self._member
-        known = member.hard.store_ids.get(peer_id)
-        if known == store_id:
+    def _record(self, peer_id: str, hello: Hello, now: int) -> None:
+        known = self._member.hard.store_ids.get(peer_id)
+        if known == hello.store_id:
             return
         if known is not None:
-            member.event("store_replaced", now, "warning", peer=peer_id, was=known, store_id=store_id)
-        member.save(store_ids={**member.hard.store_ids, peer_id: store_id})
+            self._member.event("store_replaced", now, "warning", peer=peer_id, was=known, store_id=hello.store_id)
+        self.records.note_store(peer_id, hello)
 
     # --- FORMING ------------------------------------------------------------------------------------------------
     def _try_forming(self, now: int) -> None:

@@ -47,10 +47,10 @@ class Progress:
     """See the module's docstring."""
 
     __slots__ = (
-        "acknowledged", "answered_at", "answered_seq", "answered_tick", "commit_sent", "connected", "counts",
-        "dispatch_epoch", "durable_index", "faulty_from", "hello", "is_voter", "last_ack_at", "last_error", "lease_at",
-        "link", "match_index", "peer_id", "pushed_at", "resends", "silent_since", "since", "slow_at", "state",
-        "transitions", "voter_state", "watermark_index", "window", "write_index",
+        "acknowledged", "answered_at", "answered_seq", "answered_tick", "asked_before", "commit_sent", "connected",
+        "counts", "dispatch_epoch", "durable_index", "faulty_from", "hello", "is_voter", "last_ack_at", "last_error",
+        "lease_at", "link", "match_index", "peer_id", "pushed_at", "resends", "silent_since", "since", "slow_at",
+        "state", "transitions", "voter_state", "watermark_index", "window", "write_index",
     )  # fmt: skip
 
     def __init__(self, peer_id: str, is_voter: bool, config: ReplicaConfig) -> None:
@@ -59,6 +59,7 @@ class Progress:
         self.link: Link | None = None
         # --- while it belongs to the group
         self.hello: Hello | None = None  # the last one accepted
+        self.asked_before = -1  # the last frame that had been sent to it when that came
         self.connected = False
         self.voter_state: VoterState | None = None  # what it says of its store (E8)
         self.counts = False  # whether its votes and acknowledgements have a share in a quorum
@@ -83,7 +84,7 @@ class Progress:
         self.resends = 0
         # The last entry that it acknowledged on a connection that is closed since (E8).
         self.acknowledged: MemberMark | None = None
-        # Its answers to frames of this leadership, where it counts: check-quorum (E6), reads and leases (C1).
+        # Its answers in this leadership, where it counts: check-quorum (E6); to heartbeats: reads and leases (C1).
         self.answered_at = now
         self.answered_tick = 0  # how many ticks of the leadership had passed then
         self.answered_seq = -1
@@ -186,7 +187,7 @@ class Progress:
         return self.match_index if self.faulty_from < 0 else min(self.match_index, self.faulty_from - 1)
 
     def answered(self, seq: int, tick: int, now: int) -> None:
-        """An answer of our term to frame `seq` (-1: to none); only of a peer that counts."""
+        """An answer of our term to heartbeat `seq` (-1: to a push); only of a peer that counts."""
         self.answered_at = now
         self.answered_tick = tick
         if seq > self.answered_seq:

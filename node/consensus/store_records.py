@@ -5,9 +5,9 @@ it would vote and count. But each open for serving draws a life durably, and pee
 beside a mark: an entry that the member acknowledged as durable, and that is committed. A store that does not know its
 life, or a voter that does not hold the entry, is not what its peers know: it joins anew, as another store.
 
-A record may be older than the store that it speaks of: a replaced disk has no lives of the one before. So a life counts
-against the store that it belonged to only, and a mark against any: a voter holds whatever was committed, whoever wrote
-it there, but for what the whole group lost before it joined (`marks_from`).
+A record may be older than the store that it speaks of: a replaced disk has no lives of the one before. So a life is on
+record beside the store that it belonged to, and counts against that one only; a mark counts against any: a voter holds
+whatever was committed, whoever wrote it there, but for what the whole group lost before it joined (`marks_from`).
 
 Invariants: only a proven peer is recorded or believed; a mark never goes back; members that join already have nothing
 to lose and are not judged.
@@ -15,7 +15,7 @@ to lose and are not judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from node.consensus.member_state import MemberState
@@ -34,6 +34,10 @@ def why_restored(
     if record.mark_index > end_index and record.mark_term >= marks_from:
         return f"it acknowledged entry {record.mark_index}, and its log ends at {end_index}"
     return None
+
+
+def _without(lives: Mapping[str, str], peer_id: str) -> dict[str, str]:
+    return {peer: life for peer, life in lives.items() if peer != peer_id}
 
 
 class StoreRecords:
@@ -82,16 +86,30 @@ class StoreRecords:
     def note_life(self, peer_id: str, hello: Hello) -> None:
         """Durable before anything that follows from this HELLO leaves.
 
-        An older release keeps no lives: what was on record ends with it (docs/operations.md, downgrades).
+        A life belongs to the store on record, and follows the one on record: a store that is none yet has none to
+        lose, and a copy that joins already, but not durably yet, must not be forgotten. An older release keeps no
+        lives: what was on record ends with it (docs/operations.md, downgrades).
         """
         if not hello.proven:
             return
         member = self._member
         lives = member.hard.peer_lives
-        if hello.life_ids and lives.get(peer_id) != hello.life_ids[-1]:
+        known = lives.get(peer_id)
+        if hello.version_max < SPEAKS_OF_LIVES and not hello.life_ids:
+            if known is not None:
+                member.save(peer_lives=_without(lives, peer_id))
+            return
+        follows = hello.life_ids and (known is None or known in hello.life_ids) and known != hello.life_ids[-1]
+        if follows and member.hard.store_ids.get(peer_id) == hello.store_id:
             member.save(peer_lives={**lives, peer_id: hello.life_ids[-1]})
-        elif hello.version_max < SPEAKS_OF_LIVES and peer_id in lives:
-            member.save(peer_lives={peer: life for peer, life in lives.items() if peer != peer_id})
+
+    def note_store(self, peer_id: str, hello: Hello) -> None:
+        """A voter's store goes on record, and with it the life that it has now; of the one before it nothing stays."""
+        member = self._member
+        lives = _without(member.hard.peer_lives, peer_id)
+        if hello.proven and hello.life_ids:
+            lives[peer_id] = hello.life_ids[-1]
+        member.save(store_ids={**member.hard.store_ids, peer_id: hello.store_id}, peer_lives=lives)
 
     def forget(self, peer_id: str) -> None:
         """Nothing is on record of that peer any more, in memory and durably."""

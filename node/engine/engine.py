@@ -330,7 +330,7 @@ class Engine:
     def _saved(self, number: int, state: HardState) -> None:
         now = self.now_ns()
         for send in self._held.durable(number):
-            if self.replica.transfers.may_leave(send.message, now):
+            if self.replica.transfers.may_leave(send.message, now) and self.replica.membership.may_leave(send.message):
                 self.links.send(send.to, send.message)
         self._guarded(lambda: self.replica.hard_state_saved(state, self.now_ns()))
         self._schedule()

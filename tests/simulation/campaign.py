@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from tests.simulation.coverage import Coverage
 from tests.simulation.invariants import checks
-from tests.simulation.observer import Violation
-from tests.simulation.report import SECOND, SeedResult, Tally, counted
+from tests.simulation.report import SeedResult, Tally, counted
+from tests.simulation.settling import run_world
 from tests.simulation.shrink import shrink
 from tests.simulation.swarm import CALM
 from tests.simulation.world import World
@@ -56,29 +56,13 @@ def run_seed(
     seed: int, steps: int = STEPS, overrides: Mapping[str, Any] | None = None, *, trace: Path | None = None
 ) -> SeedResult:
     """One world from its seed, all checks on: `steps` of trouble, then peace. Never raises what the product raised."""
-    began = time.perf_counter()
     coverage = Coverage()
     observers = [coverage, *checks()]
     world = World.from_seed(seed, observers=observers, keep_trace=trace is not None, **(overrides or {}))
-    violation: Violation | None = None
-    try:
-        with coverage.recording():
-            world.run(steps)
-            world.heal_and_settle()
-    except Violation as found:
-        violation = found
-    except Exception as error:
-        violation = Violation("no_exception", f"{type(error).__name__}: {error}")
-        violation.__cause__ = error
-    digest = world.trace.sha256()
+    result = run_world(world, steps, world.trace, lambda: coverage.counts, coverage.recording())
     if trace is not None:
         trace.write_text("".join(world.trace.lines))
-    done = [one for one in world.history if one.result == "ok"]
-    appends = sum(one.kind == "append" for one in done)
-    return SeedResult(
-        seed, min(world.steps, steps), world.now / SECOND, violation, digest, dict(coverage.counts), appends,
-        len(done) - appends, time.perf_counter() - began,
-    )  # fmt: skip
+    return result
 
 
 def _job(seed: int, steps: int, overrides: Mapping[str, Any], mutant: str | None, trace: str | None) -> SeedResult:

@@ -46,6 +46,7 @@ FAULTS: Final = (
     "drop", "duplicate", "reorder", "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader",
     "clock_jump", "pause", "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot",
     "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "wipe", "lost_file", "learner",
+    "narrow_link",
 )  # fmt: skip
 
 # What a store says at open -> the recovery path that it took.

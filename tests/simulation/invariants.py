@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.simulation.invariants_apply import Appliers
-from tests.simulation.invariants_clients import Clients
+from tests.simulation.invariants_clients import Clients, KnownOutcomes
 from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_election import Elections
 from tests.simulation.invariants_log import Logs
@@ -35,7 +35,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "pre_vote_changes_nothing": "a pre-vote moves nobody's term (E3)",
     "live_leader_not_unseated": "a vote without a valid ticket moves no term while the leader lives (E4)",
     "check_quorum": "a leader that hears no quorum steps down (E6)",
-    "stall_keeps_leader": "where members stand still together and nothing else happens, nobody's leadership ends (E6)",
+    "stall_keeps_leader": "where members only stand still together, or links are slow, nobody's leadership ends (E6)",
     "transfer_caught_up": "take-leadership goes to a member that holds everything, all of it committed (E7)",
     "no_lease_after_transfer": "no lease read once take-leadership was sent (E7)",
     "rejoining_no_vote": "only a VOTER votes, except to form the group again (E8)",
@@ -82,6 +82,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "told_before_commit": "nobody is told of what no leader has committed",
     "outcome_codes": "an acknowledged append says SUCCESS (C2)",
     "room_returned": "whatever does not wait any more has given its room back (C5)",
+    "slow_links_cost_nothing": "where links are slow but alive, and nothing else happens, no outcome is unknown (C5)",
     "closure_once": "every append, read and transfer completes exactly once",
     "transfer_reported": "every transfer's outcome is reported (E7)",
     # State machines.
@@ -102,5 +103,5 @@ def checks() -> list[Observer]:
     logs = Logs(mirrors)
     return [
         mirrors, logs, Elections(mirrors), Disks(mirrors), Quorums(), Clients(logs), Appliers(logs),
-        Liveness(mirrors, logs),
+        KnownOutcomes(), Liveness(mirrors, logs),
     ]  # fmt: skip

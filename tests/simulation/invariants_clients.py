@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from node.protocol.codes import ResponseCode
 from node.protocol.messages import TransferRequest
 from tests.simulation.history import Operation
+from tests.simulation.invariants_election import UNSETTLING
 from tests.simulation.invariants_log import Logs
 from tests.simulation.linearizability import Anomaly, LogChecker
 from tests.simulation.observer import Observer, Violation
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from node.protocol.messages import Message
     from tests.simulation.member import Member
     from tests.simulation.world import World
+
+LOSES_ANSWERS = ("stall", "slow_disk", "client_loss")  # and has nothing to do with links
 
 
 class Clients(Observer):
@@ -87,6 +90,19 @@ class Clients(Observer):
         if work.transfers_started != work.transfers_done + work.transfers_lost:
             text = f"{work.transfers_started} transfers began, {work.transfers_done} were reported"
             raise Violation("transfer_reported", f"{text}, {work.transfers_lost} were lost with their process")
+
+
+class KnownOutcomes(Observer):
+    """In a world whose only trouble is links that are slow but alive, no append waits in vain (C2, C5)."""
+
+    def started(self, world: World) -> None:
+        config = world.config
+        if config.narrow_link and not any(getattr(config, name, 0) for name in (*UNSETTLING, *LOSES_ANSWERS)):
+            world.history.watchers.append(self._completed)
+
+    def _completed(self, operation: Operation) -> None:
+        if operation.kind == "append" and operation.result == "unknown":
+            raise Violation("slow_links_cost_nothing", f"{operation.describe()}, and no link is down")
 
 
 def _raise(anomalies: list[Anomaly]) -> None:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 # Whatever the swarm can do, but for this, can end a leadership for a good reason; so a new kind of fault counts as one.
-SETTLED = ("stall", "slow_disk", "clock_drift", "scrub", "expected_index", "ordered", "client_loss")
+SETTLED = ("stall", "slow_disk", "clock_drift", "scrub", "expected_index", "ordered", "client_loss", "narrow_link")
 UNSETTLING = (*(name for name, _, _ in FAULTS if name not in SETTLED), "preferred_leader")
+DRIVERS_OWN = ("unaware",)  # that only the driver's world can do
 SILENCE_TIMEOUTS = 4  # a leader that heard no quorum for so many longest election time-outs should have noticed
 
 
@@ -58,7 +59,7 @@ class Elections(Observer):
 
     def started(self, world: World) -> None:
         self._world = world
-        self._unsettled = any(getattr(world.config, name, 0) for name in UNSETTLING)
+        self._unsettled = any(getattr(world.config, name, 0) for name in (*UNSETTLING, *DRIVERS_OWN))
 
     # --- terms ------------------------------------------------------------------
     def booted(self, member: Member) -> None:

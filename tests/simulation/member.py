@@ -58,7 +58,7 @@ class Member:
             "g", member_id, peers, learners, flush=FlushMode.SYNC if config.flush_sync else FlushMode.ASYNC,
             timing=config.timing(), lease_reads=config.lease_reads, preferred_leaders=preferred,
             push_window_slabs=config.push_window_slabs, applies=config.applier,
-            pending_floor_bytes=SLOW_FLOOR_BYTES if config.link_kb_per_s else 1024 * 1024,
+            pending_floor_bytes=SLOW_FLOOR_BYTES if config.narrow_link or config.link_kb_per_s else 1024 * 1024,
         )  # fmt: skip
         self.clock = MemberClock(lambda: world.now, self._boot_offset(), self._drift_ppm())
         self.platform = SimulatedPlatform(random.Random(rng.getrandbits(64)), self.clock.now, member_id)

@@ -48,6 +48,7 @@ class Network:
         self.config = world.config
         self.blocked: dict[tuple[str, str], bool] = {}  # (from, to) -> whether what is sent is held back, not lost
         self.slow: dict[tuple[str, str], int] = {}
+        self.bytes_per_s: dict[tuple[str, str], float] = {}  # of slabs, where it is less than usual
         self._held: list[tuple[Wire, int, Message | None]] = []
         self._wires: dict[str, dict[int, Wire]] = {member_id: {} for member_id in world.all_ids}
         self._numbers = 0
@@ -122,6 +123,7 @@ class Network:
         delay_ns *= self.slow.get((sender, to), 1)
         at = self._world.now + delay_ns + extra_ns
         config = self.config
+        bytes_per_s = self.bytes_per_s.get((sender, to), 1000 * config.link_kb_per_s)
         if extra_ns:
             pass
         elif self.faulty and config.reorder and message is not None and rng.random() < config.reorder:
@@ -129,9 +131,9 @@ class Network:
             at += rng.randrange(REORDER_DELAYS * self._delay_ns)
         else:
             at = wire.free_at[end] = max(at, wire.free_at[end] + 1)
-        if config.link_kb_per_s and isinstance(message, PushRequest) and message.slab is not None:
+        if isinstance(message, PushRequest) and message.slab is not None:
             # Slabs wait for those before them; short frames pass them, as between real members.
-            took_ns = int(len(message.slab.data) * SECOND / (config.link_kb_per_s * 1000))
+            took_ns = int(len(message.slab.data) * SECOND / bytes_per_s) if bytes_per_s else 0
             at = wire.slabs_until[end] = max(at, wire.slabs_until[end]) + took_ns
         if message is None:
             self._world.schedule(at - self._world.now, self._closed, wire, 1 - end)
@@ -184,6 +186,7 @@ class Network:
         """No faults from now on."""
         self.faulty = False
         self.slow.clear()
+        self.bytes_per_s.clear()
         self.unblock()
 
     def describe(self) -> list[Any]:

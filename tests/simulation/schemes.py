@@ -9,6 +9,8 @@
   better: a life that the copy does not know, or an entry that it does not hold. Until the member found out, nobody else
   forgets anything.
 
+- `narrow_link`: one way, or all ways from one member, carry only so much for a while: slow, and alive.
+
 Invariants: as in `nemesis.py`, of which these are a part: what begins ends, by itself or in `heal`.
 """
 
@@ -117,3 +119,14 @@ class Schemes:
     def _lease_cut_ends(self, ways: list[tuple[str, str]]) -> None:
         self._cutting = False
         self._world.network.unblock(ways)
+
+    def _narrow_link(self) -> bool:
+        """A way carries only so much for a while, or all ways from one member do."""
+        config, rates = self._world.config, self._world.network.bytes_per_s
+        one, other = self._rng.sample(self._world.ids, 2)
+        others = [other] if self._rng.random() < 0.3 else [each for each in self._world.ids if each != one]
+        fresh = [(one, each) for each in others if (one, each) not in rates]
+        for way in fresh:
+            rates[way] = config.narrow_kb_per_s * 1000
+            self._later(config.narrow_ms, rates.pop, way, None)
+        return bool(fresh) and self._fault("narrow_link", " ".join(f"{one}>{other}" for one, other in fresh))

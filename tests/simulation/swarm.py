@@ -44,7 +44,10 @@ class Swarm:
     drop: float = 0.0  # share of messages, as are the next two
     duplicate: float = 0.0
     reorder: float = 0.0
-    link_kb_per_s: float = 0.0  # what each link carries of slabs; 0: no limit
+    link_kb_per_s: float = 0.0  # what each way carries of slabs; 0: no limit
+    narrow_link: float = 0.0  # ways that carry only so much for a while: one, or all of a member's
+    narrow_kb_per_s: float = 60.0  # of slabs
+    narrow_ms: float = 600.0  # how long one is so, about
     slow_link: float = 0.0
     reset: float = 0.0  # connections that break
     partition: float = 0.0  # the members in two parts
@@ -237,4 +240,5 @@ FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     ("stall", 0.2, _between(0.3, 2.0)),
     ("lost_file", 0.15, _between(0.5, 3.0)),
     ("restore", 0.2, _between(1.0, 6.0)),
+    ("narrow_link", 0.2, _between(0.3, 2.0)),
 )

@@ -44,6 +44,12 @@ FAST = (
     "client_shifts_indexes",
     "control_calls_stale_current",
     "control_shows_more_than_committed",
+    "admission_off",
+    "rate_overrated",
+    "driver_cuts_in_a_reading_thread",
+    "driver_looks_up_on_the_loop",
+    "driver_saves_votes_on_the_loop",
+    "control_outdates_too_early",
 )
 SEEDS = 40  # most need one or two
 

@@ -14,18 +14,17 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Any
 
-from node.consensus.api import MS, SECOND
-from node.protocol.codes import DispatcherState, Role, VoterState
+from node.consensus.api import MS
 from tests.simulation.history import History
 from tests.simulation.member import Member
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.observer import Broadcast, Observer, Violation
+from tests.simulation.settling import describe, is_settled, leader_of, run_until
 from tests.simulation.swarm import Swarm
 from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload
 
-CALM_WITHIN_NS = 60 * SECOND
 CALM_LOOK_NS = 20 * MS
 LAST_ROUNDS = 5
 AT_ONCE_MAX = 10_000
@@ -147,14 +146,7 @@ class World:
         self.tell.healed(self)
 
     def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
-        bound, look_at = self.now + CALM_WITHIN_NS, self.now
-        while self.now < bound:
-            self.step()
-            if self.now >= look_at:
-                look_at = self.now + CALM_LOOK_NS
-                if condition():
-                    return
-        raise Violation("liveness", f"{otherwise}:\n{self.describe()}")
+        run_until(self, condition, otherwise, CALM_LOOK_NS)
 
     def _last_words(self) -> None:
         leader = self.leader()
@@ -169,47 +161,14 @@ class World:
 
     def leader(self) -> Member | None:
         """The one of the highest term among those who believe that they lead."""
-        leading = [one for one in self.members.values() if one.replica is not None and one.replica.role is Role.LEADER]
-        return max(leading, key=lambda one: one.replica.term if one.replica is not None else -1, default=None)
+        leader: Member | None = leader_of(self)
+        return leader
 
     def calm(self) -> bool:
-        """A leader; everyone connected, a voter, scrubbed since the faults stopped and in APPEND; equal
-        logs, all of them committed; nobody waits for an answer.
-        """
-        leader = self.leader()
-        if leader is None or leader.replica is None or leader.replica.leadership is None or self.workload.open_count:
-            return False
-        end = (leader.replica.store.end_index, leader.replica.store.end_chain)
-        for member in self.present():
-            if member.process is None or member.process.jobs.scrubs < 1:
-                return False
-            replica, store = member.process.replica, member.process.store
-            if replica.member.voter_state is not VoterState.VOTER or store.faults:
-                return False
-            if (store.end_index, store.end_chain) != end or replica.committed_index != store.end_index:
-                return False
-            machine = member.state_machine
-            if machine is not None and (replica.applied_index != store.end_index or machine.at != store.end_index):
-                return False
-            if not all(peer.connected for peer in replica.peers.of.values()):
-                return False
-        return all(peer.state is DispatcherState.APPEND for peer in leader.replica.peers.of.values())
+        """Settled, scrubbed since the faults stopped, and nobody waits for an answer."""
+        scrubbed = all(one.process is not None and one.process.jobs.scrubs > 0 for one in self.present())
+        return scrubbed and not self.workload.open_count and is_settled(self)
 
     def describe(self) -> str:
         """Every member on one line."""
-        lines = [f"seed {self.seed} at {self.now / SECOND:.3f} s, {self.workload.open_count} requests open"]
-        for member in self.members.values():
-            if member.replica is None or member.store is None:
-                lines.append(
-                    f"{member.id} down, refused {member.is_refused}, powered {member.powered}: {member.last_error}"
-                )
-                continue
-            core = member.replica.member
-            leadership = member.replica.leadership
-            states = {one: peer.state.value for one, peer in member.replica.peers.of.items()} if leadership else {}
-            lines.append(
-                f"{member.id} {core.role.value} term {core.term} of {core.leader_id} end {member.store.end_index}"
-                f" durable {core.durable_index} verified {core.verified_index} commit {core.committed_index}"
-                f" {core.voter_state.value} alarms {sorted(code for code, _ in core.alarms)} {states}"
-            )
-        return "\n".join(lines)
+        return describe(self)

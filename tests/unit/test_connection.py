@@ -48,6 +48,13 @@ class Ends:
         self.far = accepted[0]
         return self
 
+    def fill(self) -> None:
+        """The far end reads nothing, and slabs wait at the near one, a member's."""
+        self.near.carry_members()
+        self.far.stop_reading("a test says so")
+        for number in range(SLABS):
+            self.near.send_long(slab(number))
+
     async def __aexit__(self, *_error: object) -> None:
         self.near.abort()
         self.far.abort()
@@ -70,10 +77,7 @@ async def until(condition: Any) -> None:
 def test_answers_are_read_however_much_waits_to_be_sent() -> None:
     async def main() -> None:
         async with Ends() as ends:
-            ends.near.carry_members()
-            ends.far.stop_reading("a test says so")
-            for number in range(SLABS):
-                ends.near.send_long(slab(number))
+            ends.fill()
             for _ in range(3):
                 await asyncio.sleep(0)  # whatever pauses writing has done so
             assert ends.near.waiting_bytes > (SLABS - 3) * SLAB_BYTES_MAX
@@ -104,10 +108,7 @@ def test_a_client_that_takes_no_answers_is_not_read_from() -> None:
 def test_short_frames_pass_long_ones_which_keep_their_order() -> None:
     async def main() -> None:
         async with Ends() as ends:
-            ends.near.carry_members()
-            ends.far.stop_reading("a test says so")
-            for number in range(SLABS):
-                ends.near.send_long(slab(number))
+            ends.fill()
             ends.near.send_body(7, FLAG_ONE_WAY, 100, [b"a heartbeat"])
             ends.near.send_long(slab(SLABS, 10))  # short, but of those that keep their order
             ends.far.resume_reading("a test says so")
@@ -124,10 +125,7 @@ def test_short_frames_pass_long_ones_which_keep_their_order() -> None:
 def test_what_waits_can_be_withdrawn_but_for_what_has_begun_to_leave() -> None:
     async def main() -> None:
         async with Ends() as ends:
-            ends.near.carry_members()
-            ends.far.stop_reading("a test says so")
-            for number in range(SLABS):
-                ends.near.send_long(slab(number))
+            ends.fill()
             ends.near.withdraw_long()
             assert ends.near.waiting_bytes == 0
             ends.near.send_long(slab(99, 10))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
@@ -18,8 +17,8 @@ from typing import Any
 from tests.simulation.driver.checks import driver_checks
 from tests.simulation.driver.swarm import DriverSwarm
 from tests.simulation.driver.world import DriverWorld
-from tests.simulation.observer import Violation
-from tests.simulation.report import SECOND, SeedResult, counted
+from tests.simulation.report import SeedResult, counted
+from tests.simulation.settling import run_world
 from tests.simulation.trace import Trace
 
 STEPS = 6_000
@@ -40,27 +39,12 @@ def run_seed(
 
         with MUTANTS[mutant].plant():
             return run_seed(seed, steps, overrides, trace_to=trace_to)
-    began = time.perf_counter()
     trace = Trace(keep=trace_to is not None)
     world = DriverWorld(seed, DriverSwarm.from_seed(seed, **(overrides or {})), [trace, *driver_checks()])
-    violation: Violation | None = None
-    try:
-        world.run(steps)
-        world.heal_and_settle()
-    except Violation as found:
-        violation = found
-    except Exception as error:
-        violation = Violation("no_exception", f"{type(error).__name__}: {error}")
-        violation.__cause__ = error
+    result = run_world(world, steps, trace, lambda: world.workload.counts)
     if trace_to is not None:
-        trace.sha256()
         trace_to.write_text("".join(trace.lines))
-    done = [one for one in world.history if one.result == "ok"]
-    appends = sum(one.kind == "append" for one in done)
-    return SeedResult(
-        seed, min(world.steps, steps), world.now / SECOND, violation, trace.sha256(), dict(world.workload.counts),
-        appends, len(done) - appends, time.perf_counter() - began,
-    )  # fmt: skip
+    return result
 
 
 def _over(jobs: int, work: Callable[[int], SeedResult], seeds: Sequence[int]) -> Iterator[SeedResult]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tests.simulation.driver.callers import Promptness
 from tests.simulation.driver.control import ControlPlanes, Moments
 from tests.simulation.invariants_apply import Appliers
 from tests.simulation.invariants_clients import Clients
@@ -24,6 +25,10 @@ DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
     "own_write_seen": "what a control plane said is appended is in the state that it calls current afterwards",
     "pages_go_on": "a control plane's answer that holds less than there is says where to go on",
     "local_is_local": "what a control plane shows of the local log lies there",
+    "no_cold_read_on_loop": "the loop's turn reads no data and no index file (S9)",
+    "no_sync_on_loop": "the loop's turn waits for no sync, a directory's neither (S9)",
+    "one_thread_writes": "a thread that reads changes nothing on the disk (S4; node/engine/disk.py)",
+    "soon_durable": "what is in a log becomes durable without another append having to come (R2, S9)",
     "control_reads": "a control plane reads the files of an orderly store without an error",
 }
 
@@ -34,5 +39,6 @@ def driver_checks() -> list[Observer]:
     logs = Logs(mirrors)
     return [
         mirrors, moments, logs, Elections(mirrors), Disks(mirrors), Clients(logs), Appliers(logs),
-        ControlPlanes(mirrors, logs, moments), Liveness(mirrors, logs),
+        ControlPlanes(mirrors, logs, moments), Promptness(),
+        Liveness(mirrors, logs),
     ]  # fmt: skip

@@ -163,29 +163,34 @@ class ControlPlanes(Observer):
                 self._world.violate(violation)
 
     async def _ask(self, member: Machine, parts: Parts, rng: random.Random) -> None:
+        """Every question is a task of its own, as every REST call is: none waits for the one before."""
         assert self._world is not None
-        snapshots = parts.snapshots
         while self._world.workload.running:
             await asyncio.sleep(rng.expovariate(self._world.config.looks))
-            what = rng.random()
-            began = self._world.now
-            try:
-                if what < 0.45:
-                    self._state(member, await snapshots.get(StateView), began)
-                elif what < 0.85:
-                    begin = None if rng.random() < 0.7 else rng.randrange(self._world.history.told_index + 2)
-                    self._committed(member, await entries.entries(parts, begin, 1 + rng.randrange(SHOWN), "base64"))
-                elif what < 0.92:
-                    held = self._held(member)
-                    self._raw(member, await entries.entries(parts, None, SHOWN, "base64", "raw"), held)
-                else:
-                    await self._linearizable(member, parts, rng)
-            except Problem as problem:
-                self._world.workload.count(f"control {problem.status}")
-                if problem.status == 500:
-                    self._violates("control_reads", member, f"answers 500: {problem.detail}")
-            except Violation as violation:
-                self._world.violate(violation)
+            if self._world.workload.running:
+                work = self._question(member, parts, random.Random(rng.getrandbits(64)))
+                self._running[member.id].create_task(work)
+
+    async def _question(self, member: Machine, parts: Parts, rng: random.Random) -> None:
+        assert self._world is not None
+        told, what, began = self._world.history.told_index, rng.random(), self._world.now
+        begin = None if rng.random() < 0.7 else rng.randrange(told + 2)
+        try:
+            if what < 0.4:
+                self._state(member, await parts.snapshots.get(StateView), began)
+            elif what < 0.7:
+                self._committed(member, await entries.entries(parts, begin, 1 + rng.randrange(SHOWN), "base64"))
+            elif what < 0.85:
+                held = self._held(member)
+                self._raw(member, await entries.entries(parts, begin, SHOWN, "base64", "raw"), held)
+            else:
+                await self._linearizable(member, parts, rng)
+        except Problem as problem:
+            self._world.workload.count(f"control {problem.status}")
+            if problem.status == 500:
+                self._violates("control_reads", member, f"answers 500: {problem.detail}")
+        except Violation as violation:
+            self._world.violate(violation)
 
     def _violates(self, invariant: str, member: Machine, text: str) -> None:
         assert self._world is not None
@@ -256,8 +261,12 @@ class ControlPlanes(Observer):
             return
         for item in answer["items"]:
             there = self._mirrors.of[member.id].at(item["index"])
-            if there is not None and item.get("problem") is None and item["term"] != there.term:
-                text = f"shows entry {item['index']} of term {item['term']} in a log where it is of term {there.term}"
+            if there is None:
+                continue
+            problem = item.get("problem")
+            shown = () if problem else (item["term"], item["chain_crc"], there.body and b64decode(item["body"]))
+            if shown != (*there.key, there.body):
+                text = f"shows entry {item['index']} as {problem or shown}; there it is of term {there.term}"
                 self._violates("local_is_local", member, text)
 
     def _newest(self) -> int:

@@ -28,7 +28,7 @@ from tests.simulation.disk_faults import SimulatedCrash
 if TYPE_CHECKING:
     from tests.simulation.driver.sockets import Network
 
-ITERATION_NS = 20_000  # how long a loop is busy with one iteration, about
+ITERATION_NS = 20_000  # how long a loop is busy with one iteration, about, unless it has other things to do
 RESOLUTION_S = 1e-6
 _numbers = itertools.count()
 
@@ -83,11 +83,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         network: Network,
         rng: random.Random,
         on_error: Callable[[SimulatedLoop, dict[str, Any]], None],
+        busy_ns: int = ITERATION_NS,
     ) -> None:
         self.timeline, self.machine, self.clock, self.network, self.rng = timeline, machine, clock, network, rng
         self.alive, self.paused = True, False
+        self.in_turn = False  # one of its callbacks runs
         self.iterations = 0
-        self._on_error = on_error
+        self._on_error, self._busy_ns = on_error, busy_ns
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[asyncio.TimerHandle] = []
         self._sockets: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
@@ -135,8 +137,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if not self.alive or self.paused:
             return False
         self.iterations += 1
-        self._busy_until = self.timeline.now + self.rng.randrange(2 * ITERATION_NS)
+        self._busy_until = self.timeline.now + self.rng.randrange(2 * self._busy_ns)
+        self.in_turn = True
         self.run_here(self._one_iteration)
+        self.in_turn = False
         if self.alive and (self._ready or self._sockets or self._timer_due()):
             self._wake()
         return True

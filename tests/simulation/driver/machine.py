@@ -23,9 +23,10 @@ from node.store.recent_slabs import RecentSlabs
 from tests.simulation.applier import Attachment, StateMachine
 from tests.simulation.clock import MemberClock
 from tests.simulation.damage import Damage
-from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
+from tests.simulation.disk import SimulatedCrash
+from tests.simulation.driver.callers import DriverPlatform
 from tests.simulation.driver.loop import SimulatedLoop
-from tests.simulation.driver.threads import SLOW_FACTOR, SimulatedReaders, SimulatedWriter
+from tests.simulation.driver.threads import SLOW_FACTOR, SimulatedReaders, SimulatedWriter, Threads
 from tests.simulation.driver.watch import watch
 from tests.simulation.member import OPERATOR_ERRORS
 from tests.simulation.observer import Violation, of_exception
@@ -35,33 +36,6 @@ if TYPE_CHECKING:
 
 FIRST_PORT = 20911
 RESTART_NS = 40 * MS
-
-
-class DriverPlatform(SimulatedPlatform):
-    """A disk that takes nothing from a process that has crashed, however long its code goes on unwinding."""
-
-    def __init__(self, rng: random.Random, clock: Callable[[], int], name: str) -> None:
-        super().__init__(rng, clock, name)
-        self.taken_from = False  # the process is gone, and no other has started
-        self.on_crash: Callable[[], None] = lambda: None  # at once, before anything unwinds
-
-    def _enter(self, what: str, path: str, size_bytes: int) -> bool:
-        if self.taken_from:
-            raise SimulatedCrash(f"{what} of {path} by a process that is gone")
-        try:
-            return super()._enter(what, path, size_bytes)
-        except SimulatedCrash:
-            self._gone()
-            raise
-
-    def _leave(self, last: bool, what: str, path: str) -> None:
-        if last:
-            self._gone()
-        super()._leave(last, what, path)
-
-    def _gone(self) -> None:
-        self.taken_from = True
-        self.on_crash()
 
 
 class Machine:
@@ -91,7 +65,9 @@ class Machine:
             beside = random.Random(f"state machine {member_id} {world.seed}")
             self.state_machine = StateMachine(self, beside, world.timeline.schedule, lambda: world.now)
         self._crash_loops = 0
-        self.platform.on_crash = self._crashed_at_io
+        self.platform.on_crash, self.platform.violate = self._crashed_at_io, world.violate
+        self.platform.observed = lambda: world.observing
+        self._threads: Threads | None = None
 
     def _boot_offset(self) -> int:
         return self._rng.randrange(10_000 * MS) if self.world.config.clock_offset else 0
@@ -124,6 +100,11 @@ class Machine:
         return self.engine is not None
 
     @property
+    def is_writer_idle(self) -> bool:
+        """Whether its engine's writing thread has nothing to do."""
+        return self._threads is not None and self._threads.is_writer_idle
+
+    @property
     def disk_id(self) -> str:
         """No disk is replaced in this world."""
         return self.id
@@ -141,6 +122,7 @@ class Machine:
         self.incarnation += 1
         self.is_refused, self.paused = False, False
         self.platform.taken_from = False
+        self.platform.serve_no_more()
         self.excused = self.platform.faults.enospc or self.platform.faults.fsync_error_next
         world = self.world
         loop = SimulatedLoop(
@@ -171,6 +153,11 @@ class Machine:
             self.crash("store_error")
         else:
             self.engine, self.store, self.replica = engine, store, engine.replica
+            assert self._threads is not None
+            self.platform.serve(loop, self._threads)
+            # In proportion to the election time-out, as all the others; the product has no setting for it.
+            timing, read_timeout_ns = engine.replica.config.timing, 4 * self.world.config.election_ms * MS
+            object.__setattr__(timing, "read_timeout_ns", read_timeout_ns)
             watch(self, engine, store)
             world.tell.booted(self)
             loop.run_here(loop.create_task, self._run(engine, store, loop))
@@ -186,8 +173,7 @@ class Machine:
     def _host(self, loop: SimulatedLoop) -> Host:
         rng = random.Random(self._rng.getrandbits(64))
 
-        def crashed() -> None:
-            self._crashed_in(loop)
+        self._threads = threads = Threads(lambda: self._crashed_in(loop))
 
         def later(delay_ns: int, call: Callable[..., Any], *args: Any) -> None:
             loop.call_later(delay_ns / 1e9, call, *args)
@@ -196,8 +182,8 @@ class Machine:
             now_ns=self.clock.now,
             applier=None if self.state_machine is None else Attachment(self.state_machine, later),
             random=random.Random(self._rng.getrandbits(64)),
-            writer=lambda: SimulatedWriter(loop, rng, self._pace, crashed),
-            readers=lambda: SimulatedReaders(loop, rng, self._pace, crashed),
+            writer=lambda: SimulatedWriter(loop, rng, self._pace, threads),
+            readers=lambda: SimulatedReaders(loop, rng, self._pace, threads),
         )
 
     def _pace(self) -> int:
@@ -208,6 +194,7 @@ class Machine:
     async def _run(self, engine: Engine, store: FileStore, loop: SimulatedLoop) -> None:
         """As `node.server` does it."""
         code = await engine.run(lambda _port: None)
+        self.platform.serve_no_more()
         try:
             store.close()
         except StoreError as error:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 OPS_AHEAD = 40
 FAULTS = (
-    "reset", "partition", "asymmetric", "isolate_leader", "slow_link", "pause", "stall", "stop", "crash",
-    "crash_at_io", "power_loss", "fsync_error", "enospc",
+    "reset", "partition", "asymmetric", "isolate_leader", "unaware", "slow_link", "narrow_link", "pause", "stall",
+    "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc",
 )  # fmt: skip
 
 
@@ -104,6 +104,39 @@ class DriverNemesis:
         if leader is None:
             return False
         return self._block(self._between([leader.id], [one for one in self._world.ids if one != leader.id]))
+
+    def _unaware(self) -> bool:
+        """A leader is cut off from the others, first the way to it, and stands still until one of them leads; it goes
+        on before it hears of that. What its clients asked meanwhile lies in its sockets, and what was answered to it
+        before the cut arrives when the cut ends."""
+        world, network, leader = self._world, self._world.network, self._world.leader()
+        if leader is None or leader.paused or network.blocked:
+            return False
+        others = [one for one in world.ids if one != leader.id]
+        back, out = [(one, leader.id) for one in others], [(leader.id, one) for one in others]
+        election_ns, delay_ns = world.config.election_ms * MS, int(world.config.delay_ms * MS)
+        network.blocked.update(back)
+        world.timeline.schedule(self._rng.randrange(6 * delay_ns), self._end, network.blocked.update, (out,))
+        still_ns = election_ns * 2 + self._rng.randrange(3 * election_ns)
+        begins_ns = self._rng.randrange(election_ns // 2)
+        world.timeline.schedule(begins_ns, self._end, self._stand_still, (leader, still_ns))
+        hears_ns = begins_ns + still_ns + self._rng.randrange(election_ns)
+        world.timeline.schedule(hears_ns, self._end, network.unblock, (*back, *out))
+        return True
+
+    def _narrow_link(self) -> bool:
+        """A way between two members carries only so much for a while, or all ways from one of them do."""
+        config, rates = self._world.config, self._world.network.bytes_per_s
+        one, other = self._rng.sample(self._world.ids, 2)
+        others = [other] if self._rng.random() < 0.5 else [each for each in self._world.ids if each != one]
+        ways = [(one, each) for each in others]
+        rates.update(dict.fromkeys(ways, config.narrow_bytes_per_s))
+        self._later(config.partition_ms, self._wide_again, ways)
+        return True
+
+    def _wide_again(self, ways: list[tuple[str, str]]) -> None:
+        for way in ways:
+            self._world.network.bytes_per_s.pop(way, None)
 
     def _reset(self) -> bool:
         """One connection's pair of machines, clients' among them."""
@@ -198,7 +231,7 @@ class DriverNemesis:
         self.active = False
         network = self._world.network
         network.slow.clear()
-        network.bytes_per_s = 0
+        network.bytes_per_s.clear()
         network.unblock(*list(network.blocked))
         for member in self._world.members.values():
             member.platform.faults.clear()

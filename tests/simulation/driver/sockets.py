@@ -247,7 +247,7 @@ class Network:
         self.listeners: dict[int, tuple[SimulatedLoop, Callable[[], Any]]] = {}
         self.blocked: set[tuple[str, str]] = set()  # (from, to) by machine
         self.slow: set[tuple[str, str]] = set()
-        self.bytes_per_s = 0  # of each direction between two machines; 0: no limit
+        self.bytes_per_s: dict[tuple[str, str], int] = {}  # what a way carries; without an entry as much as comes
         self.dark: set[str] = set()  # machines without power
         self.watchers: list[Watcher] = []  # called with what a process writes, before it leaves
         self.opened = 0
@@ -350,8 +350,9 @@ class Network:
         way = socket.loop.machine, socket.other.loop.machine
         now = self.timeline.now
         at = now + self._latency(*way)
-        if self.bytes_per_s and size_bytes:
-            self._free_at[way] = max(now, self._free_at.get(way, 0)) + size_bytes * SECOND // self.bytes_per_s
+        bytes_per_s = self.bytes_per_s.get(way)
+        if bytes_per_s and size_bytes:
+            self._free_at[way] = max(now, self._free_at.get(way, 0)) + size_bytes * SECOND // bytes_per_s
             at = max(at, self._free_at[way] + self._delay_ns // 2)
         self._arrives[socket] = at = max(at, self._arrives.get(socket, 0) + 1)
         self.timeline.schedule(at - now, self._arrive, socket, deliver, args)

@@ -32,13 +32,17 @@ class DriverSwarm:
     slow_disk: float = 0.0  # share of disk jobs that take 20 times as long
     delay_ms: float = 0.5
     piece_bytes: int = 1448  # what the network carries at a time, at most
-    bytes_per_s: int = 0
     reset: float = 0.0
     partition: float = 0.0
     asymmetric: float = 0.0
     isolate_leader: float = 0.0
     partition_ms: float = 500.0
+    unaware: float = (
+        0.0  # a leader is cut off and stands still until another one leads, and goes on before the cut ends
+    )
     slow_link: float = 0.0
+    narrow_link: float = 0.0  # a way between two machines carries only so much for a while
+    narrow_bytes_per_s: int = 100_000
     clock_offset: bool = False
     pause: float = 0.0
     stall: float = 0.0  # every engine at once: the machine under them stands still
@@ -52,12 +56,15 @@ class DriverSwarm:
     enospc: float = 0.0
     clients: int = 2
     bursts: float = 25.0  # of appends, per client
+    timed_bursts: float = 5.0  # of appends, asked for by a timer's own callback
     burst_max: int = 4
+    client_busy_ms: float = 0.0  # how long a client's process does other things in each turn of its loop, about
     body_bytes: int = 40
     in_flight_max: int = 1000
     deadline_s: float = 1.5
     expected_index: float = 0.1
     reads: float = 8.0
+    whole_reads: float = 0.05  # share of reads that want the whole log
     transfers: float = 0.0
     client_loss: float = 0.0  # clients that are closed in the middle, and made anew
     ordered: int = 1  # producers that ask for order on a connection of their own
@@ -95,7 +102,7 @@ def _choose(rng: random.Random) -> dict[str, Any]:
         "sync_ms": rng.choice((0.5, 2.0, 10.0)),
         "delay_ms": rng.choice((0.1, 0.5, 3.0)),
         "piece_bytes": rng.choice((64, 536, 1448, 65536)),
-        "bytes_per_s": rng.choice((0, 0, 0, 0, 100_000, 1_000_000)),
+        "narrow_bytes_per_s": rng.choice((30_000, 100_000, 1_000_000)),
         "ack_within_ms": rng.choice((150, 600)),
         "partition_ms": rng.choice((150.0, 500.0, 1500.0)),
         "pause_ms": rng.choice((50.0, 300.0, 900.0)),
@@ -108,6 +115,7 @@ def _choose(rng: random.Random) -> dict[str, Any]:
         "in_flight_max": rng.choice((3, 20, 1000)),
         "deadline_s": rng.choice((0.4, 1.5, 4.0)),
         "reads": rng.choice((4.0, 15.0)),
+        "client_busy_ms": rng.choice((0.0, 0.0, 0.2, 2.0)),
     }
     for name, chance, intensity in FAULTS:
         on, value = rng.random() < chance, intensity(rng)
@@ -136,7 +144,9 @@ FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     ("partition", 0.3, _between(0.2, 1.0)),
     ("asymmetric", 0.2, _between(0.2, 1.0)),
     ("isolate_leader", 0.4, _between(0.2, 1.5)),
+    ("unaware", 0.25, _between(0.2, 1.0)),
     ("slow_link", 0.2, _between(0.2, 1.0)),
+    ("narrow_link", 0.3, _between(0.2, 2.0)),
     ("pause", 0.3, _between(0.2, 1.5)),
     ("stall", 0.25, _between(0.2, 1.0)),
     ("stop", 0.2, _between(0.1, 0.7)),

@@ -136,8 +136,8 @@ def test_what_is_blocked_arrives_when_the_way_is_free_and_nobody_is_refused_mean
 
 def test_what_was_held_back_never_arrives_behind_what_was_sent_later() -> None:
     pair = _Pair(6, 1000)
-    pair.net.bytes_per_s = 20_000
     way = ("client", "server")
+    pair.net.bytes_per_s[way] = 20_000
     for at_ms in range(200, 1500, 150):
         pair.timeline.schedule(at_ms * MS, pair.net.blocked.add, way)
         pair.timeline.schedule((at_ms + 70) * MS, pair.net.unblock, way)

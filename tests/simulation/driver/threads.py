@@ -1,8 +1,9 @@
 """The engine's threads in simulated time: one that writes in order, two that read.
 
 A piece of work happens at one moment between its start and its end; before and after that moment the loop goes on, as
-beside a real thread. Invariants: writes are done one at a time and in order; nothing is reported on a loop that is
-dead; a crash in the middle of a piece of work ends the process then and there.
+beside a real thread. `Threads` says which of them is at work, so that the disk knows who calls it. Invariants: writes
+are done one at a time and in order; nothing is reported on a loop that is dead; a crash in the middle of a piece of
+work ends the process then and there.
 """
 
 from __future__ import annotations
@@ -23,11 +24,33 @@ Pace = Callable[[], int]  # how long one piece of work takes, in nanoseconds
 Crashed = Callable[[], None]
 
 
+class Threads:
+    """Of one process: who is at work at this moment, "writer", "reader" or "" for neither."""
+
+    def __init__(self, crashed: Crashed) -> None:
+        self._crashed = crashed
+        self.at_work = ""
+        self.is_writer_idle = True
+
+    def outcome(self, who: str, work: Callable[[], Any]) -> Ended[Any] | None:
+        """None: the process ended in it."""
+        before, self.at_work = self.at_work, who
+        try:
+            return Ended(work(), None)
+        except SimulatedCrash:
+            self._crashed()
+            return None
+        except Exception as error:
+            return Ended(None, error)
+        finally:
+            self.at_work = before
+
+
 class SimulatedWriter:
     """As `node.engine.writer.Writer`."""
 
-    def __init__(self, loop: SimulatedLoop, rng: random.Random, pace: Pace, crashed: Crashed) -> None:
-        self._loop, self._rng, self._pace, self._crashed = loop, rng, pace, crashed
+    def __init__(self, loop: SimulatedLoop, rng: random.Random, pace: Pace, threads: Threads) -> None:
+        self._loop, self._rng, self._pace, self._threads = loop, rng, pace, threads
         self._waiting: deque[tuple[Callable[[], Any], Callable[[Ended[Any]], Any]]] = deque()
         self._busy = False  # a piece of work was begun and is not reported yet
         self._begun: tuple[Callable[[], Any], Callable[[Ended[Any]], Any]] | None = None
@@ -36,6 +59,7 @@ class SimulatedWriter:
     def run(self, work: Callable[[], Any], done: Callable[[Ended[Any]], Any]) -> None:
         if not self._closed:
             self._waiting.append((work, done))
+            self._threads.is_writer_idle = False
             self._next()
 
     def _next(self) -> None:
@@ -49,7 +73,7 @@ class SimulatedWriter:
         if not self._loop.alive or self._begun is None:
             return False
         (work, done), self._begun = self._begun, None
-        ended = _outcome(work, self._crashed)
+        ended = self._threads.outcome("writer", work)
         if ended is not None:
             self._loop.timeline.schedule(left_ns, self._report, done, ended)
         return True
@@ -65,6 +89,8 @@ class SimulatedWriter:
     def _tell(self, done: Callable[[Ended[Any]], Any], ended: Ended[Any]) -> None:
         if not self._closed:
             done(ended)
+        if not self._waiting and not self._busy:
+            self._threads.is_writer_idle = True
 
     def close(self) -> None:
         """What was given is done; nothing is reported any more."""
@@ -73,15 +99,15 @@ class SimulatedWriter:
         self._begun = None
         self._waiting.clear()
         for work, _done in left:
-            if self._loop.alive and _outcome(work, self._crashed) is None:
+            if self._loop.alive and self._threads.outcome("writer", work) is None:
                 return
 
 
 class SimulatedReaders(Executor):
     """As a ThreadPoolExecutor of two threads."""
 
-    def __init__(self, loop: SimulatedLoop, rng: random.Random, pace: Pace, crashed: Crashed) -> None:
-        self._loop, self._rng, self._pace, self._crashed = loop, rng, pace, crashed
+    def __init__(self, loop: SimulatedLoop, rng: random.Random, pace: Pace, threads: Threads) -> None:
+        self._loop, self._rng, self._pace, self._threads = loop, rng, pace, threads
         self._waiting: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._free = READERS
 
@@ -102,7 +128,7 @@ class SimulatedReaders(Executor):
         if not self._loop.alive or not future.set_running_or_notify_cancel():
             self._free += 1
             return False
-        ended = _outcome(work, self._crashed)
+        ended = self._threads.outcome("reader", work)
         if ended is not None:
             self._loop.timeline.schedule(left_ns, self._report, future, ended)
         return True
@@ -122,14 +148,3 @@ class SimulatedReaders(Executor):
         for _work, future in self._waiting:
             future.cancel()
         self._waiting.clear()
-
-
-def _outcome(work: Callable[[], Any], crashed: Crashed) -> Ended[Any] | None:
-    """None: the process ended in it."""
-    try:
-        return Ended(work(), None)
-    except SimulatedCrash:
-        crashed()
-        return None
-    except Exception as error:
-        return Ended(None, error)

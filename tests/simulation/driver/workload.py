@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from node.client import AppendResult, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unreachable
 from node.client.errors import Denied
 from node.client.link import Lost, MemberLink
+from node.consensus.api import MS
 from node.protocol.codes import RemotingCode, RequestCode
 from node.protocol.entry import Magic
 from node.transport.slab_frames import (
@@ -26,7 +27,7 @@ from node.transport.slab_frames import (
     decode_append_answer,
     encode_append,
 )
-from tests.simulation.driver.loop import SimulatedLoop
+from tests.simulation.driver.loop import ITERATION_NS, SimulatedLoop
 from tests.simulation.history import History, Result
 from tests.simulation.observer import Violation
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tests.simulation.driver.world import DriverWorld
 
 READ_LIMIT = 50
+EVERYTHING = 1_000_000
 REQUEST_S = 1.0  # an ordered producer waits so long for an answer
 
 
@@ -61,8 +63,9 @@ class Workload:
         return self.world.history
 
     def loop(self, name: str, rng: random.Random) -> SimulatedLoop:
+        busy_ns = int(self.world.config.client_busy_ms * MS) or ITERATION_NS
         loop = SimulatedLoop(
-            self.world.timeline, name, self.world.client_clock, self.world.network, rng, self._loop_error
+            self.world.timeline, name, self.world.client_clock, self.world.network, rng, self._loop_error, busy_ns
         )
         self._loops.append(loop)
         return loop
@@ -135,6 +138,7 @@ class ClientProcess:
         self._loop = work.loop(name, random.Random(rng.getrandbits(64)))
         self._client: LedgerClient | None = None
         self._known_end = -1
+        self._began_to_produce = False
         self._ordered_runs = 0  # calls that share one keep their order
         self._in_order: set[int] = set()  # of the present one, those under way
 
@@ -145,6 +149,7 @@ class ClientProcess:
         self._client = self._new_client()
         tasks = [self._produce(), self._read()]
         config = self._work.world.config
+        self._timed_burst()
         if config.transfers:
             tasks.append(self._transfer())
         if config.client_loss:
@@ -183,6 +188,16 @@ class ClientProcess:
             calls = [self._one_append() for _ in range(rng.randrange(config.burst_max) + 1)]
             if rng.random() < 0.3:  # one that waits for its entries before it goes on
                 await asyncio.wait(calls)
+
+    def _timed_burst(self) -> None:
+        """Asked for by a timer's own callback: before anything that the same turn of the loop finds due."""
+        config = self._work.world.config
+        if self._began_to_produce and self._work.running:
+            for _ in range(self._rng.randrange(config.burst_max) + 1):
+                self._one_append()
+        self._began_to_produce = True
+        if self._work.running and config.timed_bursts:
+            self._loop.call_later(self._rng.expovariate(config.timed_bursts), self._timed_burst)
 
     def _one_append(self) -> asyncio.Future[AppendResult]:
         """Made at once; calls of one turn share a frame where the client merges them."""
@@ -226,7 +241,10 @@ class ClientProcess:
                 history = work.history
                 floor = history.told_index
                 begin = max(0, floor - rng.randrange(8)) if rng.random() < 0.8 else rng.randrange(max(1, floor + 3))
-                await self.read_once(begin, rng.randrange(1, READ_LIMIT), rng.random() < 0.6)
+                limit = rng.randrange(1, READ_LIMIT)
+                if rng.random() < config.whole_reads:
+                    begin, limit = 0, EVERYTHING
+                await self.read_once(begin, limit, rng.random() < 0.6)
 
     async def read_once(self, begin: int, limit: int, include_all: bool = True) -> bool:
         """A linearizable read: fewer entries than asked for only at the log's end, so that tells where that is.
@@ -298,7 +316,7 @@ class ClientProcess:
         except LedgerError as error:
             work.appended(number, error)
         for _ in range(reads):
-            await self.read_once(0, 1_000_000)
+            await self.read_once(0, EVERYTHING)
 
 
 class OrderedProducer:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from node.consensus.api import MS, SECOND
-from node.protocol.codes import DispatcherState, Role, VoterState
 from tests.simulation.clock import MemberClock
 from tests.simulation.driver.loop import Timeline
 from tests.simulation.driver.machine import FIRST_PORT, Machine
@@ -25,8 +24,8 @@ from tests.simulation.driver.wire import Wire
 from tests.simulation.driver.workload import ClientProcess, Workload
 from tests.simulation.history import History
 from tests.simulation.observer import Broadcast, Observer, Violation
+from tests.simulation.settling import describe, is_settled, leader_of, run_until
 
-CALM_WITHIN_NS = 60 * SECOND
 CALM_LOOK_NS = 50 * MS
 ANSWERED_WITHIN_NS = 2 * SECOND
 
@@ -41,10 +40,13 @@ class _Told:
         hook: Callable[..., None] = getattr(self._broadcast, name)
 
         def tell(*args: Any) -> None:
+            before, self._world.observing = self._world.observing, True
             try:
                 hook(*args)
             except Violation as violation:
                 self._world.violate(violation)
+            finally:
+                self._world.observing = before
 
         setattr(self, name, tell)
         return tell
@@ -64,13 +66,13 @@ class DriverWorld:
         self.rng = self._random("world")
         self.steps = 0
         self.faulty = True
+        self.observing = False  # what is read now is read by those who look on
         self.violation: Violation | None = None
         self.graveyard: list[Any] = []
         self.ids = [f"n{number}" for number in range(config.members)]
         self.all_ids, self.learner_ids = self.ids, ()  # nobody comes or goes here
         self.history = History()
         self.network = _Ports(self.timeline, self._random("network"), int(config.delay_ms * MS), config.piece_bytes)
-        self.network.bytes_per_s = config.bytes_per_s
         self.client_clock = MemberClock(lambda: self.now)
         self.wire = Wire(self)
         self.network.watchers.append(self.wire.written)
@@ -150,62 +152,24 @@ class DriverWorld:
                 raise self.violation
 
     def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
-        bound, look_at = self.now + CALM_WITHIN_NS, self.now
-        while self.now < bound:
-            self.step()
-            if self.now >= look_at:
-                look_at = self.now + CALM_LOOK_NS
-                if condition():
-                    return
-        raise Violation("liveness", f"{otherwise}:\n{self.describe()}")
+        run_until(self, condition, otherwise, CALM_LOOK_NS)
 
     def leader(self) -> Machine | None:
         """The one of the highest term among those who believe that they lead."""
-        leading = [one for one in self.members.values() if one.replica is not None and one.replica.role is Role.LEADER]
-        return max(leading, key=lambda one: one.replica.term if one.replica is not None else -1, default=None)
+        leader: Machine | None = leader_of(self)
+        return leader
 
     def present(self) -> list[Machine]:
         """Who belongs to the group."""
         return list(self.members.values())
 
     def calm(self) -> bool:
-        """A leader; everyone connected, a voter, in APPEND; equal logs, all of them committed."""
-        leader = self.leader()
-        if leader is None or leader.replica is None or leader.replica.leadership is None:
-            return False
-        store = leader.replica.store
-        end = (store.end_index, store.end_chain)
-        for member in self.members.values():
-            if member.replica is None or member.store is None:
-                return False
-            if member.last_voter_state is not VoterState.VOTER or member.store.faults:
-                return False
-            at = (member.store.end_index, member.store.end_chain)
-            if at != end or member.replica.committed_index != store.end_index:
-                return False
-            machine = member.state_machine
-            if machine is not None and machine.at != store.end_index:
-                return False
-            if not all(peer.connected for peer in member.replica.peers.of.values()):
-                return False
-        return all(peer.state is DispatcherState.APPEND for peer in leader.replica.peers.of.values())
+        """Settled: appends that wait may still be under way."""
+        return is_settled(self)
 
     def describe(self) -> str:
         """Every member on one line."""
-        lines = [f"seed {self.seed} at {self.now / SECOND:.3f} s, {self.history.open_count} requests open"]
-        for member in self.members.values():
-            if member.replica is None or member.store is None:
-                lines.append(
-                    f"{member.id} down, refused {member.is_refused}, powered {member.powered}: {member.last_error}"
-                )
-                continue
-            core = member.replica.member
-            lines.append(
-                f"{member.id} {core.role.value} term {core.term} of {core.leader_id} end {member.store.end_index}"
-                f" durable {core.durable_index} verified {core.verified_index} commit {core.committed_index}"
-                f" {core.voter_state.value} alarms {sorted(code for code, _ in core.alarms)}"
-            )
-        return "\n".join(lines)
+        return describe(self)
 
 
 class _seeded:

@@ -10,14 +10,16 @@ from tests.simulation.mutants.counting import COUNTING
 from tests.simulation.mutants.driver import DRIVING
 from tests.simulation.mutants.election import ELECTION
 from tests.simulation.mutants.faults import FAULTY
+from tests.simulation.mutants.overlaps import OVERLAPS
 from tests.simulation.mutants.planting import Edit, Mutant, PlantingError, Tally
 from tests.simulation.mutants.reads import READING
 from tests.simulation.mutants.real_driver import REAL_DRIVER
 from tests.simulation.mutants.replication import REPLICATION
+from tests.simulation.mutants.slow_links import SLOW_LINKS
 from tests.simulation.mutants.storage import STORAGE
 
 __all__ = ["MUTANTS", "Edit", "Mutant", "PlantingError", "Tally"]
 
-CORE = (*ELECTION, *COUNTING, *REPLICATION, *READING, *STORAGE, *FAULTY, *COPIES, *DRIVING, *APPLIED)
-ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL)
+CORE = (*ELECTION, *COUNTING, *REPLICATION, *READING, *STORAGE, *FAULTY, *COPIES, *DRIVING, *APPLIED, *SLOW_LINKS)
+ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

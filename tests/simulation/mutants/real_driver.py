@@ -13,7 +13,7 @@ CONNECTION = "node.transport.connection:Connection."
 QUIET = {
     "partition": 0.0, "asymmetric": 0.0, "isolate_leader": 0.0, "reset": 0.0, "slow_link": 0.0, "pause": 0.0,
     "stop": 0.0, "crash": 0.0, "crash_at_io": 0.0, "power_loss": 0.0, "fsync_error": 0.0, "enospc": 0.0,
-    "transfers": 0.0, "stall": 0.0, "client_loss": 0.0,
+    "transfers": 0.0, "stall": 0.0, "client_loss": 0.0, "unaware": 0.0, "narrow_link": 0.0,
 }  # fmt: skip
 UNREST = {"isolate_leader": 1.5, "partition_ms": 500.0, "crash": 1.0, "bursts": 40.0, "piece_bytes": 1448}
 CONFLICTS = {
@@ -70,7 +70,19 @@ DRIVER_DUTIES = (
             "outcome.appended is not Appended.YES",
             "outcome.appended is Appended.NOT_APPENDED",
         ),
-        {**UNREST, "ordered": 4, "ack_within_ms": 150, "slow_disk": 0.3, "sync_ms": 10.0},
+        {
+            **QUIET,
+            "ordered": 6,
+            "ack_within_ms": 150,
+            "slow_disk": 0.3,
+            "sync_ms": 10.0,
+            "flush_sync": True,
+            "clients": 1,
+            "bursts": 4.0,
+            "timed_bursts": 0.0,
+            "reads": 2.0,
+            "looks": 2.0,
+        },
     ),
     _driver(
         "driver_takes_failed_sync",

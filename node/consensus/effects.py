@@ -28,7 +28,7 @@ new_send: Callable[[tuple[str, Message]], Send] = partial(tuple.__new__, Send)  
 
 @dataclass(slots=True, frozen=True)
 class TruncateLog:
-    """Archive and cut off the loop, then `replica.truncated(log_epoch, cut_index, now)`."""
+    """Archive and cut off the loop, then `replica.disk.truncated(log_epoch, cut_index, now)`."""
 
     log_epoch: int
     cut_index: int
@@ -37,7 +37,7 @@ class TruncateLog:
 
 @dataclass(slots=True, frozen=True)
 class ReadSlab:
-    """Read for a lagging peer off the loop, in `pause_ns`, then `replica.slab_read(request, slab_or_None, now)`."""
+    """Read for a lagging peer off the loop, in `pause_ns`, then `replica.disk.slab_read(request, slab_or_None, now)`."""
 
     peer_id: str
     dispatch_epoch: int
@@ -49,7 +49,7 @@ class ReadSlab:
 
 @dataclass(slots=True, frozen=True)
 class LookUp:
-    """Read an entry's head off the loop, then `replica.looked(order, meta_or_None, now)` (SAFETY S9)."""
+    """Read an entry's head off the loop, then `replica.disk.looked(order, meta_or_None, now)` (SAFETY S9)."""
 
     log_epoch: int
     index: int
@@ -57,7 +57,7 @@ class LookUp:
 
 @dataclass(slots=True, frozen=True)
 class FetchLog:
-    """Read for a damaged peer (S6), or for this member itself, off the loop; then `replica.fetched(order, slab, now)`,
+    """Read for a damaged peer (S6), or for this member itself, off the loop; then `replica.disk.fetched(order, slab, now)`,
     None where that cannot be given."""
 
     peer_id: str
@@ -69,7 +69,7 @@ class FetchLog:
 
 @dataclass(slots=True, frozen=True)
 class MendLog:
-    """Write a peer's entries into a fault, then `replica.mended(log_epoch, mended_or_None, error, now)`.
+    """Write a peer's entries into a fault, then `replica.disk.mended(log_epoch, mended_or_None, error, now)`.
 
     Without a slab: heal the fault that begins at `first_index` with what lies on this disk.
     """
@@ -112,7 +112,7 @@ class Effects:
     """One batch."""
 
     # 1. Saved off the loop by the one writer, before any cut, mend or sync that is ordered later; then
-    #    `replica.hard_state_saved(state, now)`. Where messages speak of what changed (term, vote, what this member is),
+    #    `replica.disk.hard_state_saved(state, now)`. Where messages speak of what changed (term, vote, what this member is),
     #    no send and no completion of this batch or a later one leaves before it is durable (E2); in what order they
     #    were made. Records about peers alone hold back nothing: the core counts nobody before the report (E8).
     hard_state: HardState | None = None
@@ -127,7 +127,7 @@ class Effects:
     # 4b. Reads for damaged peers, and of an own entry, like 4; and one mend, as a writer: never beside a sync or a cut.
     fetches: list[FetchLog] = field(default_factory=list)
     mend: MendLog | None = None
-    # 4c. Read the whole log once and verify it, then `replica.scrubbed(now)`; what it finds goes to `log_damaged` (R7).
+    # 4c. Read the whole log once and verify it, then `replica.disk.scrubbed(now)`; what it finds goes to `log_damaged` (R7).
     scrub_wanted: bool = False
     # 5. The log end moved past its durable index: start a group commit unless one is running (flush sync), or let the
     #    background sync do it (async). Runs in parallel with 2.

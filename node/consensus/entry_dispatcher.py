@@ -150,7 +150,7 @@ class EntryDispatcher:
         seq, commit = member.next_seq(), member.committed_index
         push = PushRequest(seq, kind, member.self_id, member.term, self.peer.dispatch_epoch, commit, *prev, first)
         member.send(self.peer_id, push)
-        self.peer.told(commit, now)
+        self.peer.order_sent(commit, now)
         return seq
 
     def takes_new(self, slab: Slab, now: int) -> bool:

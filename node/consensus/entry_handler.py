@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from node.consensus.damaged_entries import DamagedEntries
 from node.consensus.member_state import MemberState
 from node.consensus.overlap import overlap_of
 from node.protocol.codes import ResponseCode, Role
@@ -37,8 +38,8 @@ OK = Verdict(ResponseCode.SUCCESS)
 class EntryHandler:
     """One per replica; what belongs to one leader is forgotten when another one speaks."""
 
-    def __init__(self, member: MemberState) -> None:
-        self._member = member
+    def __init__(self, member: MemberState, damaged: DamagedEntries) -> None:
+        self._member, self._damaged = member, damaged
         self._leader: tuple[int, str] | None = None  # (term, leader) that the fields below belong to
         self._dispatch_epoch = -1
         self._told_at = 0  # when the leader was last told what it had not asked for
@@ -138,7 +139,7 @@ class EntryHandler:
             return Verdict(ResponseCode.INCONSISTENT_STATE)
         verdict = self._match(push, now)
         if verdict is OK:
-            member.verified_index = max(member.verified_index, push.prev_index)
+            member.note_verified(push.prev_index)
             for alarm in ("order_refused", "fork"):  # the two logs agree again: somebody settled it
                 member.clear_alarm(alarm, now, peer_id=push.leader_id)
         return verdict
@@ -147,7 +148,7 @@ class EntryHandler:
         """Whether our entry at `prev_index` <= end is the leader's (R6, R7)."""
         member, store = self._member, self._member.store
         index = push.prev_index
-        if store.faults and member.damaged_at(index):
+        if store.faults and self._member.damaged_at(index):
             return self._match_damaged(index, push, now)
         meta = member.meta(index)
         if meta is None:  # before our own first entry: committed long ago, and not here to compare
@@ -167,10 +168,10 @@ class EntryHandler:
     def _match_damaged(self, index: int, push: PushRequest, now: int) -> Verdict:
         """Nobody can say that the two are equal before ours is repaired; sometimes one can say that they are not."""
         member = self._member
-        lost = member.unlinkable_at(index)
+        lost = self._damaged.unlinkable_at(index)
         if lost is not None:  # it will never be repaired: the leader is to look right below it
             return Verdict(ResponseCode.INCONSISTENT_STATE, NO_TERM, lost.first_index)
-        lowest, highest = member.term_bounds(index)
+        lowest, highest = self._damaged.term_bounds(index)
         if lowest <= push.prev_term <= highest:
             return Verdict(BUSY)
         if index <= member.committed_index:
@@ -203,7 +204,7 @@ class EntryHandler:
         cut = push.first_index
         if cut > store.end_index:
             return OK
-        lost = member.unlinkable_at(cut)
+        lost = self._damaged.unlinkable_at(cut)
         ours, conflict = self._conflict(cut, push)
         if conflict is None and lost is None:
             return Verdict(BUSY)
@@ -250,7 +251,7 @@ class EntryHandler:
             if meta is None:
                 return -1, True
             return meta.term, meta.term != push.prev_term if push.prev_term != -1 else meta.term < push.term
-        lowest, highest = self._member.term_bounds(cut)
+        lowest, highest = self._damaged.term_bounds(cut)
         if push.prev_term == -1:
             sure = highest < push.term or lowest >= push.term
             return highest, highest < push.term if sure else None
@@ -308,7 +309,8 @@ class EntryHandler:
         verdict = self._match(push, now)
         if verdict is not OK:
             return verdict
-        member.verified_index = max(member.verified_index, push.prev_index)
+        if push.prev_index > member.verified_index:
+            member.note_verified(push.prev_index)
         try:
             if slab.first_index <= store.end_index:
                 rest, verdict = self._beyond_overlap(slab, push, now)
@@ -327,12 +329,7 @@ class EntryHandler:
         except StoreFull as error:
             member.no_space(str(error), now)
             return Verdict(ResponseCode.DISK_FULL)
-        if member.short_of_space:
-            member.wrote_since_full = True
-        last_index = store.end_index
-        member.verified_index = last_index
-        member.unsynced.written(last_index, len(slab.data))
-        member.effects.sync_wanted = True
+        member.appended(len(slab.data))
         return OK
 
     def _beyond_overlap(self, slab: Slab, push: PushRequest, now: int) -> tuple[Slab | None, Verdict]:
@@ -340,7 +337,7 @@ class EntryHandler:
         member = self._member
         found = overlap_of(slab, member.store.end_index, member.damaged_at, member.meta)
         if found.equal_upto >= slab.first_index:
-            member.verified_index = max(member.verified_index, found.equal_upto)
+            member.note_verified(found.equal_upto)
         if found.differs is None:
             return found.rest, OK
         index, ours, other_term = found.differs

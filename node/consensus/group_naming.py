@@ -60,11 +60,9 @@ class GroupNaming:
         self._member, self._membership, self._peers = member, membership, peers
         self._given_in_term = -1
         self._reading_in: int | None = None  # the log's epoch, while the driver reads the entry (S9)
-        member.may_append = self._on_record
-        member.on_commit = self._committed
 
     # --- the entry ----------------------------------------------------------------------------------------------
-    def _on_record(self, slab: Slab) -> bool:
+    def on_record(self, slab: Slab) -> bool:
         """Whether what a slab says of the group's id is durable here, where there is none yet; if not, it will be.
 
         Two leaders may have given it one after the other: what counts is the last entry that says so.
@@ -82,7 +80,7 @@ class GroupNaming:
             return member.durable_hard.naming == said
         return True
 
-    def _committed(self, now: int) -> None:
+    def committed(self, now: int) -> None:
         """The committed index moved, and there is a naming in this log, as far as is known."""
         member = self._member
         assert member.hard.naming is not None

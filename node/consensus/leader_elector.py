@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from node.consensus.api import MS
-from node.consensus.member_state import MemberState, RoleEvent
+from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.progress import Peers
+from node.consensus.roles import RoleEvent
 from node.consensus.ticks import Ticks
 from node.protocol.codes import Role, VoteResult, VoterState
 from node.protocol.messages import TransferTicket, VoteRequest, VoteResponse
@@ -142,7 +143,7 @@ class LeaderElector:
         if member.config.lease_reads and member.leader_contact_at is not None:
             start = max(now, member.leader_contact_at + timing.election_min_ns)
         else:
-            member.leader_contact_at = None
+            member.void_lease()
         left_ns = self._silence.due_at + (self._ticks_needed - self._silence.count - 1) * self._silence.period_ns - now
         wait_ns = max(self._no_vote_before - now, min(left_ns, start + quick - now))
         self._campaign_in(max(0, wait_ns), now)
@@ -206,9 +207,7 @@ class LeaderElector:
         self, now: int, *, reform: bool, ticket: TransferTicket | None, pre_votes: str | None = None
     ) -> None:
         member = self._member
-        member.save(term=member.term + 1, voted_for=member.self_id)
-        member.verified_index = -1
-        member.event("term", now, term=member.term, reason="own campaign", pre_votes=pre_votes)
+        member.stand_for_election(now, pre_votes)
         self._open_round(now, pre=False, term=member.term, reform=reform, ticket=ticket)
 
     def _open_round(self, now: int, *, pre: bool, term: int, reform: bool, ticket: TransferTicket | None) -> None:

@@ -18,13 +18,14 @@ from node.consensus.closures import Closure, ClosureTable
 from node.consensus.effects import new_send
 from node.consensus.entry_dispatcher import EntryDispatcher
 from node.consensus.leader_marks import LeaderMarks
-from node.consensus.member_state import MemberState, RoleEvent
+from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.progress import PAUSED, Peers, Progress
 from node.consensus.push_window import InFlight
 from node.consensus.quorum_ack_checker import committable
 from node.consensus.quorum_contact import QuorumContact
 from node.consensus.reads import ALWAYS, LeaderReads
+from node.consensus.roles import RoleEvent
 from node.protocol.codes import DispatcherState, ResponseCode
 from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, EntryError, Magic, Slab
 from node.protocol.messages import (
@@ -77,20 +78,20 @@ class Leadership:
 
         `again`: another one, by which a leader that nobody writes to finds out about its disk (S8).
         """
-        if self._member.store.end_index >= self.own_term_from and not again:
-            return
-        try:
-            self._append([b""], Magic.NOOP, now)
-        except StoreFull as error:
-            self._member.no_space(str(error), now)
+        if self._member.store.end_index < self.own_term_from or again:
+            self._append_own(b"", Magic.NOOP, now)
 
     def append_config_change(self, body: bytes, now: int) -> bool:
         """An entry about the group itself; False where there is no space for it."""
+        return self._append_own(body, Magic.CONFIG_CHANGE, now)
+
+    def _append_own(self, body: bytes, magic: int, now: int) -> bool:
         try:
-            self._append([body], Magic.CONFIG_CHANGE, now)
+            slabs = self._write([body], magic, now)
         except StoreFull as error:
             self._member.no_space(str(error), now)
             return False
+        self._replicate(slabs, now)
         return True
 
     # --- appending ----------------------------------------------------------------------------------------------
@@ -200,15 +201,12 @@ class Leadership:
             self.closures.add(closure)
         self._replicate(slabs, now)
 
-    def _append(self, bodies: Sequence[bytes], magic: int, now: int) -> None:
-        self._replicate(self._write(bodies, magic, now), now)
-
     def _write(self, bodies: Sequence[bytes], magic: int, now: int) -> list[Slab]:
         member = self._member
         self._prev_term = member.store.end_term
         slabs = member.store.append_as_leader(bodies, self.term, magic)
         if member.short_of_space:
-            member.wrote_since_full = True
+            member.wrote_while_short()
         for slab in slabs:
             member.unsynced.written(slab.last_index, len(slab.data))
         self.appended_at.append((member.store.end_index, now))
@@ -238,13 +236,6 @@ class Leadership:
             self.advance_commit(now)
 
     # --- commit -------------------------------------------------------------------------------------------------
-    def watermarks(self) -> dict[str, int]:
-        """What each voter contributes; -1 where it has no share in the quorum."""
-        marks = {self._member.self_id: self._member.own_watermark()}
-        for peer in self._peers.voters:
-            marks[peer.peer_id] = peer.watermark_index if peer.counts else -1
-        return marks
-
     def advance_commit(self, now: int) -> None:
         """Commits what a quorum holds, and whatever waited for it."""
         member = self._member

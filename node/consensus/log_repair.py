@@ -11,7 +11,7 @@ that never held it, cuts it as any other conflict (R5), where that leader cannot
 (`EntryHandler` gives the vote up first, E8), or where a person says so.
 
 Invariants: one fetch or one mend is under way at a time; of what a peer sends only the next entries of the fault asked
-for are taken; a peer never serves what is damaged in its own log.
+for are taken.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from node.consensus.api import MS, SECOND
-from node.consensus.effects import FetchLog, MendLog
+from node.consensus.damaged_entries import DamagedEntries
+from node.consensus.effects import MendLog
 from node.consensus.member_state import MemberState
 from node.consensus.progress import Peers
 from node.consensus.status import RepairStatus
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import SLAB_BYTES_MAX, Slab
 from node.protocol.messages import FetchRequest, FetchResponse
-from node.store.faults.ranges import fault_at, in_words
+from node.store.faults.ranges import in_words
 from node.store.log_store import Fault, Mended
-from node.store.slab_pieces import cut_slab
 
-BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
 BACKOFF_MIN_NS = 200 * MS
 BACKOFF_MAX_NS = 30 * SECOND
 # Answers after which asking that peer again at once makes no sense.
@@ -81,10 +80,10 @@ class Attempt:
 
 
 class LogRepair:
-    """One per replica: both the asking and the giving side."""
+    """One per replica: the asking side; the giving one is `log_giving.py`'s."""
 
-    def __init__(self, member: MemberState, peers: Peers) -> None:
-        self._member = member
+    def __init__(self, member: MemberState, peers: Peers, damaged: DamagedEntries) -> None:
+        self._member, self._damaged = member, damaged
         self._peers = peers
         self.known_faults: tuple[Fault, ...] = ()
         self._attempts: dict[int, Attempt] = {}  # by the fault's first index, ascending
@@ -93,7 +92,6 @@ class LogRepair:
         self._leader_seen: tuple[int, str | None] = (-1, None)
         self._deadline = 0
         self._mending = False
-        self._serving: set[str] = set()
         self.repaired_faults = 0
         self.repaired_entries = 0
 
@@ -218,7 +216,8 @@ class LogRepair:
     def _mark_unlinkable(self) -> None:
         """Twice, for the same reason as in `hopeless`."""
         attempts = self._attempts.items()
-        self._member.unlinkable = {first: one.leader for first, one in attempts if one.leader_rounds >= VAIN_ROUNDS}
+        vain = {first: one.leader for first, one in attempts if one.leader_rounds >= VAIN_ROUNDS}
+        self._damaged.note_unlinkable(vain)
 
     def _refused(self, attempt: Attempt, peer_id: str, why: str, *, for_good: bool) -> None:
         """This peer gives nothing now; another one may go on where it stopped."""
@@ -307,7 +306,6 @@ class LogRepair:
         self.advance(now)
 
     def peer_lost(self, peer_id: str, now: int) -> None:
-        self._serving.discard(peer_id)
         attempt = self._current
         if attempt is not None and self._asked_seq is not None and attempt.peer_id == peer_id:
             self._asked_seq = None
@@ -370,43 +368,3 @@ class LogRepair:
             repaired_entries=self.repaired_entries,
             hopeless=sum(attempt.hopeless for attempt in self._attempts.values()),
         )
-
-    # --- giving -------------------------------------------------------------------------------------------------
-    def handle_request(self, sender: str, request: FetchRequest) -> None:
-        """A damaged peer asks: read off the loop, one read a peer at a time."""
-        code = self.judge_request(sender, request)
-        if code is not ResponseCode.SUCCESS:
-            self._member.send(sender, FetchResponse(request.seq, code, self._member.store.end_index))
-            return
-        self._serving.add(sender)
-        max_bytes = min(request.max_bytes, SLAB_BYTES_MAX)
-        order = FetchLog(sender, request.seq, request.first_index, request.last_index, max_bytes)
-        self._member.effects.fetches.append(order)
-
-    def judge_request(self, sender: str, request: FetchRequest) -> ResponseCode:
-        """Whether this log can give what was asked for: never what is damaged here too."""
-        member, store = self._member, self._member.store
-        if sender not in self._peers.of:
-            return ResponseCode.UNKNOWN_MEMBER
-        if request.last_index < request.first_index or request.max_bytes < 1:
-            return ResponseCode.UNEXPECTED_ARGUMENT
-        if request.first_index < store.begin_index:
-            return ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
-        if request.first_index > store.end_index:
-            return ResponseCode.INDEX_OUT_OF_RANGE
-        if fault_at(store.faults, request.first_index) is not None:
-            return ResponseCode.DISK_ERROR
-        return BUSY if sender in self._serving or member.truncating_from is not None else ResponseCode.SUCCESS
-
-    def fetched(self, order: FetchLog, slab: Slab | None) -> None:
-        """The outcome of `effects.fetches`; None: this disk could not give it."""
-        member = self._member
-        self._serving.discard(order.peer_id)
-        code = ResponseCode.SUCCESS
-        if slab is None:
-            damaged = fault_at(member.store.faults, order.first_index) is not None
-            # Damage behind it is known by now: the next try stops there.
-            code = ResponseCode.DISK_ERROR if damaged else BUSY
-        elif slab.last_index > order.last_index:
-            slab = cut_slab(slab, order.first_index, order.last_index - order.first_index + 1)
-        member.send(order.peer_id, FetchResponse(order.seq, code, member.store.end_index, slab))

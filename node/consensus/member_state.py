@@ -8,74 +8,30 @@ one process (SAFETY R1). Role changes follow `ROLE_TRANSITIONS`; anything unlist
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import Randomness, ReplicaConfig
 from node.consensus.configuration import Configuration
-from node.consensus.effects import Effects, Event, TruncateLog, new_send
+from node.consensus.effects import NOTHING, Effects, Event, TruncateLog, new_send
 from node.consensus.known_metas import KnownMetas
+from node.consensus.roles import ROLE_TRANSITIONS, RoleEvent
 from node.consensus.status import AlarmStatus
+from node.consensus.unsynced_bytes import UnsyncedBytes
 from node.protocol.codes import FlushMode, Role, VoterState
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.faults.ranges import fault_at
-from node.store.log_store import ColdEntry, EntryMeta, Fault, LogStore, StoreCorrupt, TruncationRecord
+from node.store.log_store import ColdEntry, EntryMeta, HardState, LogStore, StoreCorrupt, TruncationRecord
 
 if TYPE_CHECKING:
     from node.consensus.applying import Applying
 
 
-class RoleEvent(StrEnum):
-    """What can change a role."""
-
-    CAMPAIGN = "campaign"  # no live leader for an election time-out, or told to take leadership
-    ELECTED = "elected"  # a quorum voted for us
-    FOLLOW = "follow"  # a leader of our term spoke
-    DEPOSED = "deposed"  # a higher term, or no quorum of answers
-
-
-ROLE_TRANSITIONS: Mapping[tuple[Role, RoleEvent], Role] = {
-    (Role.CANDIDATE, RoleEvent.CAMPAIGN): Role.CANDIDATE,
-    (Role.FOLLOWER, RoleEvent.CAMPAIGN): Role.CANDIDATE,
-    (Role.CANDIDATE, RoleEvent.ELECTED): Role.LEADER,
-    (Role.CANDIDATE, RoleEvent.FOLLOW): Role.FOLLOWER,
-    (Role.FOLLOWER, RoleEvent.FOLLOW): Role.FOLLOWER,
-    (Role.CANDIDATE, RoleEvent.DEPOSED): Role.CANDIDATE,
-    (Role.FOLLOWER, RoleEvent.DEPOSED): Role.CANDIDATE,
-    (Role.LEADER, RoleEvent.DEPOSED): Role.CANDIDATE,
-}
-
-
 # Fields of the hard state that no message of ours speaks of before they are durable.
 ABOUT_PEERS = frozenset({"store_ids", "peer_lives", "naming"})
-
-
-class UnsyncedBytes:
-    """How many bytes were written that no sync has covered yet (SAFETY S9); one item per slab."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._slabs: deque[tuple[int, int]] = deque()
-
-    def written(self, last_index: int, size_bytes: int) -> None:
-        """A slab that ends at `last_index` went to the page cache."""
-        self._slabs.append((last_index, size_bytes))
-        self.total += size_bytes
-
-    def durable(self, index: int) -> None:
-        """A sync covered everything up to `index`."""
-        while self._slabs and self._slabs[0][0] <= index:
-            self.total -= self._slabs.popleft()[1]
-
-    def cut(self, cut_index: int) -> None:
-        """Everything from `cut_index` on is gone."""
-        while self._slabs and self._slabs[-1][0] >= cut_index:
-            self.total -= self._slabs.pop()[1]
 
 
 class MemberState:
@@ -115,8 +71,6 @@ class MemberState:
         self.verified_index = -1
         self.log_epoch = 0
         self.truncating_from: int | None = None
-        # Faults, by their first index, that the leader (term, id) could not give entries for: see `unlinkable_at`.
-        self.unlinkable: dict[int, tuple[int, str | None]] = {}
         self.unsynced = UnsyncedBytes()
         self.known_metas = KnownMetas()
         with suppress(StoreCorrupt):  # heartbeats name what is committed; at a start it is read once
@@ -150,6 +104,14 @@ class MemberState:
         """Whether this member may vote and campaign: a voter of the group whose store lost nothing (E8, M4)."""
         return self.voter_state is VoterState.VOTER and self.self_id in self.configuration.voters
 
+    def wire(
+        self, *, applying: Applying | None, on_abdicate: Callable[[str, int], None],
+        on_rejoin: Callable[[str, int], None], may_append: Callable[[Slab], bool], on_commit: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """The parts that are called from here; once, when they have been made."""
+        self.applying, self.on_abdicate, self.on_rejoin = applying, on_abdicate, on_rejoin
+        self.may_append, self.on_commit = may_append, on_commit
+
     # --- hard state ---------------------------------------------------------------------------------------------
     def save(self, **changes: Any) -> None:
         """Changes the hard state; it is durable before anything leaves that speaks of it (E2)."""
@@ -160,6 +122,11 @@ class MemberState:
         self.hard = after
         self.term, self.voter_state = after.term, after.voter_state
         self.effects.hard_state = after
+
+    def hard_state_saved(self, state: HardState) -> None:
+        """`state` is durable, as it was ordered."""
+        assert state.term >= self.durable_hard.term, f"term {state.term} saved after {self.durable_hard.term}"
+        self.durable_hard = state
 
     @property
     def store_id(self) -> str:
@@ -193,6 +160,13 @@ class MemberState:
         self.verified_index = -1
         self.event("term", now, term=term, reason=reason)
 
+    def stand_for_election(self, now: int, pre_votes: str | None) -> None:
+        """The next term, and our own vote in it (E1)."""
+        assert self.role is Role.CANDIDATE, f"{self.self_id} campaigns as {self.role}"
+        self.save(term=self.term + 1, voted_for=self.self_id)
+        self.verified_index = -1
+        self.event("term", now, term=self.term, reason="own campaign", pre_votes=pre_votes)
+
     def follow(self, leader_id: str, now: int) -> None:
         """The leader of our term spoke: renews the lease."""
         if self.leader_id != leader_id:
@@ -200,6 +174,10 @@ class MemberState:
             self.leader_id = leader_id
             self.event("leader", now, leader=leader_id, term=self.term)
         self.leader_contact_at = now
+
+    def void_lease(self) -> None:
+        """The leader's connection closed, and no lease read depends on this member's patience (E5)."""
+        self.leader_contact_at = None
 
     def leader_alive(self, now: int) -> bool:
         """Whether votes against the present leader are refused (E3, E4); a leader is alive to itself."""
@@ -233,6 +211,56 @@ class MemberState:
         if self.hard.naming is not None:
             self.on_commit(now)
         return True
+
+    def note_verified(self, index: int) -> None:
+        """Our log is our leader's up to `index` (R1)."""
+        assert self.role is Role.FOLLOWER, f"{self.self_id} verifies as {self.role}"
+        assert index <= self.store.end_index, f"verified {index} beyond the end {self.store.end_index}"
+        if index > self.verified_index:
+            self.verified_index = index
+
+    def appended(self, size_bytes: int) -> None:
+        """A slab of our leader's is in the page cache, behind what was verified: it is verified with that."""
+        self.verified_index = last_index = self.store.end_index
+        self.unsynced.written(last_index, size_bytes)
+        if self.short_of_space:
+            self.wrote_since_full = True
+        if self.gathered is None:
+            self.gathered = Effects()
+        self.gathered.sync_wanted = True
+
+    def wrote_while_short(self) -> None:
+        """A write of ours found space, while the alarm of a full disk stands."""
+        self.wrote_since_full = True
+
+    def note_durable(self, end_index: int) -> bool:
+        """A sync of the present log epoch covered everything up to `end_index`; False where that is no news."""
+        index = min(end_index, self.store.end_index)
+        if self.truncating_from is not None:  # what is about to be cut is not to be counted on, until the cut failed
+            index = min(index, self.truncating_from - 1)
+        if index <= self.durable_index:
+            return False
+        self.durable_index = index
+        self.unsynced.durable(index)
+        return True
+
+    def cut_done(self, cut_index: int) -> None:
+        """The archive and the cut are durable (S4)."""
+        assert self.truncating_from == cut_index, f"cut from {cut_index}, ordered was {self.truncating_from}"
+        self.wrote_since_full = self.short_of_space  # its archive found space
+        self.unsynced.cut(cut_index)
+        self._cut_over(cut_index - 1)
+
+    def cut_failed(self) -> None:
+        """Nothing was cut (S4)."""
+        self._cut_over(self.store.end_index)
+
+    def _cut_over(self, upto_index: int) -> None:
+        """A sync that ended meanwhile was ignored (R8), and no other may come: the store knows what is durable."""
+        self.truncating_from = None
+        self.durable_index = min(self.store.durable_index, upto_index)
+        self.unsynced.durable(self.durable_index)
+        self.effects.sync_wanted |= self.durable_index < self.store.end_index
 
     def order_cut(self, cut: int, leader_id: str | None, reason: str, now: int) -> None:
         """Archive and cut from `cut` on: the driver's work, of which nothing counts from now on (R8, S4)."""
@@ -300,25 +328,6 @@ class MemberState:
         """Whether our own entry at `index` is known to be damaged, so that it cannot be compared with anybody's."""
         return fault_at(self.store.faults, index) is not None
 
-    def unlinkable_at(self, index: int) -> Fault | None:
-        """The fault that holds `index`, if our present leader has nothing that links it, and all of it may go.
-
-        What is verified or committed never may; what another leader could not give, this one perhaps can.
-        """
-        fault = fault_at(self.store.faults, index)
-        if fault is None or self.unlinkable.get(fault.first_index) != (self.term, self.leader_id):
-            return None
-        return fault if fault.first_index > max(self.verified_index, self.committed_index) else None
-
-    def term_bounds(self, index: int) -> tuple[int, int]:
-        """Between which terms that of a damaged entry must lie: terms never go down along a log."""
-        store = self.store
-        fault = fault_at(store.faults, index)
-        assert fault is not None, f"entry {index} is not damaged"
-        before = self.meta(fault.first_index - 1)
-        after = self.meta(min(fault.last_index + 1, store.end_index))
-        return -1 if before is None else before.term, store.end_term if after is None else after.term
-
     # --- what leaves --------------------------------------------------------------------------------------------
     def next_seq(self) -> int:
         self._seq += 1
@@ -375,6 +384,11 @@ class MemberState:
         """Impossible by E1 and E2; if it ever happens, nobody should have to guess."""
         text = f"{other} and {self.leader_id} both claim to lead term {self.term}"
         self.alarm("two_leaders", text, now, peer_id=other)
+
+    def take_effects(self) -> Effects:
+        """What the driver must do now, in that order; begins a new batch."""
+        taken, self.gathered = self.gathered, None
+        return NOTHING if taken is None else taken
 
     @property
     def effects(self) -> Effects:

@@ -12,8 +12,9 @@ forming (`_try_forming`), joining (`_try_complete`), re-forming (`reformed`).
 from __future__ import annotations
 
 from node.consensus.api import MS, SECOND
-from node.consensus.member_state import MemberState, RoleEvent
+from node.consensus.member_state import MemberState
 from node.consensus.progress import VERSION_MAX, VERSION_MIN, Peers
+from node.consensus.roles import RoleEvent
 from node.consensus.said_as_voter import said_as_voter
 from node.consensus.store_records import StoreRecords
 from node.consensus.strangers import Stranger, Strangers
@@ -38,7 +39,6 @@ class Membership:
         self.strangers = Strangers(member)
         self.records = StoreRecords(member)
         self._refusal_told_at: int | None = None
-        member.on_rejoin = self.rejoin
         self._try_forming(now)
 
     # --- HELLO --------------------------------------------------------------------------------------------------

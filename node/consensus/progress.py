@@ -194,7 +194,7 @@ class Progress:
             self.answered_seq = seq
 
     # --- what it is sent ----------------------------------------------------------------------------------------
-    def told(self, commit_index: int, now: int) -> None:
+    def order_sent(self, commit_index: int, now: int) -> None:
         """An order without entries leaves."""
         self.commit_sent = commit_index
         self.pushed_at = now

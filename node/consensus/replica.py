@@ -22,24 +22,28 @@ from node.consensus.api import (
 from node.consensus.applying import Applying
 from node.consensus.closures import Closure
 from node.consensus.configuration import Configuration
+from node.consensus.damaged_entries import DamagedEntries
 from node.consensus.disk_reports import DiskReports
-from node.consensus.effects import NOTHING, Effects
 from node.consensus.entry_handler import EntryHandler
+from node.consensus.full_disk import FullDisk
 from node.consensus.group_naming import GroupNaming
+from node.consensus.handover import Handover
 from node.consensus.heartbeat import handle_heartbeat
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership import Leadership
 from node.consensus.leadership_transfer import LeadershipTransfer, judge_take_leadership
+from node.consensus.link_reports import LinkReports
+from node.consensus.log_giving import LogGiving
 from node.consensus.log_repair import LogRepair
-from node.consensus.member_state import MemberState, RoleEvent
+from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
+from node.consensus.office import Office
 from node.consensus.progress import Peers
 from node.consensus.reads import FollowerReads
 from node.consensus.reconfiguration import Reconfiguration
+from node.consensus.roles import RoleEvent
 from node.consensus.status import ReplicaStatus
-from node.consensus.strangers import Stranger
 from node.consensus.term_gate import TermGate
-from node.consensus.transferee import TransfereeChoice
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.messages import (
     FetchRequest,
@@ -47,6 +51,7 @@ from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     Hello,
+    MemberMark,
     Message,
     PushRequest,
     PushResponse,
@@ -60,50 +65,57 @@ from node.protocol.messages import (
 from node.store.log_store import LogStore, StoreCorrupt
 
 __all__ = [
-    "Appended",
-    "Closure",
-    "Outcome",
-    "Proposal",
-    "ReadOutcome",
-    "Replica",
-    "ReplicaConfig",
-    "Timing",
-    "TransferOutcome",
-]
+    "Appended", "Closure", "Outcome", "Proposal", "ReadOutcome", "Replica", "ReplicaConfig", "Timing", "TransferOutcome",
+]  # fmt: skip
 
 
-class Replica(DiskReports):
+class Replica:
     """See the module's docstring."""
 
     def __init__(self, config: ReplicaConfig, store: LogStore, rng: Randomness, now: int) -> None:
         self.config = config
         self.store = store
         self.member = MemberState(config, store, rng, now)
-        self.member.applying = Applying(self.member) if config.applies else None
         self.peers = Peers(config, self.member.configuration)
+        self._office = Office(self.member)
         self.membership = Membership(self.member, self.peers, now)
         self.elector = LeaderElector(self.member, self.membership, self.peers, self._elected, now)
-        self.handler = EntryHandler(self.member)
+        damaged = DamagedEntries(self.member)
+        self.handler = EntryHandler(self.member, damaged)
         self.transfers = LeadershipTransfer(self.member)
         self.follower_reads = FollowerReads(self.member)
-        self.transferees = TransfereeChoice(self.member, self.peers)
-        self.repair = LogRepair(self.member, self.peers)
+        self.repair = LogRepair(self.member, self.peers, damaged)
+        self.giving = LogGiving(self.member, self.peers)
         self.naming = GroupNaming(self.member, self.membership, self.peers)
+        self.handover = Handover(self.member, self.peers, self._office, self.transfers, now)
+        self._full_disk = FullDisk(self.member, self._office, self.transfers, self.handover)
         self._gate = TermGate(self.member, self.peers)
-        self._reconfiguration = Reconfiguration(
-            self.member, self.peers, self.membership, self.repair, self._gate, lambda: self.leadership
+        self.reconfiguration = Reconfiguration(
+            self.member, self.peers, self.membership, self.repair, self.giving, self._gate, self._office, self._settle
         )
-        self.leadership: Leadership | None = None
+        # What the driver reports of its connections, and of its disk.
+        self.links = LinkReports(
+            self.member, self.peers, self.membership, self.elector, self.repair, self.giving, self.transfers,
+            self._office, self._settle,
+        )  # fmt: skip
+        self.disk = DiskReports(
+            self.member, self.membership, self.elector, self.handler, self.repair, self.giving, self._full_disk,
+            self.naming, self._office, self._settle,
+        )  # fmt: skip
+        self.take_effects = self.member.take_effects  # what the driver must do now, in that order; begins a new batch
         self.elector.ticket_is_ours = self.transfers.ticket_is_ours
-        self.member.on_abdicate = self._abdicated
-        self.membership.records.acknowledged = lambda peer_id: (
-            None if self.leadership is None else self.leadership.marks.acknowledged(self.peers.of[peer_id])
-        )
-        self._preferred_at = now
-        self._left_over_full_disk = False
-        self._gave_others_a_try = False
+        self.member.wire(
+            applying=Applying(self.member) if config.applies else None, on_abdicate=self._abdicated,
+            on_rejoin=self.membership.rejoin, may_append=self.naming.on_record, on_commit=self.naming.committed,
+        )  # fmt: skip
+        self.membership.records.acknowledged = self._acknowledged
         self._stopped = False
-        self._watch_damage(now)
+        self.disk.watch_damage(now)
+
+    def _acknowledged(self, peer_id: str) -> MemberMark | None:
+        """What a peer acknowledged in the present leadership."""
+        leadership = self._office.leadership
+        return None if leadership is None else leadership.marks.acknowledged(self.peers.of[peer_id])
 
     # --- plain reads --------------------------------------------------------------------------------------------
     @property
@@ -114,6 +126,11 @@ class Replica(DiskReports):
     def configuration(self) -> Configuration:
         """Who belongs to the group now."""
         return self.member.configuration
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """The present one, if this member leads."""
+        return self._office.leadership
 
     @property
     def role(self) -> Role:
@@ -144,7 +161,7 @@ class Replica(DiskReports):
     @property
     def has_pending(self) -> bool:
         """Whether this leader has appended what no quorum is known to hold."""
-        return self.leadership is not None and bool(self.leadership.closures.pending)
+        return self._office.leadership is not None and bool(self._office.leadership.closures.pending)
 
     def lease_left_ns(self, now: int) -> int:
         """For how long nobody else can have been elected, as far as this leader's lease goes (SAFETY C1)."""
@@ -155,11 +172,6 @@ class Replica(DiskReports):
         """A copy of everything an observer may ask."""
         return status_builder.build_status(self, now)
 
-    def take_effects(self) -> Effects:
-        """What the driver must do now, in that order; starts a new batch."""
-        taken, self.member.gathered = self.member.gathered, None
-        return NOTHING if taken is None else taken
-
     @property
     def has_effects(self) -> bool:
         """Whether there is anything to do."""
@@ -167,13 +179,13 @@ class Replica(DiskReports):
 
     # --- leadership begins and ends -----------------------------------------------------------------------------
     def _elected(self, now: int) -> None:
-        self.leadership = Leadership(self.member, self.membership, self.peers, now)
-        self._preferred_at = now + self.config.timing.preferred_check_ns
-        self.leadership.begin(now)
+        leadership = self._office.leadership = Leadership(self.member, self.membership, self.peers, now)
+        self.handover.elected(now)
+        leadership.begin(now)
 
     def _abdicated(self, reason: str, now: int) -> None:
         """Called by MemberState just before this member stops leading."""
-        leadership, self.leadership = self.leadership, None
+        leadership, self._office.leadership = self._office.leadership, None
         if leadership is not None:
             leadership.end(reason, now)
             if self.member.applying is not None:
@@ -190,8 +202,8 @@ class Replica(DiskReports):
         try:
             match message:
                 case PushResponse():
-                    if self.leadership is not None and sender in self.leadership.dispatchers:
-                        self.leadership.handle_push_answer(sender, message, now)
+                    if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
+                        self._office.leadership.handle_push_answer(sender, message, now)
                 case PushRequest():
                     self.handler.handle(sender, message, now)
                     self._leader_spoke(sender, now)
@@ -203,8 +215,8 @@ class Replica(DiskReports):
                         self.membership.records.note_marks(message.marks)
                     self._leader_spoke(sender, now)
                 case HeartBeatResponse():
-                    if self.leadership is not None and sender in self.leadership.dispatchers:
-                        self.leadership.handle_beat_answer(sender, message, now)
+                    if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
+                        self._office.leadership.handle_beat_answer(sender, message, now)
                 case VoteRequest():
                     self.elector.handle_vote(sender, message, now)
                 case VoteResponse():
@@ -223,7 +235,7 @@ class Replica(DiskReports):
                     if not self.membership.handle_target(sender, message, now):
                         self.follower_reads.handle_answer(sender, message)
                 case FetchRequest():
-                    self.repair.handle_request(sender, message)
+                    self.giving.handle_request(sender, message)
                 case FetchResponse():
                     self.repair.handle_answer(sender, message, now)
         except StoreCorrupt as error:
@@ -252,20 +264,13 @@ class Replica(DiskReports):
         Mostly nothing: each of the four says by one look whether it has anything to do.
         """
         if self.store.faults or self.repair.known_faults:
-            self._watch_damage(now)
+            self.disk.watch_damage(now)
         if self.membership.target_index is not None:
             self.membership.progress(now)
-        if self.member.disk_full or self._gave_others_a_try:
-            self._leave_a_full_disk(now)
+        if self.member.disk_full or self._full_disk.gave_others_a_try:
+            self._full_disk.leave(now)
         if self.transfers.current is not None:
-            self._go_on_with_transfer(self.transfers.current.transferee_id, now)
-
-    def _go_on_with_transfer(self, transferee: str, now: int) -> None:
-        if self.leadership is not None and transferee in self.leadership.dispatchers:
-            if self.transfers.step(self.peers.of[transferee].sound_match_index, now):
-                self.leadership.reads.lease_void = True  # E7
-        else:
-            self.transfers.leader_known(now)
+            self.handover.go_on(now)
 
     def _take_leadership(self, sender: str, request: TransferRequest, now: int) -> None:
         """The leader hands leadership over to us."""
@@ -275,9 +280,9 @@ class Replica(DiskReports):
             self.elector.take_leadership(request.ticket, now)
 
     def _read_index_asked(self, sender: str, request: ReadIndexRequest, now: int) -> None:
-        leads = self.leadership is not None and sender in self.leadership.dispatchers
-        if self.leadership is not None and leads and request.term == self.member.term:
-            self.leadership.handle_read_index(sender, request, now)
+        leads = self._office.leadership is not None and sender in self._office.leadership.dispatchers
+        if self._office.leadership is not None and leads and request.term == self.member.term:
+            self._office.leadership.handle_read_index(sender, request, now)
         else:
             self.member.send(sender, ReadIndexResponse(request.seq, self.member.term, ResponseCode.NOT_LEADER))
 
@@ -285,8 +290,8 @@ class Replica(DiskReports):
     def propose_many(self, proposals: Sequence[Proposal], now: int) -> list[Closure]:
         """Everything that arrived since the last turn, as one append; every proposal gets exactly one outcome."""
         refusal = self._write_refusal()
-        if refusal is None and self.leadership is not None:
-            closures = self.leadership.propose_many(proposals, now)
+        if refusal is None and self._office.leadership is not None:
+            closures = self._office.leadership.propose_many(proposals, now)
             self._settle(now)
             return closures
         closures = [Closure(proposal.on_done) for proposal in proposals]
@@ -296,7 +301,7 @@ class Replica(DiskReports):
         return closures
 
     def _write_refusal(self) -> tuple[ResponseCode, str] | None:
-        if self._stopped or self.leadership is None:
+        if self._stopped or self._office.leadership is None:
             return ResponseCode.NOT_LEADER, f"{self.config.self_id} does not lead term {self.term}"
         if self.transfers.current is not None and self.transfers.pauses_writes:
             return ResponseCode.LEADER_TRANSFERRING, f"leadership moves to {self.transfers.transferee_id}"
@@ -318,7 +323,7 @@ class Replica(DiskReports):
 
     def read_index(self, on_done: Callable[[ReadOutcome], None], now: int) -> None:
         """From where a linearizable read may be served here; on any member (SAFETY C1)."""
-        if self.leadership is None:
+        if self._office.leadership is None:
             self.follower_reads.ask(on_done, now)
             return
         member = self.member
@@ -326,7 +331,7 @@ class Replica(DiskReports):
         def deliver(code: ResponseCode, index: int) -> None:
             on_done(ReadOutcome(code, index, member.term, member.leader_id, "" if index >= 0 else code.name))
 
-        self.leadership.read_index(deliver, now)
+        self._office.leadership.read_index(deliver, now)
 
     def transfer(
         self,
@@ -339,111 +344,13 @@ class Replica(DiskReports):
         reason: str = "asked for",
     ) -> None:
         """Moves leadership; `to` None picks the best peer. The outcome is always reported."""
-        leadership, transfers = self.leadership, self.transfers
-        if leadership is None:
-            code, text = ResponseCode.NOT_LEADER, f"{self.config.self_id} does not lead"
-        elif if_term is not None and if_term != self.term:
-            code, text = ResponseCode.INCONSISTENT_TERM, f"the term is {self.term}, not {if_term}"
-        elif transfers.transferee_id is not None:
-            code, text = ResponseCode.LEADER_TRANSFERRING, f"a transfer to {transfers.transferee_id} is under way"
-        else:
-            chosen = to or self.transferees.best()
-            code, text = self.transferees.judge(chosen)
-            if chosen is not None and code is ResponseCode.SUCCESS:
-                deadline = self.config.timing.transfer_deadline_ns if deadline_ns is None else deadline_ns
-                transfers.start(chosen, now, deadline, on_done, reason)
-                self._settle(now)
-                return
-        on_done(TransferOutcome(code, to, self.leader_id, self.term, text))
+        self.handover.ask(to, now, on_done, deadline_ns, if_term, reason)
+        self._settle(now)
 
     # --- what the driver reports --------------------------------------------------------------------------------
     def hello(self, seq: int, to: str) -> Hello:
         """Our own, for the driver to open a connection to that peer with."""
         return self.membership.hello(seq, to=to, code=ResponseCode.SUCCESS, at_once=True)
-
-    def peer_connected(self, peer_id: str, now: int) -> None:
-        """Our outbound HELLO was accepted; its answer came in through `receive` before."""
-        peer = self.peers.of.get(peer_id)
-        if peer is None:
-            return
-        peer.connected = True
-        if self.leadership is not None:
-            end_index = peer.hello.end_index if peer.hello is not None else self.store.end_index
-            self._unless_damaged(lambda leadership: leadership.dispatchers[peer_id].connected_now(end_index, now))
-        self.repair.peer_connected(peer_id, now)
-        self._settle(now)
-
-    def peer_lost(self, peer_id: str, now: int) -> None:
-        """Either connection of that peer closed."""
-        if peer_id not in self.peers.of:
-            return
-        self.peers.of[peer_id].connected = False
-        self.repair.peer_lost(peer_id, now)
-        if self.leadership is not None:
-            self.leadership.peer_lost(peer_id)
-            self.transfers.transferee_lost(peer_id, now)
-        elif self.member.leader_id == peer_id:
-            self.elector.leader_lost(now)
-
-    def stranger_met(self, peer_id: str, kind: Stranger, text: str, now: int) -> str | None:
-        """What answered at that peer's address is no member of ours; why this member must end, None: it goes on."""
-        return None if peer_id not in self.peers.of else self.membership.strangers.met(peer_id, kind, text, now)
-
-    def nobody_there(self, peer_id: str, now: int) -> None:
-        """Nobody listens at that peer's address."""
-        self.membership.stranger_gone(peer_id, now)
-
-    def disk_full(self, full: bool, now: int, *, still_short: bool = False) -> None:
-        """No space, or (every now and then, while the member is short of it) a try whether there is some again.
-
-        `still_short`: the disk itself says that it has none; a write may fit into what was allocated before.
-
-        Heartbeats and reads go on, and another leads if it can (S8).
-        """
-        member = self.member
-        if full:
-            member.no_space(f"the disk of {self.config.self_id} is full", now)
-        else:
-            self._left_over_full_disk = False
-            idle = not member.disk_full and not member.wrote_since_full
-            member.try_space(now, still_short)
-            if self.leadership is not None:
-                unasked = member.short_of_space and idle and not still_short and not self.transfers.pauses_writes
-                self.leadership.append_noop(now, again=unasked)
-        self._leave_a_full_disk(now)
-
-    def _leave_a_full_disk(self, now: int) -> None:
-        """A leader that met a full disk hands over, once until the next try for space (S8).
-
-        One that could not even write its first entry can commit nothing, and so hand over nothing: it steps down. If it
-        is elected again before it could write, no other member can either: then it stays and waits for space.
-        """
-        if self.leadership is None:
-            return
-        begun = self.store.end_index >= self.leadership.own_term_from
-        self._gave_others_a_try &= not begun
-        if not self.member.disk_full or self._left_over_full_disk:
-            return
-        self._left_over_full_disk = True
-        if not begun and not self._gave_others_a_try:
-            self._gave_others_a_try = True
-            self.member.change_role(RoleEvent.DEPOSED, now, "the disk is full before the first entry of its own term")
-        elif begun and self.transfers.transferee_id is None:
-            self.transfer(None, now, on_done=lambda _outcome: None, reason="the disk is full")
-
-    # --- who belongs to the group ---------------------------------------------------------------------------------
-    def add_learner(self, peer_id: str, address: str, now: int) -> None:
-        """A member without a vote, from now on. Raises ValueError where that id or address cannot be one's."""
-        self.configure(self.configuration.with_learner(peer_id, address), now)
-
-    def remove_learner(self, peer_id: str, now: int) -> None:
-        """It is gone. Raises ValueError where it is no learner."""
-        self.configure(self.configuration.without_learner(peer_id), now)
-
-    def configure(self, to: Configuration, now: int) -> None:
-        """Other learners from now on; see `Reconfiguration`. Raises ValueError, and changes nothing then."""
-        self._reconfiguration.configure(to, now)
-        self._settle(now)
 
     # --- time ---------------------------------------------------------------------------------------------------
     def tick(self, now: int) -> None:
@@ -451,27 +358,17 @@ class Replica(DiskReports):
         if self._stopped:
             return
         self.elector.tick(now)
-        self._unless_damaged(lambda leadership: leadership.tick(now))
+        self._office.unless_damaged(lambda leadership: leadership.tick(now))
         self.repair.tick(now)
         self.transfers.tick(now)
         self.membership.tick(now)
         self.follower_reads.tick(now)
         if self.member.applying is not None:
             self.member.applying.tick(now)
-        self._prefer_others(now)
+        self.handover.prefer_others(now)
         if self.member.hard.group_id is None and self.transfers.current is None:
-            self._unless_damaged(lambda leadership: self.naming.leads(leadership, now))
+            self._office.unless_damaged(lambda leadership: self.naming.leads(leadership, now))
         self._settle(now)
-
-    def _prefer_others(self, now: int) -> None:
-        """A leader that is not preferred hands over to one that is, when that one is ready."""
-        if self.leadership is None or now < self._preferred_at or not self.config.preferred_leaders:
-            return
-        self._preferred_at = now + self.config.timing.preferred_check_ns
-        best = self.transferees.best()
-        preferred = self.config.preferred_leaders
-        if best in preferred and self.config.self_id not in preferred and self.transfers.transferee_id is None:
-            self.transfer(best, now, on_done=lambda _outcome: None, reason=f"{best} is preferred")
 
     def next_deadline(self) -> int:
         """When `tick` has something to do next."""
@@ -481,12 +378,11 @@ class Replica(DiskReports):
             self.membership.next_deadline(),
             self.follower_reads.next_deadline(),
             self.repair.next_deadline(),
+            self.handover.next_deadline(),
             None if self.member.applying is None else self.member.applying.next_deadline(),
         ]
-        if self.leadership is not None:
-            times.append(self.leadership.next_deadline())
-            if self.config.preferred_leaders:
-                times.append(self._preferred_at)
+        if self._office.leadership is not None:
+            times.append(self._office.leadership.next_deadline())
         return min(at for at in times if at is not None)
 
     def stop(self, now: int) -> None:

@@ -36,7 +36,9 @@ def build_status(replica: Replica, now: int) -> ReplicaStatus:
     contact_ms: int | None = None
     ready = False
     if leadership is not None:
-        marks = leadership.watermarks()
+        # What each voter contributes; -1 where it has no share in the quorum.
+        marks = {one.peer_id: one.watermark_index if one.counts else -1 for one in replica.peers.voters}
+        marks[member.self_id] = member.own_watermark()
         watermarks = (_own_watermark(replica), *_peer_watermarks(replica, leadership, now))
         closures = leadership.closures.status(marks, member.configuration, now)
         quorum_index = member.configuration.reached(marks.values())

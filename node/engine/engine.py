@@ -297,11 +297,11 @@ class Engine:
             self._deadline_moved = True
 
     def peer_connected(self, peer_id: str) -> None:
-        self._guarded(lambda: self.replica.peer_connected(peer_id, self.now_ns()))
+        self._guarded(lambda: self.replica.links.connected(peer_id, self.now_ns()))
         self._schedule()
 
     def peer_lost(self, peer_id: str) -> None:
-        self._guarded(lambda: self.replica.peer_lost(peer_id, self.now_ns()))
+        self._guarded(lambda: self.replica.links.lost(peer_id, self.now_ns()))
         self._schedule()
 
     def leader_bytes(self, peer_id: str) -> None:
@@ -312,7 +312,7 @@ class Engine:
         """Something that is no member answered at that peer's address (SAFETY C8)."""
 
         def step() -> None:
-            reason = self.replica.stranger_met(peer_id, kind, text, self.now_ns())
+            reason = self.replica.links.stranger_met(peer_id, kind, text, self.now_ns())
             if reason is not None:
                 self.refuse(reason)
 
@@ -320,11 +320,11 @@ class Engine:
         self._schedule()
 
     def nobody_there(self, peer_id: str) -> None:
-        self._guarded(lambda: self.replica.nobody_there(peer_id, self.now_ns()))
+        self._guarded(lambda: self.replica.links.nobody_there(peer_id, self.now_ns()))
         self._schedule()
 
     def _flushed(self, log_epoch: int, end_index: int) -> None:
-        self._guarded(lambda: self.replica.flushed(log_epoch, end_index, self.now_ns()))
+        self._guarded(lambda: self.replica.disk.flushed(log_epoch, end_index, self.now_ns()))
         self._turn_if_wanted()
 
     def _saved(self, number: int, state: HardState) -> None:
@@ -332,25 +332,25 @@ class Engine:
         for send in self._held.durable(number):
             if self.replica.transfers.may_leave(send.message, now) and self.replica.membership.may_leave(send.message):
                 self.links.send(send.to, send.message)
-        self._guarded(lambda: self.replica.hard_state_saved(state, self.now_ns()))
+        self._guarded(lambda: self.replica.disk.hard_state_saved(state, self.now_ns()))
         self._schedule()
 
     def _truncated(self, order: TruncateLog, cut: bool) -> None:
         epoch, now = order.log_epoch, self.now_ns()
         if cut:
-            self._guarded(lambda: self.replica.truncated(epoch, order.cut_index, now))
+            self._guarded(lambda: self.replica.disk.truncated(epoch, order.cut_index, now))
         else:
-            self._guarded(lambda: self.replica.truncate_failed(epoch, now))
+            self._guarded(lambda: self.replica.disk.truncate_failed(epoch, now))
         self._schedule()
 
     def _slab_read(self, request: ReadSlab, slab: Slab | None) -> None:
         if slab is None:
             self.note("read_failed", "warning", {"peer": request.peer_id, "index": request.first_index})
-        self._guarded(lambda: self.replica.slab_read(request, slab, self.now_ns()))
+        self._guarded(lambda: self.replica.disk.slab_read(request, slab, self.now_ns()))
         self._schedule()
 
     def _looked(self, order: LookUp, meta: EntryMeta | None) -> None:
-        self._guarded(lambda: self.replica.looked(order, meta, self.now_ns()))
+        self._guarded(lambda: self.replica.disk.looked(order, meta, self.now_ns()))
         self._schedule()
 
     def _damaged(self, error: StoreCorrupt, first_index: int) -> None:
@@ -358,19 +358,19 @@ class Engine:
         self._scrub_found(error.faults or [Fault(first_index, first_index, "record_invalid", str(error))])
 
     def _scrub_found(self, faults: Sequence[Fault]) -> None:
-        self._guarded(lambda: self.replica.log_damaged(faults, self.now_ns()))
+        self._guarded(lambda: self.replica.disk.log_damaged(faults, self.now_ns()))
         self._schedule()
 
     def _scrub_finished(self) -> None:
-        self._guarded(lambda: self.replica.scrubbed(self.now_ns()))
+        self._guarded(lambda: self.replica.disk.scrubbed(self.now_ns()))
         self._schedule()
 
     def _fetched(self, order: FetchLog, slab: Slab | None) -> None:
-        self._guarded(lambda: self.replica.fetched(order, slab, self.now_ns()))
+        self._guarded(lambda: self.replica.disk.fetched(order, slab, self.now_ns()))
         self._schedule()
 
     def _mended(self, order: MendLog, result: Mended | None, error: str) -> None:
-        self._guarded(lambda: self.replica.mended(order.log_epoch, result, error, self.now_ns()))
+        self._guarded(lambda: self.replica.disk.mended(order.log_epoch, result, error, self.now_ns()))
         self._schedule()
 
     def _try_space(self) -> None:
@@ -379,7 +379,7 @@ class Engine:
         self.disk.ask_space(self._space_known)
 
     def _space_known(self, is_there: bool) -> None:
-        self._guarded(lambda: self.replica.disk_full(False, self.now_ns(), still_short=not is_there))
+        self._guarded(lambda: self.replica.disk.disk_full(False, self.now_ns(), still_short=not is_there))
         self._schedule()
 
     # --- for the desk, which frames wake: `read_done` follows -----------------------------------------------------
@@ -404,13 +404,13 @@ class Engine:
     def add_learner(self, peer_id: str, address: str) -> None:
         """A member without a vote, from now on, as far as this one is concerned. Raises ValueError."""
         split_address(address)
-        self.replica.add_learner(peer_id, address, self.now_ns())
+        self.replica.reconfiguration.add_learner(peer_id, address, self.now_ns())
         self.links.add(peer_id, address)
         self._schedule()
 
     def remove_learner(self, peer_id: str) -> None:
         """It is gone. Raises ValueError."""
-        self.replica.remove_learner(peer_id, self.now_ns())
+        self.replica.reconfiguration.remove_learner(peer_id, self.now_ns())
         self.links.remove(peer_id)
         self._schedule()
 
@@ -420,7 +420,7 @@ class Engine:
 
     def repair_now(self) -> None:
         """Another try for what is damaged, whatever was said before."""
-        self._guarded(lambda: self.replica.repair_now(self.now_ns()))
+        self._guarded(lambda: self.replica.disk.repair_now(self.now_ns()))
         self._deadline_moved = True
 
     def _later(self, done: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -74,7 +74,7 @@ class Watched:
         order = self.solo.effects.truncate
         if order is not None:
             self.solo.store.truncate(order.cut_index, order.record)
-            self.solo.replica.truncated(order.log_epoch, order.cut_index, self.solo.now)
+            self.solo.replica.disk.truncated(order.log_epoch, order.cut_index, self.solo.now)
         self._check(self.solo.sync())
 
     def _check(self, sent: list[tuple[str, Message]]) -> None:

@@ -114,7 +114,7 @@ class Follower:
         effects = self.replica.take_effects()
         if effects.truncate is not None:
             self.replica.store.truncate(effects.truncate.cut_index, effects.truncate.record)
-            self.replica.truncated(effects.truncate.log_epoch, effects.truncate.cut_index, self.now)
+            self.replica.disk.truncated(effects.truncate.log_epoch, effects.truncate.cut_index, self.now)
         answers = [send.message for send in effects.sends if send.to == sender]
         return answers[-1] if answers else None
 

@@ -98,7 +98,7 @@ class Cluster:
         effects = node.replica.take_effects()
         if effects.hard_state is not None:
             node.store.save_hard_state(effects.hard_state)
-            node.replica.hard_state_saved(effects.hard_state, self.now)
+            node.replica.disk.hard_state_saved(effects.hard_state, self.now)
         for send in effects.sends:
             self.post(node_id, send.to, send.message)
         if effects.truncate is not None:
@@ -115,7 +115,7 @@ class Cluster:
         for event in effects.events:
             self.on_event(node_id, event)
         for look in effects.looks:  # a disk that answers at once
-            node.replica.looked(look, node.store.meta(look.index), self.now)
+            node.replica.disk.looked(look, node.store.meta(look.index), self.now)
         # What followed from a look, or from the hard state's being durable.
         if effects.looks or (effects.hard_state is not None and node.replica.has_effects):
             self.carry_out(node_id)
@@ -143,7 +143,7 @@ class Cluster:
             self.dialling.discard((packet.to, packet.sender))
             if message.code is ResponseCode.SUCCESS and packet.sender not in node.connected:
                 node.connected.add(packet.sender)
-                node.replica.peer_connected(packet.sender, self.now)
+                node.replica.links.connected(packet.sender, self.now)
         self.carry_out(packet.to)
 
     def dial(self) -> None:
@@ -167,7 +167,7 @@ class Cluster:
             self.dialling.discard((node_id, peer_id))
             if node.up and peer_id in node.connected:
                 node.connected.discard(peer_id)
-                node.replica.peer_lost(peer_id, self.now)
+                node.replica.links.lost(peer_id, self.now)
                 self.carry_out(node_id)
             node.connected.discard(peer_id)
 
@@ -185,7 +185,7 @@ class Cluster:
             log_epoch, ticket = node.sync
             node.sync = None
             durable = node.store.finish_sync(ticket)
-            node.replica.flushed(log_epoch, durable, self.now)
+            node.replica.disk.flushed(log_epoch, durable, self.now)
             self.carry_out(node_id)
 
     def finish_cut(self, node_id: str) -> None:
@@ -195,9 +195,9 @@ class Cluster:
             try:
                 node.store.truncate(cut.cut_index, cut.record)
             except StoreFull:
-                node.replica.truncate_failed(cut.log_epoch, self.now)
+                node.replica.disk.truncate_failed(cut.log_epoch, self.now)
             else:
-                node.replica.truncated(cut.log_epoch, cut.cut_index, self.now)
+                node.replica.disk.truncated(cut.log_epoch, cut.cut_index, self.now)
             self.carry_out(node_id)
 
     def finish_reads(self, node_id: str) -> None:
@@ -210,11 +210,11 @@ class Cluster:
             except KeyError:
                 pass
             except StoreCorrupt as error:
-                node.replica.log_damaged(error.faults, self.now)
+                node.replica.disk.log_damaged(error.faults, self.now)
             if isinstance(request, ReadSlab):
-                node.replica.slab_read(request, slab, self.now)
+                node.replica.disk.slab_read(request, slab, self.now)
             else:
-                node.replica.fetched(request, slab, self.now)
+                node.replica.disk.fetched(request, slab, self.now)
         if reads:
             self.carry_out(node_id)
 
@@ -228,7 +228,7 @@ class Cluster:
                 result = order.carry_out(node.store)
             except (StoreFull, EntryError) as error:
                 text = str(error)
-            node.replica.mended(order.log_epoch, result, text, self.now)
+            node.replica.disk.mended(order.log_epoch, result, text, self.now)
             self.carry_out(node_id)
 
     def scrub(self, node_id: str) -> None:
@@ -240,8 +240,8 @@ class Cluster:
             step = node.store.scrub(index, SLAB_BYTES_MAX)
             index = step.next_index
             if step.faults:
-                node.replica.log_damaged(step.faults, self.now)
-        node.replica.scrubbed(self.now)
+                node.replica.disk.log_damaged(step.faults, self.now)
+        node.replica.disk.scrubbed(self.now)
         self.carry_out(node_id)
 
     def settle_disks(self, node_id: str) -> None:
@@ -303,9 +303,9 @@ class Cluster:
         else:
             self.learners[node_id].pop(learner, None)
         if node.up and joins:
-            node.replica.add_learner(learner, self.learners[learner][learner], self.now)
+            node.replica.reconfiguration.add_learner(learner, self.learners[learner][learner], self.now)
         elif node.up:
-            node.replica.remove_learner(learner, self.now)
+            node.replica.reconfiguration.remove_learner(learner, self.now)
         if not joins:
             self.drop_link(node_id, learner)
         if node.up:

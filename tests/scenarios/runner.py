@@ -253,7 +253,7 @@ class Scenario:
         node_id, state = command.words
         node = self.cluster.nodes[node_id]
         node.store.full = state == "on"
-        node.replica.disk_full(state == "on", self.cluster.now)
+        node.replica.disk.disk_full(state == "on", self.cluster.now)
         self.cluster.carry_out(node_id)
 
     def do_rot(self, command: Command) -> None:
@@ -262,7 +262,7 @@ class Scenario:
         node = self.cluster.nodes[node_id]
         node.store.rot(int(first), int(last or first), known="known" in how)
         if node.up and "known" in how:
-            node.replica.log_damaged(node.store.faults, self.cluster.now)
+            node.replica.disk.log_damaged(node.store.faults, self.cluster.now)
             self.cluster.carry_out(node_id)
 
     def do_scrub(self, command: Command) -> None:

@@ -89,7 +89,7 @@ class Appliers(Observer):
             raise Violation("applied_shown", f"{member.id} shows applied {shown}, it has applied {machine.at}")
 
     def healed(self, world: World) -> None:
-        for member in world.members.values():
+        for member in world.present():
             machine, last = member.state_machine, self._committed.index
             if not getattr(member, "joined", True):  # a learner that has gone
                 continue

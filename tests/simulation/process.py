@@ -121,10 +121,10 @@ class Process:
         """As the engine does it: the core first, then the connections; perhaps after another change to the same."""
         known = learner in self.replica.configuration.learners
         if joined and not known:
-            self.replica.add_learner(learner, address, self.clock.now())
+            self.replica.reconfiguration.add_learner(learner, address, self.clock.now())
             self.links.add(learner)
         elif known and not joined:
-            self.replica.remove_learner(learner, self.clock.now())
+            self.replica.reconfiguration.remove_learner(learner, self.clock.now())
             self.links.remove(learner)
         self._turn()
 
@@ -264,17 +264,17 @@ class Process:
 
     def peer_connected(self, peer_id: str) -> None:
         if self.alive:
-            self.replica.peer_connected(peer_id, self.clock.now())
+            self.replica.links.connected(peer_id, self.clock.now())
             self._schedule_turn()
 
     def peer_lost(self, peer_id: str) -> None:
         if self.alive:
-            self.replica.peer_lost(peer_id, self.clock.now())
+            self.replica.links.lost(peer_id, self.clock.now())
             self._schedule_turn()
 
     def flushed(self, log_epoch: int, end_index: int) -> None:
         if self.alive:
-            self.replica.flushed(log_epoch, end_index, self.clock.now())
+            self.replica.disk.flushed(log_epoch, end_index, self.clock.now())
             self._schedule_turn()
 
     def _saved(self, number: int, state: HardState) -> None:
@@ -282,44 +282,44 @@ class Process:
         for send in self._held.durable(number):
             if self.replica.transfers.may_leave(send.message, now) and self.replica.membership.may_leave(send.message):
                 self.links.send(send.to, send.message)
-        self.replica.hard_state_saved(state, self.clock.now())
+        self.replica.disk.hard_state_saved(state, self.clock.now())
         self._schedule_turn()
 
     def truncated(self, order: TruncateLog, cut: bool) -> None:
         if cut:
-            self.replica.truncated(order.log_epoch, order.cut_index, self.clock.now())
+            self.replica.disk.truncated(order.log_epoch, order.cut_index, self.clock.now())
         else:
-            self.replica.truncate_failed(order.log_epoch, self.clock.now())
+            self.replica.disk.truncate_failed(order.log_epoch, self.clock.now())
         self._schedule_turn()
 
     def slab_read(self, request: ReadSlab, slab: Slab | None) -> None:
-        self.replica.slab_read(request, slab, self.clock.now())
+        self.replica.disk.slab_read(request, slab, self.clock.now())
         self._schedule_turn()
 
     def looked(self, order: LookUp, meta: EntryMeta | None) -> None:
-        self.replica.looked(order, meta, self.clock.now())
+        self.replica.disk.looked(order, meta, self.clock.now())
         self._schedule_turn()
 
     def damaged(self, faults: Sequence[Fault]) -> None:
         """Bytes that were durable cannot be read as they were written (S6)."""
-        self.replica.log_damaged(faults, self.clock.now())
+        self.replica.disk.log_damaged(faults, self.clock.now())
         self._schedule_turn()
 
     def fetched(self, order: FetchLog, slab: Slab | None) -> None:
-        self.replica.fetched(order, slab, self.clock.now())
+        self.replica.disk.fetched(order, slab, self.clock.now())
         self._schedule_turn()
 
     def mended(self, order: MendLog, mended: Mended | None, error: str) -> None:
-        self.replica.mended(order.log_epoch, mended, error, self.clock.now())
+        self.replica.disk.mended(order.log_epoch, mended, error, self.clock.now())
         self._schedule_turn()
 
     def scrubbed(self) -> None:
-        self.replica.scrubbed(self.clock.now())
+        self.replica.disk.scrubbed(self.clock.now())
         self._schedule_turn()
 
     def _try_space(self) -> None:
         self._space_due = False
-        self.replica.disk_full(False, self.clock.now(), still_short=not self.replica.store.has_space())
+        self.replica.disk.disk_full(False, self.clock.now(), still_short=not self.replica.store.has_space())
         self._schedule_turn()
 
     # --- for clients ----------------------------------------------------------------------------------------------

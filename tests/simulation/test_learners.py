@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from node.consensus.api import SECOND
 from node.protocol.codes import Role
 from tests.simulation.invariants import checks
 from tests.simulation.observer import Observer
 from tests.simulation.world import World
+
+ROUNDS_MAX = 20
 
 
 class Comings(Observer):
@@ -31,9 +34,13 @@ class Comings(Observer):
 def test_a_learner_comes_and_goes_and_nobody_is_the_worse_for_it(seed: int) -> None:
     comings = Comings()
     world = World.from_seed(seed, observers=[*checks(), comings], learner=4.0)
-    world.run(3000)
+    for _ in range(ROUNDS_MAX):
+        world.run(1000)
+        if comings.joined and comings.left and comings.caught_up:
+            break
+    else:
+        raise AssertionError(f"in {world.now / SECOND:.1f} s: {vars(comings)}")
     world.heal_and_settle()
-    assert comings.joined and comings.left and comings.caught_up
     for learner in (world.members[one] for one in world.learner_ids):
         for voter in (world.members[one] for one in world.ids):
             assert voter.replica is not None

@@ -77,7 +77,7 @@ class Solo:
         if effects.hard_state is not None:
             self.hard_states.append(effects.hard_state)
             self.store.save_hard_state(effects.hard_state)
-            self.replica.hard_state_saved(effects.hard_state, self.now)
+            self.replica.disk.hard_state_saved(effects.hard_state, self.now)
         self.effects = effects
         sent = [(send.to, send.message) for send in effects.sends]
         self.sent += sent
@@ -87,7 +87,7 @@ class Solo:
             self.effects = effects
         if effects.looks and self.looks_at_once:
             for look in effects.looks:
-                self.replica.looked(look, self.store.meta(look.index), self.now)
+                self.replica.disk.looked(look, self.store.meta(look.index), self.now)
             sent += self.take()
             self.effects.reads[:0] = effects.reads
         return sent
@@ -105,7 +105,7 @@ class Solo:
 
     def connect(self, peer: str, **changes: Any) -> None:
         self.replica.receive(peer, self.hello_of(peer, **changes), self.now)
-        self.replica.peer_connected(peer, self.now)
+        self.replica.links.connected(peer, self.now)
         self.take()
 
     def receive(self, peer: str, message: Message) -> list[tuple[str, Message]]:
@@ -150,7 +150,7 @@ class Solo:
         ticket = self.store.prepare_sync()
         if ticket is not None:
             epoch = self.replica.log_epoch
-            self.replica.flushed(epoch, self.store.finish_sync(ticket), self.now)
+            self.replica.disk.flushed(epoch, self.store.finish_sync(ticket), self.now)
         return self.take()
 
     def ack(self, peer: str, push: PushRequest, upto: int, *, durable: int | None = None, **changes: Any) -> list[Any]:

@@ -96,7 +96,7 @@ class ColdFollower:
         for order in looks:
             meta = self.store.read_meta(order.index)
             self.platform.reads.clear()
-            self.replica.looked(order, meta, self.now)
+            self.replica.disk.looked(order, meta, self.now)
             assert self.platform.reads == []
 
     def push(self, kind: PushKind, **fields: Any) -> PushResponse:
@@ -166,9 +166,9 @@ def test_a_leader_looks_before_it_compares_and_pushes() -> None:
     leader.solo.sync()
     leader.solo.store.recent_from = 8
     leader.solo.looks_at_once = False
-    leader.solo.replica.peer_lost("n1", leader.solo.now)
+    leader.solo.replica.links.lost("n1", leader.solo.now)
     leader.solo.take()
-    leader.solo.replica.peer_connected("n1", leader.solo.now)
+    leader.solo.replica.links.connected("n1", leader.solo.now)
     leader.solo.take()
     leader.solo.connect("n1", end_index=3)
     assert not [m for to, m in leader.solo.take() if to == "n1" and isinstance(m, PushRequest)]

@@ -285,7 +285,7 @@ def test_s9_term_and_vote_are_saved_off_the_loop_and_only_what_speaks_of_them_wa
             assert engine.replica.hello(1, "n0").term == 0
             ticket = store.prepare_sync()
             assert ticket is not None
-            engine.replica.flushed(engine.replica.log_epoch, store.finish_sync(ticket), engine.now_ns())
+            engine.replica.disk.flushed(engine.replica.log_epoch, store.finish_sync(ticket), engine.now_ns())
             engine.read_done()
             assert engine.replica.committed_index == 1
             await asyncio.sleep(0.05)

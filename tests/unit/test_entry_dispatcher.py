@@ -124,7 +124,7 @@ def test_r1_an_answer_of_an_earlier_epoch_counts_for_nothing() -> None:
 def test_r1_a_lost_connection_counts_for_nothing() -> None:
     led = Led()
     assert led.peer.watermark_index == 3
-    led.solo.replica.peer_lost("n1", led.solo.now)
+    led.solo.replica.links.lost("n1", led.solo.now)
     assert led.peer.watermark_index == -1
     assert not led.propose()
 
@@ -285,12 +285,12 @@ def test_what_is_not_in_memory_is_read_by_the_driver() -> None:
     assert pushes(led.solo.ack("n1", compare, 0, end_index=0), "n1") == []
     (read,) = led.solo.effects.reads
     assert (read.peer_id, read.first_index, read.dispatch_epoch) == ("n1", 1, led.peer.dispatch_epoch)
-    led.solo.replica.slab_read(read, led.solo.store.read_slab(1, 60), led.solo.now)
+    led.solo.replica.disk.slab_read(read, led.solo.store.read_slab(1, 60), led.solo.now)
     (append,) = pushes(led.solo.take(), "n1", PushKind.APPEND)
     assert (append.prev_index, append.prev_term, append.first_index) == (0, 1, 1)
     (next_read,) = led.solo.effects.reads
     assert next_read.first_index == 2
-    led.solo.replica.slab_read(next_read, None, led.solo.now)
+    led.solo.replica.disk.slab_read(next_read, None, led.solo.now)
     led.solo.take()
     assert ("read_failed", "n1") in led.solo.replica.member.alarms
 
@@ -298,7 +298,7 @@ def test_what_is_not_in_memory_is_read_by_the_driver() -> None:
 def test_a_read_of_an_earlier_epoch_is_not_used() -> None:
     led = Led(matched=False)
     stale = ReadSlab("n1", led.peer.dispatch_epoch - 1, 0, 1, 100)
-    led.solo.replica.slab_read(stale, led.solo.store.read_slab(1, 100), led.solo.now)
+    led.solo.replica.disk.slab_read(stale, led.solo.store.read_slab(1, 100), led.solo.now)
     assert led.solo.take() == []
 
 
@@ -343,7 +343,7 @@ def test_while_clients_append_a_peer_far_behind_gets_one_slab_at_a_time_with_pau
     led.solo.ack("n1", compare, 0, end_index=0)
     (read,) = led.solo.effects.reads
     assert (read.first_index, read.max_bytes, read.pause_ns) == (1, SLAB_BYTES_MAX, 0)
-    led.solo.replica.slab_read(read, led.solo.store.read_slab(1, 120), led.solo.now)
+    led.solo.replica.disk.slab_read(read, led.solo.store.read_slab(1, 120), led.solo.now)
     (append,) = pushes(led.solo.take(), "n1", PushKind.APPEND)
     assert led.solo.effects.reads == []  # not before it is answered
     assert append.slab is not None
@@ -360,7 +360,7 @@ def test_while_nobody_appends_a_peer_far_behind_gets_all_that_fits_the_window() 
     led.solo.ack("n1", compare, 0, end_index=0)
     (read,) = led.solo.effects.reads
     assert (read.max_bytes, read.pause_ns) == (SLAB_BYTES_MAX, 0)
-    led.solo.replica.slab_read(read, led.solo.store.read_slab(1, 60), led.solo.now)
+    led.solo.replica.disk.slab_read(read, led.solo.store.read_slab(1, 60), led.solo.now)
     assert len(pushes(led.solo.take(), "n1", PushKind.APPEND)) == 1
     assert [one.first_index for one in led.solo.effects.reads] == [2]
 

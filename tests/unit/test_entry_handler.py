@@ -153,12 +153,12 @@ def test_r5_r8_busy_until_the_cut_is_durable() -> None:
     assert cut is not None and (cut.cut_index, cut.log_epoch) == (1, 1)
     assert (cut.record.leader_id, cut.record.term, cut.record.to_index) == ("n1", 2, 2)
     assert solo.replica.member.durable_index == 0
-    solo.replica.flushed(0, 2, solo.now)  # a sync that began before the cut says nothing any more
+    solo.replica.disk.flushed(0, 2, solo.now)  # a sync that began before the cut says nothing any more
     assert solo.replica.member.durable_index == 0
     assert solo.compare(0, term=2).code == BUSY  # type: ignore[union-attr]
     assert solo.append(solo.slab(0, term=2), 1, term=2).code == BUSY  # type: ignore[union-attr]
     solo.store.truncate(1, cut.record)
-    solo.replica.truncated(cut.log_epoch, 1, solo.now)
+    solo.replica.disk.truncated(cut.log_epoch, 1, solo.now)
     solo.take()
     assert solo.push(PushKind.TRUNCATE, **order).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
     assert solo.append(solo.slab(0, term=2), 1, term=2).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
@@ -179,10 +179,10 @@ def test_r8_a_sync_that_ended_during_the_cut_is_not_forgotten() -> None:
     solo, ticket = with_a_sync_under_way_and_a_cut_ordered()
     cut = solo.effects.truncate
     assert cut is not None
-    solo.replica.flushed(0, solo.store.finish_sync(ticket), solo.now)  # began before the cut was ordered
+    solo.replica.disk.flushed(0, solo.store.finish_sync(ticket), solo.now)  # began before the cut was ordered
     assert solo.replica.member.durable_index == 0
     solo.store.truncate(2, cut.record)
-    solo.replica.truncated(cut.log_epoch, 2, solo.now)
+    solo.replica.disk.truncated(cut.log_epoch, 2, solo.now)
     assert solo.replica.member.durable_index == 1 and solo.replica.member.unsynced.total == 0
 
 
@@ -199,10 +199,10 @@ def test_r8_no_sync_counts_what_is_ordered_to_go(archived: bool) -> None:
     assert solo.store.durable_index == 2 and solo.replica.member.durable_index == 1
     if archived:
         solo.store.truncate(2, cut.record)
-        solo.replica.truncated(cut.log_epoch, 2, solo.now)
+        solo.replica.disk.truncated(cut.log_epoch, 2, solo.now)
         assert solo.replica.member.durable_index == 1
     else:
-        solo.replica.truncate_failed(cut.log_epoch, solo.now)
+        solo.replica.disk.truncate_failed(cut.log_epoch, solo.now)
         assert solo.replica.member.durable_index == 2
 
 
@@ -210,7 +210,7 @@ def test_s4_an_archive_that_cannot_be_written_cuts_nothing() -> None:
     solo = Solo(store_of([1, 1]))
     solo.compare(0, term=2)
     solo.push(PushKind.TRUNCATE, term=2, first_index=1, prev_term=2)
-    solo.replica.truncate_failed(1, solo.now)
+    solo.replica.disk.truncate_failed(1, solo.now)
     solo.take()
     assert solo.store.end_index == 1 and solo.replica.status(solo.now).disk_full
     assert solo.push(PushKind.TRUNCATE, term=2, first_index=1, prev_term=2).code == BUSY  # type: ignore[union-attr]
@@ -221,8 +221,8 @@ def test_s4_an_archive_that_cannot_be_written_cuts_nothing() -> None:
 
 def test_r8_a_sync_that_ended_before_an_archive_failed_is_not_forgotten() -> None:
     solo, ticket = with_a_sync_under_way_and_a_cut_ordered()
-    solo.replica.flushed(0, solo.store.finish_sync(ticket), solo.now)
-    solo.replica.truncate_failed(1, solo.now)
+    solo.replica.disk.flushed(0, solo.store.finish_sync(ticket), solo.now)
+    solo.replica.disk.truncate_failed(1, solo.now)
     assert solo.store.prepare_sync() is None  # no other sync will ever tell
     assert solo.replica.member.durable_index == 2 and solo.replica.member.unsynced.total == 0
 
@@ -361,7 +361,7 @@ def test_a_heartbeat_checks_the_whole_prefix() -> None:
 def test_r8_a_sync_of_another_epoch_is_ignored() -> None:
     solo = Solo(store_of([1]))
     solo.append(solo.slab(0), 1)
-    solo.replica.flushed(7, 1, solo.now + MS)
+    solo.replica.disk.flushed(7, 1, solo.now + MS)
     assert solo.replica.member.durable_index == 0
 
 

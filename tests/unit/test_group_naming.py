@@ -146,8 +146,8 @@ def test_the_entry_that_names_the_group_is_never_read_on_the_loop() -> None:
         assert (order.peer_id, order.first_index) == ("n0", 1) and named(solo) is None
         orders.append(order)
         if index == 2:
-            solo.replica.fetched(order, None, solo.now)  # damaged: the next commit asks again
-    solo.replica.fetched(orders[-1], slab, solo.now)
+            solo.replica.disk.fetched(order, None, solo.now)  # damaged: the next commit asks again
+    solo.replica.disk.fetched(orders[-1], slab, solo.now)
     solo.take()
     assert named(solo) == OURS and solo.replica.member.hard.naming is None
 

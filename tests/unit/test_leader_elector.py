@@ -8,7 +8,7 @@ import pytest
 
 from node.consensus.api import MS
 from node.consensus.leader_elector import ParseResult, parse_votes
-from node.consensus.member_state import ROLE_TRANSITIONS, RoleEvent
+from node.consensus.roles import ROLE_TRANSITIONS, RoleEvent
 from node.consensus.ticks import Ticks
 from node.protocol.codes import Role, VoteResult, VoterState
 from node.protocol.messages import PushKind, PushResponse, TransferTicket, VoteRequest, VoteResponse
@@ -114,7 +114,7 @@ def test_e1_a_log_of_a_term_that_never_became_durable_raises_term_and_floor() ->
 def test_s6_a_damaged_log_votes_but_neither_leads_nor_campaigns() -> None:
     solo = Solo(store_of([1, 2], term=4))
     solo.lead()
-    solo.replica.log_damaged([Fault(0, 0, "crc_invalid")], solo.now)
+    solo.replica.disk.log_damaged([Fault(0, 0, "crc_invalid")], solo.now)
     assert solo.replica.role is Role.CANDIDATE
     assert ask(solo, term=6, end=(9, 9)) is NR and ask(solo, term=6, end=(9, 9)) is A
     assert not [m for _to, m in solo.tick(2000) if isinstance(m, VoteRequest)]
@@ -123,7 +123,7 @@ def test_s6_a_damaged_log_votes_but_neither_leads_nor_campaigns() -> None:
 def test_s6_a_damaged_log_grants_nothing_to_a_shorter_one() -> None:
     solo = Solo(store_of([1, 2, 2], term=4))
     solo.store.rot(1, 2)
-    solo.replica.log_damaged([Fault(1, 2, "crc_invalid")], solo.now)
+    solo.replica.disk.log_damaged([Fault(1, 2, "crc_invalid")], solo.now)
     assert ask(solo, term=6, end=(1, 2)) is V.REJECT_SMALL_LEDGER_END_INDEX
 
 
@@ -184,7 +184,7 @@ def test_e4_a_leader_takes_only_the_ticket_that_it_handed_out() -> None:
 def test_e5_a_lost_leader_starts_a_pre_vote_soon_and_permits_one_at_once() -> None:
     solo = Solo(store_of([1, 2], term=3))
     solo.follow(term=3)
-    solo.replica.peer_lost("n1", solo.now)
+    solo.replica.links.lost("n1", solo.now)
     assert ask(solo, "n2", pre=True) is A
     asked = [m for _to, m in solo.tick(50) if isinstance(m, VoteRequest)]
     assert asked and all(m.pre and m.term == 4 for m in asked)
@@ -193,7 +193,7 @@ def test_e5_a_lost_leader_starts_a_pre_vote_soon_and_permits_one_at_once() -> No
 def test_e5_with_lease_reads_grants_wait_for_the_leases_end() -> None:
     solo = Solo(store_of([1, 2], term=3), lease_reads=True)
     solo.follow(term=3)
-    solo.replica.peer_lost("n1", solo.now)
+    solo.replica.links.lost("n1", solo.now)
     assert ask(solo, "n2", pre=True) is HL
     assert not [m for _to, m in solo.tick(499) if isinstance(m, VoteRequest)]
     solo.now += MS

@@ -25,7 +25,7 @@ def test_e7_refusals() -> None:
     assert leader.transfer("n1", if_term=9)[0].code is ResponseCode.INCONSISTENT_TERM
     assert leader.transfer("n9")[0].code is ResponseCode.UNKNOWN_MEMBER
     assert leader.transfer("n0")[0].code is ResponseCode.UNEXPECTED_ARGUMENT
-    leader.solo.replica.peer_lost("n2", leader.solo.now)
+    leader.solo.replica.links.lost("n2", leader.solo.now)
     assert leader.transfer("n2")[0].code is ResponseCode.NETWORK_ERROR
     leader.solo.connect("n2", voter_state=VoterState.REJOINING)
     assert leader.transfer("n2")[0].code is ResponseCode.ILLEGAL_MEMBER_STATE

@@ -40,7 +40,7 @@ def test_without_lease_reads_it_votes_at_once() -> None:
 def test_nor_does_it_campaign_also_when_its_leader_went_away() -> None:
     solo = Solo(store_of((1,)), lease_reads=True)
     solo.follow(term=1)
-    solo.replica.peer_lost("n1", solo.now)
+    solo.replica.links.lost("n1", solo.now)
     sent = solo.tick(ELECTION_MIN_MS - 1)
     assert not [message for _to, message in sent if isinstance(message, VoteRequest)]
     sent = solo.tick(ELECTION_MIN_MS + 60)

@@ -50,7 +50,7 @@ def give(solo: Solo, peer: str, request: FetchRequest, slab: Slab | None, code: 
     sent = solo.receive(peer, FetchResponse(request.seq, code, 5, slab))
     while solo.effects.mend is not None:
         order = solo.effects.mend
-        solo.replica.mended(order.log_epoch, order.carry_out(solo.store), "", solo.now)
+        solo.replica.disk.mended(order.log_epoch, order.carry_out(solo.store), "", solo.now)
         sent += solo.take()
     return sent
 
@@ -79,7 +79,7 @@ def test_the_leader_steps_down_and_healed_it_may_lead_again() -> None:
     solo.sync()
     sound = solo.store.read_slab(1, 49)
     solo.store.rot(1)
-    solo.replica.log_damaged([fault(1)], solo.now)
+    solo.replica.disk.log_damaged([fault(1)], solo.now)
     assert len(fetches(solo.take())) == 1
     assert solo.replica.role is Role.CANDIDATE and alarms(solo) == {"log_damaged"}
     assert [outcome.code for outcome in leader.done] == [ResponseCode.TERM_CHANGED] * 2
@@ -97,7 +97,7 @@ def test_damage_met_in_the_middle_of_a_campaign_ends_it() -> None:
         if real:
             sent = solo.grant(sent)
         solo.store.rot(2)
-        solo.replica.log_damaged([fault(2)], solo.now)
+        solo.replica.disk.log_damaged([fault(2)], solo.now)
         solo.take()
         solo.grant(sent)
         assert solo.replica.role is Role.CANDIDATE and solo.replica.leadership is None
@@ -137,8 +137,8 @@ def test_the_leaders_record_of_a_damaged_peer_goes_down_and_commit_does_not(flus
     peer = leader.solo.replica.peers.of["n1"]
     assert (peer.match_index, peer.watermark_index, peer.sound_match_index) == (2, 0, 0)
     assert solo.replica.committed_index == 1
-    assert leader.solo.replica.transferees.may_take_over("n1") is ResponseCode.ILLEGAL_MEMBER_STATE
-    assert leader.solo.replica.transferees.best() != "n1"
+    assert leader.solo.replica.handover.transferees.may_take_over("n1") is ResponseCode.ILLEGAL_MEMBER_STATE
+    assert leader.solo.replica.handover.transferees.best() != "n1"
     assert leader.transfer("n1")[0].code is ResponseCode.ILLEGAL_MEMBER_STATE
     solo.ack("n1", push, 2, seq=-1)
     assert (peer.watermark_index, solo.replica.committed_index) == (2, 2)
@@ -331,7 +331,7 @@ def test_a_peer_that_does_not_answer_is_passed_over_in_time() -> None:
 def test_a_lost_connection_moves_on_and_a_new_one_is_asked_at_once() -> None:
     solo = damaged(1)
     first = fetches(solo.sent)[-1][0]
-    solo.replica.peer_lost(first, solo.now)
+    solo.replica.links.lost(first, solo.now)
     other = "n2" if first == "n1" else "n1"
     sent = solo.take()
     assert [to for to, _m in fetches(sent)] == [other]
@@ -380,7 +380,7 @@ def test_a_person_may_ask_for_another_try() -> None:
         peer, request = fetches(solo.sent)[-1]
         give(solo, peer, request, None, ResponseCode.DISK_ERROR)
     solo.sent.clear()
-    solo.replica.repair_now(solo.now)
+    solo.replica.disk.repair_now(solo.now)
     solo.take()
     assert fetches(solo.sent) != []
 
@@ -390,7 +390,7 @@ def test_a_full_disk_does_not_end_the_repair() -> None:
     peer, request = fetches(solo.sent)[-1]
     solo.receive(peer, FetchResponse(request.seq, OK, 5, store_of(TERMS)._slab(1, 51)))
     assert solo.effects.mend is not None
-    solo.replica.mended(solo.effects.mend.log_epoch, None, "no space", solo.now)
+    solo.replica.disk.mended(solo.effects.mend.log_epoch, None, "no space", solo.now)
     solo.take()
     assert ("repair_failed", "no space") in [(kind, detail.get("text")) for kind, detail in solo.events]
     assert fetches(solo.tick(10)) == [] and fetches(solo.tick(400)) != []
@@ -407,10 +407,10 @@ def test_what_was_mended_before_a_cut_is_judged_anew() -> None:
     solo.push(PushKind.TRUNCATE, term=5, first_index=3, prev_term=5)
     cut = solo.effects.truncate
     assert cut is not None
-    solo.replica.mended(mend.log_epoch, Mended(4, (fault(4),), ()), "", solo.now)
+    solo.replica.disk.mended(mend.log_epoch, Mended(4, (fault(4),), ()), "", solo.now)
     assert fetches(solo.take()) == []
     solo.store.truncate(3, cut.record)
-    solo.replica.truncated(cut.log_epoch, 3, solo.now)
+    solo.replica.disk.truncated(cut.log_epoch, 3, solo.now)
     solo.take()
     assert solo.store.faults == () and alarms(solo) == set()
     assert solo.replica.repair.repaired_faults == 0
@@ -424,12 +424,12 @@ def test_a_repair_that_waits_for_a_cut_arms_no_timer_in_the_past() -> None:
     cut = solo.effects.truncate
     assert cut is not None
     for peer in ("n1", "n2"):
-        solo.replica.peer_lost(peer, solo.now)
+        solo.replica.links.lost(peer, solo.now)
     solo.take()
     solo.tick(1)
     assert solo.replica.next_deadline() > solo.now
     solo.store.truncate(3, cut.record)
-    solo.replica.truncated(cut.log_epoch, 3, solo.now)
+    solo.replica.disk.truncated(cut.log_epoch, 3, solo.now)
     assert solo.replica.next_deadline() > 0
 
 
@@ -444,7 +444,7 @@ def test_a_repair_is_told_of_also_when_the_disk_was_seen_to_be_sound_before() ->
     result = solo.store.mend(mend.slab)
     solo.tick(10)
     assert alarms(solo) == set()
-    solo.replica.mended(mend.log_epoch, result, "", solo.now)
+    solo.replica.disk.mended(mend.log_epoch, result, "", solo.now)
     solo.take()
     assert [detail["first_index"] for kind, detail in solo.events if kind == "repair"] == [4]
     assert solo.replica.repair.repaired_entries == 1 and not solo.replica.repair.status().running
@@ -460,8 +460,8 @@ def ask(solo: Solo, first: int, last: int, peer: str = "n1", max_bytes: int = 10
         try:
             slab = solo.store.read_slab(order.first_index, order.max_bytes)
         except StoreCorrupt as error:
-            solo.replica.log_damaged(error.faults, solo.now)
-        solo.replica.fetched(order, slab, solo.now)
+            solo.replica.disk.log_damaged(error.faults, solo.now)
+        solo.replica.disk.fetched(order, slab, solo.now)
         sent += solo.take()
     return next((m for _to, m in sent if isinstance(m, FetchResponse)), None)
 
@@ -522,7 +522,7 @@ def test_r7_a_fork_asks_for_a_scrub_once_and_a_sound_log_says_so() -> None:
     assert solo.effects.scrub_wanted
     solo.compare(4, term=2, prev_chain=12345)
     assert not solo.effects.scrub_wanted
-    solo.replica.scrubbed(solo.now)
+    solo.replica.disk.scrubbed(solo.now)
     text = solo.replica.member.alarms[("fork", "n1")].text
     assert text.endswith("this log was scrubbed and is sound")
 

@@ -57,7 +57,7 @@ def test_the_vote_goes_before_the_entries_do() -> None:
     assert cut is not None and cut.cut_index == 4 and "linked" in cut.record.reason
     assert solo.effects.hard_state is not None  # in the same batch: durable before the cut begins
     solo.store.truncate(4, cut.record)
-    solo.replica.truncated(cut.log_epoch, 4, solo.now)
+    solo.replica.disk.truncated(cut.log_epoch, 4, solo.now)
     solo.take()
     assert solo.store.faults == () and solo.store.end_index == 3
     assert not {code for code, _ in solo.replica.member.alarms} & {"log_damaged", "log_unrecoverable"}
@@ -124,7 +124,7 @@ def test_a_leader_that_trimmed_or_is_damaged_too_proves_nothing() -> None:
 
 def test_a_third_member_that_is_away_is_not_waited_for() -> None:
     solo = torn(4, 5)
-    solo.replica.peer_lost("n2", solo.now)
+    solo.replica.links.lost("n2", solo.now)
     solo.follow(term=2)
     refuse(solo, peers=("n1",))
     solo.compare(3, term=2)

@@ -31,7 +31,7 @@ AT = "127.0.0.1:30911"
 def with_learner(leader: Leader, *, matched: bool = True) -> PushRequest:
     """l0 joins, connects and (`matched`) says that it holds everything; gives the COMPARE that it was asked."""
     solo = leader.solo
-    solo.replica.add_learner("l0", AT, solo.now)
+    solo.replica.reconfiguration.add_learner("l0", AT, solo.now)
     solo.take()
     solo.sent.clear()
     solo.connect("l0", end_index=0)
@@ -83,7 +83,7 @@ def test_m4_a_learners_answers_keep_no_leader_in_office() -> None:
 
 def test_m4_a_learners_vote_elects_nobody_and_it_is_not_asked() -> None:
     solo = Solo(store_of([1]))
-    solo.replica.add_learner("l0", AT, solo.now)
+    solo.replica.reconfiguration.add_learner("l0", AT, solo.now)
     solo.connect("l0")
     sent = solo.tick(1100)
     requests = {to: m for to, m in sent if isinstance(m, VoteRequest)}
@@ -103,7 +103,7 @@ def test_m4_a_learner_itself_neither_campaigns_nor_votes() -> None:
     (answer,) = [m for _to, m in learner.receive("n1", vote) if isinstance(m, VoteResponse)]
     assert answer.result is not VoteResult.ACCEPT and learner.replica.term == 1
     vote = VoteRequest(6, "l0", 9, 5, 5, pre=False)
-    solo.replica.add_learner("l0", AT, solo.now)
+    solo.replica.reconfiguration.add_learner("l0", AT, solo.now)
     (answer,) = [m for _to, m in solo.receive("l0", vote) if isinstance(m, VoteResponse)]
     assert answer.result is VoteResult.REJECT_UNKNOWN_LEADER and solo.replica.term == 1
 
@@ -125,14 +125,14 @@ def test_whatever_a_learner_sent_before_it_left_changes_nothing() -> None:
     leader = Leader()
     solo = leader.solo
     compare = with_learner(leader, matched=False)
-    solo.replica.remove_learner("l0", solo.now)
+    solo.replica.reconfiguration.remove_learner("l0", solo.now)
     before = solo.replica.status(solo.now)
     for message in late_messages(compare, 1):
         solo.receive("l0", message)
     solo.receive("l0", solo.hello_of("l0"))  # its answer to our HELLO
-    solo.replica.peer_connected("l0", solo.now)
-    solo.replica.peer_lost("l0", solo.now)
-    assert solo.replica.stranger_met("l0", Stranger.FOREIGN, "someone", solo.now) is None
+    solo.replica.links.connected("l0", solo.now)
+    solo.replica.links.lost("l0", solo.now)
+    assert solo.replica.links.stranger_met("l0", Stranger.FOREIGN, "someone", solo.now) is None
     after = solo.replica.status(solo.now)
     assert (after.alarms, after.term, after.watermarks) == (before.alarms, before.term, before.watermarks)
     (answer,) = [m for _to, m in solo.receive("l0", solo.hello_of("l0", answer=False)) if isinstance(m, Hello)]
@@ -143,7 +143,7 @@ def test_a_learner_that_comes_back_is_not_believed_what_it_said_before() -> None
     leader = Leader()
     solo = leader.solo
     compare = with_learner(leader, matched=False)
-    solo.replica.remove_learner("l0", solo.now)
+    solo.replica.reconfiguration.remove_learner("l0", solo.now)
     with_learner(leader, matched=False)
     peer = solo.replica.peers.of["l0"]
     assert peer.dispatch_epoch > compare.dispatch_epoch
@@ -157,8 +157,8 @@ def test_a_read_and_a_disk_read_for_a_learner_come_to_nothing_once_it_is_gone() 
     with_learner(leader)
     solo.receive("l0", ReadIndexRequest(9, 1))
     order = ReadSlab("l0", solo.replica.peers.of["l0"].dispatch_epoch, 0, 0, 1000)
-    solo.replica.remove_learner("l0", solo.now)
-    solo.replica.slab_read(order, solo.store.read_slab(0, 1000), solo.now)
+    solo.replica.reconfiguration.remove_learner("l0", solo.now)
+    solo.replica.disk.slab_read(order, solo.store.read_slab(0, 1000), solo.now)
     for peer in ("n1", "n2"):
         seq = solo.replica.member.last_seq
         solo.receive(peer, HeartBeatResponse(seq, 1, ResponseCode.SUCCESS, 0, VoterState.VOTER))
@@ -171,7 +171,7 @@ def test_nothing_stays_on_record_of_a_learner_that_is_gone() -> None:
     with_learner(leader)
     assert solo.replica.member.hard.store_ids["l0"] == "store-l0"
     solo.replica.member.alarm("diverged", "l0 diverged", solo.now, peer_id="l0")
-    solo.replica.remove_learner("l0", solo.now)
+    solo.replica.reconfiguration.remove_learner("l0", solo.now)
     solo.take()
     assert "l0" not in solo.store.hard_state.store_ids and "l0" not in solo.store.hard_state.peer_lives
     assert not [about for _code, about in solo.replica.member.alarms if about == "l0"]
@@ -187,7 +187,7 @@ def test_nothing_stays_on_record_of_a_learner_that_is_gone() -> None:
 def test_m1_voters_do_not_change_at_run_time(configuration: Configuration, why: str) -> None:
     solo = Solo()
     with pytest.raises(ValueError, match=why):
-        solo.replica.configure(configuration, solo.now)
+        solo.replica.reconfiguration.configure(configuration, solo.now)
     assert solo.replica.configuration == config_of().configuration
 
 

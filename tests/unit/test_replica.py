@@ -133,7 +133,7 @@ def test_s8_a_full_disk_refuses_all_of_a_turn_and_keeps_heartbeats() -> None:
     assert leader.done[-1].code is ResponseCode.DISK_FULL
     assert [m for _to, m in leader.solo.tick(100) if isinstance(m, TransferRequest)] == []
     leader.solo.store.full = False
-    leader.solo.replica.disk_full(False, leader.solo.now)
+    leader.solo.replica.disk.disk_full(False, leader.solo.now)
     leader.propose([b"c"])
     assert leader.solo.store.end_index == 1
 
@@ -155,7 +155,7 @@ def test_s8_who_cannot_write_its_first_entry_steps_down_and_leaves_the_others_th
     assert (solo.replica.role, solo.replica.term) == (Role.CANDIDATE, 2)
     assert [m for _ in range(4) for _to, m in solo.tick(500) if isinstance(m, VoteRequest)] == []
     solo.store.full = False
-    solo.replica.disk_full(False, solo.now)
+    solo.replica.disk.disk_full(False, solo.now)
     assert [m for _ in range(3) for _to, m in solo.tick(500) if isinstance(m, VoteRequest)] != []
 
 
@@ -171,14 +171,14 @@ def test_s8_the_noop_follows_when_there_is_space_again() -> None:
     solo.store.full = True
     solo.grant(solo.grant(solo.tick(1100)))
     assert solo.replica.role is Role.CANDIDATE, "the others get the first try"
-    solo.replica.disk_full(False, solo.now)
+    solo.replica.disk.disk_full(False, solo.now)
     solo.lead()
     solo.tick(100)
     assert solo.replica.role is Role.LEADER, "nobody else could either"
     assert solo.store.end_index == 0 and ("disk_full", None) in solo.replica.member.alarms
     solo.store.full = False
     for _ in range(2):
-        solo.replica.disk_full(False, solo.now)
+        solo.replica.disk.disk_full(False, solo.now)
     assert solo.store.end_index == 1 and not solo.replica.member.alarms
 
 
@@ -202,7 +202,7 @@ def test_s8_the_alarm_of_a_full_disk_keeps_its_beginning_until_writes_succeed() 
     solo, member = leader.solo, leader.solo.replica.member
     since = member.alarms[("disk_full", None)].since_at_ns
     for number in range(1, 6):  # as the driver asks every now and then; nobody writes meanwhile
-        solo.replica.disk_full(False, solo.now + number * MS)
+        solo.replica.disk.disk_full(False, solo.now + number * MS)
         nobody_takes_over(leader)
         assert member.alarms[("disk_full", None)].since_at_ns == since
         assert solo.replica.status(solo.now).disk_full and not solo.replica.status(solo.now).leader_ready
@@ -211,11 +211,11 @@ def test_s8_the_alarm_of_a_full_disk_keeps_its_beginning_until_writes_succeed() 
     nobody_takes_over(leader)
     assert member.alarms[("disk_full", None)].since_at_ns == since
     solo.store.full = False
-    solo.replica.disk_full(False, solo.now)
+    solo.replica.disk.disk_full(False, solo.now)
     assert ("disk_full", None) in member.alarms, "nothing was written yet"
     leader.propose([b"c"])
     assert ("disk_full", None) in member.alarms, "a small write proves little: the next try decides"
-    solo.replica.disk_full(False, solo.now)
+    solo.replica.disk.disk_full(False, solo.now)
     assert not member.alarms and not solo.replica.status(solo.now).disk_full
 
 
@@ -224,7 +224,7 @@ def test_s8_a_leader_that_nobody_writes_to_finds_out_about_space_by_itself() -> 
     leader.solo.store.full = False
     end_index = leader.solo.store.end_index
     for _ in range(3):
-        leader.solo.replica.disk_full(False, leader.solo.now)
+        leader.solo.replica.disk.disk_full(False, leader.solo.now)
     assert not leader.solo.replica.member.alarms and leader.solo.store.end_index == end_index + 1
 
 
@@ -233,7 +233,7 @@ def test_s8_small_writes_between_refused_large_ones_do_not_end_the_alarm() -> No
     member = leader.solo.replica.member
     since = member.alarms[("disk_full", None)].since_at_ns
     for number in range(1, 5):
-        leader.solo.replica.disk_full(False, leader.solo.now + number * MS)
+        leader.solo.replica.disk.disk_full(False, leader.solo.now + number * MS)
         leader.solo.store.full = False
         leader.propose([b"small"])
         leader.solo.store.full = True
@@ -252,10 +252,10 @@ def test_s8_the_alarm_outlives_the_leadership_as_long_as_the_disk_is_full() -> N
     solo.store.full = False
     for number in range(1, 4):
         member.wrote_since_full = True
-        solo.replica.disk_full(False, solo.now + number * MS, still_short=True)
+        solo.replica.disk.disk_full(False, solo.now + number * MS, still_short=True)
         assert member.alarms[("disk_full", None)].since_at_ns == since
         assert solo.replica.status(solo.now).disk_full and not member.disk_full, "writes that fit are taken"
-    solo.replica.disk_full(False, solo.now + 5 * MS)
+    solo.replica.disk.disk_full(False, solo.now + 5 * MS)
     assert not member.alarms and not solo.replica.status(solo.now).disk_full
 
 
@@ -352,7 +352,7 @@ def test_dispatcher_epochs_grow_over_leaderships_of_one_process() -> None:
     leader = Leader()
     first = leader.solo.replica.peers.of["n1"].dispatch_epoch
     leader.solo.push(PushKind.COMMIT, "n2", term=5)
-    leader.solo.replica.peer_lost("n2", leader.solo.now)
+    leader.solo.replica.links.lost("n2", leader.solo.now)
     leader.solo.lead()
     assert leader.solo.replica.peers.of["n1"].dispatch_epoch > first
 

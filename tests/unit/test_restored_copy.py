@@ -123,7 +123,7 @@ def test_a_leader_steps_down_and_a_candidate_wins_nothing() -> None:
 def test_the_alarm_ends_when_it_votes_again() -> None:
     solo = solo_with()
     told(solo, PeerRecord("s0", "life-3"))
-    solo.replica.peer_connected("n1", solo.now)
+    solo.replica.links.connected("n1", solo.now)
     solo.follow(term=4)
     solo.compare(1, term=4)
     (request,) = [m for _to, m in solo.tick(10) if isinstance(m, ReadIndexRequest)]
@@ -249,7 +249,7 @@ def test_a_leader_sees_a_voter_whose_log_ends_below_what_it_acknowledged_in_this
     solo = led.solo
     (push,) = led.propose([b"x", b"y"])
     solo.ack("n1", push, 2, durable=2)
-    solo.replica.peer_lost("n1", solo.now)
+    solo.replica.links.lost("n1", solo.now)
     solo.take()
     answer = peer_says(solo, end_index=1, term=1)
     assert answer.code is ResponseCode.RESTORED_COPY
@@ -264,7 +264,7 @@ def test_with_async_flush_what_a_voter_verified_is_what_it_must_hold() -> None:
     solo = led.solo
     (push,) = led.propose([b"x"])
     solo.ack("n1", push, 1, durable=0)
-    solo.replica.peer_lost("n1", solo.now)
+    solo.replica.links.lost("n1", solo.now)
     solo.take()
     assert peer_says(solo, end_index=0, term=1).code is ResponseCode.RESTORED_COPY
 

@@ -292,12 +292,12 @@ def test_this_disk_is_tried_before_any_peer_is_asked() -> None:
     store.mends_alone = True
     solo = Solo(store)
     store.rot(2)
-    solo.replica.log_damaged([Fault(2, 2, "position_mismatch", "")], solo.now)
+    solo.replica.disk.log_damaged([Fault(2, 2, "position_mismatch", "")], solo.now)
     solo.take()
     assert solo.effects.mend == MendLog(0, None, 2)
     solo.tick(100)
     assert solo.effects.mend is None
     assert not [one for _, one in solo.sent if isinstance(one, FetchRequest)]
-    solo.replica.mended(0, Mended(1, (), store.faults, "its body does not match its CRC"), "", solo.now)
+    solo.replica.disk.mended(0, Mended(1, (), store.faults, "its body does not match its CRC"), "", solo.now)
     asked = [one for _, one in solo.take() if isinstance(one, FetchRequest)]
     assert [(one.first_index, one.last_index) for one in asked] == [(2, 2)]

@@ -190,10 +190,10 @@ def test_a_group_of_real_stores_keeps_its_new_id_when_the_old_ids_entry_is_commi
             effects = replica.take_effects()
             if effects.hard_state is not None:
                 store.save_hard_state(effects.hard_state)
-                replica.hard_state_saved(effects.hard_state, now)
+                replica.disk.hard_state_saved(effects.hard_state, now)
             ticket = store.prepare_sync()
             if ticket is not None:
-                replica.flushed(replica.log_epoch, store.finish_sync(ticket), now)
+                replica.disk.flushed(replica.log_epoch, store.finish_sync(ticket), now)
         assert replica.committed_index >= 2 and replica.term > term
         assert store.hard_state.group_id == group_id and store.hard_state.naming is None
         assert group_id is not None and group_id != OLD_ID

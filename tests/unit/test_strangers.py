@@ -13,7 +13,7 @@ FORMING, VOTER, REJOINING = VoterState.FORMING, VoterState.VOTER, VoterState.REJ
 
 
 def met(solo: Solo, kind: Stranger = Stranger.PLAIN, peer: str = "n2") -> str | None:
-    return solo.replica.stranger_met(peer, kind, f"{peer}: something else", solo.now)
+    return solo.replica.links.stranger_met(peer, kind, f"{peer}: something else", solo.now)
 
 
 def alarms(solo: Solo) -> list[tuple[str, str | None]]:
@@ -28,7 +28,7 @@ def test_an_established_voter_goes_on_under_an_alarm_that_ends(kind: Stranger) -
         leader.solo.now += FORMING_GIVES_UP_AFTER_NS
     assert alarms(leader.solo) == [(kind.value, "n2")]
     assert leader.solo.replica.role is Role.LEADER and leader.propose([b"x"])
-    leader.solo.replica.nobody_there("n2", leader.solo.now)
+    leader.solo.replica.links.nobody_there("n2", leader.solo.now)
     assert alarms(leader.solo) == []
 
 
@@ -72,7 +72,7 @@ def test_nobody_forms_a_group_beside_a_plain_voter_until_it_is_gone() -> None:
     met(solo)
     solo.receive("n1", solo.hello_of("n1", voter_state=FORMING, end_index=-1))
     assert solo.replica.member.voter_state is FORMING
-    solo.replica.nobody_there("n2", solo.now)
+    solo.replica.links.nobody_there("n2", solo.now)
     assert solo.replica.member.voter_state is VOTER
 
 

@@ -45,16 +45,16 @@ ELECTION = (
         "the first campaign of a process takes the stored term, as DLedger's does, unless it voted for another in it",
         (
             Edit(
-                ELECTOR + "_real_campaign",
-                "term=member.term + 1,",
-                "term=MUTANT.instead(member.term + 1, stored_term_again(self, member)),",
+                "node.consensus.member_state:MemberState.stand_for_election",
+                "term=self.term + 1,",
+                "term=MUTANT.instead(self.term + 1, stored_term_again(self)),",
             ),
         ),
         {**UNREST, "power_loss": 4.0},
         {
-            "stored_term_again": lambda elector, member: (
+            "stored_term_again": lambda member: (
                 member.term
-                if vars(elector).setdefault("campaigned_at", member.term) == member.term
+                if vars(member).setdefault("campaigned_at", member.term) == member.term
                 and member.hard.voted_for in (None, member.self_id)
                 and member.term > 0
                 else member.term + 1

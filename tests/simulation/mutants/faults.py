@@ -150,7 +150,7 @@ FAULTY = (
         {"forged": forged, "unlinked": unlinked},
         cause=(
             Edit(
-                "node.consensus.log_repair:LogRepair.fetched",
+                "node.consensus.log_giving:LogGiving.fetched",
                 "member = self._member",
                 "member = self._member\n    slab = forged(self, order, slab)",
             ),

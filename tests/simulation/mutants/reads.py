@@ -121,8 +121,8 @@ READING = (
         "lease reads go on after take-leadership was sent",
         (
             Edit(
-                "node.consensus.replica:Replica._go_on_with_transfer",
-                "self.leadership.reads.lease_void = True",
+                "node.consensus.handover:Handover.go_on",
+                "leadership.reads.lease_void = True",
                 "MUTANT.left_out()",
             ),
         ),

@@ -22,7 +22,7 @@ CONFLICTS = {
 }  # fmt: skip
 # The core clamps what is reported while a cut is under way; without that, the epoch alone must tell (R8).
 UNCLAMPED = Edit(
-    "node.consensus.disk_reports:DiskReports.flushed", "if member.truncating_from is not None:", "if False:"
+    "node.consensus.member_state:MemberState.note_durable", "if self.truncating_from is not None:", "if False:"
 )
 
 

@@ -113,8 +113,8 @@ REPLICATION = (
         (
             Edit("node.consensus.member_state:MemberState.adopt_term", "self.verified_index = -1", "MUTANT.left_out()"),
             Edit(
-                "node.consensus.leader_elector:LeaderElector._real_campaign",
-                "member.verified_index = -1",
+                "node.consensus.member_state:MemberState.stand_for_election",
+                "self.verified_index = -1",
                 "MUTANT.left_out()",
             ),
         ),
@@ -280,8 +280,8 @@ REPLICATION = (
         "R8",
         "a sync that began before a cut says what is durable after it",
         (
-            ignored("node.consensus.replica:Replica.flushed", "log_epoch != member.log_epoch"),
-            ignored("node.consensus.replica:Replica.flushed", "member.truncating_from is not None"),
+            ignored("node.consensus.disk_reports:DiskReports.flushed", "log_epoch != member.log_epoch"),
+            ignored("node.consensus.member_state:MemberState.note_durable", "self.truncating_from is not None"),
             Edit(
                 "node.store.durability:Durability.finish_sync",
                 "ticket.cuts == self.files.cuts",
@@ -302,9 +302,9 @@ REPLICATION = (
                 "MUTANT.left_out()",
             ),
             swapped(
-                "node.consensus.replica:Replica.truncated",
-                "min(self.store.durable_index, cut_index - 1)",
-                "member.durable_index",
+                "node.consensus.member_state:MemberState._cut_over",
+                "min(self.store.durable_index, upto_index)",
+                "self.durable_index",
             ),
         ),
         FORKS,
@@ -313,7 +313,7 @@ REPLICATION = (
         "durable_report_not_clamped",
         "R8",
         "a sync that begins after a cut was ordered counts what is about to go",
-        (ignored("node.consensus.replica:Replica.flushed", "member.truncating_from is not None"),),
+        (ignored("node.consensus.member_state:MemberState.note_durable", "self.truncating_from is not None"),),
         FORKS,
         {"slot_first": slot_first},
         cause=(

@@ -1,0 +1,57 @@
+"""What a member does about a full disk (SAFETY S8): it refuses writes until a try succeeds; another leads if it can.
+
+Heartbeats and reads go on. Invariant: a leader hands over, or steps down, once until the next try for space.
+"""
+
+from __future__ import annotations
+
+from node.consensus.handover import Handover
+from node.consensus.leadership_transfer import LeadershipTransfer
+from node.consensus.member_state import MemberState
+from node.consensus.office import Office
+from node.consensus.roles import RoleEvent
+
+
+class FullDisk:
+    """One per replica."""
+
+    def __init__(self, member: MemberState, office: Office, transfers: LeadershipTransfer, handover: Handover) -> None:
+        self._member, self._office, self._transfers, self._handover = member, office, transfers, handover
+        self._left = False  # handed over, or tried to, since the last try for space
+        self.gave_others_a_try = False
+
+    def met(self, now: int) -> None:
+        """No space."""
+        self._member.no_space(f"the disk of {self._member.self_id} is full", now)
+        self.leave(now)
+
+    def try_again(self, now: int, *, still_short: bool) -> None:
+        """Every now and then, while the member is short of space: a try whether there is some again."""
+        member, leadership = self._member, self._office.leadership
+        self._left = False
+        idle = not member.disk_full and not member.wrote_since_full
+        member.try_space(now, still_short)
+        if leadership is not None:
+            unasked = member.short_of_space and idle and not still_short and not self._transfers.pauses_writes
+            leadership.append_noop(now, again=unasked)
+        self.leave(now)
+
+    def leave(self, now: int) -> None:
+        """A leader that met a full disk hands over.
+
+        One that could not even write its first entry can commit nothing, and so hand over nothing: it steps down. If it
+        is elected again before it could write, no other member can either: then it stays and waits for space.
+        """
+        member, leadership = self._member, self._office.leadership
+        if leadership is None:
+            return
+        begun = member.store.end_index >= leadership.own_term_from
+        self.gave_others_a_try &= not begun
+        if not member.disk_full or self._left:
+            return
+        self._left = True
+        if not begun and not self.gave_others_a_try:
+            self.gave_others_a_try = True
+            member.change_role(RoleEvent.DEPOSED, now, "the disk is full before the first entry of its own term")
+        elif begun and self._transfers.transferee_id is None:
+            self._handover.ask(None, now, lambda _outcome: None, reason="the disk is full")

@@ -37,7 +37,7 @@ class TruncateLog:
 
 @dataclass(slots=True, frozen=True)
 class ReadSlab:
-    """Read for a lagging peer off the loop, in `pause_ns`, then `replica.disk.slab_read(request, slab_or_None, now)`."""
+    """Read for a lagging peer off the loop, in `pause_ns`, then `replica.disk.slab_read(request, slab, now)`."""
 
     peer_id: str
     dispatch_epoch: int
@@ -57,8 +57,8 @@ class LookUp:
 
 @dataclass(slots=True, frozen=True)
 class FetchLog:
-    """Read for a damaged peer (S6), or for this member itself, off the loop; then `replica.disk.fetched(order, slab, now)`,
-    None where that cannot be given."""
+    """Read for a damaged peer (S6), or for this member itself, off the loop; then
+    `replica.disk.fetched(order, slab, now)`, None where that cannot be given."""
 
     peer_id: str
     seq: int
@@ -112,9 +112,9 @@ class Effects:
     """One batch."""
 
     # 1. Saved off the loop by the one writer, before any cut, mend or sync that is ordered later; then
-    #    `replica.disk.hard_state_saved(state, now)`. Where messages speak of what changed (term, vote, what this member is),
-    #    no send and no completion of this batch or a later one leaves before it is durable (E2); in what order they
-    #    were made. Records about peers alone hold back nothing: the core counts nobody before the report (E8).
+    #    `replica.disk.hard_state_saved(state, now)`. Where messages speak of what changed (term, vote, what this member
+    #    is), no send and no completion of this batch or a later one leaves before it is durable (E2); in what order
+    #    they were made. Records about peers alone hold back nothing: the core counts nobody before the report (E8).
     hard_state: HardState | None = None
     spoken_of: bool = False
     # 2. Leaves as soon as 1 allows. Answers carry watermarks, so an early answer never over-promises (SAFETY R1, R2).
@@ -127,7 +127,7 @@ class Effects:
     # 4b. Reads for damaged peers, and of an own entry, like 4; and one mend, as a writer: never beside a sync or a cut.
     fetches: list[FetchLog] = field(default_factory=list)
     mend: MendLog | None = None
-    # 4c. Read the whole log once and verify it, then `replica.disk.scrubbed(now)`; what it finds goes to `log_damaged` (R7).
+    # 4c. Read the whole log once and verify it, then `replica.disk.scrubbed(now)`; what it finds: `log_damaged` (R7).
     scrub_wanted: bool = False
     # 5. The log end moved past its durable index: start a group commit unless one is running (flush sync), or let the
     #    background sync do it (async). Runs in parallel with 2.

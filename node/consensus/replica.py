@@ -65,7 +65,8 @@ from node.protocol.messages import (
 from node.store.log_store import LogStore, StoreCorrupt
 
 __all__ = [
-    "Appended", "Closure", "Outcome", "Proposal", "ReadOutcome", "Replica", "ReplicaConfig", "Timing", "TransferOutcome",
+    "Appended", "Closure", "Outcome", "Proposal", "ReadOutcome", "Replica", "ReplicaConfig", "Timing",
+    "TransferOutcome",
 ]  # fmt: skip
 
 

@@ -57,7 +57,7 @@ class Handover:
         transferee = self._peers.of.get(current.transferee_id)
         if leadership is None or transferee is None:
             self._transfers.leader_known(now)
-        elif self._transfers.step(transferee.sound_match_index, now):
+        elif now >= leadership.reads.promised_until and self._transfers.step(transferee.sound_match_index, now):
             leadership.reads.lease_void = True  # E7
 
     # --- a preferred leader ---------------------------------------------------------------------------------------

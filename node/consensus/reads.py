@@ -41,6 +41,7 @@ class LeaderReads:
         self._round_seq = -1  # the last round of heartbeats
         self._rounds: dict[int, int] = {}  # seq -> when it was sent
         self.lease_void = False
+        self.promised_until = 0  # what others were told of the lease, and rely on: no take-leadership before (E7)
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -82,6 +83,12 @@ class LeaderReads:
     def lease_holds(self, now: int) -> bool:
         """Whether a quorum cannot have given its vote away yet (never after a take-leadership, SAFETY E7)."""
         return self.lease_left_ns(now) > 0
+
+    def promise_lease(self, now: int) -> int:
+        """For how long others may rely on it; that cannot be taken back."""
+        left_ns = self.lease_left_ns(now)
+        self.promised_until = max(self.promised_until, now + left_ns)
+        return left_ns
 
     def lease_left_ns(self, now: int) -> int:
         """For how long that is certain; 0: it is not."""

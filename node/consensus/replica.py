@@ -164,10 +164,12 @@ class Replica:
         """Whether this leader has appended what no quorum is known to hold."""
         return self._office.leadership is not None and bool(self._office.leadership.closures.pending)
 
-    def lease_left_ns(self, now: int) -> int:
-        """For how long nobody else can have been elected, as far as this leader's lease goes (SAFETY C1)."""
+    def promise_lease(self, now: int) -> int:
+        """For how long others may rely on nobody else's being elected (SAFETY C1); 0 once a transfer began."""
         leadership = self.leadership
-        return 0 if leadership is None or not leadership.own_entry_committed else leadership.reads.lease_left_ns(now)
+        if leadership is None or not leadership.own_entry_committed or self.transfers.current is not None:
+            return 0
+        return leadership.reads.promise_lease(now)
 
     def status(self, now: int) -> ReplicaStatus:
         """A copy of everything an observer may ask."""

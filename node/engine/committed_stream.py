@@ -151,7 +151,7 @@ class CommittedStreams:
 
     def _push(self, stream: Stream, standing: Standing, now: int) -> None:
         stream.number += 1
-        lease_ns = self._replica.lease_left_ns(now)
+        lease_ns = self._replica.promise_lease(now)
         position = PushedPosition(
             ResponseCode.SUCCESS, stream.number, standing.committed_index, standing.end_index, standing.term,
             standing.leads, standing.leader_id, lease_ns, max(0, now - stream.asked_at),

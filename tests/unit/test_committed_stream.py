@@ -17,7 +17,8 @@ from node.consensus.api import MS
 from node.engine import committed_stream
 from node.engine.committed_stream import CommittedStreams
 from node.engine.engine import Engine
-from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role, VoterState
+from node.protocol.messages import HeartBeatRequest, HeartBeatResponse, TransferRequest
 from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
 from node.transport.committed_frames import (
@@ -241,17 +242,45 @@ def test_the_lease_is_that_of_the_leader_and_says_how_long_it_was_waited() -> No
     client = Client()
     desk.subscribe(client, alive=100)
     first = client.got[-1]
-    assert first.lease_ns == desk.solo.replica.lease_left_ns(desk.solo.now)
+    assert desk.solo.replica.leadership is not None
+    assert first.lease_ns == desk.solo.replica.leadership.reads.lease_left_ns(desk.solo.now)
     desk.say(client, StreamKind.TAKEN)
     desk.wait(100)
     assert client.got[-1].waited_ns == 100 * MS
     assert client.got[-1].lease_ns <= max(0, first.lease_ns - 100 * MS)
-    leadership = desk.solo.replica.leadership
-    assert leadership is not None
-    leadership.reads.lease_void = True  # a transfer began (E7)
+
+
+def test_leadership_goes_to_nobody_else_before_every_lease_that_was_told_has_run_out() -> None:
+    """What a subscriber was told cannot be taken back (E7): the take-leadership waits for it, and no more is told."""
+
+    async def made() -> Desk:
+        return Desk(lease_reads=True)
+
+    desk = asyncio.run(made())
+    client, solo, replica = Client(), desk.solo, desk.solo.replica
+    for to, message in solo.tick(200):
+        if to == "n1" and isinstance(message, HeartBeatRequest):
+            end = solo.store.end_index
+            answer = HeartBeatResponse(message.seq, replica.term, ResponseCode.SUCCESS, end, VoterState.VOTER)
+            solo.receive("n1", answer)
+    desk.subscribe(client, alive=10)
+    told = client.got[-1].lease_ns
+    assert told > 0
+    until = solo.now + told
+    outcomes = desk.leader.transfer("n1")
     desk.say(client, StreamKind.TAKEN)
-    desk.wait(100)
-    assert client.got[-1].lease_ns == 0
+    desk.wait(15)
+    assert client.got[-1].lease_ns == 0 and outcomes == []
+    taken_at: list[int] = []
+    while not taken_at and solo.now < until + 300 * MS:
+        sent = solo.tick(10)
+        for to, message in sent:
+            if to == "n1" and isinstance(message, HeartBeatRequest):
+                end = solo.store.end_index
+                answer = HeartBeatResponse(message.seq, replica.term, ResponseCode.SUCCESS, end, VoterState.VOTER)
+                sent = [*sent, *solo.receive("n1", answer)]
+        taken_at += [solo.now for _to, message in sent if isinstance(message, TransferRequest)]
+    assert taken_at and taken_at[0] >= until
 
 
 # --- both halves over sockets -----------------------------------------------------------------------------------------

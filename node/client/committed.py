@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -68,20 +67,25 @@ class CommittedStream:
         self._client, self._member_id, self._clock = client, member_id, clock
         self._deadline_s = deadline_s
         self._silent_s = max(SILENT_KEEP_ALIVES * keep_alive_ms / 1000, SILENT_S_MIN)
-        self._subscribe = encode_stream_request(StreamRequest(StreamKind.SUBSCRIBE, interval_ms, keep_alive_ms))
+        self._request = encode_stream_request(StreamRequest(StreamKind.SUBSCRIBE, interval_ms, keep_alive_ms))
 
     async def positions(self) -> AsyncGenerator[CommittedPosition, None]:
         """For ever, from one leader to the next. Raises Unreachable, Unsupported, LedgerError."""
         retry = Retry(self._deadline_s)
         while True:
             link = await self._link(retry)
+            subscription: Subscription | None = None
             try:
-                async with aclosing(self._of(link, retry)) as pushed:
-                    async for position in pushed:
-                        retry = Retry(self._deadline_s)
-                        if self._member_id is None and not position.leads:
-                            break
-                        yield position
+                async with asyncio.timeout(retry.left_s()):
+                    await link.connect()
+                subscription = Subscription(link, self._request, self._silent_s, self._clock)
+                while True:
+                    position = await subscription.next()
+                    retry = Retry(self._deadline_s)
+                    if self._member_id is None and not position.leads:
+                        retry.reason = f"{link.member_id} does not lead"
+                        break
+                    yield position
             except NotSupported as error:
                 raise Unsupported(str(error)) from error
             except RemotingError as error:
@@ -90,8 +94,9 @@ class CommittedStream:
                 retry.reason = str(error)
             except (Lost, TimeoutError, BodyError) as error:
                 retry.reason = str(error) or f"{link.member_id} fell silent"
-            else:
-                retry.reason = f"{link.member_id} does not lead"
+            finally:
+                if subscription is not None:
+                    subscription.end()
             if self._member_id is None:
                 self._client.forget(link)
             await retry.pause()
@@ -101,33 +106,38 @@ class CommittedStream:
             return await self._client.leader_link(retry)
         return self._client.link_of(self._member_id)
 
-    async def _of(self, link: MemberLink, retry: Retry) -> AsyncGenerator[CommittedPosition, None]:
-        """One member's, over one connection. Raises as `MemberLink.request`."""
-        async with asyncio.timeout(retry.left_s()):
-            await link.connect()
-        mail = Mailbox()
-        opaque = link.open_stream(RequestCode.COMMITTED_STREAM, [self._subscribe], mail.put)
-        asked_at = self._clock()
-        try:
-            while True:
-                async with asyncio.timeout(self._silent_s):
-                    pushed = decode_position(body_of(link, await mail.get()))
-                if pushed.code is not ResponseCode.SUCCESS:
-                    raise Lost(f"{link.member_id} ended the stream: {pushed.code.name}", sent=True)
-                position = self._position(link.member_id, pushed, asked_at)
-                asked_at = self._clock()
-                link.send_on_stream(RequestCode.COMMITTED_STREAM, opaque, [TAKEN])
-                yield position
-        finally:
-            link.end_stream(RequestCode.COMMITTED_STREAM, opaque, [CANCEL])
 
-    @staticmethod
-    def _position(member_id: str, pushed: PushedPosition, asked_at: float) -> CommittedPosition:
-        lease_until_s = asked_at + (pushed.waited_ns + pushed.lease_ns) / 1e9 if pushed.lease_ns else float("-inf")
-        return CommittedPosition(
-            member_id, pushed.committed_index, pushed.end_index, pushed.term, pushed.leader_id, pushed.leads,
-            lease_until_s,
-        )  # fmt: skip
+class Subscription:
+    """One stream over the connection that is open. Raises Lost where there is none."""
+
+    def __init__(self, link: MemberLink, request: bytes, silent_s: float, clock: Callable[[], float]) -> None:
+        self._link, self._silent_s, self._clock = link, silent_s, clock
+        self._mail = Mailbox()
+        self._asked_at = clock()  # before it leaves: never later than the member hears of it
+        self._opaque = link.open_stream(RequestCode.COMMITTED_STREAM, [request], self._mail.put)
+
+    async def next(self) -> CommittedPosition:
+        """The next push, which is taken with this. Raises as `MemberLink.request`, and BodyError."""
+        async with asyncio.timeout(self._silent_s):
+            pushed = decode_position(body_of(self._link, await self._mail.get()))
+        if pushed.code is not ResponseCode.SUCCESS:
+            raise Lost(f"{self._link.member_id} ended the stream: {pushed.code.name}", sent=True)
+        position = position_of(self._link.member_id, pushed, self._asked_at)
+        self._asked_at = self._clock()
+        self._link.send_on_stream(RequestCode.COMMITTED_STREAM, self._opaque, [TAKEN])
+        return position
+
+    def end(self) -> None:
+        """Nobody wants it any more."""
+        self._link.end_stream(RequestCode.COMMITTED_STREAM, self._opaque, [CANCEL])
+
+
+def position_of(member_id: str, pushed: PushedPosition, asked_at: float) -> CommittedPosition:
+    """What was pushed, its lease counted from when the client said what it answers."""
+    lease_until_s = asked_at + (pushed.waited_ns + pushed.lease_ns) / 1e9 if pushed.lease_ns else float("-inf")
+    return CommittedPosition(
+        member_id, pushed.committed_index, pushed.end_index, pushed.term, pushed.leader_id, pushed.leads, lease_until_s
+    )
 
 
 class Mailbox:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from node.client import CommittedPosition, LedgerClient, LedgerError, Unreachable, Unsupported
-from node.client.committed import CommittedStream
+from node.client.committed import position_of
 from node.config import load
 from node.consensus.api import MS
 from node.engine import committed_stream
@@ -439,5 +439,5 @@ async def until(holds: Callable[[], bool]) -> None:
 def test_the_lease_is_counted_from_what_the_client_did_last() -> None:
     """However long a push was under way, its lease never lasts longer than the member meant."""
     pushed = PushedPosition(ResponseCode.SUCCESS, 1, 5, 5, 2, True, "n1", 400 * MS, 100 * MS)
-    position = CommittedStream._position("n1", pushed, 1000.0)
+    position = position_of("n1", pushed, 1000.0)
     assert position.lease_until_s == pytest.approx(1000.5)

@@ -7,6 +7,7 @@ from typing import Final
 
 from tests.simulation.driver.callers import Promptness
 from tests.simulation.driver.control import ControlPlanes, Moments
+from tests.simulation.driver.followers import Followers
 from tests.simulation.invariants_apply import Appliers
 from tests.simulation.invariants_clients import Clients
 from tests.simulation.invariants_disk import Disks
@@ -24,6 +25,9 @@ DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
     "committed_is_committed": "what a control plane shows as committed is what is committed there",
     "own_write_seen": "what a control plane said is appended is in the state that it calls current afterwards",
     "pages_go_on": "a control plane's answer that holds less than there is says where to go on",
+    "stream_one_pending": "a stream has one push at most that its client has not taken, and none goes back",
+    "stream_committed": "what a stream calls committed is; in the end its client knows all of it (liveness)",
+    "stream_lease": "while a lease that was told lasts, no other member leads (C1, E7)",
     "local_is_local": "what a control plane shows of the local log lies there",
     "no_cold_read_on_loop": "the loop's turn reads no data and no index file (S9)",
     "no_sync_on_loop": "the loop's turn waits for no sync, a directory's neither (S9)",
@@ -39,6 +43,6 @@ def driver_checks() -> list[Observer]:
     logs = Logs(mirrors)
     return [
         mirrors, moments, logs, Elections(mirrors), Disks(mirrors), Clients(logs), Appliers(logs),
-        ControlPlanes(mirrors, logs, moments), Promptness(),
+        ControlPlanes(mirrors, logs, moments), Promptness(), Followers(logs),
         Liveness(mirrors, logs),
     ]  # fmt: skip

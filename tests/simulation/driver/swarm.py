@@ -69,6 +69,7 @@ class DriverSwarm:
     client_loss: float = 0.0  # clients that are closed in the middle, and made anew
     ordered: int = 1  # producers that ask for order on a connection of their own
     looks: float = 8.0  # questions to the control planes
+    followers: int = 0  # clients of the stream of committed positions
     applier: bool = False  # a state machine beside each log
     apply_ms: float = 2.0
     apply_fail: float = 0.0
@@ -84,7 +85,9 @@ class DriverSwarm:
     def from_seed(cls, seed: int, **overrides: Any) -> DriverSwarm:
         """The one this seed enables, with fields replaced by `overrides`."""
         chosen = {**_choose(random.Random(f"driver {seed}")), **_state_machines(random.Random(f"machines {seed}"))}
-        return replace(cls(**chosen), **overrides)
+        follows = random.Random(f"followers {seed}")
+        followers = follows.randrange(1, 3) if follows.random() < 0.4 else 0
+        return replace(cls(**chosen, followers=followers), **overrides)
 
 
 CALM = DriverSwarm()

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from node.protocol.codes import RemotingCode, RequestCode
+from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.messages import Message
 from node.transport.bodies import BodyError, decode_request, decode_response
+from node.transport.committed_frames import StreamKind, decode_position, decode_stream_request
 from node.transport.fetch_frames import decode_fetch, decode_fetch_answer
 from node.transport.remoting import FLAG_RESPONSE, Frame, FrameDecoder
 from node.transport.slab_frames import (
@@ -46,6 +47,15 @@ class _End:
     def __init__(self) -> None:
         self.decoder = FrameDecoder()
         self.asked: dict[int, Any] = {}  # at the dialling end: opaque -> code, or the bodies of an append
+
+
+class _Stream:
+    """What was pushed on one."""
+
+    __slots__ = ("last", "number", "untaken")
+
+    def __init__(self) -> None:
+        self.untaken, self.number, self.last = 0, 0, (-1, -1)
 
 
 class Wire:
@@ -83,6 +93,10 @@ class Wire:
             message = self._message(frame, sender, asked, dialled=socket.dialled)
             if message is not None and members[sender].store is not None:
                 self._world.tell.sent(members[sender], to, message)
+        elif socket.dialled and frame.code == RequestCode.COMMITTED_STREAM:
+            self._follows(frame, asked)
+        elif isinstance(asked.get(frame.opaque), _Stream):
+            self._pushes(frame, asked, sender, to)
         elif socket.dialled:
             asked[frame.opaque] = self._asks(frame, sender) if frame.code == RequestCode.FAST_APPEND else []
         elif frame.opaque in asked:
@@ -90,6 +104,27 @@ class Wire:
         elif frame.opaque != -1:
             text = f"{sender} answers request {frame.opaque} of {to}, which is answered or was never asked"
             self._world.violate(Violation("answered_once", text))
+
+    # --- streams of committed positions -----------------------------------------------------------------------------
+    def _follows(self, frame: Frame, asked: dict[int, Any]) -> None:
+        kind = decode_stream_request(frame.body).kind
+        if kind is StreamKind.SUBSCRIBE:
+            asked[frame.opaque] = _Stream()
+        else:
+            asked[frame.opaque].untaken = 0
+
+    def _pushes(self, frame: Frame, asked: dict[int, Any], sender: str, to: str) -> None:
+        stream: _Stream = asked[frame.opaque]
+        position = decode_position(frame.body) if frame.code == SUCCESS else None
+        if position is None or position.code is not ResponseCode.SUCCESS:
+            del asked[frame.opaque]
+            return
+        stream.untaken += 1
+        back = (position.committed_index, position.term) < stream.last or position.number <= stream.number
+        if stream.untaken > 1 or back:
+            text = f"{sender} pushes {position} to {to}, {stream.untaken} untaken, after {stream.number}, {stream.last}"
+            self._world.violate(Violation("stream_one_pending", text))
+        stream.number, stream.last = position.number, (position.committed_index, position.term)
 
     # --- members --------------------------------------------------------------------------------------------------
     def _message(self, frame: Frame, sender: str, asked: dict[int, Any], *, dialled: bool) -> Message | None:
@@ -142,7 +177,7 @@ class Wire:
     def waiting(self) -> str | None:
         """What a client asked over a connection that is still open, and nobody answered yet; None: nothing."""
         for socket in self._world.network.ends():
-            open_ones = [] if socket.tap is None or not socket.dialled else list(socket.tap.asked)
+            open_ones = [] if socket.tap is None or not socket.dialled else _questions(socket.tap.asked)
             if open_ones and socket.loop.machine not in self._world.members and not socket.other.gone:
                 return f"{socket.other.loop.machine} never answered requests {open_ones[:5]} of {socket.loop.machine}"
         return None
@@ -152,6 +187,10 @@ class Wire:
         text = self.waiting()
         if text is not None:
             raise Violation("answered_once", text)
+
+
+def _questions(asked: dict[int, Any]) -> list[int]:
+    return [opaque for opaque, what in asked.items() if not isinstance(what, _Stream)]
 
 
 def _end_of(socket: Socket) -> _End:

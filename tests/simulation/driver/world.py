@@ -68,6 +68,7 @@ class DriverWorld:
         self.faulty = True
         self.observing = False  # what is read now is read by those who look on
         self.violation: Violation | None = None
+        self.also_calm: list[Callable[[], bool]] = []  # what else has to hold once the faults are over
         self.graveyard: list[Any] = []
         self.ids = [f"n{number}" for number in range(config.members)]
         self.all_ids, self.learner_ids = self.ids, ()  # nobody comes or goes here
@@ -125,7 +126,8 @@ class DriverWorld:
         """Whether every request, transfers too, has had its answer: one may be on its way when the group is calm."""
         work = self.workload
         ended = work.transfers_done + work.transfers_lost
-        return not self.history.open_count and work.transfers_started == ended
+        asked = not self.history.open_count and work.transfers_started == ended
+        return asked and all(holds() for holds in self.also_calm)
 
     def heal_and_settle(self) -> None:
         """Faults and clients stop; runs until all is calm, then everybody is asked once more. Raises Violation."""

@@ -22,6 +22,8 @@ from typing import Final
 
 from node.background import Background, reason_of
 from node.children import apart, environment, python
+from node.store.files.data_lock import DataLock
+from node.store.log_store import StoreError
 from node.supervisor_log import OURS, note
 
 EXIT_REFUSED: Final = 3  # a person must settle it: lock held, wrong node, lost hard state, corruption
@@ -126,11 +128,24 @@ async def keep_control(arguments: Sequence[str], stopping: asyncio.Event) -> Non
         await _wait(stopping, wait_s)
 
 
+def hold_data(data: Path | None) -> DataLock | None:
+    """Keeps a RocketMQ broker out between two engines; None where there is no such directory yet.
+
+    Where a broker holds it the engine refuses, and says so.
+    """
+    if data is not None and data.is_dir():
+        with contextlib.suppress(StoreError):
+            return DataLock(data)
+    return None
+
+
 async def keep_engine(arguments: Sequence[str], stopping: asyncio.Event, data: Path | None, *, restart: bool) -> int:
     """Runs the engine until the stop (0), a refusal (its code) or, without `restart`, its crash (1)."""
     wait_s = 0.0
+    lock: DataLock | None = None
     while True:
         began_at = time.monotonic()
+        lock = lock or hold_data(data)
         try:
             code = await _ended(await start("node.server", arguments), stopping)
         except OSError as error:  # no memory or no process to be had: that passes

@@ -29,6 +29,7 @@ from node.member_secret import make_secret, read_secrets
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
 from node.store.file_store import FileStore
+from node.store.files.data_lock import DataLock
 from node.store.files.platform import OS, Platform
 from node.store.log_store import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
 
@@ -187,6 +188,8 @@ def _run(settings: Settings, log: Log, platform: Platform) -> int:
     data = settings.node.data
     try:
         check_secret(settings)
+        platform.make_directory(data)
+        data_lock = DataLock(data, platform)
         store = open_store(settings, platform)
     except ConfigError as error:
         return say(EXIT_REFUSED, str(error), data, log)
@@ -206,6 +209,8 @@ def _run(settings: Settings, log: Log, platform: Platform) -> int:
         store.close()
     except StoreError as error:
         return code or say(EXIT_CRASHED, str(error), data, log)
+    finally:
+        data_lock.release()
     return code
 
 

@@ -126,6 +126,16 @@ class Durability:
         self._index_window.cut((last.index + 1) * INDEX_UNIT_BYTES)
         self.recovered_commit_index = min(self.recovered_commit_index, last.index)
 
+    @property
+    def committed_index(self) -> int:
+        """Known to be committed and held here."""
+        return min(self._committed, self.files.end.index)
+
+    @property
+    def says_clean(self) -> bool:
+        """Whether the newest slot says that the stop was a clean one."""
+        return self.checkpoint.last is not None and self.checkpoint.last.clean
+
     def sync_all(self) -> None:
         """Syncs everything, and says that the stop was a clean one. Raises StoreIOError."""
         files = self.files

@@ -10,6 +10,7 @@ Invariant: after an I/O error nothing more is promised, not even at close.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +22,7 @@ from node.store.durability import Durability
 from node.store.faults.fault_set import FaultSet
 from node.store.faults.healing import Healer
 from node.store.files.hard_state import save_hard_state
+from node.store.files.java_files import leave_to_java
 from node.store.files.platform import OS, Platform
 from node.store.log_files import LogFiles
 from node.store.log_store import (
@@ -30,6 +32,7 @@ from node.store.log_store import (
     LogStore,
     Mended,
     Scrubbed,
+    StoreFull,
     StoreIOError,
     SyncTicket,
     TruncationRecord,
@@ -43,6 +46,7 @@ class FileStore(LogStore):
     """See the module's docstring; made by `open`."""
 
     mends_alone = True
+    leaves_to_java = True  # a log that Java could not read as it is leaves itself to Java by a hand-over only
 
     def __init__(self, opened: Opened, page_cache_bytes: int = 0) -> None:
         found = opened.recovered
@@ -283,6 +287,11 @@ class FileStore(LogStore):
                 self.durability.sync_all()
                 if self._faults.unsaved:
                     self._faults.save()
+                if self.leaves_to_java and self.durability.says_clean:
+                    with suppress(StoreFull):  # then it stays ours until the next stop
+                        leave_to_java(
+                            self.directory, self.durability.committed_index, self.end_index, self.files.platform
+                        )
         finally:
             self._healer.drop_stage()
             self.files.close()

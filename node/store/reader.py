@@ -16,9 +16,10 @@ from typing import Any
 from node.protocol.entry import INDEX_UNIT_BYTES, SLAB_BYTES_MAX, Entry, Slab, decode_slab
 from node.store.disk_log import find_record, read_raw_slab
 from node.store.faults.verify import Verification, VerifyReport
-from node.store.files.checkpoint import Slot, read_checkpoint
+from node.store.files.checkpoint import CHECKPOINT, Slot
 from node.store.files.hard_state import load_hard_state, read_currterm, read_hard_state, term_leap
 from node.store.files.identity import UNKNOWN_TERM, Base, read_base, read_identity
+from node.store.files.java_files import checkpoint_slot
 from node.store.files.platform import OS, Platform
 from node.store.files.segment_list import SegmentList
 from node.store.files.straight import NOWHERE, read_straight_from
@@ -101,7 +102,7 @@ class StoreReader:
         """Looks again: at most up to `upto_index` (the caller knows that the engine is there), else to the end."""
         self._data.rescan()
         self._index.rescan()
-        slot = read_checkpoint(self.directory / "checkpoint", self._platform) if self.identity is not None else None
+        slot = checkpoint_slot(self.directory, self._platform) if self.identity is not None else None
         base = self._saved_base()
         begin_pos, begin_index = (base.pos, base.meta.index + 1) if base is not None else find_begin(self._data)
         if base is not None:
@@ -318,7 +319,7 @@ class StoreReader:
         report.problems[:0] = [one for one in unread if one.index is not None or one.file not in named]
         if report.end_index < durable:
             detail = f"the log ends at {report.end_index}, its checkpoint says durable up to {durable}"
-            report.problems.append(Finding("missing", report.end_index + 1, "checkpoint", detail))
+            report.problems.append(Finding("missing", report.end_index + 1, CHECKPOINT, detail))
         if self.identity is not None:
             try:
                 load_hard_state(self.directory, has_entries=report.entries > 0, platform=self._platform)

@@ -51,9 +51,9 @@ class Plane:
 
     def digests(self, low: int, high: int) -> list[dict[str, Any]]:
         """Straight from the bytes, by the index file; one item for the asked range."""
-        data = b"".join(path.read_bytes() for path in sorted((self.root / "data").iterdir()))
-        index = b"".join(path.read_bytes() for path in sorted((self.root / "index").iterdir()))
-        base = int(sorted((self.root / "data").iterdir())[0].name)
+        data = b"".join(path.read_bytes() for path in sorted((self.root / "data").glob("[0-9]*")))
+        index = b"".join(path.read_bytes() for path in sorted((self.root / "index").glob("[0-9]*")))
+        base = int(sorted((self.root / "data").glob("[0-9]*"))[0].name)
         sha = hashlib.sha256()
         for number in range(low, high + 1):
             _, pos, size, _, _ = struct.unpack_from(">iqiqq", index, number * 32)

@@ -41,7 +41,7 @@ def flip(store: Path, index: int) -> None:
     """One bit in the middle of an entry's body, on the disk, behind the node's back."""
     entry = StoreReader(store).entry(index)
     assert entry is not None
-    path = next(one for one in sorted((store / "data").iterdir(), reverse=True) if int(one.name) <= entry.pos)
+    path = next(one for one in sorted((store / "data").glob("[0-9]*"), reverse=True) if int(one.name) <= entry.pos)
     with path.open("r+b") as file:
         file.seek(entry.pos - int(path.name) + 48 + 100)
         byte = file.read(1)[0]

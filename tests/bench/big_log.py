@@ -30,7 +30,7 @@ import numpy as np
 from node.protocol.entry import BLANK_BYTES, HEAD_BYTES, INDEX_DTYPE, INDEX_UNIT_BYTES, pack_blank
 from node.protocol.slab_encode import encode_slab
 from node.store.file_store import FileStore
-from node.store.files.checkpoint import Checkpoint, Slot
+from node.store.files.checkpoint import CHECKPOINT, Checkpoint, Slot
 from node.store.log_store import HardState
 from node.store.reader import StoreReader
 
@@ -80,7 +80,7 @@ def make(directory: Path, shape: Shape, tail_bytes: int, *, clean: bool) -> None
     _make_index(directory / "index", shape)
     chain, end_pos = _make_data(directory / "data", shape, tail_bytes)
     last = shape.entries - 1
-    checkpoint = Checkpoint(directory / "checkpoint")
+    checkpoint = Checkpoint(directory / CHECKPOINT)
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     checkpoint.write_both(
         Slot(last, 0, end_pos, shape.term(last), chain, last, last, last, 0, clean=clean, boot_id=boot_id)
@@ -180,7 +180,7 @@ def measure(directory: Path, shape: Shape, tail_bytes: int) -> dict[str, Any]:
     verified = _rate(_read_verified(store, tail_from))
     reader = StoreReader(directory)
     raw = max(_rate(len(slab.data) for slab in reader.slabs(tail_from, shape.entries - 1)) for _ in range(3))
-    files = len(list((directory / "data").iterdir())) + len(list((directory / "index").iterdir()))
+    files = len(list((directory / "data").glob("[0-9]*"))) + len(list((directory / "index").glob("[0-9]*")))
     store.close()
     return {
         "entries": shape.entries, "files": files, "terms": shape.terms, "start_s": round(start_s, 3),

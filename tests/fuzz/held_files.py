@@ -77,6 +77,9 @@ class HeldFiles(OsPlatform):
     def file_size(self, fd: int) -> int:
         return len(self._open[fd])
 
+    def lock_shared(self, fd: int) -> int | None:
+        return None  # no broker beside us
+
     def lock(self, fd: int) -> None:
         assert fd in self._open
 

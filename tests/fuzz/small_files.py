@@ -22,7 +22,7 @@ from node.control.segments import parse_range
 from node.protocol.codes import VoterState
 from node.protocol.entry import Entry, crc32
 from node.protocol.peers import format_peers, parse_peers, split_address
-from node.store.files.checkpoint import SLOT_SPACING_BYTES, Slot, pack_slot, read_checkpoint, unpack_slot
+from node.store.files.checkpoint import CHECKPOINT, SLOT_SPACING_BYTES, Slot, pack_slot, read_checkpoint, unpack_slot
 from node.store.files.hard_state import (
     CURRTERM,
     HARDSTATE,
@@ -76,8 +76,8 @@ def slot(data: bytes) -> None:
     found = unpack_slot(data)
     if found is not None:
         assert unpack_slot(pack_slot(found)) == found
-    held = HeldFiles({ROOT / "checkpoint": data[:SLOT_SPACING_BYTES].ljust(SLOT_SPACING_BYTES, b"\0") + SLOTS[1]})
-    newest = read_checkpoint(ROOT / "checkpoint", held)
+    held = HeldFiles({ROOT / CHECKPOINT: data[:SLOT_SPACING_BYTES].ljust(SLOT_SPACING_BYTES, b"\0") + SLOTS[1]})
+    newest = read_checkpoint(ROOT / CHECKPOINT, held)
     assert newest is not None
     assert newest.number >= 4
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from node.protocol.codes import VoterState
 from node.protocol.entry import Entry, decode_slab
 from node.store.file_store import FileStore
+from node.store.files.checkpoint import CHECKPOINT
 from node.store.log_store import (
     HardState,
     StoreCorrupt,
@@ -135,7 +136,7 @@ def open_store(data: bytes) -> None:
             assert hard.term >= TERM, f"term {hard.term} after {TERM}"
             if "hardstate" in names or "currterm" in names:
                 assert hard.voted_for is None or hard.vote_floor >= hard.term or hard.voted_for == "n1"
-        if not names & {"quorumscope.json", "checkpoint"}:
+        if not names & {"quorumscope.json", CHECKPOINT}:
             assert store.begin_index == story.begin_index, f"silently begins at {store.begin_index}"
             shorter = store.end_index < story.durable_index
             assert not shorter or hard.voter_state is VoterState.REJOINING, f"silently ends at {store.end_index}"
@@ -181,7 +182,7 @@ def read_store(data: bytes) -> None:
     except (StoreRefused, StoreCorrupt, StoreIOError) as error:
         named(error)
         return
-    if ROOT / "quorumscope.json" not in changed and ROOT / "checkpoint" not in changed:
+    if ROOT / "quorumscope.json" not in changed and ROOT / CHECKPOINT not in changed:
         hurt = _hurt(story, held)
         assert not hurt or report.problems, f"verify calls the log sound although entry {hurt[0]} was changed"
 
@@ -225,7 +226,7 @@ def seeds() -> Sequence[bytes]:
     found = [b"\0", b"\1", b"\2"]
     for name in names:
         found += [patched((name, 0, GONE)), patched((name, 30, ENDS), (name, 9, b"\xff"))]
-    found.append(patched(("checkpoint", 0, bytes(200)), ("checkpoint", 4096, bytes(200)), ("index", 0, bytes(96))))
+    found.append(patched((CHECKPOINT, 0, bytes(200)), (CHECKPOINT, 4096, bytes(200)), ("index", 0, bytes(96))))
     found.append(patched(("hardstate", 0, GONE), ("currterm", 0, GONE)))
     return found
 

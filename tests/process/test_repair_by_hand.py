@@ -102,7 +102,7 @@ def lose_the_tail(group: Settled, node_id: str, from_index: int) -> None:
     reader = StoreReader(group.store(node_id))
     entry = reader.entry(from_index)
     assert entry is not None
-    (path,) = (group.store(node_id) / "data").iterdir()
+    (path,) = (group.store(node_id) / "data").glob("[0-9]*")
     with path.open("r+b") as file:
         file.seek(entry.pos)
         file.write(bytes(path.stat().st_size - entry.pos))

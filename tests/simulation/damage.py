@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node.store.disk_log import find_record
+from node.store.files.checkpoint import CHECKPOINT
 from node.store.log_store import StoreError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 # Faults after which a disk does not hold what was written to it.
 DAMAGE = ("rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "lost_file")
 _HEAD_BYTES = 8  # a record's magic and size: never zeros
-ROTTING_FILES = ("checkpoint", "currterm", "hardstate", "quorumscope.json")
+ROTTING_FILES = (CHECKPOINT, "currterm", "hardstate", "quorumscope.json")
 
 
 class Damage:
@@ -32,7 +33,7 @@ class Damage:
         self._gone: list[tuple[Path, int, int]] = []  # path, offset, entry: of files that were removed or shortened
         self.misdirected = False
         self.has_no_checkpoint = False
-        self._checkpoint = directory / "checkpoint"
+        self._checkpoint = directory / CHECKPOINT
         self._checkpoints: list[bytes] = []
 
     def _standing(self) -> list[tuple[Path, int, int, int]]:
@@ -88,7 +89,11 @@ class Damage:
         places: list[Path] = []
         for folder, weight in (("data", 5), ("index", 2), ("", 1)):
             directory = self._directory / folder if folder else self._directory
-            names = [name for name in self._platform.names(directory) if folder or name in ROTTING_FILES]
+            names = [
+                name
+                for name in self._platform.names(directory)
+                if (name.isdigit() if folder else name in ROTTING_FILES)
+            ]
             places += [directory / name for name in names] * weight
         if not places:
             return None

@@ -291,6 +291,9 @@ class SimulatedPlatform:
         self._find(directory)
         return 0 if self.faults.enospc else self.faults.free_bytes
 
+    def lock_shared(self, fd: int) -> int | None:
+        return None  # no broker beside us
+
     def lock(self, fd: int) -> None:
         file = self._opened(fd)[0]
         if self._locked.setdefault(file.key, fd) != fd:

@@ -17,7 +17,7 @@ from node.protocol.codes import Role
 from node.protocol.entry import HEAD, HEAD_BYTES
 from node.protocol.messages import PushResponse
 from node.store.faults.ranges import fault_at
-from node.store.files.checkpoint import SLOT_SPACING_BYTES, unpack_slot
+from node.store.files.checkpoint import CHECKPOINT, SLOT_SPACING_BYTES, unpack_slot
 from node.store.files.hard_state import HARDSTATE, hard_state_to_json
 from node.store.files.truncation_archive import TruncationArchive
 from tests.simulation.damage import DAMAGE
@@ -207,7 +207,7 @@ class Disks(Observer):
         if self.is_damaged(member):
             return
         try:
-            raw = member.platform.read_bytes(member.directory / "checkpoint")
+            raw = member.platform.read_bytes(member.directory / CHECKPOINT)
         except FileNotFoundError:
             return
         mirror = self._mirrors.of[member.id]
@@ -268,7 +268,7 @@ class Disks(Observer):
             return
         end_pos = 0 if last is None else last.pos + last.size
         folder, file_size = member.directory / "data", member.world.config.data_file_size
-        for name in member.platform.names(folder):
+        for name in filter(str.isdigit, member.platform.names(folder)):
             start = int(name)
             if start + file_size > end_pos:
                 rest = member.platform.read_bytes(folder / name)[max(0, end_pos - start) :]

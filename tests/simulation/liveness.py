@@ -67,7 +67,7 @@ def log_bytes(member: Member, end_pos: int) -> dict[str, bytes]:
     folder = member.directory / "data"
     return {
         name: records_of(member.platform.read_bytes(folder / name)[: end_pos - int(name)])
-        for name in member.platform.names(folder)
+        for name in filter(str.isdigit, member.platform.names(folder))
         if int(name) < end_pos
     }
 

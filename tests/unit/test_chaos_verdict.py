@@ -82,7 +82,7 @@ def test_an_index_other_than_the_expected_one_is_named(tmp_path: Path) -> None:
 
 def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     store = write(tmp_path, "n0", BODIES)
-    path = next((store / "data").iterdir())
+    path = next((store / "data").glob("[0-9]*"))
     data = bytearray(path.read_bytes())
     data[data.index(BODIES[1])] ^= 1
     path.write_bytes(data)

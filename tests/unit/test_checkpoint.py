@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.store.files.checkpoint import SLOT_SPACING_BYTES, Checkpoint, Slot, pack_slot, read_checkpoint, unpack_slot
+from node.store.files.checkpoint import (
+    CHECKPOINT,
+    SLOT_SPACING_BYTES,
+    Checkpoint,
+    Slot,
+    pack_slot,
+    read_checkpoint,
+    unpack_slot,
+)
 from node.store.files.platform import OsPlatform
 from node.store.log_store import StoreFull, StoreIOError
 from tests.unit.store_fixtures import fill, kill, open_store, record, sync
@@ -48,7 +56,7 @@ def test_any_flipped_bit_voids_a_slot() -> None:
 
 
 def test_slots_alternate_and_the_older_one_is_the_fallback(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint"
+    path = tmp_path / CHECKPOINT
     checkpoint = Checkpoint(path)
     assert checkpoint.last is None
     for number in range(1, 8):
@@ -87,7 +95,7 @@ def test_slots_say_what_was_durable_and_never_more(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 2, 10)
     store.note_progress(25, 25)  # a commit index beyond the own end is never recorded
-    path = tmp_path / "checkpoint"
+    path = tmp_path / CHECKPOINT
     assert read_checkpoint(path) == replace(Slot(), boot_id="boot-1", number=2)
     sync(store)
     slot = read_checkpoint(path)
@@ -110,7 +118,7 @@ def test_both_slots_are_lowered_before_a_cut(tmp_path: Path) -> None:
     fill(store, 2, 10)
     sync(store)
     store.truncate(12, record(store, 12))
-    raw = (tmp_path / "checkpoint").read_bytes()
+    raw = (tmp_path / CHECKPOINT).read_bytes()
     slots = [unpack_slot(raw[at:]) for at in (0, SLOT_SPACING_BYTES)]
     assert [slot.durable_index for slot in slots if slot is not None] == [11, 11]
     kill(store)
@@ -123,7 +131,7 @@ def test_a_slot_that_disagrees_with_the_log_means_a_full_scan_and_an_alarm(tmp_p
     store = open_store(tmp_path)
     fill(store, 3, 10)
     store.close()
-    checkpoint = Checkpoint(tmp_path / "checkpoint")
+    checkpoint = Checkpoint(tmp_path / CHECKPOINT)
     assert checkpoint.last is not None
     checkpoint.write_both(replace(checkpoint.last, chain=1234, durable_index=20))
     checkpoint.close()
@@ -136,7 +144,7 @@ def test_a_slot_that_disagrees_with_the_log_means_a_full_scan_and_an_alarm(tmp_p
 def test_a_slot_that_finds_no_space_leaves_the_newer_one(tmp_path: Path) -> None:
     """However often: the place that is written over is always the older slot's."""
     disk = OsPlatform()
-    checkpoint = Checkpoint(tmp_path / "checkpoint", disk)
+    checkpoint = Checkpoint(tmp_path / CHECKPOINT, disk)
     checkpoint.write_both(Slot(durable_index=1))
     checkpoint.write(Slot(durable_index=2))
     places: list[int] = []
@@ -150,6 +158,6 @@ def test_a_slot_that_finds_no_space_leaves_the_newer_one(tmp_path: Path) -> None
         with pytest.raises(StoreFull):
             checkpoint.write(Slot(durable_index=3))
     assert len(set(places)) == 1
-    newest = read_checkpoint(tmp_path / "checkpoint")
+    newest = read_checkpoint(tmp_path / CHECKPOINT)
     assert newest is not None and newest.durable_index == 2
     checkpoint.close()

@@ -6,7 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from node.protocol.messages import MemberMark
-from node.store.files.checkpoint import SLOT_SPACING_BYTES, Checkpoint, Slot, pack_slot, read_checkpoint, unpack_slot
+from node.store.files.checkpoint import (
+    CHECKPOINT,
+    SLOT_SPACING_BYTES,
+    Checkpoint,
+    Slot,
+    pack_slot,
+    read_checkpoint,
+    unpack_slot,
+)
 from tests.unit.store_fixtures import fill, kill, open_store, sync
 
 SLOT = Slot(17, 3, 4711, 2, 99, 16, 15, 17, 0, False, "boot", 5)
@@ -39,7 +47,7 @@ def test_more_marks_than_a_slot_has_room_for_are_left_out() -> None:
 
 
 def test_a_slot_that_an_older_release_wrote_leaves_the_other_ones_marks(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint"
+    path = tmp_path / CHECKPOINT
     checkpoint = Checkpoint(path)
     checkpoint.write(replace(SLOT, marks=MARKS))
     checkpoint.write(SLOT)

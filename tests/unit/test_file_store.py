@@ -12,7 +12,7 @@ import pytest
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import BODY_BYTES_MAX, EntryError, Magic, Slab, decode_slab
 from node.store.file_store import FileStore
-from node.store.files.checkpoint import read_checkpoint
+from node.store.files.checkpoint import CHECKPOINT, read_checkpoint
 from node.store.files.platform import OS
 from node.store.log_store import HardState, StoreCorrupt, StoreFull, StoreIOError, StoreRefused
 from node.store.sync_ticket import Mark
@@ -22,7 +22,7 @@ from tests.unit.store_layout import DATA_BYTES, build, flip
 
 
 def on_disk(directory: Path, kind: str) -> dict[int, bytes]:
-    return {int(path.name): path.read_bytes() for path in sorted((directory / kind).iterdir())}
+    return {int(path.name): path.read_bytes() for path in sorted((directory / kind).glob("[0-9]*"))}
 
 
 def test_the_bytes_are_those_of_the_format(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_sync_that_was_overtaken_by_a_cut_moves_nothing(tmp_path: Path) -> Non
     store.truncate(4, record(store, 4))
     ticket.run()
     assert store.finish_sync(ticket) == -1
-    slot = read_checkpoint(tmp_path / "checkpoint")
+    slot = read_checkpoint(tmp_path / CHECKPOINT)
     assert slot is not None and slot.durable_index == -1
     store.append_as_leader([b"other"], 9)
     assert sync(store) == 4 == store.end_index

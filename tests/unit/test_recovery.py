@@ -9,6 +9,7 @@ import pytest
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import Magic
+from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.os_files import SECTOR_BYTES
 from node.store.files.platform import OS
 from node.store.files.segment import Segment
@@ -120,7 +121,7 @@ def test_a_log_that_ends_below_its_checkpoint_may_not_vote(tmp_path: Path) -> No
     store.save_hard_state(HardState(3, None, VoterState.VOTER))
     fill(store, 3, 30)
     store.close()
-    last = sorted((tmp_path / "data").iterdir())[-1]
+    last = sorted((tmp_path / "data").glob("[0-9]*"))[-1]
     last.write_bytes(bytes(DATA_BYTES))
     again = open_store(tmp_path)
     assert again.hard_state.voter_state is VoterState.REJOINING
@@ -168,7 +169,7 @@ def test_the_index_is_rebuilt_from_the_data(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 4, 30)
     store.close()
-    sound = {path.name: path.read_bytes() for path in (tmp_path / "index").iterdir()}
+    sound = {path.name: path.read_bytes() for path in (tmp_path / "index").glob("[0-9]*")}
     flip(tmp_path / "index" / f"{0:020d}", 70)
     (tmp_path / "index" / f"{2048:020d}").write_bytes(bytes(1024))
     shutil.copy(tmp_path / "index" / f"{0:020d}", tmp_path / "index" / f"{1024:020d}")
@@ -176,7 +177,7 @@ def test_the_index_is_rebuilt_from_the_data(tmp_path: Path) -> None:
     assert any("index records" in alarm for alarm in again.alarms)
     assert again.end_index == 119
     again.close()
-    assert {path.name: path.read_bytes() for path in (tmp_path / "index").iterdir()} == sound
+    assert {path.name: path.read_bytes() for path in (tmp_path / "index").glob("[0-9]*")} == sound
 
 
 def test_a_missing_checkpoint_means_a_full_scan_and_an_alarm(tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_a_missing_checkpoint_means_a_full_scan_and_an_alarm(tmp_path: Path) -> 
     fill(store, 4, 10)
     before = entries_of(store)
     store.close()
-    (tmp_path / "checkpoint").unlink()
+    (tmp_path / CHECKPOINT).unlink()
     again = open_store(tmp_path)
     assert entries_of(again) == before
     assert any("checkpoint" in alarm for alarm in again.alarms)
@@ -225,7 +226,7 @@ def java_entries(count: int, term: int = 3) -> list[tuple[int, int, bytes]]:
 
 def test_a_java_directory_is_adopted_with_its_term_and_without_a_vote(tmp_path: Path) -> None:
     directory = java_directory(tmp_path, java_entries(200))
-    before = {path: path.read_bytes() for kind in ("data", "index") for path in (directory / kind).iterdir()}
+    before = {path: path.read_bytes() for kind in ("data", "index") for path in (directory / kind).glob("[0-9]*")}
     store = open_store(directory, init=False)
     assert (store.hard_state.term, store.hard_state.voted_for, store.hard_state.vote_floor) == (9, None, 9)
     assert (store.begin_index, store.end_index, store.sealed_from) == (0, 199, 200)
@@ -350,5 +351,5 @@ def test_the_layout_after_a_truncation_is_that_of_the_entries_alone(tmp_path: Pa
         entries = [(1, 1, body) for body in bodies[:cut_index]] + [(1, 2, b"short"), (1, 2, b"r" * 900)]
         built = build(entries)
         for kind, files in (("data", built.data), ("index", built.index)):
-            on_disk = {int(path.name): path.read_bytes() for path in (directory / kind).iterdir()}
+            on_disk = {int(path.name): path.read_bytes() for path in (directory / kind).glob("[0-9]*")}
             assert on_disk == {start: bytes(content) for start, content in files.items()}, (cut_index, kind)

@@ -16,6 +16,8 @@ import pytest
 
 from node.protocol.codes import VoterState
 from node.store.file_store import FileStore
+from node.store.files.checkpoint import CHECKPOINT
+from node.store.files.java_files import JAVA_CHECKPOINT
 from node.store.log_store import HardState, StoreIOError, TruncationRecord
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
 from tests.simulation.disk_faults import MIDDLE
@@ -129,7 +131,21 @@ def reopens(story: Story) -> None:
     story.store.close()
 
 
-STORIES: list[Callable[[Story], None]] = [appends, cuts, trims, reopens]
+def carries_over(story: Story) -> None:
+    """An older release of ours gave the checkpoint another name, and was the last to run."""
+    appends(story)
+    story.disk.replace(ROOT / CHECKPOINT, ROOT / JAVA_CHECKPOINT)
+    story.disk.sync_directory(ROOT)
+    story.open()
+    story.append(3, 3, 100)
+    story.commit(slot=True)
+    story.store.close()
+    story.open()
+    story.append(2, 3, 100)
+    story.commit()
+
+
+STORIES: list[Callable[[Story], None]] = [appends, cuts, trims, reopens, carries_over]
 
 
 def read(store: FileStore, index: int) -> tuple[int, bytes]:

@@ -12,6 +12,7 @@ import pytest
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import Entry, EntryError, Slab
 from node.store.file_store import FileStore
+from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.platform import OS
 from node.store.log_store import Fault, HardState, Mended, StoreCorrupt
 from node.store.reader import StoreReader
@@ -50,7 +51,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = fill_voter(directory)
     sync(store)
     kill(store)
-    assert len(list((directory / "data").iterdir())) > 3
+    assert len(list((directory / "data").glob("[0-9]*"))) > 3
     return directory
 
 
@@ -118,7 +119,7 @@ def bytes_of(directory: Path) -> dict[str, bytes]:
     return {
         f"{kind}/{path.name}": path.read_bytes()
         for kind in ("data", "index")
-        for path in sorted((directory / kind).iterdir())
+        for path in sorted((directory / kind).glob("[0-9]*"))
     }
 
 
@@ -172,7 +173,7 @@ def test_one_damaged_entry_is_a_fault_and_heals(sound: Path, tmp_path: Path, how
 def test_a_missing_data_file_in_the_middle_is_a_fault_and_heals(sound: Path, tmp_path: Path) -> None:
     peer = open_store(copy_of(sound, tmp_path / "peer"))
     entries = entries_of(peer)
-    files = sorted((sound / "data").iterdir())
+    files = sorted((sound / "data").glob("[0-9]*"))
     for number, gone in enumerate(files[:-1]):
         directory = copy_of(sound, tmp_path / "store")
         (directory / "data" / gone.name).unlink()
@@ -189,7 +190,7 @@ def test_a_missing_data_file_in_the_middle_is_a_fault_and_heals(sound: Path, tmp
 
 def test_missing_index_files_are_written_anew(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.store.recovery.log_recovery.RECHECK_BYTES", 3000)
-    for gone in sorted((sound / "index").iterdir()):
+    for gone in sorted((sound / "index").glob("[0-9]*")):
         directory = copy_of(sound, tmp_path / "store")
         (directory / "index" / gone.name).unlink()
         store = open_store(directory)
@@ -295,7 +296,7 @@ def test_both_slots_lost_and_a_torn_tail_cost_the_vote(sound: Path, tmp_path: Pa
         directory = copy_of(sound, tmp_path / "store")
         path, offset, size = place_of(directory, index)
         blank_out(path, offset + 20, offset + size)
-        (directory / "checkpoint").write_bytes(b"\x99" * 8192)
+        (directory / CHECKPOINT).write_bytes(b"\x99" * 8192)
         store = open_store(directory)
         assert store.hard_state.voter_state is voter_state, index
         assert store.end_index == (LAST - 1 if index == LAST else LAST)
@@ -310,9 +311,9 @@ def test_with_async_flush_a_lost_checkpoint_costs_the_vote(
 ) -> None:
     """Nobody can say any more whether the stop was clean and the machine the same."""
     directory = copy_of(sound, tmp_path / "store")
-    (directory / "checkpoint").unlink()
+    (directory / CHECKPOINT).unlink()
     if content is not None:
-        (directory / "checkpoint").write_bytes(content)
+        (directory / CHECKPOINT).write_bytes(content)
     store = open_store(directory, flush=flush, boot_id="boot-2")
     wanted = VoterState.VOTER if flush is FlushMode.SYNC else VoterState.REJOINING
     assert store.hard_state.voter_state is wanted
@@ -329,7 +330,7 @@ def test_one_rotten_slot_makes_a_torn_tail_doubtful(sound: Path, tmp_path: Path)
         path, offset, size = place_of(directory, LAST + 1)
         blank_out(path, offset + 20, offset + size)
         if rotten:
-            flip(directory / "checkpoint", 30)
+            flip(directory / CHECKPOINT, 30)
         again = open_store(directory, boot_id="boot-2")
         assert (again.end_index, again.hard_state.voter_state) == (LAST, voter_state)
         kill(again)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.store.file_store import FileStore
+from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.platform import OsPlatform
 from node.store.log_store import StoreFull, StoreIOError
 from tests.unit import store_fixtures
@@ -154,7 +155,7 @@ class NoSpaceForSlots(OsPlatform):
 
     def open(self, path: Path, flags: int) -> int:
         fd = super().open(path, flags)
-        (self._slots.add if path.name == "checkpoint" else self._slots.discard)(fd)
+        (self._slots.add if path.name == CHECKPOINT else self._slots.discard)(fd)
         return fd
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:  # type: ignore[override]

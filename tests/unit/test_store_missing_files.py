@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.store.file_store import FileStore
+from node.store.files.checkpoint import CHECKPOINT
 from node.store.log_store import StoreRefused
 from node.store.reader import StoreReader
 from tests.unit.store_fixtures import entries_of, open_store, sync
@@ -42,7 +43,7 @@ def copy_of(sound: Path, directory: Path) -> Path:
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    paths = [path for kind in ("data", "index") for path in sorted((directory / kind).iterdir())]
+    paths = [path for kind in ("data", "index") for path in sorted((directory / kind).glob("[0-9]*"))]
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
@@ -74,7 +75,7 @@ def healed_is(store: FileStore, sound: Path, tmp_path: Path) -> None:
 
 
 def names(sound: Path) -> list[str]:
-    return [path.name for path in sorted((sound / "data").iterdir())]
+    return [path.name for path in sorted((sound / "data").glob("[0-9]*"))]
 
 
 def test_an_old_data_file_that_is_gone_is_a_fault_at_open(sound: Path, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_what_was_set_right_is_looked_at_also_after_a_start_that_died(
 
 @pytest.mark.parametrize("how", ["gone", "short", "long"])
 def test_index_files_are_written_anew_and_named(sound: Path, tmp_path: Path, how: str) -> None:
-    for path in sorted((sound / "index").iterdir()):
+    for path in sorted((sound / "index").glob("[0-9]*")):
         directory = copy_of(sound, tmp_path / "store")
         target = directory / "index" / path.name
         if how == "gone":
@@ -204,7 +205,7 @@ def test_a_configuration_with_other_sizes_is_refused_as_ever(sound: Path, tmp_pa
 
 def test_a_java_directory_with_files_of_another_length_is_refused(sound: Path, tmp_path: Path) -> None:
     directory = copy_of(sound, tmp_path / "store")
-    for name in ("quorumscope.json", "checkpoint", "hardstate"):
+    for name in ("quorumscope.json", CHECKPOINT, "hardstate"):
         (directory / name).unlink()
     path = directory / "data" / names(sound)[1]
     path.write_bytes(path.read_bytes()[:100])
@@ -215,7 +216,7 @@ def test_a_java_directory_with_files_of_another_length_is_refused(sound: Path, t
 
 def test_verify_names_files_that_are_missing_or_of_another_length(sound: Path, tmp_path: Path) -> None:
     directory = copy_of(sound, tmp_path / "store")
-    data, index = names(sound), [path.name for path in sorted((sound / "index").iterdir())]
+    data, index = names(sound), [path.name for path in sorted((sound / "index").glob("[0-9]*"))]
     (directory / "data" / data[2]).unlink()
     short = directory / "data" / data[4]
     short.write_bytes(short.read_bytes()[:99])

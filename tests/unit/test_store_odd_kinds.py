@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.platform import OS, OsPlatform
 from node.store.log_store import StoreRefused
 from node.store.reader import StoreReader
@@ -18,7 +19,7 @@ from tests.unit.test_store_positions import data_of
 
 FIRST_DATA = f"data/{0:020d}"
 NAMES = [
-    FIRST_DATA, f"data/{4096:020d}", f"index/{0:020d}", "quorumscope.json", "hardstate", "currterm", "checkpoint",
+    FIRST_DATA, f"data/{4096:020d}", f"index/{0:020d}", "quorumscope.json", "hardstate", "currterm", CHECKPOINT,
     "lock",
 ]  # fmt: skip
 

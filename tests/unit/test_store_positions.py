@@ -13,6 +13,7 @@ from node.consensus.effects import MendLog
 from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Slab
 from node.protocol.messages import FetchRequest
 from node.store.file_store import FileStore
+from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.straight import LAYOUT, NOWHERE, read_straight_from
 from node.store.log_store import Fault, Mended, StoreCorrupt
 from node.store.reader import StoreReader
@@ -38,7 +39,7 @@ def rot_position(directory: Path, index: int, data_bytes: int = 4096) -> None:
 
 
 def data_of(directory: Path) -> dict[str, bytes]:
-    paths = [path for kind in ("data", "index") for path in sorted((directory / kind).iterdir())]
+    paths = [path for kind in ("data", "index") for path in sorted((directory / kind).glob("[0-9]*"))]
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
@@ -191,7 +192,7 @@ def java_store(directory: Path, *moved: int) -> Path:
         path.write_bytes(data)
     for index in moved:
         rot_position(directory, index)
-    for name in ("quorumscope.json", "hardstate", "checkpoint"):
+    for name in ("quorumscope.json", "hardstate", CHECKPOINT):
         (directory / name).unlink()
     return directory
 

@@ -9,6 +9,7 @@ import pytest
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import Entry
+from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.identity import read_identity
 from node.store.files.platform import OS
 from node.store.log_store import StoreRefused
@@ -52,7 +53,7 @@ def test_all_that_is_wrong_is_named_with_its_command_and_nothing_is_changed(dire
 
 def test_a_tail_that_would_cost_the_vote_is_told_before_it_does(directory: Path) -> None:
     """The last data files are gone: the next start finds less than its checkpoint knew, and rejoins."""
-    for path in sorted((directory / "data").iterdir())[1:]:
+    for path in sorted((directory / "data").glob("[0-9]*"))[1:]:
         path.unlink()
     report = look(directory, OS)
     assert report.problems[-1].what == "This member is REJOINING"
@@ -83,7 +84,7 @@ def test_a_damaged_identity_is_told_and_written_again(directory: Path, content: 
 def test_a_lost_identity_and_a_lost_checkpoint_make_a_heritage(directory: Path) -> None:
     held = bodies(directory)
     (directory / "quorumscope.json").unlink()
-    (directory / "checkpoint").unlink()
+    (directory / CHECKPOINT).unlink()
     assert [one.what for one in look(directory, OS).problems] == ["quorumscope.json is missing"]
     report = perform(lambda one, platform: adopt(one, platform, "g", "n0"), directory, dry_run=False)
     assert report.state["vote_floor"] == 5

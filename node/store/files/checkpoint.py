@@ -11,6 +11,7 @@ import os
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from node.protocol.entry import crc32
 from node.protocol.messages import MemberMark
@@ -19,6 +20,7 @@ from node.store.files.os_files import sync_directory, sync_fd, wrap, write_all
 from node.store.files.platform import OS, Platform
 from node.store.log_store import StoreIOError
 
+CHECKPOINT: Final = "quorumscope.checkpoint"  # `checkpoint` is what RocketMQ's older DLedger calls a file of its own
 SLOT_SPACING_BYTES = 4096
 _SLOT = struct.Struct(">4sIQqqqqIqqqqB40s")
 _MAGIC = b"QSCP"

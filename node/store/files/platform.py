@@ -9,10 +9,12 @@ keeps no state about the store's files.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import stat
+import struct
 import time
 import uuid
 from contextlib import suppress
@@ -26,6 +28,7 @@ _KINDS = {
     stat.S_IFREG: FILE, stat.S_IFLNK: LINK, stat.S_IFDIR: "directory", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket",
     stat.S_IFBLK: "device", stat.S_IFCHR: "device",
 }  # fmt: skip
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, process
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -77,6 +80,13 @@ class Platform(Protocol):
 
     def lock(self, fd: int) -> None:
         """Takes the file's exclusive lock or raises OSError; it ends with the descriptor."""
+        ...
+
+    def lock_shared(self, fd: int) -> int | None:
+        """Takes a shared record lock of byte 0, which ends with the descriptor; None, or the process that keeps it out.
+
+        0 or less: that process is not one of this machine that can be named.
+        """
         ...
 
     # --- names ---------------------------------------------------------------------------------------------------
@@ -176,6 +186,16 @@ class OsPlatform:
 
     def lock(self, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def lock_shared(self, fd: int) -> int | None:
+        wanted = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            return int(_FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, wanted))[4])
+        return None
 
     def names(self, directory: Path) -> list[str]:
         try:

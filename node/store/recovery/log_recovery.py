@@ -61,6 +61,7 @@ class Circumstances:
     sealed_from: int
     base: Base | None
     java_base_term: int | None = None  # from the Java node's snapshot, where there is one
+    java_committed_index: int = -1  # from Java's checkpoint, at adoption
     slot_doubtful: bool = False  # the other checkpoint slot is rotten: it may have said more
     first_known_fault: int | None = None
     straight_from: int = 0  # from here on positions in heads are held against the records' places
@@ -401,7 +402,9 @@ class Recovery:
         """Whether history was lost (SAFETY E8), and the checkpoint's indexes, never above what the log holds."""
         slot = self._slot
         if slot is None:
-            return "", -1, -1
+            hint = self._case.java_committed_index
+            text = f"the log ends at {end_index}, DLedger's own checkpoint says committed {hint}"
+            return (text if hint > end_index else ""), min(hint, end_index), -1
         lost = ""
         if end_index < max(slot.durable_index, slot.committed_index):
             lost = (

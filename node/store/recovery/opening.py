@@ -14,7 +14,7 @@ from pathlib import Path
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import TERM_LEAP_MAX
 from node.store.faults.known_faults import first_known_fault
-from node.store.files.checkpoint import Checkpoint, Slot
+from node.store.files.checkpoint import CHECKPOINT, Checkpoint, Slot
 from node.store.files.hard_state import (
     CURRTERM,
     HARDSTATE,
@@ -31,6 +31,12 @@ from node.store.files.identity import (
     read_base,
     read_identity,
     write_identity,
+)
+from node.store.files.java_files import (
+    carry_over_checkpoint,
+    drop_java_checkpoint,
+    java_committed_index,
+    own_directory,
 )
 from node.store.files.os_files import make_directory, sync_parents
 from node.store.files.platform import Platform
@@ -102,7 +108,8 @@ def open_directory(
             text for files in (data, index) for text in set_lengths_right(directory, files, archive, node_id, platform)
         ]
         java = found is None and (platform.exists(directory / CURRTERM) or bool(data.starts))
-        checkpoint = Checkpoint(directory / "checkpoint", platform)
+        carry_over_checkpoint(directory, platform)
+        checkpoint = Checkpoint(directory / CHECKPOINT, platform)
         slot = checkpoint.last if found is not None else None
         has_entries = find_begin(data)[1] is not None
         if found is not None:  # also where the first record is damaged
@@ -136,6 +143,8 @@ def open_directory(
         if found is fresh or (found.sealed_from, found.store_id) != (sealed_from, store_id):
             found = replace(found, sealed_from=sealed_from, store_id=store_id)
             write_identity(directory, found, platform)
+        drop_java_checkpoint(directory, platform)
+        own_directory(directory, platform)
         return Opened(
             directory, found, sealed_from, straight_from, hard, recovered, data, index, archive, checkpoint, lock, boot,
             platform,
@@ -181,8 +190,9 @@ def _recover(
     base = read_base(directory, platform)
     _, begin_index = find_begin(data)
     java_term = _java_snapshot_term(directory, begin_index - 1, platform) if base is None and begin_index else None
+    hint = java_committed_index(directory, platform) if java else -1
     case = Circumstances(
-        node_id, boot_id, java, sealed_from, base, java_term, checkpoint.is_doubtful,
+        node_id, boot_id, java, sealed_from, base, java_term, hint, checkpoint.is_doubtful,
         first_known_fault(directory, platform), _known_border(directory, sealed_from, java, platform), rejoin_first,
     )  # fmt: skip
     return Recovery(data, index, TruncationArchive(directory, platform=platform), slot, case).recover()

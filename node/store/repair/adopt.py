@@ -14,9 +14,10 @@ from pathlib import Path
 
 from node.protocol.codes import FlushMode, VoterState
 from node.store.file_store import FileStore
-from node.store.files.checkpoint import read_checkpoint
+from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.hard_state import HARDSTATE, load_hard_state, read_currterm, save_hard_state
 from node.store.files.identity import IDENTITY, DirectoryLock, Identity, read_identity, write_identity
+from node.store.files.java_files import carry_over_checkpoint, checkpoint_slot
 from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
@@ -34,7 +35,7 @@ def adopt(directory: Path, platform: Platform, group: str | None = None, node_id
     report = Report(directory, "adopt", group=known.group, node_id=known.node_id)
     hard = load_hard_state(directory, has_entries=False, platform=platform) or HardState()
     with archives_told(report, directory, platform):
-        if lost and read_checkpoint(directory / "checkpoint", platform) is not None:
+        if lost and checkpoint_slot(directory, platform) is not None:
             _write_identity_again(directory, known, hard, platform, report)
         else:
             _take_over(directory, known, hard, platform, report)
@@ -79,7 +80,7 @@ def _write_identity_again(
 ) -> None:
     lock = DirectoryLock(directory, platform)
     try:
-        slot = read_checkpoint(directory / "checkpoint", platform)
+        slot = checkpoint_slot(directory, platform)
         assert slot is not None
         identity = replace(known, sealed_from=slot.sealed_from)
         old = file_chunks(directory, (IDENTITY,), platform)
@@ -112,7 +113,8 @@ def _take_over(directory: Path, known: Identity, hard: HardState, platform: Plat
         save_hard_state(directory, state, platform)
         make_directory(directory / ADOPTING, platform)
         write_identity(directory / ADOPTING, known, platform)
-        for name in ("checkpoint", IDENTITY):
+        carry_over_checkpoint(directory, platform)  # what Java's says is a hint for the engine that takes over
+        for name in (CHECKPOINT, IDENTITY):
             platform.unlink(directory / name)
         sync_directory(directory, platform)
     finally:

@@ -196,6 +196,9 @@ class DryRun:
             finally:
                 self._below.close(tried)
 
+    def lock_shared(self, fd: int) -> int | None:
+        return None
+
     def space_left_bytes(self, directory: Path) -> int | None:
         return self._below.space_left_bytes(directory)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from node.protocol.codes import VoterState
 from node.store.file_store import FileStore
-from node.store.files.checkpoint import read_checkpoint
 from node.store.files.hard_state import (
     HARDSTATE,
     load_hard_state,
@@ -21,6 +20,7 @@ from node.store.files.hard_state import (
     term_leap,
 )
 from node.store.files.identity import IDENTITY, LOCK, DirectoryLock, read_identity
+from node.store.files.java_files import checkpoint_slot
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
@@ -127,7 +127,7 @@ def _is_free(directory: Path, dry: DryRun) -> bool:
 
 def _look_at_hard_state(report: Report, directory: Path, dry: DryRun) -> bool:
     """Tells of a term file that is lost (True); on the dry run it is then made up, so that the rest is seen, too."""
-    slot = read_checkpoint(directory / "checkpoint", dry)
+    slot = checkpoint_slot(directory, dry)
     has_entries = StoreReader(directory, platform=dry).end_index >= 0 or (slot is not None and slot.durable_index >= 0)
     if _look_at_leap(report, directory, dry):
         return False

@@ -16,9 +16,9 @@ from pathlib import Path
 from node.protocol.codes import VoterState
 from node.protocol.entry import TERM_MAX
 from node.protocol.group_id import check_group_token, group_id_of
-from node.store.files.checkpoint import read_checkpoint
 from node.store.files.hard_state import CURRTERM, HARDSTATE, read_hard_state, save_hard_state
 from node.store.files.identity import BASE, DirectoryLock, Identity, read_base, write_base
+from node.store.files.java_files import checkpoint_slot
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState, StoreRefused
@@ -43,7 +43,7 @@ def reset_term(directory: Path, term: int, token: str, platform: Platform) -> Re
     known = read_hard_state(directory, platform) or HardState(voter_state=VoterState.REJOINING)
     reader = StoreReader(directory, platform=platform)
     cuts = reader.end_term > term
-    slot = read_checkpoint(directory / "checkpoint", platform)
+    slot = checkpoint_slot(directory, platform)
     with archives_told(report, directory, platform):
         state = _save(directory, identity, known, term, token, cuts, platform)
         report.done.append(f"The term goes from {known.term} to {term}; it gives no vote in terms up to {term}.")

@@ -14,8 +14,8 @@ from typing import Any
 
 from node.protocol.codes import FlushMode
 from node.store.file_store import FileStore
-from node.store.files.checkpoint import read_checkpoint
 from node.store.files.identity import IDENTITY, Identity, read_identity
+from node.store.files.java_files import checkpoint_slot
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import FOLDER, TruncationArchive
 from node.store.log_store import StoreRefused, TruncationRecord
@@ -42,7 +42,7 @@ class RepairStore(FileStore):
     def by_identity(cls, directory: Path, platform: Platform) -> RepairStore:
         """Recovers and opens as an engine would, settings from `quorumscope.json`. Raises StoreError."""
         identity = our_identity(directory, platform)
-        found = read_checkpoint(directory / "checkpoint", platform)
+        found = checkpoint_slot(directory, platform)
         opened = open_directory(
             directory, identity.group, identity.node_id, identity.data_file_size, identity.index_file_size, False,
             FlushMode.SYNC, None, platform,

@@ -22,6 +22,7 @@ from node.store.durability import Durability
 from node.store.faults.fault_set import FaultSet
 from node.store.faults.healing import Healer
 from node.store.files.hard_state import save_hard_state
+from node.store.files.identity import Base
 from node.store.files.java_files import leave_to_java
 from node.store.files.platform import OS, Platform
 from node.store.log_files import LogFiles
@@ -38,6 +39,7 @@ from node.store.log_store import (
     TruncationRecord,
 )
 from node.store.log_writer import LogWriter
+from node.store.pins import Pins
 from node.store.recovery.opening import Opened, open_directory
 from node.store.truncation import Truncation
 
@@ -62,6 +64,7 @@ class FileStore(LogStore):
         self._reads = ColdReads(self.files, self._faults, self.durability)
         self._healer = Healer(self.files, self._faults, self.durability)
         self._truncation = Truncation(self.files, self._reads, self.durability, self._faults, self._healer)
+        self._pins = Pins()
         self._closed = False
 
     @classmethod
@@ -80,11 +83,12 @@ class FileStore(LogStore):
         platform: Platform = OS,
         serving: bool = False,
         group_id: str | None = None,
+        born_at: Base | None = None,
     ) -> FileStore:
         """Recovers and opens. Raises StoreRefused, StoreCorrupt, StoreFull, StoreIOError; then nothing is held."""
         opened = open_directory(
             Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform,
-            serving, group_id,
+            serving, group_id, born_at,
         )  # fmt: skip
         return cls.made_of(opened, page_cache_bytes)
 
@@ -275,7 +279,14 @@ class FileStore(LogStore):
     def truncate(self, cut_index: int, record: TruncationRecord) -> None:
         self._truncation.truncate(cut_index, record)
 
+    def pin(self, index: int, owner: str) -> None:
+        self._pins.pin(index, owner, self.files.begin_index)
+
+    def release(self, owner: str) -> None:
+        self._pins.release(owner)
+
     def remove_prefix(self, through_index: int) -> None:
+        self._pins.refuse(through_index)
         self._truncation.remove_prefix(through_index, self._hard_state.group_id)
 
     def close(self) -> None:

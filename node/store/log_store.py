@@ -385,7 +385,21 @@ class LogStore(ABC):
 
     @abstractmethod
     def remove_prefix(self, through_index: int) -> None:
-        """Drops whole files that hold only entries <= through_index, and applied ones; `base` is persisted first."""
+        """Drops whole files that hold only entries <= through_index, and applied ones; `base` is persisted first.
+
+        Raises PinnedError, and removes nothing, where an entry <= through_index is pinned.
+        """
+
+    @abstractmethod
+    def pin(self, index: int, owner: str) -> None:
+        """Keeps entries from `index` on until `release`; an owner's newer pin replaces the one before.
+
+        In memory. Raises EntryError where the entry is gone already, or too many owners hold pins.
+        """
+
+    @abstractmethod
+    def release(self, owner: str) -> None:
+        """The owner needs nothing any more; one without a pin is fine."""
 
     @abstractmethod
     def close(self) -> None:

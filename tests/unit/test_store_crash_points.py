@@ -17,8 +17,9 @@ import pytest
 from node.protocol.codes import VoterState
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
+from node.store.files.identity import Base
 from node.store.files.java_files import JAVA_CHECKPOINT
-from node.store.log_store import HardState, StoreIOError, TruncationRecord
+from node.store.log_store import EntryMeta, HardState, StoreIOError, TruncationRecord
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
 from tests.simulation.disk_faults import MIDDLE
 
@@ -34,6 +35,7 @@ class Story:
         self.disk = SimulatedPlatform(random.Random(seed), lambda: self.now, "m")
         self.store: FileStore
         self.opened = False
+        self.born_at: Base | None = None
         self.durable_index = -1  # what a finished group commit promised
         self.written: dict[int, tuple[int, bytes]] = {}  # term and body of the newest append at each index
         self.states: list[HardState] = []  # saved, or being saved
@@ -44,7 +46,7 @@ class Story:
     def open(self) -> FileStore:
         self.store = FileStore.open(
             ROOT, group="g", node_id="n0", data_file_size=DATA_BYTES, index_file_size=INDEX_BYTES, init=True,
-            platform=self.disk,
+            platform=self.disk, born_at=self.born_at,
         )  # fmt: skip
         self.opened = True
         return self.store
@@ -145,7 +147,22 @@ def carries_over(story: Story) -> None:
     story.commit()
 
 
-STORIES: list[Callable[[Story], None]] = [appends, cuts, trims, reopens, carries_over]
+def born_later(story: Story) -> None:
+    """Its log begins behind an entry of the past, inside a file whose number is not the first."""
+    story.born_at = Base(EntryMeta(999, 1, 0x1234), 7 * DATA_BYTES + 600)
+    story.open()
+    story.save(1, "n0")
+    story.append(9, 1, 500)
+    story.commit(slot=True)
+    story.cut(1005)
+    story.append(20, 2, 400)
+    story.commit(slot=True)
+    story.trim(1012)
+    story.append(2, 2, 40)
+    story.store.close()
+
+
+STORIES: list[Callable[[Story], None]] = [appends, cuts, trims, reopens, carries_over, born_later]
 
 
 def read(store: FileStore, index: int) -> tuple[int, bytes]:

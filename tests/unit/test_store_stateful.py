@@ -29,6 +29,7 @@ from node.store.log_store import (
     StoreRefused,
     TruncationRecord,
 )
+from node.store.pins import PinnedError
 from node.store.reader import StoreReader
 from tests.simulation.disk import SECTOR_BYTES, SimulatedCrash, SimulatedPlatform
 
@@ -58,6 +59,7 @@ class StoreOnABadDisk(RuleBasedStateMachine):
         self.term = 1
         self.states = [HardState(1, "n0", VoterState.VOTER)]  # the one that was saved, then those that may have been
         self.rotten = False
+        self.pins = {}
         self.store: FileStore | None = self._open()
         self.store.save_hard_state(self.states[0])
         self.floor = -1
@@ -98,6 +100,7 @@ class StoreOnABadDisk(RuleBasedStateMachine):
         else:
             self.disk.crash_process()
         self.disk.faults.clear()
+        self.pins: dict[str, int] = {}  # they end with the process
         try:
             self.store = self._open()
         except (StoreCorrupt, StoreRefused):
@@ -202,9 +205,30 @@ class StoreOnABadDisk(RuleBasedStateMachine):
         self.before = self.log
         if self.store is not None:
             self.store.note_progress(through, through)
-        if self._do(lambda store: store.remove_prefix(through)) and self.store is not None:
+        try:
+            done = self._do(lambda store: store.remove_prefix(through))
+        except PinnedError as error:
+            assert error.index == min(self.pins.values()) <= through and self.pins[error.owner] == error.index
+            return
+        assert through < min(self.pins.values(), default=len(self.log)) or not done
+        if done and self.store is not None:
             assert self.store.begin_index <= through + 1
             self.begin = self.store.begin_index
+
+    @precondition(lambda self: self.store is not None)
+    @rule(data=st.data(), owner=st.sampled_from(["snapshot", "audit"]))
+    def pin(self, data: st.DataObject, owner: str) -> None:
+        assert self.store is not None
+        index = data.draw(st.integers(self.begin, len(self.log)))
+        self.store.pin(index, owner)
+        self.pins[owner] = index
+
+    @precondition(lambda self: self.store is not None)
+    @rule(owner=st.sampled_from(["snapshot", "audit"]))
+    def release(self, owner: str) -> None:
+        assert self.store is not None
+        self.store.release(owner)
+        self.pins.pop(owner, None)
 
     @precondition(lambda self: self.store is not None)
     @rule(vote=st.sampled_from([None, "n0", "n1"]))

@@ -124,6 +124,8 @@ class Recovery:
             self._alarm(f"{count} index records in {first}..{last} did not match their entries and were rebuilt")
         self._make_durable(begin_pos, begin_index, end)
         lost, committed, applied = self._compare_with_slot(end.index - 1)
+        if self._case.base is not None:  # only what is applied ever becomes a base
+            committed, applied = max(committed, base.index), max(applied, base.index)
         return Recovered(
             begin_index, begin_pos, base, end, self._terms, self._newest, committed, applied, lost_tail or lost,
             self._alarms, archived, faults, self._straight_from,

@@ -24,12 +24,14 @@ from node.store.files.hard_state import (
     with_new_life,
 )
 from node.store.files.identity import (
+    Base,
     DirectoryLock,
     Identity,
     check_identity,
     check_sizes,
     read_base,
     read_identity,
+    write_base,
     write_identity,
 )
 from node.store.files.java_files import (
@@ -84,8 +86,11 @@ def open_directory(
     platform: Platform,
     serving: bool = False,
     group_id: str | None = None,
+    born_at: Base | None = None,
 ) -> Opened:
     """`serving`: a new life begins (SAFETY E8). `group_id`: of the group that a new store is made for (C9).
+
+    `born_at`: behind which entry, and at which position, a new store's log begins; an old one knows its own.
 
     Raises StoreRefused, StoreCorrupt, StoreFull or StoreIOError; then nothing is left open.
     """
@@ -111,6 +116,8 @@ def open_directory(
         carry_over_checkpoint(directory, platform)
         checkpoint = Checkpoint(directory / CHECKPOINT, platform)
         slot = checkpoint.last if found is not None else None
+        if born_at is not None and found is None:
+            _begin_behind(directory, born_at, data, platform)
         has_entries = find_begin(data)[1] is not None
         if found is not None:  # also where the first record is damaged
             has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index >= 0)
@@ -156,6 +163,15 @@ def open_directory(
             checkpoint.close()
         lock.release()
         raise
+
+
+def _begin_behind(directory: Path, born_at: Base, data: SegmentList, platform: Platform) -> None:
+    """A new log's base, durable before anything else of it. Raises StoreRefused where it cannot be one."""
+    if data.starts:
+        raise StoreRefused(f"{directory} holds a log: it begins where it begins, not at {born_at.meta.index + 1}")
+    if born_at.meta.chain is None or born_at.meta.index < 0 or born_at.meta.term < 0 or born_at.pos < 0:
+        raise StoreRefused(f"a log cannot begin behind {born_at}: index, term, chain and position have to be known")
+    write_base(directory, born_at, platform)
 
 
 def _hard_state(

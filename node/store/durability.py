@@ -14,7 +14,7 @@ from node.store.files.cache_window import CacheWindow
 from node.store.files.checkpoint import Checkpoint, Slot
 from node.store.log_files import LogFiles
 from node.store.log_store import StoreFull, SyncTicket
-from node.store.recovery.log_recovery import Recovered
+from node.store.recovery.circumstances import Recovered
 from node.store.sync_ticket import FileTicket, Mark
 
 _SLOT_INTERVAL_NS = 20_000_000

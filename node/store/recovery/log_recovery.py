@@ -9,16 +9,16 @@ nothing stale lies behind its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Magic, Slab, pack_blank
 from node.store.files.checkpoint import Slot
-from node.store.files.identity import UNKNOWN_TERM, Base
+from node.store.files.identity import UNKNOWN_TERM
 from node.store.files.segment_list import SegmentList
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import ORIGIN, EntryMeta, Fault, StoreCorrupt, TruncationRecord
+from node.store.recovery.circumstances import Circumstances, Recovered
 from node.store.recovery.damage import Ending, read_unit
 from node.store.recovery.resync import Head, read_head
 from node.store.recovery.survey import FaultCollector, Finding, Survey, Trust
@@ -30,42 +30,6 @@ from node.store.term_table import TermTable
 # Below the durable index so much is read again at every start, with all CRCs: rot shows early, a start stays short.
 RECHECK_BYTES = 16 * 1024 * 1024
 _COPY_BYTES = 1024 * 1024
-
-
-@dataclass(slots=True)
-class Recovered:
-    """What `recover` found. `end` is the cursor for the next entry."""
-
-    begin_index: int
-    begin_pos: int
-    base: EntryMeta
-    end: Cursor
-    terms: TermTable
-    newest: Slab | None
-    committed_index: int = -1
-    applied_index: int = -1
-    lost_history: str = ""  # why this store may not vote (SAFETY E8), "" where nothing was lost
-    alarms: list[str] = field(default_factory=list)
-    archived_bytes: int = 0
-    faults: tuple[Fault, ...] = ()
-    straight_from: int = 0  # for a Java directory: found by the walk
-
-
-@dataclass(slots=True, frozen=True)
-class Circumstances:
-    """What recovery has to know besides the files."""
-
-    node_id: str
-    boot_id: str
-    java: bool  # no quorumscope.json: only the Java node wrote here
-    sealed_from: int
-    base: Base | None
-    java_base_term: int | None = None  # from the Java node's snapshot, where there is one
-    java_committed_index: int = -1  # from Java's checkpoint, at adoption
-    slot_doubtful: bool = False  # the other checkpoint slot is rotten: it may have said more
-    first_known_fault: int | None = None
-    straight_from: int = 0  # from here on positions in heads are held against the records' places
-    rejoin_first: Callable[[str], None] = lambda _: None  # makes REJOINING durable: called before a tail is cut
 
 
 class Recovery:

@@ -46,7 +46,8 @@ from node.store.files.segment_list import SegmentList
 from node.store.files.straight import NOWHERE, read_straight_from, write_straight_from
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState, StoreRefused
-from node.store.recovery.log_recovery import Circumstances, Recovered, Recovery
+from node.store.recovery.circumstances import Circumstances, Recovered
+from node.store.recovery.log_recovery import Recovery
 from node.store.recovery.odd_files import set_lengths_right
 from node.store.recovery.plain_files import refuse_what_is_no_file
 from node.store.recovery.walk import SEALED_NEVER, find_begin

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from node.consensus.member_state import MemberState
 from node.store.faults.ranges import fault_at
-from node.store.log_store import Fault
+from node.store.faults.results import Fault
 
 
 class DamagedEntries:

@@ -21,7 +21,8 @@ from node.consensus.office import Office
 from node.consensus.roles import RoleEvent
 from node.protocol.codes import FlushMode, Role
 from node.protocol.entry import Slab
-from node.store.log_store import EntryMeta, Fault, HardState, Mended
+from node.store.faults.results import Fault, Mended
+from node.store.log_store import EntryMeta, HardState
 
 
 class DiskReports:

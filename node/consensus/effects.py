@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
-from node.store.log_store import HardState, LogStore, Mended, TruncationRecord
+from node.store.faults.results import Mended
+from node.store.log_store import HardState, LogStore, TruncationRecord
 
 
 class Send(NamedTuple):  # made for every message: a tenth of what a frozen dataclass costs

@@ -28,7 +28,7 @@ from node.protocol.codes import ResponseCode
 from node.protocol.entry import SLAB_BYTES_MAX, Slab
 from node.protocol.messages import FetchRequest, FetchResponse
 from node.store.faults.ranges import in_words
-from node.store.log_store import Fault, Mended
+from node.store.faults.results import Fault, Mended
 
 BACKOFF_MIN_NS = 200 * MS
 BACKOFF_MAX_NS = 30 * SECOND

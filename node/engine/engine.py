@@ -43,7 +43,8 @@ from node.protocol.codes import FlushMode, RequestCode, ResponseCode
 from node.protocol.entry import Slab
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
 from node.protocol.peers import split_address
-from node.store.log_store import EntryMeta, Fault, HardState, LogStore, Mended, StoreCorrupt
+from node.store.faults.results import Fault, Mended
+from node.store.log_store import EntryMeta, HardState, LogStore, StoreCorrupt
 from node.transport.connection import Connection
 from node.transport.tls import client_context, server_context
 

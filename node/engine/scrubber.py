@@ -16,7 +16,8 @@ from typing import Final
 
 from node.engine.clock import wall_text
 from node.engine.disk import Disk
-from node.store.log_store import Fault, LogStore, Scrubbed
+from node.store.faults.results import Fault, Scrubbed
+from node.store.log_store import LogStore
 from node.views.state import ScrubPassView, ScrubView
 
 STEP_BYTES: Final = 1024 * 1024

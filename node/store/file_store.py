@@ -21,23 +21,13 @@ from node.store.cold_reads import ColdReads
 from node.store.durability import Durability
 from node.store.faults.fault_set import FaultSet
 from node.store.faults.healing import Healer
+from node.store.faults.results import Fault, Mended, Scrubbed
 from node.store.files.hard_state import save_hard_state
 from node.store.files.identity import Base
 from node.store.files.java_files import leave_to_java
 from node.store.files.platform import OS, Platform
 from node.store.log_files import LogFiles
-from node.store.log_store import (
-    EntryMeta,
-    Fault,
-    HardState,
-    LogStore,
-    Mended,
-    Scrubbed,
-    StoreFull,
-    StoreIOError,
-    SyncTicket,
-    TruncationRecord,
-)
+from node.store.log_store import EntryMeta, HardState, LogStore, StoreFull, StoreIOError, SyncTicket, TruncationRecord
 from node.store.log_writer import LogWriter
 from node.store.pins import Pins
 from node.store.recovery.opening import Opened, open_directory

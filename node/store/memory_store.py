@@ -27,16 +27,14 @@ from node.protocol.messages import MemberMark
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import verify_slab
 from node.store.faults.ranges import cut, fault_at, in_words, merged, without
+from node.store.faults.results import Fault, Mended, Scrubbed
 from node.store.files.layout import place, plan_bodies
 from node.store.log_store import (
     ORIGIN,
     ColdEntry,
     EntryMeta,
-    Fault,
     HardState,
     LogStore,
-    Mended,
-    Scrubbed,
     StoreCorrupt,
     StoreFull,
     SyncTicket,

@@ -17,7 +17,8 @@ from node.protocol.codes import FlushMode, ResponseCode, VoterState
 from node.protocol.entry import SLAB_BYTES_MAX, EntryError, Slab
 from node.protocol.group_id import group_id_of
 from node.protocol.messages import Hello, Message
-from node.store.log_store import HardState, Mended, StoreCorrupt, StoreFull, SyncTicket
+from node.store.faults.results import Mended
+from node.store.log_store import HardState, StoreCorrupt, StoreFull, SyncTicket
 from node.store.memory_store import MemoryStore
 
 GROUP_ID = group_id_of("scenario", "g")

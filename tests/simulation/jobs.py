@@ -20,12 +20,11 @@ from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, Truncate
 from node.engine.disk import BACKGROUND_SYNC_S, IDLE_SLOT_S
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
+from node.store.faults.results import Mended, Scrubbed
 from node.store.log_store import (
     EntryMeta,
     HardState,
     LogStore,
-    Mended,
-    Scrubbed,
     StoreCorrupt,
     StoreError,
     StoreFull,

@@ -16,7 +16,8 @@ from node.engine.engine import Engine
 from node.engine.log_reads import LogReads
 from node.engine.scrubber import Scrubber
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, Role
-from node.store.log_store import Fault, LogStore, Mended, Scrubbed, StoreCorrupt, StoreIOError
+from node.store.faults.results import Fault, Mended, Scrubbed
+from node.store.log_store import LogStore, StoreCorrupt, StoreIOError
 from node.store.memory_store import MemoryStore
 from node.transport.bodies import dump
 from node.transport.bodies import load as load_body

@@ -12,7 +12,7 @@ from node.consensus.roles import ROLE_TRANSITIONS, RoleEvent
 from node.consensus.ticks import Ticks
 from node.protocol.codes import Role, VoteResult, VoterState
 from node.protocol.messages import PushKind, PushResponse, TransferTicket, VoteRequest, VoteResponse
-from node.store.log_store import Fault
+from node.store.faults.results import Fault
 from tests.scenarios.cluster import Cluster
 from tests.unit.core_kit import NOW, Solo, member_of, store_of
 

@@ -23,7 +23,8 @@ from node.protocol.messages import (
     VoteRequest,
 )
 from node.store.faults.ranges import merged
-from node.store.log_store import Fault, Mended, StoreCorrupt
+from node.store.faults.results import Fault, Mended
+from node.store.log_store import StoreCorrupt
 from tests.unit.core_kit import Leader, Solo, store_of
 
 OK = ResponseCode.SUCCESS

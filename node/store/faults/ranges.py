@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from node.store.log_store import Fault
+from node.store.faults.results import Fault
 
 
 def fault_at(faults: Sequence[Fault], index: int) -> Fault | None:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from node.protocol.entry import HEAD, INDEX_UNIT, INDEX_UNIT_BYTES, Magic, Slab
 from node.store.faults.ranges import merged
+from node.store.faults.results import Fault
 from node.store.files.segment_list import SegmentList
-from node.store.log_store import Fault
 from node.store.recovery.damage import read_unit
 from node.store.recovery.survey import FaultCollector, Survey, Trust
 from node.store.recovery.walk import Cursor

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from node.protocol.entry import Slab
+from node.store.faults.results import Fault
 from node.store.files.identity import Base
-from node.store.log_store import EntryMeta, Fault
+from node.store.log_store import EntryMeta
 from node.store.recovery.walk import Cursor
 from node.store.term_table import TermTable
 

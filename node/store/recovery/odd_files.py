@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from node.store.faults.known_faults import save_known_faults
+from node.store.faults.results import Fault
 from node.store.files.os_files import sync_directory, wrap, write_all
 from node.store.files.platform import Platform
 from node.store.files.segment_list import SegmentList
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import Fault, TruncationRecord
+from node.store.log_store import TruncationRecord
 
 _COPY_BYTES = 1024 * 1024
 

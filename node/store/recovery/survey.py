@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from node.protocol.entry import Slab
 from node.store.faults.ranges import merged
+from node.store.faults.results import Fault
 from node.store.files.segment_list import SegmentList
-from node.store.log_store import Fault
 from node.store.recovery.damage import Ending, judge, read_unit
 from node.store.recovery.resync import Resync
 from node.store.recovery.walk import SEALED_NEVER, Cursor, Stop, Walk

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from node.store.faults.ranges import in_words
+from node.store.faults.results import Fault
 from node.store.file_store import FileStore
 from node.store.files.hard_state import hard_state_to_json
-from node.store.log_store import Fault, HardState
+from node.store.log_store import HardState
 
 
 @dataclass(slots=True, frozen=True)

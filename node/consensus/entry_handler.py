@@ -3,16 +3,21 @@
 Invariants: every push is checked for term and leader before anything else (SAFETY R4); `verified_index` only grows
 while leader and term stay (R1) and is never cut below, nor is what is committed (R5); answers carry absolute
 watermarks. The cut itself is the driver's: until it reports back, everything but COMMIT is answered "busy".
+
+With flush sync nothing but a durable entry counts, so one small slab alone is answered once, when its sync is done,
+instead of at the write and again after the sync (`_waits_for_sync`). Whatever else is answered meanwhile says it as
+well, and the next tick does at the latest: no window waits for it, and no contact rests on it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from node.consensus.damaged_entries import DamagedEntries
 from node.consensus.member_state import MemberState
 from node.consensus.overlap import overlap_of
-from node.protocol.codes import ResponseCode, Role
+from node.protocol.codes import FlushMode, ResponseCode, Role
 from node.protocol.entry import INDEX_UNIT_BYTES, EntryError, Slab
 from node.protocol.messages import PushKind, PushRequest, PushResponse
 from node.store.faults.ranges import fault_at, in_words
@@ -21,6 +26,7 @@ from node.store.log_store import ColdEntry, StoreCorrupt, StoreFull
 
 BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
 REFUSED = ResponseCode.INCONSISTENT_INDEX
+ANSWERED_ONCE_BYTES_MAX: Final = 64 * 1024  # a longer slab is one of many: its answer opens a window, and is measured
 NO_TERM = 0  # no entry is of this term: a leader then looks right below the index that comes with it
 
 
@@ -34,6 +40,7 @@ class Verdict:
 
 
 OK = Verdict(ResponseCode.SUCCESS)
+OK_ONCE_DURABLE = Verdict(ResponseCode.SUCCESS)
 
 
 class EntryHandler:
@@ -45,6 +52,9 @@ class EntryHandler:
         self._dispatch_epoch = -1
         self._told_at = 0  # when the leader was last told what it had not asked for
         self._early: dict[int, PushRequest] = {}  # APPENDs that came before what they follow, by first index
+        self._unanswered_seq = -1  # the APPEND whose answer waits for its sync
+        config = member.config
+        self._may_wait = config.flush is FlushMode.SYNC and config.push_window_slabs > 1
 
     # --- entrance -----------------------------------------------------------------------------------------------
     def handle(self, sender: str, push: PushRequest, now: int) -> None:
@@ -56,15 +66,23 @@ class EntryHandler:
         if push.dispatch_epoch < self._dispatch_epoch:
             return  # an order from before the leader's present view of us
         if push.dispatch_epoch > self._dispatch_epoch:
-            self._dispatch_epoch = push.dispatch_epoch
-            self._early.clear()
+            self._begin_epoch(push.dispatch_epoch)
         try:
             verdict = self._act(sender, push, now)
         except ColdEntry:  # the driver looks; the leader asks again (S9)
             verdict = Verdict(BUSY)
         if verdict is not None:
             self._commit(push.commit_index, now)
-            self._answer(sender, push.seq, push.dispatch_epoch, verdict)
+            if verdict is OK_ONCE_DURABLE:
+                self._unanswered_seq = push.seq
+            else:
+                self._answer(sender, push.seq, push.dispatch_epoch, verdict)
+
+    def _begin_epoch(self, dispatch_epoch: int) -> None:
+        """What an earlier one sent is void."""
+        self._dispatch_epoch = dispatch_epoch
+        self._early.clear()
+        self._unanswered_seq = -1
 
     def check(self, sender: str, push: PushRequest, now: int) -> ResponseCode:
         """Term and leader before anything else (R4); a higher term is adopted."""
@@ -87,8 +105,7 @@ class EntryHandler:
         member.follow(sender, now)
         if self._leader != (member.term, sender):
             self._leader = (member.term, sender)
-            self._dispatch_epoch = -1
-            self._early.clear()
+            self._begin_epoch(-1)
         return ResponseCode.SUCCESS
 
     def _act(self, sender: str, push: PushRequest, now: int) -> Verdict | None:
@@ -103,6 +120,8 @@ class EntryHandler:
 
     def _answer(self, to: str, seq: int, epoch: int, verdict: Verdict) -> None:
         member, store = self._member, self._member.store
+        if epoch == self._dispatch_epoch:
+            self._unanswered_seq = -1  # watermarks are absolute: this says it as well
         faulty_from = member.faulty_from() if store.faults else -1
         member.send(
             to,
@@ -117,11 +136,16 @@ class EntryHandler:
         self._member.advance_commit(min(leader_commit, self._member.verified_index), now)
 
     def durable_moved(self) -> None:
-        """A sync is done: the one-way ack to the leader that we follow."""
+        """A sync is done: the leader that we follow learns it, in answer to the APPEND that waited or unasked."""
         member = self._member
         following = member.role is Role.FOLLOWER and self._leader == (member.term, member.leader_id)
         if following and member.leader_id is not None and self._dispatch_epoch >= 0:
-            self._answer(member.leader_id, -1, self._dispatch_epoch, OK)
+            self._answer(member.leader_id, self._unanswered_seq, self._dispatch_epoch, OK)
+
+    def tick(self) -> None:
+        """A sync that takes so long is not waited for: what is verified is said now, what is durable later."""
+        if self._unanswered_seq >= 0:
+            self.durable_moved()
 
     def leader_bytes(self, now: int) -> None:
         """A long frame of the leader's is on its way: once a heartbeat it learns where we stand (E6)."""
@@ -271,7 +295,7 @@ class EntryHandler:
         if push.prev_index > self._member.store.end_index:
             return self._keep_early(push, slab)
         verdict = self._append(push, slab, now)
-        if verdict is OK and self._early:
+        if self._early and verdict in (OK, OK_ONCE_DURABLE):
             self._commit(push.commit_index, now)
             self._answer(sender, push.seq, push.dispatch_epoch, verdict)
             self._drain_early(sender, now)
@@ -331,7 +355,17 @@ class EntryHandler:
             member.no_space(str(error), now)
             return Verdict(ResponseCode.DISK_FULL)
         member.appended(len(slab.data))
-        return OK
+        return OK_ONCE_DURABLE if self._may_wait and self._waits_for_sync(push, slab) else OK
+
+    def _waits_for_sync(self, push: PushRequest, slab: Slab) -> bool:
+        """Whether the sync that begins with this batch says it all: nothing before the slab is without one.
+
+        What comes while a sync runs is answered at the write: its own one only begins after that, and who sends so much
+        lives by its window. So does a plain DLedger leader's (no chain), which counts answers, one a push.
+        """
+        member = self._member
+        alone = member.durable_index >= slab.first_index - 1 and not member.store.faults
+        return alone and len(slab.data) <= ANSWERED_ONCE_BYTES_MAX and push.prev_chain is not None
 
     def _beyond_overlap(self, slab: Slab, push: PushRequest, now: int) -> tuple[Slab | None, Verdict]:
         """What of the slab lies beyond our end, once the part that we hold proved equal; it extends `verified`."""

@@ -361,6 +361,7 @@ class Replica:
         if self._stopped:
             return
         self.elector.tick(now)
+        self.handler.tick()
         self._office.unless_damaged(lambda leadership: leadership.tick(now))
         self.repair.tick(now)
         self.transfers.tick(now)

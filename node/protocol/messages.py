@@ -170,7 +170,7 @@ class PushRequest:
 
 @value_class(slots=True, frozen=True)
 class PushResponse:
-    """A follower's answer, with absolute watermarks (SAFETY R1). `seq` -1: the one-way durable ack after a sync."""
+    """A follower's answer, with absolute watermarks (SAFETY R1). `seq` -1: nobody asked, a sync is done."""
 
     seq: int
     code: ResponseCode

@@ -208,7 +208,7 @@ def slab_from_parts(
 
 
 def encode_push_answer(answer: PushResponse) -> bytes:
-    """A follower's answer, or its one-way durable ack. Only where its log is damaged, it says from where on."""
+    """A follower's answer, or what it says unasked after a sync; where its log is damaged, also from where on."""
     packed = PUSH_ANSWER.pack(
         answer.code, answer.dispatch_epoch, answer.term, answer.verified_index, answer.durable_index,
         answer.end_index, answer.x_term, answer.x_index,

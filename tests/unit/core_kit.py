@@ -186,6 +186,12 @@ class Solo:
         }  # fmt: skip
         return self.push(PushKind.APPEND, **{**fields, **changes})
 
+    def append_synced(self, slab: Slab, prev_term: int, **changes: Any) -> PushResponse | None:
+        """The same, and a disk that syncs at once; the last of its answers."""
+        answer = self.append(slab, prev_term, **changes)
+        answers = [message for _to, message in self.sync() if isinstance(message, PushResponse)]
+        return answers[-1] if answers else answer
+
     def slab(self, after: int, bodies: Sequence[bytes] = (b"x",), *, term: int = 1) -> Slab:
         """A slab that follows our own entry `after`."""
         meta = self.store.meta(after)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from node.consensus.api import MS
-from node.protocol.codes import ResponseCode, Role
+from node.consensus.entry_handler import ANSWERED_ONCE_BYTES_MAX
+from node.protocol.codes import FlushMode, ResponseCode, Role
 from node.protocol.entry import INDEX_UNIT
-from node.protocol.messages import HeartBeatRequest, HeartBeatResponse, PushKind, PushResponse
+from node.protocol.messages import HeartBeatRequest, HeartBeatResponse, Message, PushKind, PushResponse
 from node.protocol.slab_encode import encode_slab
-from node.store.log_store import SyncTicket
+from node.store.log_store import Fault, SyncTicket
 from tests.unit.core_kit import Solo, store_of
 
 BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
@@ -161,7 +162,8 @@ def test_r5_r8_busy_until_the_cut_is_durable() -> None:
     solo.replica.disk.truncated(cut.log_epoch, 1, solo.now)
     solo.take()
     assert solo.push(PushKind.TRUNCATE, **order).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
-    assert solo.append(solo.slab(0, term=2), 1, term=2).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
+    answer = solo.append_synced(solo.slab(0, term=2), 1, term=2)
+    assert answer is not None and answer.code == ResponseCode.SUCCESS
 
 
 def with_a_sync_under_way_and_a_cut_ordered() -> tuple[Solo, SyncTicket]:
@@ -238,12 +240,105 @@ def test_s6_no_cut_right_behind_an_entry_that_rotted_since_it_was_compared() -> 
 
 def test_append_links_writes_and_answers_absolute_watermarks() -> None:
     solo = Solo(store_of([1]))
-    answer = solo.append(solo.slab(0, [b"a", b"b"]), 1, commit_index=1)
+    answer = solo.append(solo.slab(0, [b"a" * ANSWERED_ONCE_BYTES_MAX, b"b"]), 1, commit_index=1)
     assert answer is not None and answer.code == ResponseCode.SUCCESS
     assert (answer.verified_index, answer.durable_index, answer.end_index) == (2, 0, 2)
     assert solo.effects.sync_wanted and solo.replica.committed_index == 1
-    acks = [message for _to, message in solo.sync() if isinstance(message, PushResponse)]
-    assert [(ack.seq, ack.durable_index) for ack in acks] == [(-1, 2)]  # the one-way durable ack
+    assert marks(solo.sync()) == [(-1, 2, 2)]  # the one-way durable ack
+
+
+# --- one answer for a small slab that is synced at once ---------------------------------------------------------------
+
+
+def marks(sent: list[tuple[str, Message]]) -> list[tuple[int, int, int]]:
+    """Of the answers among these: (seq, verified, durable)."""
+    answers = [message for _to, message in sent if isinstance(message, PushResponse)]
+    return [(one.seq, one.verified_index, one.durable_index) for one in answers]
+
+
+def test_a_slab_alone_is_answered_once_when_it_is_durable() -> None:
+    solo = Solo(store_of([1]))
+    assert solo.append(solo.slab(0), 1, seq=5, commit_index=1) is None
+    assert solo.effects.sync_wanted and solo.replica.committed_index == 1
+    assert marks(solo.sync()) == [(5, 1, 1)]
+    assert solo.append(solo.slab(1), 1, seq=6) is None
+    assert marks(solo.sync()) == [(6, 2, 2)]
+    assert marks(solo.late_tick(50)) == []
+
+
+def test_with_async_every_append_is_answered_at_the_write() -> None:
+    solo = Solo(store_of([1]), flush=FlushMode.ASYNC)
+    answer = solo.append(solo.slab(0), 1, seq=5)
+    assert answer is not None and (answer.seq, answer.verified_index, answer.durable_index) == (5, 1, 0)
+
+
+def test_a_sync_that_takes_long_is_not_waited_for_longer_than_a_tick() -> None:
+    solo = Solo(store_of([1]))
+    assert solo.append(solo.slab(0), 1, seq=5) is None
+    assert marks(solo.late_tick(50)) == [(5, 1, 0)]
+    assert marks(solo.late_tick(50)) == []
+    assert marks(solo.sync()) == [(-1, 1, 1)]
+
+
+def test_whoever_sends_more_is_answered_at_the_write_so_that_its_window_opens() -> None:
+    solo = Solo(store_of([1]))
+    assert solo.append(solo.slab(0), 1, seq=5) is None
+    ticket = solo.store.prepare_sync()
+    assert ticket is not None
+    answer = solo.append(solo.slab(1), 1, seq=6)
+    assert answer is not None and (answer.seq, answer.verified_index, answer.durable_index) == (6, 2, 0)
+    solo.replica.disk.flushed(0, solo.store.finish_sync(ticket), solo.now)
+    assert marks(solo.take()) == [(-1, 2, 1)]  # both were answered: nobody waits any more
+    assert marks(solo.sync()) == [(-1, 2, 2)]
+
+
+def test_a_window_of_one_slab_and_a_leader_without_chains_wait_for_no_sync() -> None:
+    narrow = Solo(store_of([1]), push_window_slabs=1)
+    assert narrow.append(narrow.slab(0), 1) is not None
+    plain = Solo(store_of([1]))
+    assert plain.append(plain.slab(0), 1, prev_chain=None) is not None
+
+
+@pytest.mark.parametrize("kind", [PushKind.COMMIT, PushKind.COMPARE])
+def test_whatever_else_the_leader_asks_is_answered_and_says_it_as_well(kind: PushKind) -> None:
+    solo = Solo(store_of([1]))
+    assert solo.append(solo.slab(0), 1, seq=5) is None
+    fields = {} if kind is PushKind.COMMIT else {"prev_index": 0, "prev_term": 1, "prev_chain": None}
+    answer = solo.push(kind, seq=6, **fields)
+    assert answer is not None and (answer.seq, answer.verified_index, answer.durable_index) == (6, 1, 0)
+    assert marks(solo.late_tick(50)) == []
+    assert marks(solo.sync()) == [(-1, 1, 1)]
+
+
+def test_another_leader_or_epoch_gets_no_answer_to_what_it_did_not_send() -> None:
+    solo = Solo(store_of([1]))
+    assert solo.append(solo.slab(0), 1, seq=5) is None
+    solo.receive("n2", HeartBeatRequest(9, "n2", 2))
+    solo.receive("n2", HeartBeatRequest(10, "n2", 2))
+    assert marks(solo.late_tick(50)) == [] and marks(solo.sync()) == []
+    again = Solo(store_of([1]))
+    assert again.append(again.slab(0), 1, seq=5) is None
+    answer = again.push(PushKind.COMMIT, seq=8, dispatch_epoch=2)
+    assert answer is not None and answer.seq == 8
+    assert marks(again.sync()) == [(-1, 1, 1)]
+
+
+def test_what_closes_a_gap_is_answered_at_the_write_with_all_that_waited_behind_it() -> None:
+    solo = Solo(store_of([1]))
+    first = solo.slab(0)
+    second = encode_slab([b"b"], 2, 1, first.end_pos, first.last_chain or 0)
+    assert solo.append(second, 1, seq=6) is None
+    before = len(solo.sent)
+    solo.append(first, 1, seq=5)
+    assert marks(solo.sent[before:]) == [(5, 1, 0), (6, 2, 0)]
+
+
+def test_a_damaged_member_says_at_once_from_where_it_does_not_count() -> None:
+    solo = Solo(store_of([1, 1]))
+    solo.compare(1, term=1)
+    solo.store.note_faults([Fault(0, 0, "crc_invalid")])
+    answer = solo.append(solo.slab(1), 1, seq=5)
+    assert answer is not None and answer.faulty_from == 0
 
 
 def test_a_duplicate_push_is_answered_and_writes_nothing() -> None:
@@ -311,10 +406,10 @@ def test_s8_s9_a_full_disk_and_too_much_unsynced() -> None:
     solo.store.full = True
     assert solo.append(solo.slab(0), 1).code == ResponseCode.DISK_FULL  # type: ignore[union-attr]
     solo.store.full = False
-    assert solo.append(solo.slab(0), 1).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
+    assert solo.append(solo.slab(0), 1) is None
     assert solo.append(solo.slab(1), 1).code == BUSY  # type: ignore[union-attr]
     solo.sync()
-    assert solo.append(solo.slab(1), 1).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
+    assert solo.append_synced(solo.slab(1), 1).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
 
 
 # --- heartbeats ---------------------------------------------------------------------------------------------------

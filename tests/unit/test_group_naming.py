@@ -111,7 +111,7 @@ def test_what_names_the_group_is_on_record_before_it_is_in_the_log() -> None:
     solo = Solo(store_of((1,), group_id=None))
     solo.compare(0)
     slab = encode_slab([naming_body(OURS)], 1, 1, solo.store.get(0).size, solo.store.meta(0).chain, Magic.CONFIG_CHANGE)
-    answers = [solo.append(slab, 1) for _ in range(2)]
+    answers = [solo.append_synced(slab, 1) for _ in range(2)]
     assert [answer.code for answer in answers if answer] == [ResponseCode.PUSH_REQUEST_IS_FULL, ResponseCode.SUCCESS]
     assert solo.hard_states[-1].naming == (1, OURS) and named(solo) is None
     solo.append(solo.slab(1), 1, commit_index=1)
@@ -124,7 +124,7 @@ def test_of_two_namings_in_one_slab_the_last_one_is_on_record() -> None:
     solo.compare(0)
     pos, chain = solo.store.get(0).size, solo.store.meta(0).chain
     slab = encode_slab([naming_body(OURS)] * 2, 1, 1, pos, chain, Magic.CONFIG_CHANGE)
-    answers = [solo.append(slab, 1) for _ in range(2)]
+    answers = [solo.append_synced(slab, 1) for _ in range(2)]
     assert [answer.code for answer in answers if answer] == [ResponseCode.PUSH_REQUEST_IS_FULL, ResponseCode.SUCCESS]
     assert solo.hard_states[-1].naming == (2, OURS)
 
@@ -180,7 +180,7 @@ def test_a_naming_from_before_a_reset_brings_no_old_id_back() -> None:
     """The log still names the old id, and the record of that too; the group was given another one since (E10)."""
     solo = Solo(store_of((1,), group_id=OURS, naming=(1, THEIRS)))
     solo.compare(0)
-    assert solo.append(naming_slab(solo, 0, THEIRS), 1, commit_index=1) is not None
+    assert solo.append_synced(naming_slab(solo, 0, THEIRS), 1, commit_index=1) is not None
     assert solo.replica.committed_index == 1
     assert named(solo) == OURS and solo.hard_states[-1].naming is None
     assert not [detail for kind, detail in solo.events if kind == "group_id"]

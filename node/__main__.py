@@ -97,11 +97,15 @@ def record_crash(data: Path | None, code: int) -> None:
         return
     path = data / REASON_FILE
     reason = how(code)
-    told = {"reason": reason, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": "quorumscope node"}
+    refusal = {
+        "reason": reason,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": "quorumscope node",
+    }
     try:
         said_at = path.stat().st_mtime if path.exists() else 0.0
         if time.time() - said_at >= 5.0:
-            path.write_text(json.dumps(told) + "\n")
+            path.write_text(json.dumps(refusal) + "\n")
     except OSError as error:  # a full disk ends engines too: then of all times the supervisor has to go on
         note("no_reason_file", "error", reason=f"{path}: {error.strerror}; {reason}")
 

@@ -47,7 +47,7 @@ __all__ = [
 PREFIX: Final = "QUORUMSCOPE_"
 # Ours, but no settings: the config file's name, the CLI's API token, what `make test` may go without, and where the
 # demo that started a console listens (a secret address: a command line could be read by others).
-OTHER_VARIABLES: Final = ("QUORUMSCOPE_CONFIG", "QUORUMSCOPE_TOKEN", "QUORUMSCOPE_WAIVE", "QUORUMSCOPE_DEMO_DOOR")
+OTHER_VARIABLES: Final = ("QUORUMSCOPE_CONFIG", "QUORUMSCOPE_TOKEN", "QUORUMSCOPE_WAIVE", "QUORUMSCOPE_DEMO_URL")
 DEFAULT: Final = "default"
 
 # Flags of `python -m node` and of its two processes -> the key they set. None: a switch.

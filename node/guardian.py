@@ -79,12 +79,12 @@ def command_of(pid: int) -> str:
 def end_all(mark: str) -> None:
     """SIGKILL for each, until none is found any more: what is stopped dies of that too."""
     deadline = time.monotonic() + WITHIN_S
-    calm, told = 0, set()
+    calm, terminated = 0, set()
     while calm < CALM_LOOKS and time.monotonic() < deadline:
         found = list(marked(mark))
         for pid in found:
-            if pid not in told:
-                told.add(pid)
+            if pid not in terminated:
+                terminated.add(pid)
                 print(f"ending what was left running: {pid} {command_of(pid)}", file=sys.stderr, flush=True)
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

@@ -115,10 +115,10 @@ class Log:
         suppressed = self._repeats.admits((event, fields.get("peer"), fields.get("code"), fields.get("phase")))
         if suppressed is None:
             return
-        told = {name: _clean(value) for name, value in fields.items() if value is not None}
+        named = {name: _clean(value) for name, value in fields.items() if value is not None}
         if suppressed:
-            told["suppressed"] = suppressed
-        self._logger.msg(event, level=level, **told)
+            named["suppressed"] = suppressed
+        self._logger.msg(event, level=level, **named)
 
     def take_over(self) -> None:
         """Python's own logging comes out here."""

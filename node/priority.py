@@ -12,11 +12,13 @@ import os
 from pathlib import Path
 from typing import Final
 
-LOOKER_NICENESS: Final = 5  # a third of an engine's share where both want the same core; nothing where there is room
+LOW_PRIORITY_NICENESS: Final = (
+    5  # a third of an engine's share where both want the same core; nothing where there is room
+)
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
 
 
-def stand_back(niceness: int = LOOKER_NICENESS) -> None:
+def lower_priority(niceness: int = LOW_PRIORITY_NICENESS) -> None:
     """Lets others go first, for good; never raises: on a system that refuses it, looking only costs more."""
     with contextlib.suppress(OSError):
         os.nice(max(0, niceness - os.nice(0)))

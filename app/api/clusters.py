@@ -31,11 +31,11 @@ MEMBER_SHOWN = {"id", "address", "control_url", "role", "reach"}
 
 
 def summary(view: GroupView) -> Json:
-    told = view.model_dump(mode="json", include=set(SHOWN))
+    fields = view.model_dump(mode="json", include=set(SHOWN))
     members = [one.model_dump(mode="json", include=MEMBER_SHOWN) for one in view.members]
     problems = len([one for one in view.problems if one.severity != "info"])
     return {
-        **view.cluster.to_json(), **{name: told[name] for name in SHOWN}, "problems": problems, "members": members,
+        **view.cluster.to_json(), **{name: fields[name] for name in SHOWN}, "problems": problems, "members": members,
     }  # fmt: skip
 
 

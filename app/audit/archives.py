@@ -24,8 +24,8 @@ def find_committed(fence: Fence, parties: Sequence[Party]) -> Fence:
 
 
 def _checked(one: ReplicaFence, committed: int, parties: Sequence[Party]) -> ReplicaFence:
-    told = tuple(_check(record, committed, parties) for record in one.truncations)
-    return one if told == one.truncations else replace(one, truncations=told)
+    checked = tuple(_check(record, committed, parties) for record in one.truncations)
+    return one if checked == one.truncations else replace(one, truncations=checked)
 
 
 def _check(record: Truncated, committed: int, parties: Sequence[Party]) -> Truncated:

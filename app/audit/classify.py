@@ -230,16 +230,16 @@ def _from_histories(facts: Sequence[Fact], fence: Fence) -> list[Finding]:
     """Equal entries on different chains count only where no difference below explains them."""
     seen = (Seen.DIFFERS, Seen.CHAIN, Seen.CRC, Seen.RECORD, Seen.MISSING, Seen.UNREAD)
     found: list[Finding] = []
-    told: set[tuple[str, ...]] = set()
+    listed_already: set[tuple[str, ...]] = set()
     for fact in facts:
-        if fact.seen is not Seen.HISTORY or fact.replicas in told:
+        if fact.seen is not Seen.HISTORY or fact.replicas in listed_already:
             continue
         below = [
             f
             for f in facts
             if f.seen in seen and f.from_index <= fact.from_index and set(f.replicas) & set(fact.replicas)
         ]
-        told.add(fact.replicas)
+        listed_already.add(fact.replicas)
         if below:
             continue
         text = (

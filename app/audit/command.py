@@ -210,8 +210,8 @@ def render(result: dict[str, Any]) -> str:
             out.append(f"{replica['id']:8} not read: {replica['problem']}")
             continue
         committed = replica["committed_index"]
-        told = "unknown" if committed is None else f"{committed:,}"
-        out.append(f"{replica['id']:8} {replica['begin_index']:,} to {replica['end_index']:,}, committed {told}")
+        up_to = "unknown" if committed is None else f"{committed:,}"
+        out.append(f"{replica['id']:8} {replica['begin_index']:,} to {replica['end_index']:,}, committed {up_to}")
     for gap in result["unaudited"]:
         out.append(f"NOT AUDITED  {gap['replica']} {gap['from_index']:,} to {gap['to_index']:,}: {gap['reason']}")
     for lone in result["single_copy_ranges"]:

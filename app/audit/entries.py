@@ -42,12 +42,12 @@ def entry_on_all(specs: Sequence[ReplicaSpec], index: int) -> list[HeldEntry]:
         read = list(pool.map(lambda spec: _read_one(spec, index), specs))
     parts = [(fence, records) for fence, records, problem in read if records is not None and problem is None]
     context = index - parts[0][1].first_index if parts else 0
-    told: list[Fact] = []
+    facts: list[Fact] = []
     if parts:
-        told = compare(
+        facts = compare(
             [records for _, records in parts], [f.id for f, _ in parts], [f.sealed_range for f, _ in parts], context
         )
-    return [_held(fence, records, problem, told, context) for fence, records, problem in read]
+    return [_held(fence, records, problem, facts, context) for fence, records, problem in read]
 
 
 def _read_one(spec: ReplicaSpec, index: int) -> tuple[ReplicaFence, Records | None, str | None]:
@@ -65,21 +65,21 @@ def _read_one(spec: ReplicaSpec, index: int) -> tuple[ReplicaFence, Records | No
 
 
 def _held(
-    fence: ReplicaFence, records: Records | None, problem: str | None, told: Sequence[Fact], row: int
+    fence: ReplicaFence, records: Records | None, problem: str | None, facts: Sequence[Fact], row: int
 ) -> HeldEntry:
     if records is None or records.sizes[row] == 0:
         text = problem or "no record there"
-        return HeldEntry(fence.id, None, {}, None, _facts_of(fence.id, told), text)
+        return HeldEntry(fence.id, None, {}, None, _facts_of(fence.id, facts), text)
     offset, size = int(records.offsets[row]), int(records.sizes[row])
     fields = {name: int(records.heads[row][name]) for name in HEAD_FIELDS}
     raw = records.buf[offset : offset + size].tobytes()
-    return HeldEntry(fence.id, raw, fields, int(records.positions[row]), _facts_of(fence.id, told), None)
+    return HeldEntry(fence.id, raw, fields, int(records.positions[row]), _facts_of(fence.id, facts), None)
 
 
-def _facts_of(replica: str, told: Sequence[Fact]) -> tuple[str, ...]:
+def _facts_of(replica: str, facts: Sequence[Fact]) -> tuple[str, ...]:
     """In words, per replica."""
     said = []
-    for fact in told:
+    for fact in facts:
         if fact.sides:
             side = next((number for number, ids in enumerate(fact.sides) if replica in ids), None)
             if side is not None:

@@ -44,8 +44,8 @@ def fix_fence(specs: Sequence[ReplicaSpec], from_index: int | None = None, to_in
         named[replica.id] = replica.source
     groups = {r.group: r.id for r in replicas if r.group is not None}
     if len(groups) > 1:
-        told = ", ".join(f"{one} of group {group}" for group, one in sorted(groups.items()))
-        raise FenceError(f"these replicas are not of one group: {told}")
+        listing = ", ".join(f"{one} of group {group}" for group, one in sorted(groups.items()))
+        raise FenceError(f"these replicas are not of one group: {listing}")
     return Fence(tuple(replicas), from_index, to_index, taken_at)
 
 

@@ -45,7 +45,7 @@ from app.audit.tasks import (
     plan_pieces,
     split_tasks,
 )
-from node.priority import stand_back
+from node.priority import lower_priority
 
 FINISHED, USAGE, UNREACHABLE, FAILED, CANCELLED = 0, 64, 69, 70, 130
 WATCH_S = 0.2
@@ -150,8 +150,8 @@ class Job:
         except Exception as error:  # the last line must tell it, whatever it was
             self.fail(FAILED, "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         self._count()
-        told = self.progress.finish("result", result=result)
-        if told and self._session is not None and not is_local(self.spec.master):
+        written = self.progress.finish("result", result=result)
+        if written and self._session is not None and not is_local(self.spec.master):
             self._session.stop()
         self.end(FINISHED)
 
@@ -278,5 +278,5 @@ def start(job: Job) -> NoReturn:
 
 
 if __name__ == "__main__":
-    stand_back()
+    lower_priority()
     sys.exit(main())

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from app.bench.appenders import open_appender
 from app.bench.cluster import BenchCluster
 from app.bench.common import Sample, say
-from app.bench.doors import door
 from app.bench.load import Case, measure
 from app.bench.machine import machine, python_step_ns, spread_of, touch_memory
 from app.bench.running import measured
@@ -27,7 +27,7 @@ OURS: Final = "quorumscope"
 WARM_UP_S: Final = 0.3
 # What batches keep in flight together, in entries: a few requests of each size, so that the pipe is full.
 BATCHED_ENTRIES_IN_FLIGHT: Final = 8000
-DOORS_IN_FLIGHT_MAX: Final = {"rest": 64, "json": 256}
+IN_FLIGHT_MAX_VIA: Final = {"rest": 64, "json": 256}
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,7 +48,7 @@ class AppendOptions:
 
 def cases_of(options: AppendOptions) -> list[Case]:
     """Latency, singles in flight, and each size of batches."""
-    in_flight = min(options.in_flight, DOORS_IN_FLIGHT_MAX.get(options.via, options.in_flight))
+    in_flight = min(options.in_flight, IN_FLIGHT_MAX_VIA.get(options.via, options.in_flight))
     batches = [Case(max(1, BATCHED_ENTRIES_IN_FLIGHT // size), size) for size in options.batches]
     return [Case(1, 1), Case(in_flight, 1), *batches]
 
@@ -123,7 +123,7 @@ async def _run(options: AppendOptions) -> dict[str, Any]:
         def cpu() -> float | None:
             return cpu_s(pids)
 
-        async with door(cluster, options.via) as appender:
+        async with open_appender(cluster, options.via) as appender:
             for case in cases:
                 await measure(appender, case, options.body_bytes, WARM_UP_S)
             for number in range(options.rounds):

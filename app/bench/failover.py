@@ -119,8 +119,8 @@ async def by_transfer(cluster: BenchCluster, client: LedgerClient, promised: Ack
     writer = asyncio.create_task(write())
     try:
         await asyncio.sleep(AROUND_TRANSFER_S)
-        async with cluster.using() as steering:
-            answer = await steering.transfer()
+        async with cluster.using() as operator:
+            answer = await operator.transfer()
         await asyncio.sleep(AROUND_TRANSFER_S)
     finally:
         stop.set()

@@ -88,8 +88,8 @@ async def _run(options: MemoryOptions) -> dict[str, Any]:
             at = time.perf_counter() - began
             for name, mb in sample(cluster, visitors).items():
                 series.setdefault(name, []).append((round(at, 1), mb))
-            told = ", ".join(f"{name} {points[-1][1]:.0f}" for name, points in series.items())
-            say(f"{at / 60:.1f} of {options.minutes:g} min, MB: {told}")
+            figures = ", ".join(f"{name} {points[-1][1]:.0f}" for name, points in series.items())
+            say(f"{at / 60:.1f} of {options.minutes:g} min, MB: {figures}")
         stop.set()
         entries = await loading
     return {

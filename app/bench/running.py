@@ -30,15 +30,15 @@ def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
     """Runs one bench to its result. Raises KeyboardInterrupt when it was told to stop, after it has cleaned up."""
     import uvloop
 
-    told_to_stop = False
+    stop_requested = False
 
     async def with_signals() -> dict[str, Any]:
         task = asyncio.current_task()
         assert task is not None
 
         def stop() -> None:
-            nonlocal told_to_stop
-            told_to_stop = True
+            nonlocal stop_requested
+            stop_requested = True
             task.cancel()
 
         if threading.current_thread() is threading.main_thread():  # no other one may take signals
@@ -49,7 +49,7 @@ def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
     try:
         result: dict[str, Any] = uvloop.run(with_signals())
     except asyncio.CancelledError as error:
-        if told_to_stop:
+        if stop_requested:
             raise KeyboardInterrupt from None
         raise RuntimeError("something was cancelled that nobody told to stop") from error
     return result

@@ -128,12 +128,12 @@ def append(
     Four cases in turn: one at a time, singles in flight, and two sizes of batches. Medians over the rounds.
     """
     from app.bench.append import AppendOptions, run
-    from app.bench.doors import DOORS
+    from app.bench.appenders import APPENDERS
 
     options = AppendOptions(
         flush=_flush(flush), body_bytes=body_bytes, in_flight=in_flight, batches=tuple(batch or (100, 1000)),
         seconds=seconds, rounds=rounds, against=_against(against), members=members,
-        via=_one_of("--via", via, DOORS), directory=_directory(data),
+        via=_one_of("--via", via, APPENDERS), directory=_directory(data),
     )  # fmt: skip
     _show(_measured(lambda: run(options)), as_json, append_table)
     return Exit.FINE

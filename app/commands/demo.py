@@ -149,7 +149,7 @@ def break_(
     as_json: JsonOption = False,
 ) -> int:
     """Break one thing in the running demo."""
-    broken = ask_door(chosen_demo(pid), what.value, node)
+    broken = ask_demo(chosen_demo(pid), what.value, node)
     if as_json:
         show_json(broken)
         return Exit.FINE
@@ -174,13 +174,13 @@ def chosen_demo(pid: int | None) -> DemoState:
     return found
 
 
-def ask_door(state: DemoState, what: str, node: str | None) -> dict[str, Any]:
+def ask_demo(state: DemoState, what: str, node: str | None) -> dict[str, Any]:
     """Has the running demo do it. Raises Failure."""
     import httpx2
 
     query = {} if node is None else {"node": node}
     try:
-        answer = httpx2.post(f"{state.door_url}/break/{what}", params=query, timeout=15.0, trust_env=False)
+        answer = httpx2.post(f"{state.demo_url}/break/{what}", params=query, timeout=15.0, trust_env=False)
         body = json.loads(answer.content)
     except (httpx2.HTTPError, ValueError) as error:
         raise Failure(Exit.UNREACHABLE, f"the demo (pid {state.pid}) does not answer: {error}") from error

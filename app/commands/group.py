@@ -53,11 +53,11 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> Aske
     try:
         async with asyncio.timeout(ASK_WITHIN_S):
             state = read(StateView, await client.introspect(member_id, "state"))
-            told: dict[str, object] = {"state": state}
+            reported: dict[str, object] = {"state": state}
             if state.role == "LEADER":
-                told["watermarks"] = read(WatermarksView, await client.introspect(member_id, "watermarks"))
-                told["dispatchers"] = read(DispatchersView, await client.introspect(member_id, "dispatchers"))
-                told["closures"] = read(ClosuresView, await client.introspect(member_id, "closures"))
+                reported["watermarks"] = read(WatermarksView, await client.introspect(member_id, "watermarks"))
+                reported["dispatchers"] = read(DispatchersView, await client.introspect(member_id, "dispatchers"))
+                reported["closures"] = read(ClosuresView, await client.introspect(member_id, "closures"))
     except TimeoutError:
         return known.model_copy(update={"reason": f"no answer within {ASK_WITHIN_S:.0f} s"})
     except Denied:
@@ -68,7 +68,7 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> Aske
         return known.model_copy(update={"reason": f"its answer cannot be read: {error}"})
     except (LedgerError, OSError) as error:
         return known.model_copy(update={"reason": reason_of(str(error), member_id, address)})
-    return known.model_copy(update={"reach": "ok", **told})
+    return known.model_copy(update={"reach": "ok", **reported})
 
 
 def reason_of(text: str, member_id: str, address: str) -> str:
@@ -263,16 +263,16 @@ def transfer(
         finally:
             await client.close()
 
-    told = run_async(work)
-    moved = told.get("code") == ResponseCode.SUCCESS
-    leads_now = to is not None and told.get("leaderId") == to
+    reported = run_async(work)
+    moved = reported.get("code") == ResponseCode.SUCCESS
+    leads_now = to is not None and reported.get("leaderId") == to
     result = {
         "moved": moved,
-        "code": told.get("code"),
-        "leader_id": told.get("leaderId"),
-        "transferee_id": told.get("transfereeId"),
-        "term": told.get("term"),
-        "detail": told.get("detail"),
+        "code": reported.get("code"),
+        "leader_id": reported.get("leaderId"),
+        "transferee_id": reported.get("transfereeId"),
+        "term": reported.get("term"),
+        "detail": reported.get("detail"),
     }
     if as_json:
         show_json(result)

@@ -21,13 +21,13 @@ ONLY_METADATA: Final = "plain DLedger: only METADATA is known"
 async def ask_metadata(client: LedgerClient, known: AskedMember) -> AskedMember:
     """A member that does not know our requests, as METADATA tells of it. Raises Denied."""
     try:
-        told = await client.metadata(known.id)
+        reported = await client.metadata(known.id)
     except Denied:
         raise
     except LedgerError as error:
         reason = f"no member: it knows neither our requests nor METADATA ({error})"
         return known.model_copy(update={"reason": reason})
-    leader_id = told.get("leaderId")
+    leader_id = reported.get("leaderId")
     metadata = MetadataView(leader_id=leader_id if isinstance(leader_id, str) else None)
     return known.model_copy(update={"reach": PLAIN, "reason": ONLY_METADATA, "metadata": metadata})
 
@@ -60,12 +60,12 @@ def _led_by(
         if leaders:
             text = f"{' and '.join(leaders)} each say that they lead, and a plain DLedger tells no term"
         step = "start members until a majority of them hear each other"
-        told = (
+        reported = (
             problem("no_leader", CRITICAL, None, text, step),
             *(one for one in problems if one.code != "no_leader"),
         )
         stands = {"standing": None, "stands": None} if leaders else {"standing": 0, "stands": False}
-        return found.model_copy(update={"problems": told, "quorum": quorum.model_copy(update=stands)})
+        return found.model_copy(update={"problems": reported, "quorum": quorum.model_copy(update=stands)})
     reason = f"{leaders[0]} leads: a plain DLedger tells neither its term nor whom it hears"
     fields = (Missing(field=name, reason=reason, since=None) for name in ("term", *QUORUM_FIELDS))
     return found.model_copy(

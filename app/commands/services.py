@@ -158,7 +158,7 @@ def console(
         token = read_token(loaded.console.node_token_file) if loaded.console.node_token_file else None
     except ConfigError as error:
         raise Failure(Exit.USAGE, str(error)) from error
-    return _serve(loaded, token, os.environ.get("QUORUMSCOPE_DEMO_DOOR"))
+    return _serve(loaded, token, os.environ.get("QUORUMSCOPE_DEMO_URL"))
 
 
 def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -> int:

@@ -132,11 +132,11 @@ def sample_of(member: AskedMember, now: datetime) -> NodeSample:
 
 def unknown_of(view: GroupView) -> list[Missing]:
     """What would have to be known before all is called well, and no problem has told already."""
-    told = {one.member for one in view.problems if one.severity in PRESSING}
+    accused = {one.member for one in view.problems if one.severity in PRESSING}
     missing = [
         Missing(field="in_step", member=one.member, reason=one.text, since=None)
         for one in view.unproven
-        if not told or (one.member is not None and one.member not in told)
+        if not accused or (one.member is not None and one.member not in accused)
     ]
     known = {"quorum.stands": view.quorum.stands, "quorum.standing": view.quorum.standing}
     missing += [

@@ -75,9 +75,9 @@ def leader_marks(leader: NodeSample) -> Marks:
     """The leader's log at the instant of its peers' watermarks. A leader's marks never go back within its term, so that
     what it said of itself just before holds then too."""
     log = leader.state.marks if leader.state else LogView()
-    told = leader.watermarks or WatermarksView()
-    own = told.of(leader.node_id) or WatermarkView(id=leader.node_id)
-    end = first_known(told.end_index, own.match_index, log.end_index)
+    reported = leader.watermarks or WatermarksView()
+    own = reported.of(leader.node_id) or WatermarkView(id=leader.node_id)
+    end = first_known(reported.end_index, own.match_index, log.end_index)
 
     def within(*values: int | None) -> int | None:
         """Of two answers, the log may have been another one in between."""
@@ -86,10 +86,10 @@ def leader_marks(leader: NodeSample) -> Marks:
 
     return Marks(
         begin_index=log.begin_index,
-        applied_index=within(told.applied_index, log.applied_index),
-        committed_index=within(told.committed_index, log.committed_index),
+        applied_index=within(reported.applied_index, log.applied_index),
+        committed_index=within(reported.committed_index, log.committed_index),
         durable_index=within(own.durable_index, log.durable_index),
-        quorum_index=within(told.quorum_index),
+        quorum_index=within(reported.quorum_index),
         end_index=end,
     )
 
@@ -155,9 +155,9 @@ def quorum(members: Sequence[MemberView], leader: NodeSample | None) -> QuorumVi
         links = {one.peer_id: one for one in (leader.state and leader.state.links) or ()}
         others = [one for one in (marks and marks.peers) or () if one.id != leader.node_id]
         heard = sum(1 for one in others if ack_is_fresh(one) or link_is_fresh(links.get(one.id)))
-        told = any(one.last_ack_ms is not None for one in others)
-        told = told or any(one.last_heard_ms is not None for one in links.values())
-        standing = 1 + heard if told or size == 1 else None
+        reported = any(one.last_ack_ms is not None for one in others)
+        reported = reported or any(one.last_heard_ms is not None for one in links.values())
+        standing = 1 + heard if reported or size == 1 else None
         stands = standing >= needed if standing is not None else (True if answering >= needed else None)
     elif any(one.role == "FOLLOWER" and one.leader_id for one in members):
         stands = None  # somebody follows a leader that we cannot reach

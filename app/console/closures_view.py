@@ -60,30 +60,30 @@ class ClosuresPanel:
 
 
 def closures_view(view: GroupView) -> ClosuresPanel:
-    told = view.closures
-    if told is None:
+    reported = view.closures
+    if reported is None:
         reason = "no leader is known that could tell" if view.leader_id is None else "the leader has not told yet"
         if view.at is not None:
             reason = "the history does not keep closures"
         return ClosuresPanel(False, f"Which writes wait is unknown: {reason}.", "unknown", 0.0, "", "", (), (), 0)
-    pending, limit = told.pending, told.limit
-    items = told.items or ()
+    pending, limit = reported.pending, reported.limit
+    items = reported.items or ()
     percent = min(100.0, 100 * pending / limit) if pending is not None and limit else 0.0
     return ClosuresPanel(
         known=True,
-        sentence=sentence(view, told),
+        sentence=sentence(view, reported),
         tone="critical" if percent >= 100 else "attention" if percent >= WARN_AT_PERCENT else "",
         percent=round(percent, 2),
         limit=fmt.count(limit),
         pending=fmt.count(pending),
-        rows=tuple(wait_row(view, group, items) for group in told.groups or ()),
+        rows=tuple(wait_row(view, group, items) for group in reported.groups or ()),
         items=tuple(wait_item(one) for one in items[:ITEMS_SHOWN]),
         more=max(0, (pending or 0) - min(len(items), ITEMS_SHOWN)),
     )
 
 
-def sentence(view: GroupView, told: ClosuresView) -> str:
-    pending = told.pending
+def sentence(view: GroupView, reported: ClosuresView) -> str:
+    pending = reported.pending
     if pending is None:
         return "How many writes wait is unknown."
     if not pending:
@@ -93,11 +93,11 @@ def sentence(view: GroupView, told: ClosuresView) -> str:
             return f"No write is waiting; the last completed {fmt.clock(last.at)}{took}."
         return "No write is waiting."
     wait = "1 write waits" if pending == 1 else f"{pending:,} writes wait"
-    oldest = told.oldest_age_ms
+    oldest = reported.oldest_age_ms
     text = wait + (f", oldest {fmt.duration_ms(oldest)}" if oldest is not None else "")
-    if told.groups:
+    if reported.groups:
         # A set comes once a run of requests; the sentence names each once.
-        named = dict.fromkeys(f"{one.needed} of {', '.join(one.waits_for)}" for one in told.groups)
+        named = dict.fromkeys(f"{one.needed} of {', '.join(one.waits_for)}" for one in reported.groups)
         text += f"; need {' or '.join(named)}"
     return text + "."
 

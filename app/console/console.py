@@ -23,11 +23,11 @@ from app.console.demo import Demo
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound, TermMoved, UnknownCluster
 from app.console.history import History
 from app.console.nodes import Nodes, normal_control_url
-from app.console.operations import Steering
 from app.console.preflight import Preflight, preflight
 from app.console.sample import NodeSample
 from app.console.sampler import ask
 from app.console.settings import ConsoleSettings, Seed
+from app.console.transfers import Transfers
 from app.console.watch import Watch
 from app.db.base import utc_now
 from app.db.engine import Sessions
@@ -61,7 +61,7 @@ class Console:
         self.events_kept = Events(sessions)
         self.history_kept = History(sessions, days=settings.history_days)
         self.demo = Demo(settings, self.nodes)
-        self.steering = Steering(self.nodes, self.operations_kept)
+        self.transfers = Transfers(self.nodes, self.operations_kept)
         self.watches: dict[str, Watch] = {}
         self.seed_problems: dict[str, str] = {}
         # Group -> the audit that counts (`open_audit`), None where there was none; absent: not looked up yet.
@@ -85,7 +85,7 @@ class Console:
     async def stop(self) -> None:
         await self.background.stop()
         await asyncio.gather(*(one.stop() for one in self.watches.values()))
-        await self.steering.close()
+        await self.transfers.close()
         await self.history_kept.save()
         await self.nodes.close()
 
@@ -276,7 +276,7 @@ class Console:
         items = await self.events_kept.list(cluster_id, limit=limit, before_id=before_id(cursor))
         return {"items": items, "next": items[-1]["id"] if len(items) == limit else None}
 
-    # --- steering ---
+    # --- leadership transfers ---
 
     def preflight(self, cluster_id: str, to: str | None = None) -> Preflight:
         return preflight(self.group_view(cluster_id), to)
@@ -312,7 +312,7 @@ class Console:
         )
         if fresh:
             body = {"to": to, "if_term": if_term if if_term is not None else view.term, "deadline_ms": deadline_ms}
-            self.steering.transfer(operation, url, body, deadline_ms, lambda: self.group_view(cluster_id).leader_id)
+            self.transfers.transfer(operation, url, body, deadline_ms, lambda: self.group_view(cluster_id).leader_id)
         return operation
 
     async def operation(self, operation_id: str) -> Json:
@@ -329,12 +329,12 @@ class Console:
         if operation["state"] != RUNNING:
             raise Conflict(f"The operation is {operation['state']} already.")
         _, url = proxy.pick(self.group_view(operation["cluster_id"]), operation["node_id"])
-        await self.steering.cancel(operation, url)
+        await self.transfers.cancel(operation, url)
         return await self.operation(operation_id)
 
 
-def url_or_none(told: str | None) -> str | None:
+def url_or_none(url: str | None) -> str | None:
     """One that no member can be asked at is as good as none: another member may name a better one."""
     with contextlib.suppress(Invalid):
-        return normal_control_url(told) if told else None
+        return normal_control_url(url) if url else None
     return None

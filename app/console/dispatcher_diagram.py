@@ -29,7 +29,7 @@ LOOP_WINDOW_S: Final = 60.0
 LOOP_TRIPS_MAX: Final = 3
 SLOW_STATE_S: Final = 2.0
 TRANSITIONS_SHOWN: Final = 5
-TRANSITIONS_TOLD: Final = 50
+TRANSITIONS_REPORTED: Final = 50
 DIVERGED: Final = str(DispatcherState.DIVERGED)
 
 # The table's events do not matter to the eye, only which state can follow which.
@@ -134,37 +134,37 @@ class Diagram:
 
 def diagrams(view: GroupView) -> list[Diagram]:
     """One for each member that the leader replicates to, in the order of the members."""
-    told = [one.dispatcher for one in view.members if one.dispatcher is not None]
-    return [diagram(one, view.as_of, view.leader_since) for one in told]
+    reported = [one.dispatcher for one in view.members if one.dispatcher is not None]
+    return [diagram(one, view.as_of, view.leader_since) for one in reported]
 
 
-def diagram(told: DispatcherView, as_of: str, leader_since: str | None = None) -> Diagram:
+def diagram(reported: DispatcherView, as_of: str, leader_since: str | None = None) -> Diagram:
     """`leader_since`: nobody dispatched before it, so the ribbon does not begin earlier."""
     now = fmt.time_of(as_of)
     assert now is not None, "a view has a time"
-    state = told.state
-    steps = sorted(told.transitions or (), key=lambda one: one.at)
-    age_s = seconds_since(told.since, now)
+    state = reported.state
+    steps = sorted(reported.transitions or (), key=lambda one: one.at)
+    age_s = seconds_since(reported.since, now)
     trips = loop_trips(steps, now)
     tone = tone_of(state, age_s, trips)
-    age = fmt.age(told.since, as_of)
+    age = fmt.age(reported.since, as_of)
     with_diverged = state == DIVERGED or any(DIVERGED in (one.from_state, one.to_state) for one in steps)
     names = [name for name in BOXES if name != DIVERGED or with_diverged]
     loop = f"COMPARE ⇄ INSTALL_SNAPSHOT {trips} times in the last minute" if trips > LOOP_TRIPS_MAX else ""
     return Diagram(
-        peer_id=told.peer_id,
+        peer_id=reported.peer_id,
         state=state,
         age=age,
         tone=tone,
-        label=f"Dispatcher of {told.peer_id}: {state} for {age}" + (f"; {loop}" if loop else ""),
+        label=f"Dispatcher of {reported.peer_id}: {state} for {age}" + (f"; {loop}" if loop else ""),
         boxes=tuple(drawn_box(name, state, tone, age) for name in names),
         edges=tuple(drawn_edges(steps, now, names, looping=bool(loop))),
-        ribbon=tuple(ribbon(state, told.since, steps, now, seconds_since(leader_since, now))),
+        ribbon=tuple(ribbon(state, reported.since, steps, now, seconds_since(leader_since, now))),
         ribbon_text=ribbon_text(steps, now),
         steps=tuple(drawn_step(one) for one in reversed(steps[-TRANSITIONS_SHOWN:])),
         loop=loop,
-        facts=facts(told),
-        last_error=told.last_error,
+        facts=facts(reported),
+        last_error=reported.last_error,
     )
 
 
@@ -185,7 +185,7 @@ def drawn_box(name: str, state: str, tone: str, age: str) -> DrawnBox:
 def drawn_edges(steps: Sequence[TransitionView], now: datetime, names: list[str], *, looping: bool) -> list[DrawnEdge]:
     recent = [one for one in steps if (seconds_since(one.at, now) or 0.0) <= COUNT_WINDOW_S]
     counts = Counter((one.from_state, one.to_state) for one in recent)
-    at_least = "≥" if len(steps) >= TRANSITIONS_TOLD and len(recent) == len(steps) else ""
+    at_least = "≥" if len(steps) >= TRANSITIONS_REPORTED and len(recent) == len(steps) else ""
     last = (steps[-1].from_state, steps[-1].to_state) if steps else None
     drawn = []
     for edge in EDGES:
@@ -227,7 +227,7 @@ def ribbon(
     if not known and current is not None:
         known = [(current, state)]
     elif known:
-        before = steps[0].from_state if len(steps) < TRANSITIONS_TOLD else ""
+        before = steps[0].from_state if len(steps) < TRANSITIONS_REPORTED else ""
         began = known[0][0] + RIBBON_S if reign_s is None else max(known[0][0], reign_s)
         known = [(began, before), *known]
     stretches: list[Stretch] = []
@@ -253,7 +253,7 @@ def stretch(state: str, from_age_s: float, to_age_s: float) -> Stretch:
 
 def ribbon_text(steps: Sequence[TransitionView], now: datetime) -> str:
     inside = sum(1 for one in steps if (seconds_since(one.at, now) or 0.0) <= RIBBON_S)
-    if inside >= TRANSITIONS_TOLD:
+    if inside >= TRANSITIONS_REPORTED:
         return f"at least {inside} changes in the last hour"
     return f"{inside} change{'' if inside == 1 else 's'} in the last hour"
 
@@ -262,16 +262,16 @@ def drawn_step(one: TransitionView) -> Step:
     return Step(one.at, fmt.clock(one.at), one.from_state, one.to_state, one.reason or "")
 
 
-def facts(told: DispatcherView) -> tuple[tuple[str, str], ...]:
+def facts(reported: DispatcherView) -> tuple[tuple[str, str], ...]:
     """The numbers beside the picture; what the node does not tell says so."""
-    in_flight = fmt.count(told.in_flight)
-    if told.in_flight_bytes is not None:
-        in_flight += f" · {fmt.size(told.in_flight_bytes)}"
+    in_flight = fmt.count(reported.in_flight)
+    if reported.in_flight_bytes is not None:
+        in_flight += f" · {fmt.size(reported.in_flight_bytes)}"
     return (
-        ("next to write", fmt.index(told.write_index)),
-        ("matched up to", fmt.index(told.match_index)),
+        ("next to write", fmt.index(reported.write_index)),
+        ("matched up to", fmt.index(reported.match_index)),
         ("in flight", in_flight),
-        ("resends", fmt.count(told.resends)),
+        ("resends", fmt.count(reported.resends)),
     )
 
 

@@ -194,15 +194,15 @@ def frozen_member(member: MemberView, row: Row | None, at: datetime) -> MemberVi
     then: dict[str, object] = {"watermark": None, "dispatcher": None, "unknown": unknown, "problem": None}
     if row is None:
         return member.model_copy(update={**then, "state": None, "role": None, "reach": "stale"})
-    told = {name: (None if value == NULL else value) for name, value in zip(COLUMNS, row, strict=True)}
-    role = ROLES[told["role"] or 0] or None
+    values = {name: (None if value == NULL else value) for name, value in zip(COLUMNS, row, strict=True)}
+    role = ROLES[values["role"] or 0] or None
     state = member.state
     log = LogView(
-        begin_index=told["begin"],
-        applied_index=told["applied"],
-        committed_index=told["committed"],
-        durable_index=told["durable"],
-        end_index=told["end"],
+        begin_index=values["begin"],
+        applied_index=values["applied"],
+        committed_index=values["committed"],
+        durable_index=values["durable"],
+        end_index=values["end"],
     )
     then |= {
         "state": StateView(
@@ -211,12 +211,12 @@ def frozen_member(member: MemberView, row: Row | None, at: datetime) -> MemberVi
             self_id=member.id,
             flush=state.flush if state is not None else None,
             version=state.version if state is not None else None,
-            term=told["term"],
+            term=values["term"],
             role=role,
             log=log,
             alarms=(),
         ),
-        "watermark": WatermarkView(id=member.id, lag_entries=told["lag"], lag_bytes=None, lag_ms=None),
+        "watermark": WatermarkView(id=member.id, lag_entries=values["lag"], lag_bytes=None, lag_ms=None),
         "role": role,
         "reach": "ok",
         "last_seen": rfc3339(datetime.fromtimestamp(row[T], UTC)),

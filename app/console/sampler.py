@@ -101,10 +101,10 @@ class Poller:
         """Each view on its own: one that fails leaves the others and its own last answer is dropped."""
         sample = self.sample
         sample.watermarks, sample.dispatchers, sample.closures = await asyncio.gather(
-            self.told(WatermarksView), self.told(DispatchersView), self.told(ClosuresView)
+            self.reported(WatermarksView), self.reported(DispatchersView), self.reported(ClosuresView)
         )
 
-    async def told(self, view: type[V]) -> V | None:
+    async def reported(self, view: type[V]) -> V | None:
         """None where it was not told; the sample says why."""
         name = NAMES[view]
         try:

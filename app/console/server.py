@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from app.console.app import create_app
 from app.console.settings import ConsoleSettings, Seed, SettingsError
 from node.logs import Log
-from node.priority import stand_back
+from node.priority import lower_priority
 
 GRACE_S = 2
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
@@ -94,7 +94,7 @@ def serve(settings: ConsoleSettings) -> int:
         return EXIT_UNAVAILABLE
     log = Log("console", settings.log_level, settings.log_format)
     log.take_over()
-    stand_back()  # engines on the same machine go first; audits started here inherit it
+    lower_priority()  # engines on the same machine go first; audits started here inherit it
     settings = replace(settings, port=listener.getsockname()[1])
     server = make_server(settings, create_app(settings))
     print(json.dumps({"event": "listening", "url": settings.url}), flush=True)

@@ -79,13 +79,13 @@ class Watch:
 
     def is_of_this_group(self, state: StateView) -> bool:
         """Whether a state is of this group, as far as it says; the first id that is told is kept (SAFETY C9)."""
-        told = state.group_id
-        if told is None:
+        reported = state.group_id
+        if reported is None:
             return True
         if self.info.group_id is None:
-            self.info = replace(self.info, group_id=told)
-            self.on_group_id(self.info.id, told)
-        return told == self.info.group_id
+            self.info = replace(self.info, group_id=reported)
+            self.on_group_id(self.info.id, reported)
+        return reported == self.info.group_id
 
     def follow(self, name: str, control_urls: dict[str, str | None]) -> bool:
         """Takes over a name and addresses; False when the members differ, and a new watch is needed."""
@@ -114,13 +114,13 @@ class Watch:
 
     def leader_since(self, view: GroupView) -> str | None:
         """The leader's own word goes back further than what this console saw."""
-        told = view.leader.state.role_since if view.leader is not None and view.leader.state is not None else None
+        reported = view.leader.state.role_since if view.leader is not None and view.leader.state is not None else None
         seen = self.recall.leader_since
-        return told or (seen.isoformat() if seen else None)
+        return reported or (seen.isoformat() if seen else None)
 
     def learn_addresses(self) -> None:
         """Members tell each other's control planes: a node that came back elsewhere is found again."""
-        told: dict[str, list[tuple[str, str]]] = {}
+        reported: dict[str, list[tuple[str, str]]] = {}
         for teller in self.samples:
             if teller.reach != "ok" or teller.state is None:
                 continue
@@ -130,8 +130,8 @@ class Watch:
                         url = normal_control_url(peer.control_url)
                     except Invalid:
                         continue  # nothing that could be asked
-                    told.setdefault(peer.id, []).append((url, peer.address or ""))
-        for node_id, addresses in told.items():
+                    reported.setdefault(peer.id, []).append((url, peer.address or ""))
+        for node_id, addresses in reported.items():
             poller = self.pollers.get(node_id)
             if poller is not None and poller.sample.reach != "ok":
                 self.try_another(poller.sample, addresses)

@@ -211,7 +211,7 @@ def flip_one_bit(store: Path) -> tuple[int, Path, int]:
 
 
 def as_json(broken: Broken) -> dict[str, Any]:
-    """What the door and `demo break --json` say."""
+    """What the demo's HTTP server and `demo break --json` say."""
     from dataclasses import asdict
 
     return asdict(broken)

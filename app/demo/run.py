@@ -22,7 +22,7 @@ from app.commands.common import Exit, Failure, Target, say
 from app.commands.group import ask_group, pressing_of
 from app.commands.standing import StatusView
 from app.demo.breaks import MEND_AFTER_S, Breaker
-from app.demo.door import Door
+from app.demo.control import DemoControl
 from app.demo.feeder import Feeder
 from app.demo.messages import Flights, Lines
 from app.demo.ports import Ports
@@ -104,7 +104,7 @@ class Demo:
     client: LedgerClient = field(init=False)
     members: dict[str, DemoMember] = field(default_factory=dict)
     breaker: Breaker | None = None
-    door: Door | None = None
+    control: DemoControl | None = None
     feeder: Feeder | None = None
     note: Path | None = None
     console_url: str | None = None
@@ -140,8 +140,8 @@ class Demo:
         for member_id in self.addresses:
             await self._start_member(member_id)
         self.breaker = Breaker(self.members, self.links, self.leader, self.remark, self.options.mend_after_s)
-        self.door = Door(self.breaker, self.state)
-        await self.door.start()
+        self.control = DemoControl(self.breaker, self.state)
+        await self.control.start()
         source = asyncio.create_task(asyncio.to_thread(self._source))
         if self.options.console:
             await self._start_console()
@@ -183,11 +183,11 @@ class Demo:
         db = f"sqlite:///{self.directory / 'console.db'}"
         path = await issue_async(db, "admin", "admin")
         (port,) = self.ports.claim(CONSOLE_PORT, 1)
-        assert self.door is not None
+        assert self.control is not None
         command = ["-m", "app.cli", "console", "--listen", f"127.0.0.1:{port}", "--db", db]
         for member in self.members.values():
             command += ["--node", member.control_url]
-        process = await self.processes.start("console", command, {"QUORUMSCOPE_DEMO_DOOR": self.door.url})
+        process = await self.processes.start("console", command, {"QUORUMSCOPE_DEMO_URL": self.control.url})
         self.console_url = f"http://127.0.0.1:{port}"
         self.login_link = self.console_url + path
         async with asyncio.timeout(START_WITHIN_S):
@@ -214,16 +214,16 @@ class Demo:
         return self.summary.leader_id
 
     def _note(self) -> DemoState:
-        assert self.door is not None
+        assert self.control is not None
         pid = os.getpid()
         return DemoState(
             pid, process_start_ticks(pid) or 0, GROUP, format_peers(self.addresses), tuple(self.members.values()),
-            str(self.directory), self.console_url, self.door.url, str(Path.cwd().resolve()),
+            str(self.directory), self.console_url, self.control.url, str(Path.cwd().resolve()),
             self.group_id,
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
-        """What the door tells."""
+        """What `GET state` answers."""
         return {
             "feed": asdict(self.feeder.fed) if self.feeder else None,
             "leader_id": self.summary.leader_id if self.summary else None,
@@ -257,8 +257,8 @@ class Demo:
         ending = [self.background.stop(), self.processes.stop()]
         if self.breaker is not None:
             ending.append(self.breaker.stop())
-        if self.door is not None:
-            ending.append(self.door.stop())
+        if self.control is not None:
+            ending.append(self.control.stop())
         await asyncio.gather(*ending, return_exceptions=True)
         await asyncio.gather(self.client.close(), self.links.stop(), return_exceptions=True)
         await asyncio.to_thread(self.guardian.close)

@@ -1,7 +1,7 @@
 """The note that a running demo leaves, so that `demo break` and the other commands find it from any terminal.
 
-Invariants: the note is readable by its owner only (it holds the door's secret); a note whose process is gone, or whose
-process id went to another process, is no demo.
+Invariants: the note is readable by its owner only (it holds the secret of the demo's server); a note whose process is
+gone, or whose process id went to another process, is no demo.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DemoMember:
 
 @dataclass(frozen=True, slots=True)
 class DemoState:
-    """What others need to know of a demo. `door_url` ends in a secret; whoever knows it may break things."""
+    """What others need to know of a demo. `demo_url` ends in a secret; whoever knows it may break things."""
 
     pid: int
     started_ticks: int
@@ -36,7 +36,7 @@ class DemoState:
     members: tuple[DemoMember, ...]
     directory: str
     console_url: str | None
-    door_url: str
+    demo_url: str
     folder: str = ""  # where it was started
     group_id: str | None = None
 

@@ -10,15 +10,15 @@ from app.health.group_view import AuditView, GroupView
 
 def audited(facts: Facts) -> Iterator[Finding]:
     """A finding stays open until an audit at least as deep of at least that range has found nothing."""
-    told = facts.view.audit
-    if told is None:
+    audit = facts.view.audit
+    if audit is None:
         return
-    at = time_of(told.finished_at)
-    if told.verdict == "divergent":
-        where = f": {told.first}" if told.first else ""
+    at = time_of(audit.finished_at)
+    if audit.verdict == "divergent":
+        where = f": {audit.first}" if audit.first else ""
         text = f"An audit {{age}} ago found replicas that differ{where}; none has shown since that they agree"
-        yield Finding("audit_divergent", CRITICAL, text, told.node_id, at)
-    elif told.verdict == "unauditable":
+        yield Finding("audit_divergent", CRITICAL, text, audit.node_id, at)
+    elif audit.verdict == "unauditable":
         text = "The last audit, {age} ago, could not compare everything: what it did not read is not known to agree"
         yield Finding("audit_incomplete", INFO, text, None, at)
 
@@ -27,10 +27,10 @@ def audit_phrase(view: GroupView) -> str:
     """What the sentence says of audits where all is well."""
     if not view.knows_audits:
         return ""
-    told, now = view.audit, time_of(view.as_of)
-    if told is not None and told.verdict == "unauditable":
+    audit, now = view.audit, time_of(view.as_of)
+    if audit is not None and audit.verdict == "unauditable":
         return ""  # a note says it
-    at = None if told is None else time_of(told.finished_at)
+    at = None if audit is None else time_of(audit.finished_at)
     if at is None or now is None:
         return "Never audited."
     return f"The last audit, {spell(seconds_since(at, now))} ago, found no difference."

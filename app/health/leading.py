@@ -43,9 +43,9 @@ def no_leader(facts: Facts) -> Iterator[Finding]:
     quorum = facts.view.quorum
     if facts.leader is not None or quorum.answering < quorum.needed:
         return
-    told = {one.leader_id for one in facts.members if one.reach == "ok" and one.leader_id}
+    reported = {one.leader_id for one in facts.members if one.reach == "ok" and one.leader_id}
     answering = {one.id for one in facts.members if one.reach == "ok"}
-    unseen = sorted(told - answering)
+    unseen = sorted(reported - answering)
     if unseen:
         text = f"The leader {join(unseen)} does not answer, though replicas follow it, for {{age}}"
         yield Finding("leader_out_of_sight", ATTENTION, text, grace_s=NO_LEADER_GRACE_S)
@@ -78,10 +78,10 @@ def commit_stalled(facts: Facts) -> Iterator[Finding]:
 
 
 def closures(facts: Facts) -> Iterator[Finding]:
-    told = facts.view.closures
-    if told is None:
+    reported = facts.view.closures
+    if reported is None:
         return
-    pending, limit, oldest_ms = told.pending or 0, told.limit, told.oldest_age_ms
+    pending, limit, oldest_ms = reported.pending or 0, reported.limit, reported.oldest_age_ms
     oldest = f", oldest {oldest_ms / 1000:.1f} s" if oldest_ms is not None and oldest_ms >= 0 else ""
     if limit and pending >= limit:
         yield Finding("closures_full", CRITICAL, f"{pending:,} writes wait, the limit: new ones are refused{oldest}")

@@ -63,8 +63,8 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
 def heard_ms(leader: MemberView, one: MemberView) -> float | None:
     """How long before it was asked the leader had heard a member: an acknowledgement, or any frame."""
     link = leader.link_to(one.id)
-    told = [one.mark.last_ack_ms, None if link is None else link.last_heard_ms]
-    return min((float(age) for age in told if age is not None), default=None)
+    ages = [one.mark.last_ack_ms, None if link is None else link.last_heard_ms]
+    return min((float(age) for age in ages if age is not None), default=None)
 
 
 def unheard_by(facts: Facts, one: MemberView) -> list[str]:
@@ -82,9 +82,9 @@ def since_of(
     facts: Facts, leader: MemberView, one: MemberView, ours: float | None, theirs: float | None
 ) -> datetime | None:
     """When either of them heard the other last; None where neither tells."""
-    told = [facts.when(leader, ours)] if ours is not None else []
-    told += [facts.when(one, theirs)] if theirs is not None else []
-    return max(told, default=None)
+    ages = [facts.when(leader, ours)] if ours is not None else []
+    ages += [facts.when(one, theirs)] if theirs is not None else []
+    return max(ages, default=None)
 
 
 def not_connected(facts: Facts) -> Iterator[Finding]:

@@ -32,8 +32,8 @@ SEVERITIES: Final = {"critical": CRITICAL, "info": INFO}
 def engine_down(facts: Facts) -> Iterator[Finding]:
     for one in facts.members:
         if one.reach == "down":
-            told = one.state.engine_reason if one.state is not None else None
-            reason = f": {told}" if told else ""
+            reported = one.state.engine_reason if one.state is not None else None
+            reason = f": {reported}" if reported else ""
             severity = CRITICAL if facts.stands is False else ATTENTION
             text = f"The engine of {one.id} is down{reason}, for {{age}}"
             yield Finding("engine_down", severity, text, one.id)
@@ -61,8 +61,8 @@ def silent(facts: Facts) -> Iterator[Finding]:
 
 def unheard_since(one: MemberView) -> datetime | None:
     """Since when a control plane does not hear its engine, by its own word."""
-    told = [item for item in (one.state and one.state.unknown) or () if item.field == "state"]
-    return time_of(told[-1].since) if told else None
+    reported = [item for item in (one.state and one.state.unknown) or () if item.field == "state"]
+    return time_of(reported[-1].since) if reported else None
 
 
 def still_heard(facts: Facts, one: MemberView) -> str:
@@ -109,6 +109,6 @@ def damaged(facts: Facts) -> Iterator[Finding]:
 
 def voter_state(facts: Facts) -> Iterator[Finding]:
     for one in facts.members:
-        told = VOTER_STATES.get((one.state and one.state.voter_state) or "")
-        if one.reach == "ok" and told is not None:
-            yield Finding("voter_restricted", ATTENTION, f"{one.id} {told}, for {{age}}", one.id, grace_s=2.0)
+        reported = VOTER_STATES.get((one.state and one.state.voter_state) or "")
+        if one.reach == "ok" and reported is not None:
+            yield Finding("voter_restricted", ATTENTION, f"{one.id} {reported}, for {{age}}", one.id, grace_s=2.0)

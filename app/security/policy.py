@@ -55,7 +55,7 @@ TABLE: tuple[Rule, ...] = (
     rule(READ, CLUSTER + r"/segments/.+", Right.READ_BODIES, trail="read segment"),
     rule(READ, PAGE + r"/(log|entries)(/.*)?", Right.READ_BODIES, trail="read bodies"),
     rule(READ, PAGE + r"/truncations/[^/]+/[^/]+/entries", Right.READ_BODIES, trail="read truncated bodies"),
-    # Steering.
+    # Operator actions.
     rule("POST", CLUSTER + r"/leadership-transfer", Right.OPERATE),
     rule("POST", CLUSTER + r"/entries", Right.OPERATE),
     rule(CHANGE, r"/api/v1/operations/[^/]+", Right.OPERATE),

@@ -20,7 +20,7 @@ class Right(StrEnum):
     VIEW = "view"
     # Bodies of entries are customers' data.
     READ_BODIES = "read_bodies"
-    # Steering: transfers, audits, appends.
+    # Operator actions: transfers, audits, appends.
     OPERATE = "operate"
     # People, clusters, settings, the trail.
     ADMIN = "admin"

@@ -1,4 +1,4 @@
-"""LedgerClient: appends to, reads from and steers a group, from one event loop.
+"""LedgerClient: appends to a group, reads from it and asks it for operator actions, from one event loop.
 
 It finds the leader, follows redirects, and merges the appends of one turn of the loop into one frame. Invariant: it
 sends an append again only after an outcome that says "definitely not appended" (SAFETY C2); in every other case it says
@@ -275,7 +275,7 @@ class LedgerClient:
             raise LedgerError(f"{member_id} is not one of {', '.join(self._links)}")
         return self._links[member_id]
 
-    # --- looking and steering -----------------------------------------------------------------------------------
+    # --- views and operator actions -----------------------------------------------------------------------------------
     async def introspect(self, node_id: str, what: str, since: str | None = None) -> dict[str, Any]:
         """What the control plane's GET of that name would say of this member's engine."""
         fields = {"what": what, "since": since, "token": self._token}
@@ -292,7 +292,7 @@ class LedgerClient:
     async def scrub(self, node_id: str) -> int:
         """Asks a member to read its whole log once; the number of that pass, as `state` tells of it."""
         answer = await self._ask(
-            self._links[node_id], RequestCode.STEER, {"what": "scrub", "token": self._token}, self._deadline_s
+            self._links[node_id], RequestCode.OPERATOR_ACTION, {"what": "scrub", "token": self._token}, self._deadline_s
         )
         if answer.get("code") != ResponseCode.SUCCESS:
             raise LedgerError(f"{node_id} answers {answer.get('code')}: {answer.get('detail')}")
@@ -360,11 +360,11 @@ class LedgerClient:
             raise LedgerError(f"{error or 'no answer in time'}; who leads now is to be looked up") from error
         code, term = answer.code(), answer.optional_number("term")
         self._leader_id = None
-        told = {"code": int(code), "transfereeId": fields["transfereeId"], "detail": f"{link.member_id} answers "
+        reported = {"code": int(code), "transfereeId": fields["transfereeId"], "detail": f"{link.member_id} answers "
                 f"{code.value} {code.name}", "term": None}  # fmt: skip
         if code is not ResponseCode.SUCCESS:  # then the term is the request's own
-            return {**told, "leaderId": answer.optional_text("leaderId")}
-        return {**told, "leaderId": await self.leader(), "term": term}
+            return {**reported, "leaderId": answer.optional_text("leaderId")}
+        return {**reported, "leaderId": await self.leader(), "term": term}
 
     async def close(self) -> None:
         """Ends every connection; what still waits ends as unknown."""

@@ -56,15 +56,15 @@ class GroupIdentity:
 
     def check(self, link: MemberLink, answer: Fields) -> None:
         """Whoever answered METADATA is of this group, as far as it says. Raises AnotherGroup."""
-        told = answer.optional_text("groupId")
-        if told is None:
+        reported = answer.optional_text("groupId")
+        if reported is None:
             return  # it has no id yet, or is of a release that knows of none
         if self.group_id is None:
-            self.group_id = told
-        elif told != self.group_id:
+            self.group_id = reported
+        elif reported != self.group_id:
             text = f"{link.member_id} at {link.address} belongs to another group {self.group!r}"
             link.give_up(text)
-            raise AnotherGroup(f"{text}: its id is {told}, not {self.group_id}")
+            raise AnotherGroup(f"{text}: its id is {reported}, not {self.group_id}")
 
 
 class MemberLink:

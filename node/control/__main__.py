@@ -19,7 +19,7 @@ from node.config import ConfigError, Settings, parse_node_arguments, split_addre
 from node.control.app import create_app
 from node.control.http_protocol import BoundedHttp
 from node.logs import Log
-from node.priority import stand_back
+from node.priority import lower_priority
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
 
@@ -86,7 +86,7 @@ def serve(settings: Settings) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    stand_back()  # reading segments or answering a console must not cost appends their latency
+    lower_priority()  # reading segments or answering a console must not cost appends their latency
     try:
         settings = parse_node_arguments(arguments)
         return serve(settings)

@@ -96,15 +96,17 @@ class EngineLink:
         except EngineSilent as silent:
             raise EngineSilent(str(silent), sent=False) from None
         answer = object_of(body)
-        at, told = f"what listens at {self.host}:{self.port} is", answer.get("groupId")
+        at, reported = f"what listens at {self.host}:{self.port} is", answer.get("groupId")
         if answer.get("code") == ResponseCode.UNKNOWN_GROUP:
             text = f"{at} no engine of the group {self.group!r}"
         elif answer.get("code") == ResponseCode.UNKNOWN_MEMBER:
             text = f"{at} not {self.self_id}'s engine"
-        elif told is None or told in (ours := await self.group_ids()):
+        elif reported is None or reported in (ours := await self.group_ids()):
             return
         else:
-            text = f"{at} of another group {self.group!r}: its id is {told}, the one in {self.directory} is {ours[-1]}"
+            text = (
+                f"{at} of another group {self.group!r}: its id is {reported}, the one in {self.directory} is {ours[-1]}"
+            )
         self.connection = None
         connection.close()
         raise EngineForeign(text)

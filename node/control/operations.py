@@ -48,7 +48,7 @@ class Operations:
         self.kept[operation["id"]] = operation
         if key is not None:
             self.by_key[key] = operation["id"]
-        ended = [one for one, told in self.kept.items() if told["state"] != RUNNING]
+        ended = [one for one, operation in self.kept.items() if operation["state"] != RUNNING]
         for one in ended[: max(0, len(self.kept) - KEPT_MAX)]:
             del self.kept[one]
             self.by_key = {name: value for name, value in self.by_key.items() if value != one}

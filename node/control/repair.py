@@ -86,7 +86,7 @@ async def start(
 
 async def ask(parts: Parts, what: str) -> Json:
     """The engine's answer. Raises EngineRefused where it says no."""
-    answer = await parts.link.json(RequestCode.STEER, {"what": what}, ASK_S)
+    answer = await parts.link.json(RequestCode.OPERATOR_ACTION, {"what": what}, ASK_S)
     if answer.get("code") != ResponseCode.SUCCESS:
         raise EngineRefused(str(answer.get("detail") or f"the engine answers {answer.get('code')}"))
     return answer

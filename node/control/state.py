@@ -107,12 +107,12 @@ async def leaderz(parts: PartsDep) -> Response:
 
 
 def verdict(fine: bool, state: StateView) -> Response:
-    told = {"engine": state.engine, "role": state.role, "term": state.term, "leader_id": state.leader_id}
-    return JSONResponse({"ok": fine, **told}, status_code=200 if fine else 503)
+    reported = {"engine": state.engine, "role": state.role, "term": state.term, "leader_id": state.leader_id}
+    return JSONResponse({"ok": fine, **reported}, status_code=200 if fine else 503)
 
 
 @health.get("/metrics", response_model=None)
 async def metrics(parts: PartsDep) -> Response:
     get = parts.snapshots.get
-    told = await asyncio.gather(get(StateView), get(WatermarksView), get(ClosuresView))
-    return PlainTextResponse(exposition(*told), media_type="text/plain; version=0.0.4; charset=utf-8")
+    reported = await asyncio.gather(get(StateView), get(WatermarksView), get(ClosuresView))
+    return PlainTextResponse(exposition(*reported), media_type="text/plain; version=0.0.4; charset=utf-8")

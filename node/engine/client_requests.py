@@ -75,7 +75,7 @@ class ClientRequests:
             RequestCode.GET: self._get,
             RequestCode.LEADERSHIP_TRANSFER: self._transfer,
             RequestCode.INTROSPECT: self._introspect,
-            RequestCode.STEER: self._steer,
+            RequestCode.OPERATOR_ACTION: self._operator_action,
         }
 
     def serve(self, code: RequestCode, handler: Callable[[Connection, Frame], None]) -> None:
@@ -238,7 +238,7 @@ class ClientRequests:
             self._quota.take(connection, 1, len(frame.body))
             self._driver.read_index(confirmed)
 
-    # --- steering and looking -----------------------------------------------------------------------------------
+    # --- operator actions and views -----------------------------------------------------------------------------------
     def _allowed(self, connection: Connection, fields: Fields) -> bool:
         """With the token; where this member has none, on loopback (SAFETY C7)."""
         if self._token is not None:
@@ -293,13 +293,13 @@ class ClientRequests:
         view = self._introspection.view(what, fields.optional_text("since"), self._status)
         connection.answer(frame, view.to_bytes())
 
-    def _steer(self, connection: Connection, frame: Frame) -> None:
+    def _operator_action(self, connection: Connection, frame: Frame) -> None:
         """A scrub, or another try at a repair: this member's own business, leader or not."""
         fields = load(frame.body)
         refused = self._misdirected(fields)
         detail = None
         if refused is None and not self._allowed(connection, fields):
-            refused, detail = ResponseCode.UNEXPECTED_MEMBER, self._refusal_text("steering")
+            refused, detail = ResponseCode.UNEXPECTED_MEMBER, self._refusal_text("an operator action")
         if refused is not None:
             connection.answer(frame, dump(self._base(fields.values, refused) | {"detail": detail}))
             return

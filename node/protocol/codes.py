@@ -28,7 +28,7 @@ class RequestCode(IntEnum):
     FAST_READ = 52005
     READ_INDEX = 52006
     FETCH = 52007
-    STEER = 52008
+    OPERATOR_ACTION = 52008
     PROOF = 52009  # proves the secret that members share, and carries the whole HELLO (SAFETY C11)
     COMMITTED_STREAM = 52010  # subscribes to committed positions (docs/committed-stream.md)
     USER_DEFINE_REQUEST = 59999

@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         decoder = self._decoder
-        told = decoder.broken
+        before = decoder.broken
         frames = decoder.filled(nbytes)
         for frame in frames:
             if self.closed:
@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
             self._on_part(self)
         if self._after_read is not None:
             self._after_read()
-        if decoder.broken is not told and not self.closed:
+        if decoder.broken is not before and not self.closed:
             self.send_frame(Frame(RemotingCode.SYSTEM_ERROR, -1, b"", FLAG_RESPONSE, str(decoder.broken)))
             self.close()
 

@@ -35,7 +35,7 @@ PURPOSE: Final = "hello2"
 BY_DIALER: Final = "dialer"
 BY_ACCEPTER: Final = "accepter"
 # What may be told before the proof. Base fields of every body, the verdict, and what two versions need to agree.
-TOLD_BEFORE: Final = frozenset(
+SENT_BEFORE_PROOF: Final = frozenset(
     {
         "caps", "code", "detail", "group", "group_id", "localId", "mac", "node_id", "nonce", "remoteId",
         "version_max", "version_min",
@@ -63,7 +63,7 @@ def canonical(fields: Fields) -> bytes:
 
 def reduced(whole: Fields) -> dict[str, Any]:
     """What of a HELLO may be told before the proof."""
-    return {name: value for name, value in whole.items() if name in TOLD_BEFORE and name != "mac"}
+    return {name: value for name, value in whole.items() if name in SENT_BEFORE_PROOF and name != "mac"}
 
 
 def parse(body: BytesLike) -> dict[str, Any]:

@@ -49,8 +49,8 @@ class Group:
         return self.client.post(f"{self.urls[node_id]}{path}", **more)
 
     def state(self, node_id: str) -> Json:
-        told: Json = self.get(node_id, "/api/v1/state").json()
-        return told
+        reported: Json = self.get(node_id, "/api/v1/state").json()
+        return reported
 
     def leader(self) -> str:
         """Once all three agree and the leader can commit."""

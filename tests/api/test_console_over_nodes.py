@@ -1,4 +1,4 @@
-"""The console over a real group: found by one address, steered, paused, killed; every sentence is what happened."""
+"""The console over a real group: found by one address, transferred, paused, killed; every sentence is what happened."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ async def until_said(kit: Kit, *words: str) -> GroupView:
     return found
 
 
-async def steer(kit: Kit, ann: Person, leader: str) -> str:
+async def transfer_away(kit: Kit, ann: Person, leader: str) -> str:
     """Moves leadership through the console and follows it to its end; returns the new leader."""
     target = next(one for one in ("n0", "n1", "n2") if one != leader)
     path = "/api/v1/clusters/api/leadership-transfer"
     asked = await ann.change("POST", path, json={"to": target})
     assert asked.status_code == 202, asked.text
-    task = kit.console.steering.background.get(f"transfer {asked.json()['id']}")
+    task = kit.console.transfers.background.get(f"transfer {asked.json()['id']}")
     if task is not None:
         await task
     done = (await ann.get(f"/api/v1/operations/{asked.json()['id']}")).json()
@@ -76,7 +76,7 @@ def test_the_console_over_a_real_group(tmp_path: Path) -> None:
             kit = Kit(app, FakeGroup())
             ann = await kit.person()
             view = await until_said(kit, "All 3 replicas are in step", "leads term")
-            leader = await steer(kit, ann, view.leader_id)
+            leader = await transfer_away(kit, ann, view.leader_id)
             sent = await ann.change("POST", "/api/v1/clusters/api/entries", json={"entries": ["through the console"]})
             assert sent.status_code == 200 and sent.json()["node_id"] == leader
             index = sent.json()["first_index"]

@@ -166,8 +166,8 @@ def test_an_expected_index_in_the_query_is_checked(tmp_path: Path, index: str) -
     async def work() -> None:
         async with client(tmp_path) as asking:
             headers = {"content-type": "application/octet-stream"}
-            told = await asking.post(f"/api/v1/entries?expected_index={index}", content=b"x", headers=headers)
-            assert told.status_code == 422 and told.json()["fields"][0]["field"] == "query.expected_index"
+            reported = await asking.post(f"/api/v1/entries?expected_index={index}", content=b"x", headers=headers)
+            assert reported.status_code == 422 and reported.json()["fields"][0]["field"] == "query.expected_index"
 
     run(work())
 
@@ -184,7 +184,7 @@ def test_a_body_beyond_all_bounds_is_refused_before_it_is_read_whole(tmp_path: P
 
         async with client(tmp_path) as asking:
             headers = {"content-type": "application/octet-stream"}
-            told = await asking.post("/api/v1/entries", content=endless(), headers=headers)
-            assert told.status_code == 413 and sent <= BODY_BYTES_MAX + (2 << 20)
+            reported = await asking.post("/api/v1/entries", content=endless(), headers=headers)
+            assert reported.status_code == 413 and sent <= BODY_BYTES_MAX + (2 << 20)
 
     run(work())

@@ -33,8 +33,8 @@ def leader(group: Group) -> str:
 def append(group: Group, leader: str, *bodies: str) -> dict[str, Any]:
     answer = group.post(leader, "/api/v1/entries", json={"entries": list(bodies)})
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    reported: dict[str, Any] = answer.json()
+    return reported
 
 
 def test_what_it_is(group: Group, leader: str) -> None:
@@ -99,9 +99,13 @@ def test_what_is_not_there_is_404_with_the_range(group: Group, leader: str) -> N
 def test_an_append_elsewhere_is_421_and_names_the_leader(group: Group, leader: str) -> None:
     follower = next(one for one in group.ids if one != leader)
     sent = group.post(follower, "/api/v1/entries", json={"entries": ["x"]})
-    told = sent.json()
-    assert sent.status_code == 421 and told["outcome"] == "not_appended" and told["code"] == 404
-    assert told["leader_id"] == leader and told["leader_api_url"] == group.urls[leader] and told["leader_address"]
+    reported = sent.json()
+    assert sent.status_code == 421 and reported["outcome"] == "not_appended" and reported["code"] == 404
+    assert (
+        reported["leader_id"] == leader
+        and reported["leader_api_url"] == group.urls[leader]
+        and reported["leader_address"]
+    )
 
 
 def test_expected_index_guards_an_append(group: Group, leader: str) -> None:
@@ -174,7 +178,8 @@ def test_digests_are_those_of_the_entries_and_equal_on_all_replicas(group: Group
     path = f"/api/v1/digests?from=3&to={last}&block=10"
     answers = [group.get(one, path).json()["items"] for one in group.ids]
     bare = [
-        [{key: one[key] for key in ("from_index", "to_index", "count", "digest")} for one in told] for told in answers
+        [{key: one[key] for key in ("from_index", "to_index", "count", "digest")} for one in reported]
+        for reported in answers
     ]
     assert bare[0] == bare[1] == bare[2]
     blocks = [(one["from_index"], one["to_index"]) for one in answers[0]]
@@ -189,17 +194,17 @@ def test_digests_are_those_of_the_entries_and_equal_on_all_replicas(group: Group
 
 
 def test_events_page_and_stream(group: Group, leader: str) -> None:
-    told = group.get(leader, "/api/v1/events?limit=1").json()
-    assert len(told["items"]) == 1 and told["next"] == told["items"][0]["id"]
-    rest = group.get(leader, f"/api/v1/events?cursor={told['next']}").json()["items"]
-    assert told["items"][0]["id"] not in [one["id"] for one in rest]
+    reported = group.get(leader, "/api/v1/events?limit=1").json()
+    assert len(reported["items"]) == 1 and reported["next"] == reported["items"][0]["id"]
+    rest = group.get(leader, f"/api/v1/events?cursor={reported['next']}").json()["items"]
+    assert reported["items"][0]["id"] not in [one["id"] for one in rest]
     boot = group.state(leader)["boot_id"]
     assert all(one["id"].startswith(f"{boot}-") for one in rest)
     with group.client.stream(
         "GET", f"{group.urls[leader]}/api/v1/events", headers={"accept": "text/event-stream"}
     ) as stream:
         lines = stream.iter_lines()
-        assert next(lines) == f"id: {told['items'][0]['id']}"
+        assert next(lines) == f"id: {reported['items'][0]['id']}"
     lost = group.get(leader, "/api/v1/events?cursor=another-7").json()["items"]
     assert lost[0]["kind"] == "gap"
 
@@ -232,8 +237,8 @@ def test_transfers_are_checked_then_followed(group: Group, leader: str) -> None:
     assert asked.status_code == 202 and asked.headers["location"].endswith(asked.json()["id"])
 
     def ended() -> Any:
-        told = group.get(leader, f"/api/v1/operations/{asked.json()['id']}").json()
-        return told if told["state"] != "running" else None
+        reported = group.get(leader, f"/api/v1/operations/{asked.json()['id']}").json()
+        return reported if reported["state"] != "running" else None
 
     done = group.until(ended)
     assert done["state"] == "done" and done["outcome"]["leader_id"] == target and done["outcome"]["term"] > term
@@ -248,7 +253,7 @@ def test_a_paused_engine_is_stale_and_a_killed_one_down_then_back(group: Group, 
     before = group.state(victim)
     os.kill(pid, signal.SIGSTOP)
     try:
-        stale = group.until(lambda: told if (told := group.state(victim))["engine"] == "stale" else None)
+        stale = group.until(lambda: reported if (reported := group.state(victim))["engine"] == "stale" else None)
         assert stale["log"]["end_index"] == before["log"]["end_index"], "the last marks stay"
         assert stale["engine_reason"] and any(one["field"] == "state" for one in stale["unknown"])
         assert group.get(victim, "/readyz").status_code == 503
@@ -273,8 +278,8 @@ def test_without_its_engine_the_files_still_speak(group: Group, leader: str) -> 
 
     async def look() -> tuple[dict[str, Any], dict[str, Any]]:
         parts = make_parts(settings)
-        told = await parts.snapshots.get(StateView), await parts.snapshots.get(WatermarksView)
-        return json.loads(told[0].to_bytes()), json.loads(told[1].to_bytes())
+        reported = await parts.snapshots.get(StateView), await parts.snapshots.get(WatermarksView)
+        return json.loads(reported[0].to_bytes()), json.loads(reported[1].to_bytes())
 
     state, watermarks = asyncio.run(look())
     assert state["engine"] == "down" and state["role"] is None and state["term"] is None
@@ -318,8 +323,8 @@ def test_the_documented_examples_have_the_fields_of_real_answers(group: Group, l
 
 def ended(group: Group, node_id: str, operation: Any) -> Any:
     def look() -> Any:
-        told = group.get(node_id, f"/api/v1/operations/{operation['id']}").json()
-        return told if told["state"] != "running" else None
+        reported = group.get(node_id, f"/api/v1/operations/{operation['id']}").json()
+        return reported if reported["state"] != "running" else None
 
     return group.until(look)
 

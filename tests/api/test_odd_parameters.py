@@ -42,15 +42,15 @@ SEED = 20260101
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, methods in document["paths"].items():
-        for method, told in methods.items():
-            yield path, method.upper(), told
+        for method, reported in methods.items():
+            yield path, method.upper(), reported
 
 
-def fill(rng: random.Random, path: str, told: dict[str, Any]) -> tuple[str, dict[str, str], dict[str, str]]:
+def fill(rng: random.Random, path: str, reported: dict[str, Any]) -> tuple[str, dict[str, str], dict[str, str]]:
     """(path, query, headers) with odd values; a path's own slashes stay."""
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
-    for parameter in told.get("parameters", []):
+    for parameter in reported.get("parameters", []):
         value = rng.choice(ODD_TEXTS)
         if parameter["in"] == "path":
             path = path.replace("{" + parameter["name"] + "}", value.replace("%00", "\0").replace("..", "x") or "x")
@@ -75,8 +75,8 @@ def test_a_control_plane_answers_whatever_is_asked(tmp_path: Path) -> None:
 
 def control_plane_rounds(group: Group, rng: random.Random) -> None:
     document = group.get("n0", "/api/v1/openapi.json").json()
-    for _, (path, method, told) in itertools.product(range(ROUNDS), operations(document)):
-        url, query, headers = fill(rng, path, told)
+    for _, (path, method, reported) in itertools.product(range(ROUNDS), operations(document)):
+        url, query, headers = fill(rng, path, reported)
         body = rng.choice(ODD_BODIES) if method in ("POST", "PUT", "PATCH") else None
         if body is not None:
             headers["content-type"] = "application/json"
@@ -91,8 +91,8 @@ def test_the_console_answers_whatever_is_asked(tmp_path: Path) -> None:
             await kit.watched()
             ann = await kit.person()
             document = kit.app.openapi()
-            for _, (path, method, told) in itertools.product(range(ROUNDS), operations(document)):
-                url, query, headers = fill(rng, path, told)
+            for _, (path, method, reported) in itertools.product(range(ROUNDS), operations(document)):
+                url, query, headers = fill(rng, path, reported)
                 body = rng.choice(ODD_BODIES) if method in ("POST", "PUT", "PATCH") else None
                 if body is not None:
                     headers["content-type"] = "application/json"

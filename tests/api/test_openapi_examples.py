@@ -16,8 +16,8 @@ from node.control.openapi import WITHOUT_EXAMPLE, examples
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     data: Path = tmp_path_factory.mktemp("data")
     given = {"node.id": "n0", "node.data": str(data), "peers": "n0-127.0.0.1:1"}
-    told: dict[str, Any] = create_app(load(given, environ={})).openapi()
-    return told
+    reported: dict[str, Any] = create_app(load(given, environ={})).openapi()
+    return reported
 
 
 def test_every_json_call_has_a_summary_and_an_example(document: dict[str, Any]) -> None:

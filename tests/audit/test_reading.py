@@ -93,9 +93,9 @@ def test_a_lying_digest_is_followed_by_the_bytes(tmp_path: Path) -> None:
         _, parties = fenced(planes)
         assert not digest_block(parties, 0, 63, 64).drilled
         planes[2].lie_digest = "0" * 64
-        told = digest_block(parties, 0, 63, 64)
-    assert told.drilled
-    assert told.facts == []
+        reported = digest_block(parties, 0, 63, 64)
+    assert reported.drilled
+    assert reported.facts == []
 
 
 def test_archived_entries_that_are_committed_are_known_by_index_and_term(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_archived_entries_that_are_committed_are_known_by_index_and_term(tmp_pat
         fences = [s.fence(f"n{n}", 99, truncations=(record,) if n == 1 else ()) for n, s in enumerate(stores)]
         fence = fence_of(*fences)
         parties = [Party(one, DirectorySegments(one)) for one in fence.holders]
-        told, _ = classify([], find_committed(fence, parties))
-        assert [(f.from_index, f.to_index) for f in told if f.cls == "truncated_committed"] == expected
+        reported, _ = classify([], find_committed(fence, parties))
+        assert [(f.from_index, f.to_index) for f in reported if f.cls == "truncated_committed"] == expected
 
 
 @pytest.mark.parametrize("parting", [0, 1, 37, 98])
@@ -117,17 +117,17 @@ def test_the_chain_is_bisected_to_the_first_difference(tmp_path: Path, parting: 
     a = Store(tmp_path / "a").write(entries(100))
     b = Store(tmp_path / "b").write(other)
     fence = fence_of(a.fence("a", 99), b.fence("b", 99))
-    told = compare_chains(fence, [Party(one, DirectorySegments(one)) for one in fence.holders])
-    assert told.drill == [(parting, 99)]
-    assert told.rows < 20
+    reported = compare_chains(fence, [Party(one, DirectorySegments(one)) for one in fence.holders])
+    assert reported.drill == [(parting, 99)]
+    assert reported.rows < 20
 
 
 def test_chains_of_logs_of_different_length_compare_at_the_common_end(tmp_path: Path) -> None:
     a = Store(tmp_path / "a").write(entries(100))
     b = Store(tmp_path / "b").write(entries(60))
     fence = fence_of(a.fence("a", 99), b.fence("b", 59))
-    told = compare_chains(fence, [Party(one, DirectorySegments(one)) for one in fence.holders])
-    assert (told.drill, told.unaudited, told.compared) == ([], [], 1)
+    reported = compare_chains(fence, [Party(one, DirectorySegments(one)) for one in fence.holders])
+    assert (reported.drill, reported.unaudited, reported.compared) == ([], [], 1)
 
 
 def test_ranges_merge() -> None:

@@ -43,11 +43,11 @@ def main() -> int:
         filled_s = time.monotonic() - started_s
         for depth in depths:
             result, seconds = audit(group.urls, depth, Path(root) / depth)
-            told = {
+            reported = {
                 "entries": count, "body_bytes": body_bytes, "depth": depth, "seconds": round(seconds, 1),
                 "aim_s": AIM_S, "verdict": result["verdict"], "rows": result["rows"], "filled_s": round(filled_s, 1),
             }  # fmt: skip
-            print(json.dumps(told))
+            print(json.dumps(reported))
     return 0
 
 

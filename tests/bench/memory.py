@@ -88,8 +88,8 @@ async def run(options: argparse.Namespace) -> None:
                 series.setdefault(name, []).append((at, mb))
             if time.perf_counter() - shown >= options.every_s:
                 shown = time.perf_counter()
-                told = ", ".join(f"{name} {points[-1][1]:.0f}" for name, points in series.items())
-                print(f"{at / 60:5.1f} min, MB: {told}", flush=True)
+                reported = ", ".join(f"{name} {points[-1][1]:.0f}" for name, points in series.items())
+                print(f"{at / 60:5.1f} min, MB: {reported}", flush=True)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
     for name, points in series.items():

@@ -23,7 +23,9 @@ def answer_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, obje
 
 
 @pytest.mark.parametrize("via", ["client", "tasks", "json", "rest"])
-def test_appends_are_measured_through_every_door(via: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_appends_are_measured_through_every_interface(
+    via: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ("--rounds", "1", "--seconds", "0.2", "--batch", "10", "--in-flight", "8", "--via", via)
     answer = answer_of(capsys, "append", *words, "--data", str(tmp_path))
     rows = answer["results"]

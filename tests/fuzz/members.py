@@ -204,11 +204,11 @@ def seeds() -> Sequence[bytes]:
         else:
             answers.append(HeartBeatResponse(message.seq, replica.term, ResponseCode.SUCCESS, 0))
     assert replica.role is Role.LEADER
-    told = [packed("n1", one, answer=True) for one in answers]
+    reported = [packed("n1", one, answer=True) for one in answers]
     behind = packed("n2", PushResponse(-1, ResponseCode.INCONSISTENT_STATE, 1, 1, 0, 0, 0, 1, 0), answer=True)
     return [
         b"\0" + b"".join(orders), b"\0" + b"".join(others), b"\1" + b"".join(others[::-1]),
-        b"\2" + b"".join(told) + behind, b"\2" + b"".join(others), b"\1" + b"".join(orders + others),
+        b"\2" + b"".join(reported) + behind, b"\2" + b"".join(others), b"\1" + b"".join(orders + others),
         *(bytes([number % 2]) + one for number, one in enumerate([*orders, *others])),
     ]  # fmt: skip
 

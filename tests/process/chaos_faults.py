@@ -47,13 +47,13 @@ class Faults:
         network: Network,
         small: str,
         disk: SmallDisk,
-        steering: LedgerClient,
+        operator: LedgerClient,
         full_answers: Callable[[], int],
         seed: int,
         say: Callable[[str], None],
     ) -> None:
         self._members, self._network, self._small, self._disk = members, network, small, disk
-        self._steering, self._full_answers, self._say = steering, full_answers, say
+        self._operator, self._full_answers, self._say = operator, full_answers, say
         self._chance = random.Random(f"targets {seed}")
         self._links: list[LinkState] = []
         self._applying = asyncio.Lock()
@@ -106,7 +106,7 @@ class Faults:
     # --- whom ---------------------------------------------------------------------------------------------------
     async def _leader(self) -> str | None:
         try:
-            return await self._steering.leader()
+            return await self._operator.leader()
         except LedgerError:
             return None
 
@@ -202,7 +202,7 @@ class Faults:
                 if _byte(path, offset) != rotten:
                     return True
                 with suppress(LedgerError):
-                    await self._steering.scrub(member)
+                    await self._operator.scrub(member)
                 return False
 
             if await self._patiently(mended):
@@ -218,7 +218,7 @@ class Faults:
     async def _all_vote(self) -> bool:
         """Whether every member says that it is a full member."""
         try:
-            states = [await self._steering.state(member) for member in self._members]
+            states = [await self._operator.state(member) for member in self._members]
         except LedgerError:
             return False
         return all(state["voter_state"] == "VOTER" for state in states)
@@ -308,7 +308,7 @@ class Faults:
     async def _transfer(self, member: str, step: Step, *, to: str | None = None) -> None:
         wanted = to or self._chance.choice([one for one in sorted(self._members) if one != member])
         try:
-            answer = await self._steering.transfer(wanted, deadline_ms=TRANSFER_WITHIN_MS)
+            answer = await self._operator.transfer(wanted, deadline_ms=TRANSFER_WITHIN_MS)
         except LedgerError as error:
             self._say(f"transfer to {wanted}: no answer ({error})")
             return

@@ -123,10 +123,10 @@ class Run:
         disk = await self._make_disk(self.members[report.small])
         report.disk = disk.about
         peers = self.network.peers_of(CLIENTS)
-        steering = LedgerClient(peers, group=GROUP, deadline_s=2.0, token=token.read_text())
+        operator = LedgerClient(peers, group=GROUP, deadline_s=2.0, token=token.read_text())
         clients = Clients(peers, options.seed, lease_reads=options.lease_reads)
         faults = Faults(
-            self.members, self.network, report.small, disk, steering,
+            self.members, self.network, report.small, disk, operator,
             lambda: clients.recorder.refusals().get("DISK_FULL", 0), options.seed, self.say,
         )  # fmt: skip
         make = one_of_each if options.each else None
@@ -138,14 +138,14 @@ class Run:
             clients.start()
             await self._break(faults, clients)
             await faults.mend()
-            await self._settle(steering, quiet=False)
+            await self._settle(operator, quiet=False)
             await clients.stop()
-            await self._scrub(steering)
-            await self._settle(steering, quiet=True)
-            await self._ask_for_alarms(steering)
+            await self._scrub(operator)
+            await self._settle(operator, quiet=True)
+            await self._ask_for_alarms(operator)
         finally:
             report.faults = {kind: faults.done[kind] for kind in faults.kinds if faults.done[kind]}
-            await steering.close()
+            await operator.close()
         await self._judge(clients, faults)
 
     async def _make_disk(self, member: Member) -> SmallDisk:
@@ -186,13 +186,13 @@ class Run:
             await asyncio.gather(*running, return_exceptions=True)
         self.say("everything is mended; the group settles")
 
-    async def _settle(self, steering: LedgerClient, *, quiet: bool) -> None:
+    async def _settle(self, operator: LedgerClient, *, quiet: bool) -> None:
         """Until one leads and all follow in APPEND; `quiet`, without clients: and all logs end committed alike."""
         began = time.monotonic()
         why = ""
         while time.monotonic() - began < SETTLE_WITHIN_S:
             try:
-                why = await self._unsettled(steering, quiet)
+                why = await self._unsettled(operator, quiet)
             except LedgerError as error:
                 why = str(error)
             if not why:
@@ -201,24 +201,24 @@ class Run:
             await asyncio.sleep(_ASK_EVERY_S)
         self.report.violations.append(Violation("never_settled", f"after {SETTLE_WITHIN_S:.0f} s: {why}"))
 
-    async def _scrub(self, steering: LedgerClient) -> None:
+    async def _scrub(self, operator: LedgerClient) -> None:
         """Everybody reads its whole log once: what rotted is mended before the verdict, or stands as a fault."""
         for member in self.members:
             try:
-                number = await steering.scrub(member)
+                number = await operator.scrub(member)
             except LedgerError as error:
                 self.report.violations.append(Violation("never_scrubbed", str(error)))
                 continue
             for _ in range(int(SETTLE_WITHIN_S / _ASK_EVERY_S)):
-                last = ((await steering.state(member))["scrub"] or {}).get("last") or {}
+                last = ((await operator.state(member))["scrub"] or {}).get("last") or {}
                 if last.get("number", -1) >= number:
                     break
                 await asyncio.sleep(_ASK_EVERY_S)
 
-    async def _unsettled(self, steering: LedgerClient, quiet: bool) -> str:
-        leader = await steering.leader()
-        states = {member: await steering.state(member) for member in self.members}
-        dispatchers = (await steering.introspect(leader, "dispatchers"))["items"]
+    async def _unsettled(self, operator: LedgerClient, quiet: bool) -> str:
+        leader = await operator.leader()
+        states = {member: await operator.state(member) for member in self.members}
+        dispatchers = (await operator.introspect(leader, "dispatchers"))["items"]
         not_appending = [f"{one['peer_id']} in {one['state']}" for one in dispatchers if one["state"] != "APPEND"]
         if not_appending or len(dispatchers) != len(self.members) - 1:
             return f"{leader} leads, {', '.join(not_appending) or 'and lacks dispatchers'}"
@@ -240,10 +240,10 @@ class Run:
             return f"committed and end indexes: {sorted(ends)}"
         return ""
 
-    async def _ask_for_alarms(self, steering: LedgerClient) -> None:
+    async def _ask_for_alarms(self, operator: LedgerClient) -> None:
         for member in self.members:
             with suppress(LedgerError):
-                for event in (await steering.introspect(member, "events"))["items"]:
+                for event in (await operator.introspect(member, "events"))["items"]:
                     if event["kind"] == "alarm" and event["detail"].get("code") in _GRAVE:
                         self.report.violations.append(Violation("alarm", f"{member}: {event['detail']}"))
 

@@ -97,8 +97,8 @@ def _equal(logs: Sequence[Log], committed_index: int) -> list[Violation]:
                 found.append(
                     Violation(
                         "logs_differ",
-                        f"entry {index}: {first.member} holds {_told(first.entries[index])},"
-                        f" {log.member} holds {_told(log.entries[index])}",
+                        f"entry {index}: {first.member} holds {_reported(first.entries[index])},"
+                        f" {log.member} holds {_reported(log.entries[index])}",
                     )
                 )
                 break
@@ -115,7 +115,7 @@ def _promises(log: Log, recorder: Recorder) -> list[Violation]:
             index = operation.first_index + offset
             held = log.entries[index] if index < len(log.entries) else None
             if held is None or held.body != body or held.index != index:
-                there = "nothing" if held is None else _told(held)
+                there = "nothing" if held is None else _reported(held)
                 text = f"{log.member}: entry {index} was acknowledged as {_name(body)}, there is {there}"
                 found.append(Violation("acknowledged_lost", text))
         expected = recorder.expected.get(operation.number, operation.first_index)
@@ -129,5 +129,5 @@ def _name(body: bytes) -> str:
     return body[:40].rstrip(b".").decode(errors="replace")
 
 
-def _told(entry: Entry) -> str:
+def _reported(entry: Entry) -> str:
     return f"{_name(entry.body) or 'an empty entry'} of term {entry.term}"

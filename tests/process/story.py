@@ -75,7 +75,7 @@ class Story:
             found.append(line)
         return found
 
-    async def told(self, *wanted: Callable[[Line], bool]) -> list[Line]:
+    async def reported(self, *wanted: Callable[[Line], bool]) -> list[Line]:
         """Waits until the story is there; fails with what is there instead."""
         deadline = time.monotonic() + WITHIN_S
         while len(found := self.tells(*wanted)) < len(wanted):

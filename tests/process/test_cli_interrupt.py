@@ -108,9 +108,9 @@ def test_an_append_that_is_interrupted_says_what_was_acknowledged_and_what_is_op
         reader.communicate()
         _until_threads(process.pid, 2)
         out, err = interrupted(process)
-        told = json.loads(out)
-        assert (told["appended"], told["unknown"]) == (2, 0)
-        assert told["ranges"] == [[told["first_index"], told["last_index"]]]
+        reported = json.loads(out)
+        assert (reported["appended"], reported["unknown"]) == (2, 0)
+        assert reported["ranges"] == [[reported["first_index"], reported["last_index"]]]
         assert err.splitlines() == ["interrupted"]
 
         process = started(["append", "--batch", "2", "--json", "--peers", peers, "--group", group.group])
@@ -121,8 +121,13 @@ def test_an_append_that_is_interrupted_says_what_was_acknowledged_and_what_is_op
         process.stdin.flush()
         _until_threads(process.pid, 2)
         out, err = interrupted(process)
-        told = json.loads(out)
-        assert (told["appended"], told["unknown"], told["ranges"], told["first_index"]) == (0, 2, [], -1)
+        reported = json.loads(out)
+        assert (reported["appended"], reported["unknown"], reported["ranges"], reported["first_index"]) == (
+            0,
+            2,
+            [],
+            -1,
+        )
         assert err.splitlines() == ["interrupted"]
     finally:
         group.close()

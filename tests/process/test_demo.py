@@ -88,7 +88,7 @@ def found_demo(process: subprocess.Popen[str]) -> DemoState:
 
 
 def fed(state: DemoState) -> int:
-    feed = httpx2.get(f"{state.door_url}/state", trust_env=False, timeout=10).json()["feed"]
+    feed = httpx2.get(f"{state.demo_url}/state", trust_env=False, timeout=10).json()["feed"]
     return int(feed["appended"]) if feed else 0
 
 
@@ -121,7 +121,7 @@ def test_the_demo_lives_is_broken_and_leaves_nothing(
     cut_off = broken["node"]
 
     def another_leads() -> bool:
-        leader = httpx2.get(f"{state.door_url}/state", trust_env=False, timeout=10).json()["leader_id"]
+        leader = httpx2.get(f"{state.demo_url}/state", trust_env=False, timeout=10).json()["leader_id"]
         return leader not in (None, cut_off)
 
     eventually("another member leads", another_leads)

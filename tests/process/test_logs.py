@@ -32,8 +32,8 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 class Stage:
     """A group that is appended to all the time, and what its members' logs say."""
 
-    def __init__(self, members: dict[str, Member], faults: Faults, steering: LedgerClient) -> None:
-        self.members, self.faults, self.steering = members, faults, steering
+    def __init__(self, members: dict[str, Member], faults: Faults, operator: LedgerClient) -> None:
+        self.members, self.faults, self.operator = members, faults, operator
         self.said: list[str] = []
         self.story = Story(member.log for member in members.values())
         self.body = b"x" * 500
@@ -51,9 +51,9 @@ class Stage:
         """Until one leads whom all follow as voters, in APPEND."""
         for _ in range(int(READY_WITHIN_S / 0.2)):
             with contextlib.suppress(LedgerError):
-                states = [await self.steering.state(one) for one in IDS]
-                leader = await self.steering.leader()
-                peers = (await self.steering.introspect(leader, "dispatchers"))["items"]
+                states = [await self.operator.state(one) for one in IDS]
+                leader = await self.operator.leader()
+                peers = (await self.operator.introspect(leader, "dispatchers"))["items"]
                 follow = all(state["leader_id"] == leader and state["voter_state"] == "VOTER" for state in states)
                 if follow and [one["state"] for one in peers] == ["APPEND"] * 2:
                     return
@@ -80,13 +80,13 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
     members = make_members(IDS, directory, network, token, ["node.log_format=json"])
     disk = QuotaDisk(DATA_FILE_BYTES, lambda: members[SMALL].pid)
     peers = network.peers_of(CLIENTS)
-    steering = LedgerClient(peers, group=GROUP, deadline_s=5.0, token=token.read_text())
+    operator = LedgerClient(peers, group=GROUP, deadline_s=5.0, token=token.read_text())
     client = LedgerClient(peers, group=GROUP, deadline_s=5.0)
     made: list[Stage] = []
     faults = Faults(
-        members, network, SMALL, disk, steering, lambda: made[0].full_answers, 1, lambda line: made[0].said.append(line)
+        members, network, SMALL, disk, operator, lambda: made[0].full_answers, 1, lambda line: made[0].said.append(line)
     )
-    made.append(Stage(members, faults, steering))
+    made.append(Stage(members, faults, operator))
     feeding = asyncio.create_task(made[0].feed(client))
     try:
         await asyncio.gather(*(member.start() for member in members.values()))
@@ -97,11 +97,11 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
         await asyncio.gather(feeding, return_exceptions=True)
         await asyncio.gather(*(member.kill() for member in members.values()))
         await client.close()
-        await steering.close()
+        await operator.close()
         await network.stop()
 
 
-def told_by(who: Callable[[str], bool], event: str, *words: str, **fields: object) -> Callable[[Line], bool]:
+def line_of(who: Callable[[str], bool], event: str, *words: str, **fields: object) -> Callable[[Line], bool]:
     looked_for = said(event, *words, **fields)
     return lambda line: who(line["member"]) and looked_for(line)
 
@@ -112,26 +112,26 @@ async def another_leads(stage: Stage, gone: str, why: str) -> str:
     def others(one: str) -> bool:
         return one != gone
 
-    found = await stage.story.told(
-        told_by(others, "role", gone, why, role="CANDIDATE"),
-        told_by(others, "term", "own campaign"),
-        told_by(others, "vote"),
-        told_by(others, "role", "elected", role="LEADER"),
+    found = await stage.story.reported(
+        line_of(others, "role", gone, why, role="CANDIDATE"),
+        line_of(others, "term", "own campaign"),
+        line_of(others, "vote"),
+        line_of(others, "role", "elected", role="LEADER"),
     )
     elected = found[-1]
     winner = str(elected["member"])
     assert set(elected["votes"].split(", ")) >= {winner} and len(elected["votes"].split(", ")) >= 2
     (campaign,) = stage.story.tells(said("term", "own campaign", member=winner, term=elected["term"]))
     assert set(campaign["pre_votes"].split(", ")) == set(IDS) - {gone}
-    await stage.story.told(said("vote", candidate=winner, term=elected["term"]))
+    await stage.story.reported(said("vote", candidate=winner, term=elected["term"]))
     return winner
 
 
 async def kill_engine(stage: Stage) -> None:
     gone = await stage.breaks("kill_engine")
     winner = await another_leads(stage, gone, "closed")
-    await stage.story.told(said("peer_lost", member=winner, peer=gone), said("role", member=winner, role="LEADER"))
-    await stage.story.told(
+    await stage.story.reported(said("peer_lost", member=winner, peer=gone), said("role", member=winner, role="LEADER"))
+    await stage.story.reported(
         said("engine_ended", "killed by signal 9", "started again", member=gone, process="supervisor"),
         said("started", "the log holds", member=gone, voter_state="VOTER"),
         said("leader", member=gone, leader=winner),
@@ -141,7 +141,7 @@ async def kill_engine(stage: Stage) -> None:
 async def kill_node(stage: Stage) -> None:
     gone = await stage.breaks("kill_node", for_s=2.0)
     winner = await another_leads(stage, gone, "closed")
-    await stage.story.told(
+    await stage.story.reported(
         said("peer_lost", member=winner, peer=gone),
         said("peer_unreachable", member=winner, peer=gone),
         said("started", "the log holds", member=gone),
@@ -153,16 +153,16 @@ async def kill_node(stage: Stage) -> None:
 async def kill_all(stage: Stage) -> None:
     await stage.breaks("kill_all", "all", 1.0)
     for one in IDS:
-        await stage.story.told(said("started", "the log holds", member=one))
-    await stage.story.told(said("role", "elected", role="LEADER"), said("leader"))
+        await stage.story.reported(said("started", "the log holds", member=one))
+    await stage.story.reported(said("role", "elected", role="LEADER"), said("leader"))
 
 
 async def stop_node(stage: Stage) -> None:
     gone = await stage.breaks("stop_node", for_s=2.0)
-    await stage.story.told(
+    await stage.story.reported(
         said("stopping", "SIGTERM", member=gone, process="engine"),
         said("role", "this member stops", member=gone, was="LEADER"),
-        told_by(lambda one: one != gone, "peer_lost", peer=gone),
+        line_of(lambda one: one != gone, "peer_lost", peer=gone),
     )
     await another_leads(stage, gone, "closed")
 
@@ -170,7 +170,7 @@ async def stop_node(stage: Stage) -> None:
 async def pause(stage: Stage) -> None:
     gone = await stage.breaks("pause", for_s=LONG_S)
     winner = await another_leads(stage, gone, "was silent for")
-    await stage.story.told(
+    await stage.story.reported(
         said("role", "elected", member=winner), said("stalled", "did nothing for", member=gone),
         said("leader", member=gone, leader=winner),
     )  # fmt: skip
@@ -180,7 +180,7 @@ async def cut_off(stage: Stage, kind: str) -> None:
     gone = await stage.breaks(kind, for_s=LONG_S)
     winner = await another_leads(stage, gone, "was silent for")
     others = [one for one in IDS if one != gone]
-    await stage.story.told(
+    await stage.story.reported(
         *(said("peer_silent", "no answer for", member=gone, peer=one) for one in others[:1]),
         said("role", "no quorum of answers", *others, member=gone, was="LEADER"),
         said("leader", member=gone, leader=winner),
@@ -190,14 +190,14 @@ async def cut_off(stage: Stage, kind: str) -> None:
 async def mute(stage: Stage) -> None:
     gone = await stage.breaks("mute", for_s=LONG_S)
     winner = await another_leads(stage, gone, "was silent for")
-    await stage.story.told(said("role", member=gone, was="LEADER"), said("leader", member=gone, leader=winner))
+    await stage.story.reported(said("role", member=gone, was="LEADER"), said("leader", member=gone, leader=winner))
 
 
 async def deaf(stage: Stage) -> None:
     gone = await stage.breaks("deaf", for_s=LONG_S)
-    await stage.story.told(
+    await stage.story.reported(
         said("role", "no quorum of answers", member=gone, was="LEADER"),
-        told_by(lambda one: one != gone, "role", "elected", role="LEADER"),
+        line_of(lambda one: one != gone, "role", "elected", role="LEADER"),
     )
     await another_leads(stage, gone, "was silent for")
 
@@ -205,12 +205,12 @@ async def deaf(stage: Stage) -> None:
 async def bridge(stage: Stage) -> None:
     leader = await stage.breaks("bridge", for_s=LONG_S)
     cut = next(one for one in IDS if f"cannot reach {one}" in stage.said[0])
-    await stage.story.told(
+    await stage.story.reported(
         said("role", f"leader {leader} was silent", member=cut, role="CANDIDATE"),
         said("not_elected", "pre-vote", f"{leader} silent", member=cut),
         said("leader", member=cut, leader=leader),
     )
-    await stage.story.told(
+    await stage.story.reported(
         said("peer_silent", "no answer for", member=leader, peer=cut),
         said("peer_answers", "of silence", member=leader, peer=cut),
     )
@@ -222,7 +222,7 @@ async def slow(stage: Stage) -> None:
     stage.body = b"x" * 60_000
     try:
         late = await stage.breaks("slow", "follower", LONG_S)
-        leader = await stage.steering.leader()
+        leader = await stage.operator.leader()
 
         # One of these bodies alone takes longer than a second there: its answers come late, or, while heartbeats wait
         # behind it, nothing comes at all.
@@ -233,7 +233,7 @@ async def slow(stage: Stage) -> None:
                 ("peer_silent", True),
             )
 
-        await stage.story.told(late_or_silent)
+        await stage.story.reported(late_or_silent)
     finally:
         stage.body = b"x" * 500
 
@@ -241,7 +241,7 @@ async def slow(stage: Stage) -> None:
 async def reset(stage: Stage) -> None:
     member = await stage.breaks("reset", "follower")
     for other in (one for one in IDS if one != member):
-        lost, _ = await stage.story.told(
+        lost, _ = await stage.story.reported(
             said("peer_lost", member=other, peer=member), said("peer_connected", member=other, peer=member)
         )
         assert "reset" in lost["reason"] or "closed" in lost["reason"]
@@ -249,9 +249,9 @@ async def reset(stage: Stage) -> None:
 
 async def transfer(stage: Stage) -> None:
     await stage.settle()
-    before = await stage.steering.leader()
+    before = await stage.operator.leader()
     wanted = await stage.breaks("transfer")
-    await stage.story.told(
+    await stage.story.reported(
         said("transfer", "asked for", member=before, to=wanted, phase="catching_up"),
         said("transfer", member=before, to=wanted, phase="taking_over"),
         said("role", "told to take leadership", member=wanted, role="CANDIDATE"),
@@ -263,20 +263,20 @@ async def transfer(stage: Stage) -> None:
 async def disk_full(stage: Stage) -> None:
     await stage.breaks("disk_full", "small", 3.0)
     full = said("alarm", member=SMALL, code="disk_full")
-    (alarm,) = await stage.story.told(full)
+    (alarm,) = await stage.story.reported(full)
     assert alarm["level"] == "error"
-    await stage.story.told(
+    await stage.story.reported(
         full, said("transfer", "the disk is full", member=SMALL),
-        told_by(lambda one: one != SMALL, "role", "elected", role="LEADER"),
+        line_of(lambda one: one != SMALL, "role", "elected", role="LEADER"),
     )  # fmt: skip
-    await stage.story.told(full, said("alarm_cleared", member=SMALL, code="disk_full"))
+    await stage.story.reported(full, said("alarm_cleared", member=SMALL, code="disk_full"))
 
 
 async def wipe(stage: Stage) -> None:
     await stage.breaks("wipe", "follower", 1.0)
     gone = next(line.partition(":")[0] for line in stage.said if "its log removed" in line)
-    await stage.story.told(
-        told_by(lambda one: one != gone, "peer_lost", peer=gone),
+    await stage.story.reported(
+        line_of(lambda one: one != gone, "peer_lost", peer=gone),
         said("started", "the log is empty", member=gone),
         said("voter_state", member=gone, state="REJOINING"),
         said("voter_state", "durable up to the target", member=gone, state="VOTER"),
@@ -314,5 +314,5 @@ def test_the_logs_alone_tell_each_fault_its_order_and_its_reason(tmp_path: Path)
         assert token not in text
         assert "xxxxxxxx" not in text, "no bodies"
         for line in text.splitlines():
-            told = json.loads(line)
-            assert "ready" in line or {"time", "level", "event", "process", "member", "group"} <= set(told)
+            reported = json.loads(line)
+            assert "ready" in line or {"time", "level", "event", "process", "member", "group"} <= set(reported)

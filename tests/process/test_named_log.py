@@ -45,9 +45,9 @@ def metadata(group: Group) -> dict[str, object]:
 
 def test_commands_and_the_store_tools_read_past_the_entry_that_names_the_group(group: Group) -> None:
     ends = time.monotonic() + 20
-    while "groupId" not in (told := metadata(group)) and time.monotonic() < ends:
+    while "groupId" not in (reported := metadata(group)) and time.monotonic() < ends:
         time.sleep(0.05)
-    assert set(told) == {"code", "group", "leaderId", "term", "peers", "groupId"}, "one field more than DLedger's"
+    assert set(reported) == {"code", "group", "leaderId", "term", "peers", "groupId"}, "one field more than DLedger's"
     where = ("--peers", f"n0-{group.peers['n0']}", "--group", group.group)
     appended = quorumscope("append", *where, said="a\nb\n")
     assert appended.returncode == 0, appended.stderr

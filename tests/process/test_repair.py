@@ -111,8 +111,8 @@ class Load:
 
 
 async def repairs_of(client: LedgerClient, node_id: str) -> list[dict[str, Any]]:
-    told = await client.introspect(node_id, "events")
-    return [one["detail"] for one in told["items"] if one["kind"] == "repair"]
+    reported = await client.introspect(node_id, "events")
+    return [one["detail"] for one in reported["items"] if one["kind"] == "repair"]
 
 
 async def sound(client: LedgerClient, *node_ids: str) -> None:

@@ -56,8 +56,8 @@ class Hand:
         """One `store repair --json`, and what it said."""
         self.capsys.readouterr()
         assert quorumscope(["store", "repair", str(self.group.store(node_id)), *arguments, "--json"]) == code
-        told: dict[str, Any] = json.loads(self.capsys.readouterr().out)
-        return told
+        reported: dict[str, Any] = json.loads(self.capsys.readouterr().out)
+        return reported
 
 
 async def all_are(client: LedgerClient, what: str, holds: Callable[[dict[str, Any]], bool]) -> None:
@@ -178,9 +178,9 @@ def test_an_entry_that_nobody_holds_whole_is_discarded_by_a_person(
     for node_id in IDS:
         (problem,) = hand.repair(node_id, code=1)["problems"]
         assert f"--discard-from {lost}" in problem["ways"][-1]
-        told = hand.repair(node_id, "--discard-from", str(lost))
-        assert (told["state"]["end_index"], told["state"]["voter_state"]) == (lost - 1, "REJOINING")
-        assert (told["archived"][0]["from_index"], told["problems"]) == (lost, [])
+        reported = hand.repair(node_id, "--discard-from", str(lost))
+        assert (reported["state"]["end_index"], reported["state"]["voter_state"]) == (lost - 1, "REJOINING")
+        assert (reported["archived"][0]["from_index"], reported["problems"]) == (lost, [])
     for node_id in IDS:
         hand.repair(node_id, "--accept-loss")
     group.start_all()
@@ -226,11 +226,11 @@ def test_a_fork_ends_when_a_person_discards_its_wrong_side(group: Settled, capsy
     fork(group, "n2", wrong_from)
     group.start("n0", "n1")
     asyncio.run(forks(made))
-    told = hand.repair("n2", "--discard-from", str(wrong_from))
-    assert "COMMITTED" in told["may_be_lost"][0] and told["state"]["voter_state"] == "REJOINING"
+    reported = hand.repair("n2", "--discard-from", str(wrong_from))
+    assert "COMMITTED" in reported["may_be_lost"][0] and reported["state"]["voter_state"] == "REJOINING"
     group.start_all()
     asyncio.run(goes_on(group))
     kept(group, made, max(made) + 1)
     assert b"another history" in b"".join(
-        entry.body for entry in StoreReader(group.store("n2")).truncation_entries(told["archived"][0]["seq"])
+        entry.body for entry in StoreReader(group.store("n2")).truncation_entries(reported["archived"][0]["seq"])
     )

@@ -190,9 +190,9 @@ def test_what_answers_at_a_members_address_without_the_secret_is_told_nothing_an
         group.start("n0", "n1")
         in_a_client(group, lambda client: append_surely(client, b"x"))
         host, _, port = group.peers["n2"].rpartition(":")
-        told: list[int] = []
+        reported: list[int] = []
         with socket.create_server((host, int(port))) as listener:
-            threading.Thread(target=pretend_to_be_a_member, args=(listener, told), daemon=True).start()
+            threading.Thread(target=pretend_to_be_a_member, args=(listener, reported), daemon=True).start()
             until_alarms(group, "n0", ["unproven_member"])
             peer = next(one for one in state_of(group, "n0")["peers"] if one["id"] == "n2")
             assert (peer["connected"], peer["store_id"]) == (False, None)
@@ -202,7 +202,7 @@ def test_what_answers_at_a_members_address_without_the_secret_is_told_nothing_an
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             listener.shutdown(socket.SHUT_RDWR)
-        assert told and not any(told)
+        assert reported and not any(reported)
         group.start("n1")
         until_alarms(group, "n0", [])
     finally:

@@ -170,7 +170,7 @@ class _Recorder:
         client = self._group.client(deadline_s=2.0)
         try:
             while self.running:
-                begin = max(0, self.history.told_index - 5)
+                begin = max(0, self.history.reported_index - 5)
                 called = self.history.invoke("reader", "read", "group", from_index=begin)
                 floor = self.history.operations[called].floor
                 try:

@@ -27,8 +27,8 @@ def beat_as(group: Group, leader: str, member: str, state: dict[str, object]) ->
     )  # fmt: skip
     with Wire(group, member) as wire:
         answer = wire.ask(request(RequestCode.HELLO, encode_message(hello, "g", leader, member)))
-        told = decode_response(RequestCode.HELLO, answer.body, 1)
-        assert isinstance(told, Hello) and told.code is ResponseCode.SUCCESS
+        reported = decode_response(RequestCode.HELLO, answer.body, 1)
+        assert isinstance(reported, Hello) and reported.code is ResponseCode.SUCCESS
         wire.socket.settimeout(1.0)
         beat = HeartBeatRequest(2, leader, FAR, 10_000)
         try:

@@ -58,13 +58,13 @@ class Guarded:
         ends = time.monotonic() + START_WITHIN_S
         while time.monotonic() < ends:
             try:
-                told = self.state(TOKEN).json()
+                reported = self.state(TOKEN).json()
             except httpx2.HTTPError:
-                told = {}
-            if told.get("leader_ready"):
+                reported = {}
+            if reported.get("leader_ready"):
                 return
             time.sleep(0.1)
-        raise AssertionError(f"no leader: {told}")
+        raise AssertionError(f"no leader: {reported}")
 
     def close(self) -> None:
         self.process.terminate()
@@ -82,8 +82,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def test_the_control_plane_shows_its_engine_the_token_and_wants_it_itself(guarded: Guarded) -> None:
-    told = guarded.state(TOKEN).json()
-    assert (told["engine"], told["self_id"], told["role"]) == ("ok", "n0", "LEADER")
+    reported = guarded.state(TOKEN).json()
+    assert (reported["engine"], reported["self_id"], reported["role"]) == ("ok", "n0", "LEADER")
     assert guarded.state(None).status_code == 401
 
 

@@ -1,8 +1,8 @@
 """Verbs of a script about learners: members without a vote, who come and go while the group runs.
 
-join l0 [told=n0,n1]    l0 starts with a new store, and every member (or only these) takes it for a learner
+join l0 [known_to=n0,n1]    l0 starts with a new store, and every member (or only these) takes it for a learner
 tell n2 join l0 / tell n2 leave l0
-                        n2 alone is told so
+                        n2 alone knows it
 leave l0                nobody takes l0 for a member any more; it runs on until `crash l0`
 """
 
@@ -30,8 +30,8 @@ class Learners:
         (learner,) = command.words
         voters = [one for one in self._cluster.ids if one in self._cluster.peers]
         self._cluster.start_learner(learner)
-        told = command.options.get("told")
-        for node_id in voters if told is None else told.split(","):
+        reported = command.options.get("known_to")
+        for node_id in voters if reported is None else reported.split(","):
             self._cluster.tell_of_learner(node_id, learner, joins=True)
 
     def _leave(self, command: Command) -> None:

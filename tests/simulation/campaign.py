@@ -160,12 +160,12 @@ def _verdict(options: Options, tally: Tally, never: list[str]) -> None:
     if options.json:
         print(json.dumps(tally.as_json(), indent=1))
         return
-    told = f"{counted(tally.seeds, 'seed')}, {tally.steps} steps, {tally.simulated_s:.1f} simulated seconds"
+    reported = f"{counted(tally.seeds, 'seed')}, {tally.steps} steps, {tally.simulated_s:.1f} simulated seconds"
     if options.mutant is not None:
         names = sorted({one.violation.invariant for one in tally.failures if one.violation is not None})
         caught = f"caught in {counted(len(tally.failures), 'seed')} by {', '.join(names)}" if names else "not caught"
-        print(f"{told}: planted bug {options.mutant} {caught}")
+        print(f"{reported}: planted bug {options.mutant} {caught}")
     else:
-        print(f"{told}: {counted(len(tally.failures), 'violation')}, {counted(len(never), 'thing')} never occurred")
+        print(f"{reported}: {counted(len(tally.failures), 'violation')}, {counted(len(never), 'thing')} never occurred")
     if tally.traces:
         print(f"trace sha256 {tally.trace_sha256()}")

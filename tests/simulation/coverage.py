@@ -269,6 +269,6 @@ class Coverage(Observer):
                 pass
 
     def _completed(self, operation: Operation) -> None:
-        told = "" if operation.result == "ok" else f".{operation.code}"
-        self.counts[f"{operation.kind}.{operation.result}{told}"] += 1
+        reported = "" if operation.result == "ok" else f".{operation.code}"
+        self.counts[f"{operation.kind}.{operation.result}{reported}"] += 1
         self.counts["append.batch"] += operation.result == "ok" and len(operation.bodies) > 1

@@ -46,10 +46,11 @@ class Operation:
 
     def describe(self) -> str:
         what = f"{len(self.bodies)} entries" if self.kind == "append" else f"from {self.from_index}"
-        told = f"[{self.first_index}, {self.last_index}]" if self.kind == "append" else f"read index {self.read_index}"
-        return (
-            f"{self.kind} #{self.number} of {self.client} at {self.member} ({what}): {self.result} {self.code} {told}"
+        reported = (
+            f"[{self.first_index}, {self.last_index}]" if self.kind == "append" else f"read index {self.read_index}"
         )
+        words = f"{self.kind} #{self.number} of {self.client} at {self.member} ({what})"
+        return f"{words}: {self.result} {self.code} {reported}"
 
 
 class History:
@@ -59,7 +60,7 @@ class History:
         self.operations: list[Operation] = []
         self.watchers: list[Callable[[Operation], None]] = []
         self.owner: dict[bytes, Operation] = {}  # body -> the append that it belongs to
-        self.told_index = -1  # the highest index that any client was told is committed
+        self.reported_index = -1  # the highest index that any client was told is committed
         self.acknowledged_index = -1  # the highest index of an acknowledged append
         self._moment = 0
         self._open = 0
@@ -93,7 +94,7 @@ class History:
         """
         number = len(self.operations)
         operation = Operation(
-            number, client, kind, member, tuple(bodies), from_index, self._next(), self.told_index,
+            number, client, kind, member, tuple(bodies), from_index, self._next(), self.reported_index,
             expected_index, connection, ordered,
         )  # fmt: skip
         for body in operation.bodies:
@@ -126,7 +127,7 @@ class History:
         operation.read_index, operation.seen = read_index, tuple(seen)
         self._open -= 1
         if result == "ok":
-            self.told_index = max(self.told_index, last_index, read_index)
+            self.reported_index = max(self.reported_index, last_index, read_index)
             if operation.kind == "append":
                 self.acknowledged_index = max(self.acknowledged_index, last_index)
         for watcher in self.watchers:

@@ -37,7 +37,7 @@ class Appliers(Observer):
 
     def applied(self, member: Member, one: Applied) -> None:
         here = -1 if member.replica is None else member.replica.committed_index
-        if one.index > max(self._committed.index, self._committed.told, here):
+        if one.index > max(self._committed.index, self._committed.reported, here):
             raise Violation("applied_committed", f"{member.id} applied entry {one.index}, which nobody has committed")
         self._once_known(one.index, partial(self._is_committed, member.id, one))
 

@@ -46,7 +46,7 @@ class Clients(Observer):
         if operation.kind == "append" and operation.code != ResponseCode.SUCCESS:
             raise Violation("outcome_codes", operation.describe())
         promised = max(operation.last_index, operation.read_index)
-        if promised > max(self._logs.committed.told, self._committed_now()):
+        if promised > max(self._logs.committed.reported, self._committed_now()):
             raise Violation("told_before_commit", f"{operation.describe()}, which no leader has committed")
 
     def _committed_now(self) -> int:

@@ -50,7 +50,7 @@ class Elections(Observer):
         self._tickets: set[TransferTicket] = set()
         self._expected_term: dict[str, tuple[int, int, str, str]] = {}  # member -> (incarnation, term, rule, why)
         self._rejoined_floor: dict[tuple[str, str], int] = {}
-        self._term_told: dict[str, int] = {}  # each member's, as its events tell: a turn may go through two terms
+        self._term_reported: dict[str, int] = {}  # each member's, as its events tell: a turn may go through two terms
         self._contact: dict[tuple[str, str], int] = {}  # (leader, peer) -> when an answer came
         self._awake_since: dict[str, int] = {}  # since when it leads and runs
         self._world: World | None = None
@@ -74,7 +74,7 @@ class Elections(Observer):
                 text = f"{member.id} voted for {before.voted_for} in term {stored.term}, starts with {stored.voted_for}"
                 raise Violation("one_vote_per_term", text)
         self.hard[member.id] = stored
-        self._term_at_boot[member.id] = self._term_told[member.id] = stored.term
+        self._term_at_boot[member.id] = self._term_reported[member.id] = stored.term
         self._awake_since[member.id] = self._now
         self._expected_term.pop(member.id, None)
 
@@ -121,7 +121,7 @@ class Elections(Observer):
         if event.kind == "role" and detail["role"] == Role.LEADER.value:
             self._leads(member, detail["term"])
         elif event.kind == "term":
-            self._term_told[member.id] = detail["term"]
+            self._term_reported[member.id] = detail["term"]
         elif event.kind == "voter_state" and detail["state"] == VoterState.VOTER.value:
             self._becomes_voter(member, detail["was"])
         elif event.kind == "alarm" and detail["code"] == "two_leaders":
@@ -136,7 +136,7 @@ class Elections(Observer):
 
     def _becomes_voter(self, member: Member, was: str) -> None:
         if was == VoterState.REJOINING.value and member.store is not None and member.replica is not None:
-            self._rejoined_floor[member.id, member.disk_id] = self._term_told[member.id]
+            self._rejoined_floor[member.id, member.disk_id] = self._term_reported[member.id]
 
     # --- votes ------------------------------------------------------------------
     def sent(self, member: Member, to: str, message: Message) -> None:

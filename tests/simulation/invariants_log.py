@@ -29,7 +29,7 @@ class Committed:
     def __init__(self) -> None:
         self.entries: list[Held] = []
         self.by_term: dict[int, int] = {}  # term of the leader that committed -> highest index
-        self.told = -1  # the highest index that any leader said was committed
+        self.reported = -1  # the highest index that any leader said was committed
 
     @property
     def index(self) -> int:
@@ -131,8 +131,10 @@ class Logs(Observer):
             if led_term == replica.term:
                 self._leader_commits(member, replica, mirror, committed)
             self._note_commit(led_term, committed)
-        elif committed > max(self.committed.told, self.committed.index):
-            text = f"{member.id} has committed {committed}, no leader ever committed more than {self.committed.told}"
+        elif committed > max(self.committed.reported, self.committed.index):
+            text = (
+                f"{member.id} has committed {committed}, no leader ever committed more than {self.committed.reported}"
+            )
             raise Violation("commit_from_leader", text)
         self._agree(member, mirror, before, committed)
 
@@ -166,7 +168,7 @@ class Logs(Observer):
 
     def _note_commit(self, term: int, index: int) -> None:
         committed = self.committed
-        committed.told = max(committed.told, index)
+        committed.reported = max(committed.reported, index)
         if index > committed.by_term.get(term, -1):
             committed.by_term[term] = index
             assert self._world is not None
@@ -253,7 +255,7 @@ class Logs(Observer):
     # --- what is said of it ------------------------------------------------------------------
     def sent(self, member: Member, to: str, message: Message) -> None:
         if isinstance(message, PushRequest | HeartBeatRequest):
-            self.committed.told = max(self.committed.told, message.commit_index)
+            self.committed.reported = max(self.committed.reported, message.commit_index)
         elif isinstance(message, PushResponse):
             self._claims(member, to, message)
 

@@ -97,9 +97,9 @@ class Quorums(Observer):
         elif event.kind == "voter_state" and detail["was"] == VoterState.REJOINING.value:
             if "target" not in detail["reason"]:
                 return
-            told, under = self._targets.get((member.id, member.incarnation)), self._under[member.id]
-            if told != under:
-                text = f"{member.id} votes again under {under}; what it had to reach was told under {told}"
+            reported, under = self._targets.get((member.id, member.incarnation)), self._under[member.id]
+            if reported != under:
+                text = f"{member.id} votes again under {under}; what it had to reach was told under {reported}"
                 raise Violation("joined_under_this_leader", text)
 
 

@@ -32,7 +32,7 @@ class LogChecker:
     def __init__(self, history: History) -> None:
         self._history = history
         self.entries: dict[int, bytes | None] = {}  # index -> what somebody was told lies there; None: a NOOP
-        self._told_by: dict[int, Operation | None] = {}
+        self._reported_by: dict[int, Operation | None] = {}
         self._index_of: dict[bytes, int] = {}
 
     # --- online -------------------------------------------------------------------------------------------------
@@ -75,13 +75,13 @@ class LogChecker:
         if index in self.entries:
             if self.entries[index] == body:
                 return []
-            other = self._told_by[index]
-            told = f"{_text(self.entries[index])} by {'the log' if other is None else other.describe()}"
+            other = self._reported_by[index]
+            reported = f"{_text(self.entries[index])} by {'the log' if other is None else other.describe()}"
             both_appends = by is not None and by.kind == "append" and other is not None and other.kind == "append"
             rule = "duplicate_index" if both_appends else "lost" if by is None else "dirty_read"
-            return [Anomaly(rule, f"entry {index} is {_text(body)} for {who}, {told}")]
+            return [Anomaly(rule, f"entry {index} is {_text(body)} for {who}, {reported}")]
         self.entries[index] = body
-        self._told_by[index] = by
+        self._reported_by[index] = by
         return [] if body is None else self._place(index, body, who)
 
     def _place(self, index: int, body: bytes, who: str) -> list[Anomaly]:
@@ -124,12 +124,12 @@ class LogChecker:
                     for body in operation.bodies
                     if body in self._index_of
                 ]
-        told, end = self._history.told_index, max(log, default=-1)
-        if end < told:
-            found.append(Anomaly("lost", f"index {told} had been told, the log that was left ends at {end}"))
+        reported, end = self._history.reported_index, max(log, default=-1)
+        if end < reported:
+            found.append(Anomaly("lost", f"index {reported} had been told, the log that was left ends at {end}"))
         for index in sorted(self.entries):
             if index not in log:
-                by = self._told_by[index]
+                by = self._reported_by[index]
                 text = f"entry {index} of {'the log' if by is None else by.describe()} is not in the log that was left"
                 found.append(Anomaly("lost", text))
         for index in sorted(log):

@@ -32,13 +32,21 @@ class SeedResult:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Exceptions with two arguments do not survive pickling by themselves."""
-        told = None if self.violation is None else (self.violation.invariant, self.violation.detail)
+        reported = None if self.violation is None else (self.violation.invariant, self.violation.detail)
         numbers = (self.acknowledged, self.reads, self.seconds)
-        return _restored, (self.seed, self.steps, self.simulated_s, told, self.trace_sha256, self.coverage, *numbers)
+        return _restored, (
+            self.seed,
+            self.steps,
+            self.simulated_s,
+            reported,
+            self.trace_sha256,
+            self.coverage,
+            *numbers,
+        )
 
 
-def _restored(seed: int, steps: int, simulated_s: float, told: tuple[str, str] | None, *rest: Any) -> SeedResult:
-    return SeedResult(seed, steps, simulated_s, None if told is None else Violation(*told), *rest)
+def _restored(seed: int, steps: int, simulated_s: float, reported: tuple[str, str] | None, *rest: Any) -> SeedResult:
+    return SeedResult(seed, steps, simulated_s, None if reported is None else Violation(*reported), *rest)
 
 
 def counted(number: int, noun: str) -> str:
@@ -127,9 +135,9 @@ class Tally:
 
     def _failure(self, result: SeedResult) -> dict[str, Any]:
         assert result.violation is not None
-        told = {"invariant": result.violation.invariant, "detail": result.violation.detail}
+        reported = {"invariant": result.violation.invariant, "detail": result.violation.detail}
         line = repeat_line(result.seed, self.steps_each, self.overrides, self.mutant)
-        return {"seed": result.seed, "step": result.steps, **told, "reproduce": line}
+        return {"seed": result.seed, "step": result.steps, **reported, "reproduce": line}
 
     def progress(self) -> str:
         """One line for a person who waits."""

@@ -47,16 +47,16 @@ class FakeNode:
 
     def links(self) -> list[Json]:
         """Both ends of a link with the leader heard each other when its last acknowledgement came."""
-        told = []
+        reported = []
         for one in self.group.nodes.values():
             if one is not self:
                 ours = one if self.role == "LEADER" else self
                 heard = self.heard_ms.get(one.id, ours.ack_ms)
                 since = None if heard is None else "2026-01-01T11:00:00.000Z"
                 rtt = one.rtt_ms if self.role == "LEADER" else None
-                told.append({"peer_id": one.id, "in_since": since, "out_since": since, "last_heard_ms": heard,
+                reported.append({"peer_id": one.id, "in_since": since, "out_since": since, "last_heard_ms": heard,
                              "rtt_ms": rtt})  # fmt: skip
-        return told
+        return reported
 
     def state(self) -> Json:
         leader = self.group.leader

@@ -71,12 +71,12 @@ class FakeDledger:
         elif self.remoting_code is not None and handle in (self._append, self._get):
             connection.refuse(frame, RemotingCode(self.remoting_code), "java.lang.NullPointerException, DLedgerServer")
         else:
-            told = handle(member_id, request)
-            connection.answer(frame, json.dumps(told, separators=(",", ":"), sort_keys=True).encode())
+            reported = handle(member_id, request)
+            connection.answer(frame, json.dumps(reported, separators=(",", ":"), sort_keys=True).encode())
 
     def _refused(self, code: int, member_id: str, **more: Any) -> Json:
-        told = {"code": code, "group": self.group, "remoteId": member_id, "term": -1, **more}
-        return told if self.leader_id is None else {**told, "leaderId": self.leader_id}
+        reported = {"code": code, "group": self.group, "remoteId": member_id, "term": -1, **more}
+        return reported if self.leader_id is None else {**reported, "leaderId": self.leader_id}
 
     def _sane(self, member_id: str, request: Json) -> int:
         if request.get("group") != self.group:
@@ -88,8 +88,8 @@ class FakeDledger:
     def _metadata(self, member_id: str, request: Json) -> Json:
         if request.get("group") != self.group:
             return self._refused(400, member_id)
-        told = {"code": 200, "group": self.group, "peers": self.addresses, "term": -1}
-        return told if self.leader_id is None else {**told, "leaderId": self.leader_id}
+        reported = {"code": 200, "group": self.group, "peers": self.addresses, "term": -1}
+        return reported if self.leader_id is None else {**reported, "leaderId": self.leader_id}
 
     def _append(self, member_id: str, request: Json) -> Json:
         code = self._sane(member_id, request)
@@ -115,11 +115,16 @@ class FakeDledger:
         return {"code": 200, "entries": [self.entries[at]], "group": self.group, "term": -1}
 
     def _transfer(self, member_id: str, request: Json) -> Json:
-        told = {"group": self.group, "leaderId": self.leader_id, "remoteId": member_id, "term": request.get("term", -1)}
+        reported = {
+            "group": self.group,
+            "leaderId": self.leader_id,
+            "remoteId": member_id,
+            "term": request.get("term", -1),
+        }
         if request.get("term", -1) != self.term:
-            return {**told, "code": 407}
+            return {**reported, "code": 407}
         if request.get("transferId") != self.leader_id or request.get("transfereeId") not in self.members:
-            return {**told, "code": 401}
+            return {**reported, "code": 401}
         self.leader_id = request["transfereeId"]
         self.term += 1
         return {"code": 200, "term": self.term}

@@ -120,29 +120,29 @@ def introspection() -> Introspection:
     events = EventRing("boot")
     events.add("role", "info", {"role": "LEADER", "term": 7, "before": None})
     events.add("alarm", "critical", {"code": "disk_full", "text": "0 bytes – left", "share": 0.25, "of": ["a", "b"]})
-    told = Introspection(settings(), MemoryStore(), events, "boot")
-    told.tick_gap_max_ns = lambda: 12_345_678
+    reported = Introspection(settings(), MemoryStore(), events, "boot")
+    reported.tick_gap_max_ns = lambda: 12_345_678
     running = Pass(2, "request", 4096, 0, 10, 1000, "2026-01-01T00:00:00.000Z", 77, 1)
-    attach(told, running, dataclasses.replace(running, number=1, ended_at="2026-01-01T00:00:01.000Z"))
-    return told
+    attach(reported, running, dataclasses.replace(running, number=1, ended_at="2026-01-01T00:00:01.000Z"))
+    return reported
 
 
-def attach(told: Introspection, running: Pass, last: Pass) -> None:
+def attach(reported: Introspection, running: Pass, last: Pass) -> None:
     """What other parts of the engine add to a state."""
-    told.scrub = lambda: ScrubView(bytes_per_s=4096, pause_s=60, running=running.view(), last=last.view())
+    reported.scrub = lambda: ScrubView(bytes_per_s=4096, pause_s=60, running=running.view(), last=last.view())
 
 
 def answers() -> dict[str, str]:
     """Every answer of a leader and of a follower; and of an engine that keeps no events before `since`."""
     with Clock():
         found = {}
-        told = introspection()
+        reported = introspection()
         for role in (Role.LEADER, Role.FOLLOWER):
             for what in WHATS:
                 found[f"{role.value} {what}"] = (
-                    told.view(what, None, lambda role=role: status(role)).to_bytes().decode()
+                    reported.view(what, None, lambda role=role: status(role)).to_bytes().decode()
                 )
-        found["events gone"] = told.view("events", "gone-5", lambda: status(Role.LEADER)).to_bytes().decode()
+        found["events gone"] = reported.view("events", "gone-5", lambda: status(Role.LEADER)).to_bytes().decode()
         return found
 
 

@@ -25,7 +25,7 @@ def test_what_must_go_on_is_started_again_with_back_off_and_each_failure_is_repo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[float] = []
-    told: list[str] = []
+    reported: list[str] = []
     nap = asyncio.sleep
 
     async def sleep(seconds: float) -> None:
@@ -33,7 +33,7 @@ def test_what_must_go_on_is_started_again_with_back_off_and_each_failure_is_repo
         await nap(0)
 
     async def story() -> None:
-        tasks = Background(lambda name, error: told.append(f"{name}: {reason_of(error)}"))
+        tasks = Background(lambda name, error: reported.append(f"{name}: {reason_of(error)}"))
         left = [UnicodeError("label empty or too long"), KeyError("term"), RuntimeError()]
 
         async def work() -> None:
@@ -47,7 +47,7 @@ def test_what_must_go_on_is_started_again_with_back_off_and_each_failure_is_repo
         assert len(tasks) == 0
 
     asyncio.run(story())
-    assert told == [
+    assert reported == [
         "dial n1: UnicodeError: label empty or too long",
         "dial n1: KeyError: 'term'",
         "dial n1: RuntimeError",

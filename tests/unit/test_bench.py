@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 
 from app.bench.append import AppendOptions, cases_of, ratios_of, row
+from app.bench.appenders import RestAppender, TasksAppender
 from app.bench.common import Sample, percentile
-from app.bench.doors import RestDoor, TasksDoor
 from app.bench.failover import Acknowledged, count_lost
 from app.bench.load import Case, Submitter, measure
 from app.bench.machine import machine
@@ -81,7 +81,7 @@ def test_the_cases_are_one_at_a_time_singles_and_each_size_of_batch() -> None:
     assert cases_of(options) == [Case(1, 1), Case(7, 1), Case(1600, 5), Case(1, 8000)]
 
 
-def test_slow_doors_are_not_asked_for_thousands_at_once() -> None:
+def test_slow_interfaces_are_not_asked_for_thousands_at_once() -> None:
     assert cases_of(AppendOptions(via="rest"))[1].in_flight < 100
 
 
@@ -144,10 +144,10 @@ def test_singles_at_once_are_submitted_and_each_has_its_latency() -> None:
         asyncio.run(measure(Submitting(fails_at=20), Case(7, 1), 32, 60))
 
 
-def test_tasks_are_a_door_of_their_own() -> None:
-    door = TasksDoor(LedgerClient("n0-127.0.0.1:1"))
+def test_tasks_are_measured_apart() -> None:
+    appender = TasksAppender(LedgerClient("n0-127.0.0.1:1"))
     assert isinstance(LedgerClient("n0-127.0.0.1:1"), Submitter)
-    assert not isinstance(door, Submitter)
+    assert not isinstance(appender, Submitter)
 
 
 def test_a_machine_is_described_with_its_disk(tmp_path: Path) -> None:
@@ -262,14 +262,14 @@ async def append_over_a_server_that_hangs_up() -> list[object]:
         closed.set()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    door = RestDoor(server.sockets[0].getsockname()[1])
+    appender = RestAppender(server.sockets[0].getsockname()[1])
     answers = []
     for _ in range(3):
         closed.clear()
-        answers.append(await door.append(b"body"))
+        answers.append(await appender.append(b"body"))
         await closed.wait()
         await asyncio.sleep(0.05)
-    await door.close()
+    await appender.close()
     server.close()
     return answers
 

@@ -27,7 +27,7 @@ def write(directory: Path, member: str, bodies: list[bytes], term: int = 1) -> P
     return directory / member
 
 
-def told(*, first: int = 0, count: int = 6, result: str = "ok") -> Recorder:
+def reported(*, first: int = 0, count: int = 6, result: str = "ok") -> Recorder:
     """One client appended them one by one, and was told where they are; the last one with `result`."""
     recorder = Recorder()
     for number in range(count):
@@ -46,21 +46,21 @@ def rules(directory: Path, logs: dict[str, list[bytes]], recorder: Recorder) -> 
 
 
 def test_equal_logs_that_hold_what_was_promised_are_fine(tmp_path: Path) -> None:
-    assert rules(tmp_path, {"n0": BODIES, "n1": BODIES}, told()) == set()
-    assert rules(tmp_path / "unknown", {"n0": BODIES[:5], "n1": BODIES[:5]}, told(result="unknown")) == set()
+    assert rules(tmp_path, {"n0": BODIES, "n1": BODIES}, reported()) == set()
+    assert rules(tmp_path / "unknown", {"n0": BODIES[:5], "n1": BODIES[:5]}, reported(result="unknown")) == set()
 
 
 @pytest.mark.parametrize(
     ("logs", "recorder", "rule"),
     [
-        ({"n0": BODIES, "n1": BODIES[:5]}, told(), "acknowledged_lost"),
-        ({"n0": BODIES[:5], "n1": BODIES[:5]}, told(), "acknowledged_lost"),
-        ({"n0": BODIES, "n1": BODIES[:5]}, told(count=5), "committed_missing"),
-        ({"n0": BODIES, "n1": [*BODIES[:4], b"x", BODIES[5]]}, told(), "logs_differ"),
-        ({"n0": BODIES, "n1": BODIES}, told(result="fail"), "failed_applied"),
-        ({"n0": [*BODIES, BODIES[2]], "n1": [*BODIES, BODIES[2]]}, told(), "duplicate_entry"),
-        ({"n0": [*BODIES, b"?"], "n1": [*BODIES, b"?"]}, told(), "phantom"),
-        ({"n0": BODIES, "n1": BODIES}, told(first=1), "acknowledged_lost"),
+        ({"n0": BODIES, "n1": BODIES[:5]}, reported(), "acknowledged_lost"),
+        ({"n0": BODIES[:5], "n1": BODIES[:5]}, reported(), "acknowledged_lost"),
+        ({"n0": BODIES, "n1": BODIES[:5]}, reported(count=5), "committed_missing"),
+        ({"n0": BODIES, "n1": [*BODIES[:4], b"x", BODIES[5]]}, reported(), "logs_differ"),
+        ({"n0": BODIES, "n1": BODIES}, reported(result="fail"), "failed_applied"),
+        ({"n0": [*BODIES, BODIES[2]], "n1": [*BODIES, BODIES[2]]}, reported(), "duplicate_entry"),
+        ({"n0": [*BODIES, b"?"], "n1": [*BODIES, b"?"]}, reported(), "phantom"),
+        ({"n0": BODIES, "n1": BODIES}, reported(first=1), "acknowledged_lost"),
     ],
 )
 def test_one_thing_wrong_is_named(tmp_path: Path, logs: dict[str, list[bytes]], recorder: Recorder, rule: str) -> None:
@@ -68,14 +68,14 @@ def test_one_thing_wrong_is_named(tmp_path: Path, logs: dict[str, list[bytes]], 
 
 
 def test_a_read_that_saw_less_than_somebody_knew_is_stale(tmp_path: Path) -> None:
-    recorder = told()
+    recorder = reported()
     read = recorder.history.invoke("r0", "read", "n2 linearizable", from_index=2)
     recorder.history.complete(read, "ok", read_index=3, seen=[(2, BODIES[2]), (3, BODIES[3])])
     assert rules(tmp_path, {"n0": BODIES, "n1": BODIES}, recorder) == {"stale_read"}
 
 
 def test_an_index_other_than_the_expected_one_is_named(tmp_path: Path) -> None:
-    recorder = told()
+    recorder = reported()
     recorder.expected[3] = 4
     assert rules(tmp_path, {"n0": BODIES}, recorder) == {"expected_index"}
 

@@ -42,36 +42,42 @@ def test_status_says_who_leads_and_that_nothing_else_is_known(group: FakeDledger
     assert text.count("neither its term nor whom it hears") == 1
     assert "(down)" not in text and "NO QUORUM" not in text
     assert run(["status", *on(group), "--json"]) == 2
-    told = json.loads(capsys.readouterr().out)
-    assert (told["leader_id"], told["term"], told["problems"]) == ("n2", None, [])
-    assert told["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": None, "stands": None}
-    assert {one["field"] for one in told["unknown"]} >= {"n0.state", "n1.state", "n2.state", "quorum.stands", "term"}
-    assert [one["reach"] for one in told["members"]] == ["plain"] * 3
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["leader_id"], reported["term"], reported["problems"]) == ("n2", None, [])
+    assert reported["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": None, "stands": None}
+    assert {one["field"] for one in reported["unknown"]} >= {
+        "n0.state",
+        "n1.state",
+        "n2.state",
+        "quorum.stands",
+        "term",
+    }
+    assert [one["reach"] for one in reported["members"]] == ["plain"] * 3
 
 
 def test_status_of_a_plain_group_names_who_does_not_answer(capsys: Capture) -> None:
     with running(FakeDledger(), down=("n0",)) as group:
         assert run(["status", *on(group), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert [(one["code"], one["severity"], one["member"]) for one in told["problems"]] == [
+    reported = json.loads(capsys.readouterr().out)
+    assert [(one["code"], one["severity"], one["member"]) for one in reported["problems"]] == [
         ("member_unreachable", "attention", "n0")
     ]
-    assert (told["leader_id"], told["quorum"]["answering"]) == ("n2", 2)
+    assert (reported["leader_id"], reported["quorum"]["answering"]) == ("n2", 2)
 
 
 def test_status_of_a_plain_group_without_a_leader_is_critical(group: FakeDledger, capsys: Capture) -> None:
     group.leader_id = None
     assert run(["status", *on(group), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert [(one["code"], one["severity"]) for one in told["problems"]] == [("no_leader", "critical")]
+    reported = json.loads(capsys.readouterr().out)
+    assert [(one["code"], one["severity"]) for one in reported["problems"]] == [("no_leader", "critical")]
 
 
 def test_a_leader_that_does_not_say_so_itself_is_nobody(capsys: Capture) -> None:
     with running(FakeDledger(), down=("n2",)) as group:
         assert run(["status", *on(group), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["leader_id"] is None
-    (found,) = [one for one in told["problems"] if one["code"] == "no_leader"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["leader_id"] is None
+    (found,) = [one for one in reported["problems"] if one["code"] == "no_leader"]
     assert "n2 is followed" in found["text"]
 
 
@@ -114,9 +120,9 @@ def test_the_fake_answers_as_the_original_was_recorded(name: str, member_id: str
     fake.answer(member_id, said, request)  # type: ignore[arg-type]
     assert said.code == answer.code
     if answer.code == 200:
-        told, recorded = json.loads(said.body), json.loads(bytes(answer.body))
-        assert told.keys() == recorded.keys()
-        assert (told["code"], told["term"] if "APPEND" in name else 0) == (
+        reported, recorded = json.loads(said.body), json.loads(bytes(answer.body))
+        assert reported.keys() == recorded.keys()
+        assert (reported["code"], reported["term"] if "APPEND" in name else 0) == (
             recorded["code"], recorded["term"] if "APPEND" in name else 0,
         )  # fmt: skip
 
@@ -143,8 +149,8 @@ def test_append_goes_one_entry_a_request_in_the_order_of_the_lines(
     group.holds(b"before")
     assert append(group, tmp_path, b"one", b"", b"three") == 0
     said = capsys.readouterr()
-    told = json.loads(said.out)
-    assert (told["appended"], told["unknown"], told["ranges"]) == (3, 0, [[1, 3]])
+    reported = json.loads(said.out)
+    assert (reported["appended"], reported["unknown"], reported["ranges"]) == (3, 0, [[1, 3]])
     bodies = [body["body"] for _, code, body in group.received if code == RequestCode.APPEND]
     assert bodies == ["b25l", "", "dGhyZWU="]
     assert "one entry a request" in said.err
@@ -154,9 +160,9 @@ def test_what_others_append_in_between_is_not_counted(group: FakeDledger, tmp_pa
     answer = group._append
 
     def with_another(member_id: str, request: dict[str, object]) -> dict[str, object]:
-        told = answer(member_id, request)
+        reported = answer(member_id, request)
         group.holds(b"another's")
-        return told
+        return reported
 
     group._append = with_another  # type: ignore[method-assign]
     assert append(group, tmp_path, b"one", b"two") == 0
@@ -275,8 +281,8 @@ def test_a_transfer_that_was_accepted_sends_term_and_transfer_id(group: FakeDled
     assert run([*command, "--if-term", "3"]) == 1
     assert json.loads(capsys.readouterr().out)["code"] == 407
     assert run([*command, "--if-term", "4"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["moved"], told["code"], told["leader_id"], told["term"]) == (True, 200, "n0", 5)
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["moved"], reported["code"], reported["leader_id"], reported["term"]) == (True, 200, "n0", 5)
     sent = transfers(group)[-1]
     assert (sent["term"], sent["transferId"], sent["transfereeId"], sent["takeLeadershipLedgerIndex"]) == (
         4, "n2", "n0", 0,

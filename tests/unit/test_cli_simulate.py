@@ -14,11 +14,11 @@ from app.commands.common import Exit
 
 def test_one_seed_says_its_trace(capfd: pytest.CaptureFixture[str]) -> None:
     """INTERFACES: `{seeds, steps, simulated_s, violations, coverage, trace_sha256}`; the same seed, the same trace."""
-    told = []
+    reported = []
     for _ in range(2):
         assert run(["simulate", "--seed", "7", "--steps", "150", "--json"]) == Exit.FINE
-        told.append(json.loads(capfd.readouterr().out))
-    first, again = told
+        reported.append(json.loads(capfd.readouterr().out))
+    first, again = reported
     assert first.keys() >= {"seeds", "steps", "simulated_s", "violations", "coverage", "trace_sha256"}
     assert (first["seeds"], first["steps"], first["violations"]) == (1, 150, [])
     assert first["coverage"]["role.CANDIDATE>LEADER"] >= 1

@@ -23,13 +23,13 @@ def member(node_id: str, *, leader: str | None = "n0", term: int = 4, acks: Json
     role = "LEADER" if acks is not None else "FOLLOWER"
     log = {"begin_index": 0, "end_index": 9, "durable_index": 9, "committed_index": 9, "applied_index": 9}
     peers = [{"id": one, "address": f"{one}:1", "connected": True} for one in IDS]
-    told = {
+    reported = {
         "engine": "ok", "self_id": node_id, "role": role, "term": term, "leader_id": leader, "voter_state": "VOTER",
         "alarms": [], "log": log,
         "flush": "sync", "peers": peers, **state,
         "timing": {"election_timeout_max_ms": 1000, "heart_beat_time_interval_ms": 100},
     }  # fmt: skip
-    known = {"id": node_id, "address": f"{node_id}:1", "reach": "ok", "reason": None, "state": told}
+    known = {"id": node_id, "address": f"{node_id}:1", "reach": "ok", "reason": None, "state": reported}
     if acks is None:
         return known
     marks = [{"id": one, "last_ack_ms": age, "lag_entries": 0, "lag_ms": 0} for one, age in acks.items()]

@@ -140,18 +140,18 @@ def test_a_refusal_that_may_pass_is_tried_again() -> None:
 def test_a_client_comes_back_when_it_was_told_to_and_not_before() -> None:
     full = ResponseCode.LEADER_PENDING_FULL
     at: list[float] = []
-    good, told_ms = counting(), [150, 100]
+    good, retry_ms = counting(), [150, 100]
 
     def script(request: AppendRequest) -> AppendAnswer | None:
         at.append(asyncio.get_running_loop().time())
-        if told_ms:
-            return AppendAnswer(full, -1, -1, -1, AppendedByte.NOT_APPENDED, "n0", "", "full", told_ms.pop())
+        if retry_ms:
+            return AppendAnswer(full, -1, -1, -1, AppendedByte.NOT_APPENDED, "n0", "", "full", retry_ms.pop())
         return good(request)
 
     async def work(client: LedgerClient, _member: Member) -> None:
         assert (await client.append(b"x")).first_index == 0
         assert at[1] - at[0] >= 0.1 and at[2] - at[1] >= 0.15
-        told_ms.append(60_000)
+        retry_ms.append(60_000)
         with pytest.raises(NotAppended) as refused:  # at once: there is no time for another try
             await client.append(b"y")
         assert (refused.value.code, refused.value.retry_after_s) == (full, 60)
@@ -194,9 +194,9 @@ def test_what_was_sent_and_not_answered_is_unknown_and_not_sent_again(batch: boo
         member.silent = False
         unknown = AppendAnswer(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 7, 8, 3, AppendedByte.UNKNOWN)
         member.script = lambda _request: unknown
-        with pytest.raises(OutcomeUnknown) as told:
+        with pytest.raises(OutcomeUnknown) as reported:
             await append()
-        assert (told.value.first_index, told.value.last_index, told.value.term) == (7, 8, 3)
+        assert (reported.value.first_index, reported.value.last_index, reported.value.term) == (7, 8, 3)
 
     assert len(against(counting(), work, deadline_s=0.5).appends) == 5
 
@@ -218,19 +218,19 @@ def test_an_unknown_outcome_names_each_calls_own_entries_though_they_left_in_one
         await client.append(b"warm")
         await asyncio.gather(client.append(b"warm"), client.append(b"warm"))  # nobody is alone any more
         calls = [client.append(b"m1"), client.append(b"m2"), client.append_many([b"a", b"b"]), client.append(b"m3")]
-        told = await asyncio.gather(*calls, return_exceptions=True)
-        assert all(isinstance(one, OutcomeUnknown) for one in told)
-        assert [(one.first_index, one.last_index, one.term) for one in told] == [
+        reported = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(one, OutcomeUnknown) for one in reported)
+        assert [(one.first_index, one.last_index, one.term) for one in reported] == [
             (3, 3, 3), (4, 4, 3), (5, 6, 3), (7, 7, 3),
         ]  # fmt: skip
-        assert {one.code for one in told} == {ResponseCode.WAIT_QUORUM_ACK_TIMEOUT}
-        assert len({id(one) for one in told}) == 4  # an exception that two raise gets both tracebacks
+        assert {one.code for one in reported} == {ResponseCode.WAIT_QUORUM_ACK_TIMEOUT}
+        assert len({id(one) for one in reported}) == 4  # an exception that two raise gets both tracebacks
         # What cannot be shared out, and what nobody named, names nothing.
         few = AppendAnswer(ResponseCode.TERM_CHANGED, 3, 3, 3, AppendedByte.UNKNOWN)
         for answer in (few, None):
             member.script = lambda _request, answer=answer: answer  # type: ignore[misc]
-            told = await asyncio.gather(client.append(b"x"), client.append(b"y"), return_exceptions=True)
-            assert [(one.first_index, one.last_index) for one in told] == [(-1, -1)] * 2
+            reported = await asyncio.gather(client.append(b"x"), client.append(b"y"), return_exceptions=True)
+            assert [(one.first_index, one.last_index) for one in reported] == [(-1, -1)] * 2
 
     against(script, work)
     assert counts == [5]

@@ -146,15 +146,15 @@ def test_bytes_of_a_frame_that_is_not_whole_yet_are_told_of() -> None:
             await until(lambda: ends.parts)
             assert ends.parts[0] is ends.far
             assert not ends.there
-            told = len(ends.parts)
+            reported = len(ends.parts)
             for piece in rest:
                 ends.near.send([piece])
             await until(lambda: ends.there)
-            assert len(ends.parts) > told
-            told = len(ends.parts)
+            assert len(ends.parts) > reported
+            reported = len(ends.parts)
             ends.near.send_body(7, FLAG_ONE_WAY, 2, [b"whole"])
             await until(lambda: len(ends.there) == 2)
-            assert len(ends.parts) == told
+            assert len(ends.parts) == reported
 
     asyncio.run(main())
 

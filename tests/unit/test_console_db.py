@@ -133,8 +133,8 @@ def test_events_are_listed_in_the_order_of_their_times(tmp_path: Path) -> None:
         times = [3, 1, 4, 1, 5, 9, 2, 6]
         for number, second in enumerate(times):
             at = rfc3339(datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC))
-            told = EventView(id=f"b-{number}", at=at, kind="role", text=str(second))
-            await events.add("demo", f"n{number % 3}", [told])
+            reported = EventView(id=f"b-{number}", at=at, kind="role", text=str(second))
+            await events.add("demo", f"n{number % 3}", [reported])
         whole = [one["text"] for one in await events.list("demo")]
         assert whole == [str(second) for second in sorted(times, reverse=True)]
         paged, before = [], None

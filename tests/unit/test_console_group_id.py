@@ -23,8 +23,8 @@ def test_a_member_of_another_group_of_this_name_is_not_taken_for_ours(tmp_path: 
                 return sample.reach == "stale" and "another group" in str(sample.problem)
 
             await kit.until(noticed)
-            told = watch.pollers["n2"].sample.state
-            assert told is not None and told.marks.end_index != 999_999
+            reported = watch.pollers["n2"].sample.state
+            assert reported is not None and reported.marks.end_index != 999_999
             stranger.group_id = "1d" * 16
             await kit.until(lambda: watch.pollers["n2"].sample.reach == "ok")
 

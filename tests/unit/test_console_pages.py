@@ -42,7 +42,7 @@ def test_every_page_begins_with_a_sentence(tmp_path: Path) -> None:
     over(tmp_path, work)
 
 
-def test_a_viewer_reads_no_bodies_and_steers_nothing(tmp_path: Path) -> None:
+def test_a_viewer_reads_no_bodies_and_changes_nothing(tmp_path: Path) -> None:
     async def work(kit: Kit) -> None:
         eve = await kit.person("eve", "viewer")
         page = (await eve.get(GROUP)).text

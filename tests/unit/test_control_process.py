@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from node.priority import LOOKER_NICENESS
+from node.priority import LOW_PRIORITY_NICENESS
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no niceness there")
@@ -16,4 +16,4 @@ def test_the_control_plane_stands_behind_the_engine_where_cores_are_short() -> N
     before = os.nice(0)
     code = "import os; from node.control.__main__ import main; print(main(['--nonsense'])); print(os.nice(0))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert said == ["64", str(max(before, LOOKER_NICENESS))]
+    assert said == ["64", str(max(before, LOW_PRIORITY_NICENESS))]

@@ -1,4 +1,4 @@
-"""The demo's parts by themselves: messages, links that can be cut, the note, the door, the flipped bit."""
+"""The demo's parts by themselves: messages, links that can be cut, the note, its HTTP server, the flipped bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 
 from app.cli import run
 from app.demo.breaks import Breaker
-from app.demo.door import Door
+from app.demo.control import DemoControl
 from app.demo.feeder import Feeder
 from app.demo.messages import Flights, Lines
 from app.demo.processes import free_ports_from
@@ -211,7 +211,7 @@ def test_a_command_takes_the_demo_of_its_folder_and_never_guesses(
         monkeypatch.chdir(tmp_path / "two")
         found = running_demo()
         assert found is not None and found.pid == pids[2]
-        assert run(["demo", "break", "kill"]) == 69, "nobody listens at its door"
+        assert run(["demo", "break", "kill"]) == 69, "nobody listens there"
         assert f"(pid {pids[2]}, started in {tmp_path / 'two'})" in capsys.readouterr().err
         for folder, said in (
             ("one", "2 demos were started in this folder"),
@@ -220,10 +220,10 @@ def test_a_command_takes_the_demo_of_its_folder_and_never_guesses(
             monkeypatch.chdir(tmp_path / folder)
             for arguments in (["demo", "break", "kill"], ["status"], ["append"], ["transfer"], ["tail"]):
                 assert run(arguments) == 64, arguments
-                told = capsys.readouterr()
-                assert told.out == "" and told.err.count("\n") == 1
-                assert said in told.err
-                assert all(f"pid {pid}" in told.err for pid in (pids if folder == "." else pids[:2]))
+                reported = capsys.readouterr()
+                assert reported.out == "" and reported.err.count("\n") == 1
+                assert said in reported.err
+                assert all(f"pid {pid}" in reported.err for pid in (pids if folder == "." else pids[:2]))
         for process in processes[:2]:
             process.kill()
             process.wait()
@@ -245,7 +245,7 @@ def test_a_notes_directory_that_others_may_write_is_not_used(monkeypatch: pytest
         write_note(note(1, 1))
 
 
-def test_the_door_wants_the_secret_and_says_why_not() -> None:
+def test_the_demo_server_wants_the_secret_and_says_why_not() -> None:
     async def nobody() -> str | None:
         return None
 
@@ -254,22 +254,22 @@ def test_the_door_wants_the_secret_and_says_why_not() -> None:
         links = Links({"n0": ("127.0.0.1", 1), "n1": ("127.0.0.1", 2)})
         members = {one: DemoMember(one, "", "http://h", "/d", os.getpid()) for one in ("n0", "n1")}
         breaker = Breaker(members, links, nobody, said.append)
-        door = Door(breaker, lambda: {"feed": None})
-        await door.start()
+        control = DemoControl(breaker, lambda: {"feed": None})
+        await control.start()
         async with httpx2.AsyncClient(trust_env=False) as client:
-            guess = door.url.rpartition("/")[0] + "/guess"
+            guess = control.url.rpartition("/")[0] + "/guess"
             assert (await client.post(f"{guess}/break/partition")).status_code == 404
-            assert (await client.get(f"{door.url}/state")).json() == {"feed": None}
-            assert (await client.get(f"{door.url}/break/partition")).status_code == 405
-            refused = await client.post(f"{door.url}/break/heart")
+            assert (await client.get(f"{control.url}/state")).json() == {"feed": None}
+            assert (await client.get(f"{control.url}/break/partition")).status_code == 405
+            refused = await client.post(f"{control.url}/break/heart")
             assert (refused.status_code, "flip" in refused.json()["detail"]) == (409, True)
-            refused = await client.post(f"{door.url}/break/kill?node=n9")
+            refused = await client.post(f"{control.url}/break/kill?node=n9")
             assert "no member" in refused.json()["detail"]
-            done = (await client.post(f"{door.url}/break/partition?node=n1")).json()
+            done = (await client.post(f"{control.url}/break/partition?node=n1")).json()
             assert (done["what"], done["node"], done["mends_in_s"]) == ("partition", "n1", 30.0)
             assert said == ["break partition: n1 is cut off from the other members"]
         await breaker.stop()
-        await door.stop()
+        await control.stop()
 
     asyncio.run(story())
 

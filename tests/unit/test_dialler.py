@@ -45,8 +45,8 @@ def test_a_dialler_outlives_what_nobody_foresaw(tmp_path: Path, monkeypatch: pyt
         async with asyncio.timeout(20):
             while not (connected(engines[0], "n1") and connected(engines[1], "n0")):  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.02)
-        told = [one for one in engines[0].events.since(None).items or () if one.kind == "task_failed"]
-        assert [one.detail for one in told] == [
+        reported = [one for one in engines[0].events.since(None).items or () if one.kind == "task_failed"]
+        assert [one.detail for one in reported] == [
             {"task": "the link to n1", "text": "UnicodeError: label empty or too long"},
             {"task": "the link to n1", "text": "ZeroDivisionError: odd"},
         ]

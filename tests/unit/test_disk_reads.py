@@ -54,15 +54,15 @@ def run(work: Callable[[Disk, Counting], Awaitable[None]], *, cold: bool = True)
 async def read(disk: Disk, first_index: int, *, log_epoch: int = 0, pause_ns: int = 0, peer_id: str = "n1") -> Slab:
     got: asyncio.Future[Slab | None] = asyncio.get_running_loop().create_future()
     request = ReadSlab(peer_id, 1, log_epoch, first_index, 2 * ENTRY_BYTES, pause_ns)
-    told: list[ReadSlab] = []
+    reported: list[ReadSlab] = []
 
     def done(one: ReadSlab, slab: Slab | None) -> None:
-        told.append(one)
+        reported.append(one)
         got.set_result(slab)
 
     disk.read(request, done)
     slab = await got
-    assert slab is not None and told == [request]  # as it was asked, so that the core knows it again
+    assert slab is not None and reported == [request]  # as it was asked, so that the core knows it again
     return slab
 
 

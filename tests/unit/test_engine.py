@@ -195,7 +195,7 @@ def test_where_a_token_file_is_set_loopback_is_no_credential(tmp_path: Path) -> 
         for code, fields in (
             (RequestCode.INTROSPECT, {"what": "state"}),
             (RequestCode.LEADERSHIP_TRANSFER, {}),
-            (RequestCode.STEER, {"what": "scrub"}),
+            (RequestCode.OPERATOR_ACTION, {"what": "scrub"}),
         ):
             for token in ({}, {"token": "Secret"}, {"token": "secret "}, {"token": "sécret"}):
                 answer = await link.ask(code, fields | token, 5)

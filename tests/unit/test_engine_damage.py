@@ -99,9 +99,9 @@ async def ask(engine: Engine, code: RequestCode, body: bytes, host: str = "") ->
         connection.close()
 
 
-async def steer(engine: Engine, host: str = "", **fields: Any) -> dict[str, Any]:
+async def operator_action(engine: Engine, host: str = "", **fields: Any) -> dict[str, Any]:
     fields = {"group": engine.settings.node.group, "remoteId": engine.settings.node.id, **fields}
-    return dict(load_body(await ask(engine, RequestCode.STEER, dump(fields), host)).values)
+    return dict(load_body(await ask(engine, RequestCode.OPERATOR_ACTION, dump(fields), host)).values)
 
 
 def test_a_group_of_damaged_members_heals_and_then_elects(tmp_path: Path) -> None:
@@ -128,13 +128,13 @@ def test_a_scrub_finds_the_rot_of_the_leader_it_steps_down_and_heals(tmp_path: P
             name, leader = next((n, one) for n, one in engines.items() if one.replica.role is Role.LEADER)
             term = leader.replica.term
             stores[name].rot(3, 4)
-            answer = await steer(leader, what="scrub")
+            answer = await operator_action(leader, what="scrub")
             assert answer["code"] == 200 and answer["passNumber"] == 1
-            await until(lambda: (leader.scrubber.told()["last"] or {}).get("number") == 1)
+            await until(lambda: (leader.scrubber.reported()["last"] or {}).get("number") == 1)
             await until(lambda: stores[name].faults == () and bool(repairs(leader)))
             await until(lambda: any(one.replica.role is Role.LEADER for one in engines.values()))
             assert max(one.replica.term for one in engines.values()) > term
-            assert leader.scrubber.told()["last"]["faults"] == 1
+            assert leader.scrubber.reported()["last"]["faults"] == 1
 
     run(work)
 
@@ -152,7 +152,7 @@ def test_alone_nobody_can_help_and_the_member_says_so(tmp_path: Path) -> None:
             assert state["repair"]["hopeless"] == 1 and state["scrub"]["running"] is None
             assert str(engine.settings.store_directory) in state["alarms"][1]["text"]
             assert engine.replica.role is Role.CANDIDATE
-            assert (await steer(engine, what="repairs"))["faults"] == 1
+            assert (await operator_action(engine, what="repairs"))["faults"] == 1
 
     run(work)
 
@@ -177,16 +177,16 @@ def test_what_is_damaged_is_not_read_and_what_is_around_it_is(tmp_path: Path) ->
     run(work)
 
 
-def test_steering_needs_the_right_group_the_token_and_a_known_word(tmp_path: Path) -> None:
+def test_operator_actions_need_the_right_group_the_token_and_a_known_word(tmp_path: Path) -> None:
     async def work() -> None:
         async with group(tmp_path, stores_of(1)) as engines:
             engine = engines["n0"]
-            assert (await steer(engine, what="dance"))["code"] == ResponseCode.UNEXPECTED_ARGUMENT
-            assert (await steer(engine, what="scrub", group="other"))["code"] == ResponseCode.UNKNOWN_GROUP
-            far = await steer(engine, "192.0.2.7", what="scrub")
+            assert (await operator_action(engine, what="dance"))["code"] == ResponseCode.UNEXPECTED_ARGUMENT
+            assert (await operator_action(engine, what="scrub", group="other"))["code"] == ResponseCode.UNKNOWN_GROUP
+            far = await operator_action(engine, "192.0.2.7", what="scrub")
             assert far["code"] == ResponseCode.UNEXPECTED_MEMBER
             engine.desk._token = "secret"
-            assert (await steer(engine, "192.0.2.7", what="scrub", token="secret"))["code"] == 200
+            assert (await operator_action(engine, "192.0.2.7", what="scrub", token="secret"))["code"] == 200
 
     run(work)
 
@@ -235,7 +235,7 @@ def test_a_pass_reads_everything_once_in_steps_and_reports_what_it_met() -> None
         await until(lambda: watched.finished == 1)
         assert watched.disk.steps == sorted(set(watched.disk.steps)) and len(watched.disk.steps) > 3
         assert [(one.first_index, one.last_index) for one in watched.faults] == [(7, 7)]
-        last = watched.scrubber.told()["last"]
+        last = watched.scrubber.reported()["last"]
         assert (last["from_index"], last["last_index"], last["faults"], last["reason"]) == (0, 19, 1, "request")
         assert watched.scrubber.ask("request") == 2
         watched.scrubber.stop()

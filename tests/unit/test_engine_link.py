@@ -94,9 +94,9 @@ def test_another_engine_at_its_port_is_down_with_the_reason(
     async def work(link: EngineLink, snapshots: Snapshots, store: MemoryStore) -> None:
         before = store.end_index
         for what in (StateView, WatermarksView):
-            told = await snapshots.get(what)
-            assert told.engine == "down" and told.engine_reason is not None and said in told.engine_reason
-            assert told.boot_id is None and said in told.unknown[0].reason
+            reported = await snapshots.get(what)
+            assert reported.engine == "down" and reported.engine_reason is not None and said in reported.engine_reason
+            assert reported.boot_id is None and said in reported.unknown[0].reason
         state = await snapshots.get(StateView)
         assert (state.role, state.term) == (None, None)
         assert state.marks.end_index in (None, -1)  # our own files', which hold nothing

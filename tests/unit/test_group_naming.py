@@ -76,8 +76,8 @@ def test_a_leader_without_an_id_takes_that_of_a_follower_of_the_same_log() -> No
     leader.solo.receive("n1", leader.solo.hello_of("n1", version_max=2, group_id=THEIRS))
     sent = leader.solo.tick(100)
     assert named(leader.solo) == THEIRS and namings(leader) == 0
-    told = [message.group_id for _to, message in sent if isinstance(message, Hello)]
-    assert told == [THEIRS, THEIRS]  # everybody connected hears of it
+    reported = [message.group_id for _to, message in sent if isinstance(message, Hello)]
+    assert reported == [THEIRS, THEIRS]  # everybody connected hears of it
 
 
 def test_two_followers_with_two_ids_name_nothing_anew() -> None:

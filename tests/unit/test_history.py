@@ -62,8 +62,14 @@ def named(one: MemberView, node_id: str) -> MemberView:
 def test_a_bucket_keeps_the_worst_lag_and_the_last_of_the_rest() -> None:
     rows = [row_of(at, member(end=100 + at), lag) for at, lag in [(0, 5), (1, 900), (2, None), (3, 7)]]
     (bucket,) = bucketed(rows, 10)
-    told = dict(zip(COLUMNS, bucket, strict=True))
-    assert (told["lag"], told["lag_min"], told["lag_max"], told["end"], told["t"]) == (900, 5, 900, 103, 0)
+    reported = dict(zip(COLUMNS, bucket, strict=True))
+    assert (reported["lag"], reported["lag_min"], reported["lag_max"], reported["end"], reported["t"]) == (
+        900,
+        5,
+        900,
+        103,
+        0,
+    )
 
 
 def test_unknown_stays_unknown_in_a_bucket() -> None:

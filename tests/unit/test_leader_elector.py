@@ -235,15 +235,15 @@ def test_e6_while_a_long_frame_is_under_way_its_leader_hears_of_us_once_a_heartb
     solo = Solo(store_of([1, 2], term=3))
     solo.follow(term=3)
     solo.now += 100 * MS
-    told = []
+    reported = []
     for _ in range(100):
         solo.now += 10 * MS
         solo.replica.leader_bytes("n1", solo.now)
         solo.replica.leader_bytes("n2", solo.now)
-        told += solo.take()
-    assert {to for to, _message in told} == {"n1"}
-    answers = [message for _to, message in told if isinstance(message, PushResponse)]
-    assert len(answers) == len(told) == 10
+        reported += solo.take()
+    assert {to for to, _message in reported} == {"n1"}
+    answers = [message for _to, message in reported if isinstance(message, PushResponse)]
+    assert len(answers) == len(reported) == 10
     assert {(answer.seq, answer.end_index, answer.term) for answer in answers} == {(-1, 1, 3)}
 
 
@@ -324,12 +324,12 @@ def test_retries_are_randomized_and_a_living_leader_is_waited_for() -> None:
     for _ in range(4):
         for peer in ("n1", "n2"):
             solo.receive(peer, VoteResponse(request.seq, 3, HL, pre=True))
-        told_at, asked = solo.now, []
+        reported_at, asked = solo.now, []
         while not asked:
             solo.now = solo.replica.next_deadline()
             asked = [m for to, m in solo.late_tick(0) if to == "n1" and isinstance(m, VoteRequest)]
         (request,) = asked
-        waits.add(solo.now - told_at)
+        waits.add(solo.now - reported_at)
     assert len(waits) == 4 and min(waits) >= 500 * MS and max(waits) < 1000 * MS
 
 

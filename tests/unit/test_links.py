@@ -104,9 +104,9 @@ def test_members_tell_who_hears_whom_and_how_fast(tmp_path: Path) -> None:
         assert leader is not None
         follower = next(one for one in engines.values() if one is not leader)
         await until(lambda: link_of(leader).rtt_ms is not None)
-        told = link_of(leader)
-        assert told.peer_id == follower.settings.node.id
-        assert told.in_since and told.out_since and (told.last_heard_ms or 0) < 10_000
+        reported = link_of(leader)
+        assert reported.peer_id == follower.settings.node.id
+        assert reported.in_since and reported.out_since and (reported.last_heard_ms or 0) < 10_000
         assert link_of(follower).rtt_ms is None, "a follower asks nobody"
         for relay in relays:
             relay.delay_s = 0.2

@@ -30,7 +30,7 @@ class Lines(list[str]):
         self.append(line)
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def reported(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self]
 
 
@@ -42,7 +42,7 @@ def made(form: logs.Format = "json", level: logs.Level = "info") -> tuple[Log, L
 def test_a_line_says_when_how_grave_what_who_and_why() -> None:
     log, out = made()
     log.note("role", "critical", reason="elected", term=5, votes="n0, n1", nothing=None)
-    (line,) = out.told
+    (line,) = out.reported
     assert TIME.fullmatch(line.pop("time"))
     assert line == {
         "level": "error", "event": "role", "process": "engine", "member": "n0", "group": "g", "reason": "elected",
@@ -58,7 +58,7 @@ def test_the_level_holds_back_what_is_less_grave() -> None:
     log, out = made(level="warning")
     log.note("term")
     log.note("peer_lost", "warning", peer="n1")
-    assert [line["event"] for line in out.told] == ["peer_lost"]
+    assert [line["event"] for line in out.reported] == ["peer_lost"]
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
@@ -91,7 +91,7 @@ def test_a_suppressed_line_is_named_by_the_next_one(monkeypatch: pytest.MonkeyPa
         log.note("hello_refused", "warning", peer="n9", reason="another group")
     now = 11.0
     log.note("hello_refused", "warning", peer="n9", reason="another group")
-    assert [line.get("suppressed") for line in out.told] == [None] * 10 + [2]
+    assert [line.get("suppressed") for line in out.reported] == [None] * 10 + [2]
 
 
 def test_what_libraries_log_comes_out_as_our_own_lines_do() -> None:
@@ -107,7 +107,7 @@ def test_what_libraries_log_comes_out_as_our_own_lines_do() -> None:
     finally:
         root.handlers[:] = before
         root.setLevel(level)
-    (line,) = out.told
+    (line,) = out.reported
     assert (line["event"], line["level"], line["code"], line["reason"]) == ("log", "error", "asyncio", "a task failed")
     assert "ValueError: odd" in line["exception"]
 

@@ -12,7 +12,7 @@ import pytest
 from node.transport.member_proof import (
     BY_ACCEPTER,
     BY_DIALER,
-    TOLD_BEFORE,
+    SENT_BEFORE_PROOF,
     AccepterProof,
     DialerProof,
     ProofError,
@@ -66,9 +66,9 @@ def test_the_mac_is_what_the_text_says() -> None:
 def test_nothing_that_only_a_member_may_know_is_told_before() -> None:
     pair = Pair()
     for body in (pair.hello, pair.answer):
-        told = json.loads(body)
-        assert set(told) <= TOLD_BEFORE
-        assert not {"store_id", "end_index", "api_url", "life_ids", "recorded", "term"} & set(told)
+        reported = json.loads(body)
+        assert set(reported) <= SENT_BEFORE_PROOF
+        assert not {"store_id", "end_index", "api_url", "life_ids", "recorded", "term"} & set(reported)
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def test_hello_is_answered_with_a_verdict(changes: Any, code: ResponseCode) -> N
     assert isinstance(answer, Hello) and to == "n1"
     assert (answer.seq, answer.answer, answer.code, answer.node_id) == (5, True, code, "n0")
     assert (answer.detail is None) is (code is ResponseCode.SUCCESS)
-    told = [detail["peer"] for kind, detail in solo.events if kind == "hello_refused"]
-    assert told == ([] if code is ResponseCode.SUCCESS else ["n1"])
+    reported = [detail["peer"] for kind, detail in solo.events if kind == "hello_refused"]
+    assert reported == ([] if code is ResponseCode.SUCCESS else ["n1"])
     assert not solo.replica.member.alarms  # whoever connects to us may be anybody
 
 

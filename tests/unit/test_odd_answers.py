@@ -101,14 +101,14 @@ async def healed(kit: Kit, node_id: str) -> None:
 
 
 def story(tmp_path: Path, work: Callable[[Kit], Any]) -> None:
-    async def told() -> None:
+    async def reported() -> None:
         async with running(tmp_path) as kit:
             await kit.watched()
             for poller in kit.console.watch_of("demo").pollers.values():
                 poller.interval_s = 0.0  # then it asks as often as it may
             await work(kit)
 
-    run(told())
+    run(reported())
 
 
 def test_a_poller_outlives_whatever_it_is_answered(tmp_path: Path) -> None:
@@ -212,11 +212,11 @@ def test_a_transfer_that_is_answered_with_nonsense_ends_unknown(tmp_path: Path) 
             body = {"to": "n1", "if_term": 4}
             asked = await olga.change("POST", "/api/v1/clusters/demo/leadership-transfer", json=body)
             assert asked.status_code == 202
-            task = kit.console.steering.background.get(f"transfer {asked.json()['id']}")
+            task = kit.console.transfers.background.get(f"transfer {asked.json()['id']}")
             if task is not None:
                 await task
-            told = (await olga.get(f"/api/v1/operations/{asked.json()['id']}")).json()
-            assert told["state"] in ("unknown", "failed"), odd
+            reported = (await olga.get(f"/api/v1/operations/{asked.json()['id']}")).json()
+            assert reported["state"] in ("unknown", "failed"), odd
 
     story(tmp_path, work)
 

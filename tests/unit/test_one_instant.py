@@ -64,8 +64,15 @@ class World:
         own = {"begin_index": 0, "end_index": self.ends[who], "durable_index": self.ends[who] - 1,
                "committed_index": min(self.committed, self.ends[who]), "applied_index": self.committed}  # fmt: skip
         role = "LEADER" if leads else "FOLLOWER"
-        told = {"engine": "ok", "self_id": who, "role": role, "term": self.term, "leader_id": self.leader, "log": own}
-        sample.state = read(StateView, told)
+        reported = {
+            "engine": "ok",
+            "self_id": who,
+            "role": role,
+            "term": self.term,
+            "leader_id": self.leader,
+            "log": own,
+        }
+        sample.state = read(StateView, reported)
         sample.last_seen, sample.misses = self.now, 0
         if not leads:
             return

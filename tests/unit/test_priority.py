@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from node.children import apart
-from node.priority import LOOKER_NICENESS
+from node.priority import LOW_PRIORITY_NICENESS
 
 AUTOGROUP = Path("/proc/self/autogroup")
 GROUPED = pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel does not group sessions for scheduling")
 TELL = """
 import os
-from node.priority import stand_back
-stand_back()
-stand_back()
+from node.priority import lower_priority
+lower_priority()
+lower_priority()
 print(os.nice(0), os.getsid(0), os.getpgid(0), os.getpid())
 """
 
 
-def told(tell: str, **how: object) -> list[str]:
+def reported(tell: str, **how: object) -> list[str]:
     done = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True, **how)  # type: ignore[call-overload]
     return list(done.stdout.split())
 
@@ -35,19 +35,19 @@ def group_of_this_process() -> list[str]:
 
 
 def test_a_child_shares_the_session_but_not_the_terminals_signals() -> None:
-    nice, session, group, pid = told(TELL, preexec_fn=apart(signal.SIGKILL))
+    nice, session, group, pid = reported(TELL, preexec_fn=apart(signal.SIGKILL))
     assert (int(session), group) == (os.getsid(0), pid)
-    assert int(nice) == max(LOOKER_NICENESS, os.nice(0))
+    assert int(nice) == max(LOW_PRIORITY_NICENESS, os.nice(0))
 
 
 @GROUPED
 def test_a_session_of_its_own_stands_back_as_a_whole() -> None:
-    *_, of_the_group = told(TELL + 'print(open("/proc/self/autogroup").read())', start_new_session=True)
-    assert of_the_group == str(LOOKER_NICENESS)
+    *_, of_the_group = reported(TELL + 'print(open("/proc/self/autogroup").read())', start_new_session=True)
+    assert of_the_group == str(LOW_PRIORITY_NICENESS)
 
 
 @GROUPED
 def test_a_session_of_others_is_left_alone() -> None:
     before = group_of_this_process()
-    told(TELL, preexec_fn=apart(signal.SIGKILL))
+    reported(TELL, preexec_fn=apart(signal.SIGKILL))
     assert group_of_this_process() == before

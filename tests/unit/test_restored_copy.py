@@ -32,7 +32,7 @@ def solo_with(terms: tuple[int, ...] = (4, 4), **hard: Any) -> Solo:
     return Solo(store_of(terms, **hard), connect=False)
 
 
-def told(solo: Solo, record: PeerRecord | None, **changes: Any) -> Hello:
+def reported(solo: Solo, record: PeerRecord | None, **changes: Any) -> Hello:
     """n1's HELLO with that record; our answer."""
     sent = solo.receive("n1", solo.hello_of("n1", answer=False, record=record, **changes))
     return next(message for to, message in sent if to == "n1" and isinstance(message, Hello) and message.answer)
@@ -61,7 +61,7 @@ def alarms(solo: Solo) -> set[str]:
 )
 def test_what_shows_that_our_own_store_is_a_restored_copy(record: PeerRecord | None, is_copy: bool) -> None:
     solo = solo_with()
-    answer = told(solo, record)
+    answer = reported(solo, record)
     assert answer.code is ResponseCode.SUCCESS
     state = REJOINING if is_copy else VOTER
     assert solo.replica.member.voter_state is answer.voter_state is state, "told with the very answer"
@@ -77,26 +77,26 @@ def test_an_entry_that_cannot_be_read_says_nothing_about_its_term() -> None:
     """A damaged first entry is in no run of equal terms: that is no other history (S6)."""
     solo = Solo(store_of((4, 5), life_ids=("life-1", "life-2"), marks_from=4), connect=False)
     solo.store.rot(0, known=True)
-    told(solo, PeerRecord("s0", "life-2", 0, 5))
+    reported(solo, PeerRecord("s0", "life-2", 0, 5))
     assert solo.replica.member.voter_state is VOTER
     assert solo.replica.membership.records.mark_of("n0", 0) is None, "nor does it go on record with a term"
 
 
 def test_an_unproven_peer_is_not_believed() -> None:
     solo = solo_with()
-    told(solo, PeerRecord("s0", "life-3", 99, 9), proven=False)
+    reported(solo, PeerRecord("s0", "life-3", 99, 9), proven=False)
     assert solo.replica.member.voter_state is VOTER and not solo.hard_states[-1].peer_lives
 
 
 def test_who_joins_already_is_not_sent_back_to_its_start() -> None:
     solo = solo_with(voter_state=REJOINING)
-    told(solo, PeerRecord("s0", "life-3", 99, 9))
+    reported(solo, PeerRecord("s0", "life-3", 99, 9))
     assert solo.replica.member.store_id == "s0"
 
 
 def test_a_new_store_that_peers_know_better_does_not_form() -> None:
     solo = solo_with((), voter_state=FORMING)
-    answer = told(solo, PeerRecord("s0", "life-3"), voter_state=FORMING, end_index=-1)
+    answer = reported(solo, PeerRecord("s0", "life-3"), voter_state=FORMING, end_index=-1)
     assert answer.voter_state is REJOINING
 
 
@@ -110,7 +110,7 @@ def test_an_answer_that_refuses_us_as_a_copy_is_believed_too() -> None:
 def test_a_leader_steps_down_and_a_candidate_wins_nothing() -> None:
     solo = Solo(store_of((4, 4), life_ids=("life-1",)))
     solo.lead()
-    told(solo, PeerRecord("s0", "life-2"))
+    reported(solo, PeerRecord("s0", "life-2"))
     assert solo.replica.role is not Role.LEADER and solo.replica.member.voter_state is REJOINING
     solo = Solo(store_of((4, 4), life_ids=("life-1",)))
     request = next(m for to, m in solo.grant(solo.tick(1100)) if to == "n1" and isinstance(m, VoteRequest))
@@ -122,7 +122,7 @@ def test_a_leader_steps_down_and_a_candidate_wins_nothing() -> None:
 
 def test_the_alarm_ends_when_it_votes_again() -> None:
     solo = solo_with()
-    told(solo, PeerRecord("s0", "life-3"))
+    reported(solo, PeerRecord("s0", "life-3"))
     solo.replica.links.connected("n1", solo.now)
     solo.follow(term=4)
     solo.compare(1, term=4)
@@ -139,7 +139,7 @@ def test_what_was_said_as_a_voter_and_waited_does_not_leave_once_the_vote_is_giv
     others = (VoteResponse(1, 4, VoteResult.UNKNOWN), replace(beat, voter_state=REJOINING), ReadIndexRequest(1, 4))
     may_leave = solo.replica.membership.may_leave
     assert all(map(may_leave, (beat, vote, hello, *others)))
-    told(solo, PeerRecord("s0", "life-3"))
+    reported(solo, PeerRecord("s0", "life-3"))
     assert not any(map(may_leave, (beat, vote, hello)))
     assert all(map(may_leave, others))
 

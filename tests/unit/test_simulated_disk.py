@@ -220,12 +220,12 @@ def test_the_same_seed_gives_the_same_disk() -> None:
 
 def test_calls_are_counted_and_told() -> None:
     disk = machine()
-    told: list[tuple[str, str, int]] = []
-    disk.on_op = lambda what, path, size: told.append((what, path, size))
+    reported: list[tuple[str, str, int]] = []
+    disk.on_op = lambda what, path, size: reported.append((what, path, size))
     before = disk.op_count
     fd = make(disk, b"x" * 10)
     disk.pread(fd, 10, 0)
-    assert told == [
+    assert reported == [
         ("create", str(FILE), 0),
         ("pwrite", str(FILE), 10),
         ("fdatasync", str(FILE), SECTOR_BYTES),

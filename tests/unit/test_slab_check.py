@@ -87,8 +87,8 @@ def test_a_slab_that_says_another_place_term_or_length_gets_the_thorough_verdict
         {"data": b""}, {"index_records": slab.index_records[:-1]}, {"index_records": b""},
     ]  # fmt: skip
     for lie in lies:
-        told = replace(slab, **lie)  # type: ignore[arg-type]
-        assert verdict(check_slab, told, CHAIN) == verdict(verify_slab, told, CHAIN), lie
+        reported = replace(slab, **lie)  # type: ignore[arg-type]
+        assert verdict(check_slab, reported, CHAIN) == verdict(verify_slab, reported, CHAIN), lie
     assert verdict(check_slab, slab, CHAIN ^ 1) == verdict(verify_slab, slab, CHAIN ^ 1)
 
 

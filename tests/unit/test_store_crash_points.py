@@ -279,11 +279,11 @@ def test_after_a_failed_sync_the_page_cache_is_not_believed(story_of: Callable[[
     whole = Story(0)
     syncs: list[int] = []
 
-    def told(what: str, _path: str, _size: int) -> None:
+    def reported(what: str, _path: str, _size: int) -> None:
         if what == "fdatasync":
             syncs.append(whole.disk.op_count)
 
-    whole.disk.on_op = told
+    whole.disk.on_op = reported
     story_of(whole)
     for number in syncs:
         story = Story(1)

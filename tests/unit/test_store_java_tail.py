@@ -42,7 +42,7 @@ def java_appended(directory: Path, ours: Entries = OURS, javas: Entries = JAVAS,
     return whole
 
 
-def told(directory: Path, command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
+def reported(directory: Path, command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
     code = run(["store", command, str(directory), "--json"])
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return code, found
@@ -50,7 +50,7 @@ def told(directory: Path, command: str, capsys: pytest.CaptureFixture[str]) -> t
 
 def test_inspect_shows_what_a_java_node_appended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     java_appended(tmp_path)
-    code, found = told(tmp_path, "inspect", capsys)
+    code, found = reported(tmp_path, "inspect", capsys)
     assert code == 0
     assert found["log"] == {
         "begin_index": 0, "end_index": 249, "end_term": 5, "durable_index": 99, "committed_index": 99,
@@ -61,7 +61,7 @@ def test_inspect_shows_what_a_java_node_appended(tmp_path: Path, capsys: pytest.
 
 def test_verify_says_once_that_a_range_carries_no_seals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     java_appended(tmp_path)
-    code, found = told(tmp_path, "verify", capsys)
+    code, found = reported(tmp_path, "verify", capsys)
     assert code == 1, "an engine does not open it before it is adopted"
     (problem,) = found["problems"]  # type: ignore[misc]
     assert (problem["class"], problem["index"], problem["last_index"]) == ("unsealed", 100, 249)
@@ -92,9 +92,9 @@ def test_a_java_node_that_cut_our_log_first_leaves_no_old_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     java_appended(tmp_path, javas=[(1, 5, b"java" * 9)] * 20, cut=39)
-    _, found = told(tmp_path, "inspect", capsys)
+    _, found = reported(tmp_path, "inspect", capsys)
     assert (found["log"]["end_index"], found["log"]["end_term"]) == (59, 5)  # type: ignore[index]
-    _, verified = told(tmp_path, "verify", capsys)
+    _, verified = reported(tmp_path, "verify", capsys)
     assert (verified["end_index"], verified["end_term"], verified["entries"]) == (59, 5, 60)
     problems = verified["problems"]
     assert [(one["class"], one["index"]) for one in problems] == [("unsealed", 40), ("missing", 60)]  # type: ignore[attr-defined]

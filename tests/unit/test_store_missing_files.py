@@ -190,8 +190,8 @@ def test_all_index_files_gone_are_told_in_few_lines(sound: Path, tmp_path: Path)
     directory = copy_of(sound, tmp_path / "store")
     shutil.rmtree(directory / "index")
     store = open_store(directory)
-    told = [alarm for alarm in store.alarms if "index records" in alarm]
-    assert told == [f"{LAST + 1} index records in 0..{LAST} did not match their entries and were rebuilt"]
+    reported = [alarm for alarm in store.alarms if "index records" in alarm]
+    assert reported == [f"{LAST + 1} index records in 0..{LAST} did not match their entries and were rebuilt"]
     healed_is(store, sound, tmp_path)
 
 

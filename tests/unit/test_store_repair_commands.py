@@ -50,8 +50,8 @@ def test_the_printed_command_settles_damage_across_the_committed_border(
     (way,) = [one for one in problem.ways if "--discard-from" in one]
     words = shlex.split(way[way.index("quorumscope store repair") : way.index(" (drops")])
     assert main([*words[3:], "--json"]) in (0, 1)
-    told = json.loads(capsys.readouterr().out)
-    assert told["may_be_lost"] and told["archived"], "kept, and said"
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["may_be_lost"] and reported["archived"], "kept, and said"
     left = look(damaged, OS).problems
     assert [one.what for one in left] == ["This member is REJOINING"], "which ends by itself once it has caught up"
     store = open_store(damaged)

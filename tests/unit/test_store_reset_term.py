@@ -92,8 +92,8 @@ def test_the_way_back_keeps_every_entry_and_the_vote(tmp_path: Path, capsys: pyt
     store_at(tmp_path, FAR)
     before = StoreReader(tmp_path).end_index
     assert main([str(tmp_path), "--reset-term", "3", "--group-token", TOKEN, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["archived"] and not told["may_be_lost"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["archived"] and not reported["may_be_lost"]
     store = open_store(tmp_path)
     hard, group = store.hard_state, StoreReader(tmp_path).identity
     assert group is not None

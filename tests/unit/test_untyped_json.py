@@ -19,12 +19,12 @@ ALLOWED = {
     "app/console/app.py": (3, "what templates are drawn with, and OpenAPI's own document"),
     "app/console/audit_pages.py": (3, "audits: another resource, from the database"),
     "app/console/console.py": (1, "history, events, operations, entries: other resources, given on as they are"),
-    "app/console/demo.py": (1, "the answer of the demo's door"),
+    "app/console/demo.py": (1, "the answer of the demo's HTTP server"),
     "app/console/errors.py": (1, "the free members of a problem document"),
     "app/console/history.py": (1, "the answer of a history query: columns by name"),
     "app/console/login.py": (1, "what a template is drawn with"),
     "app/console/nodes.py": (4, "any resource's JSON before it is read, and requests"),
-    "app/console/operations.py": (1, "operations: another resource, kept in the database"),
+    "app/console/transfers.py": (1, "operations: another resource, kept in the database"),
     "app/console/proxy.py": (1, "entries and truncations of members: other resources"),
 }
 

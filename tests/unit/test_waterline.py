@@ -139,8 +139,8 @@ def test_an_unknown_unit_counts_as_entries() -> None:
     assert waterline(views.healthy(), "furlongs").unit == "entries"
 
 
-@pytest.mark.parametrize("told", [0, 5, None])
-def test_a_follower_in_append_is_never_ahead_however_late_it_was_sampled(told: int | None) -> None:
+@pytest.mark.parametrize("reported", [0, 5, None])
+def test_a_follower_in_append_is_never_ahead_however_late_it_was_sampled(reported: int | None) -> None:
     end = views.healthy().leader_end_index
     assert end is not None
 
@@ -148,11 +148,11 @@ def test_a_follower_in_append_is_never_ahead_however_late_it_was_sampled(told: i
         follower = made["members"][1]
         names = ("end_index", "durable_index", "committed_index", "applied_index")
         follower["state"]["log"] |= dict.fromkeys(names, end + 72)
-        follower["watermark"] |= {"lag_entries": told, "match_index": None if told is None else end - told}
+        follower["watermark"] |= {"lag_entries": reported, "match_index": None if reported is None else end - reported}
 
     view = edited(views.healthy(), late)
     lane = lanes(view)["n1"]
-    assert lane.behind_text == str(told or 0) and lane.end_text == f"{end - (told or 0):,}"
+    assert lane.behind_text == str(reported or 0) and lane.end_text == f"{end - (reported or 0):,}"
     assert lane.end_x is not None and lane.end_x <= ZERO_X
     assert lane.applied_x is None, "what it applied is its own word, of another instant"
     assert "ahead" not in lane.sub

@@ -21,14 +21,14 @@ def test_work_is_done_in_order_and_reported_on_the_loop() -> None:
             wrote.append(number)
             return number
 
-        def told(ended: Ended[int]) -> None:
+        def reported(ended: Ended[int]) -> None:
             assert threading.current_thread() is loop_thread and ended.error is None
             done.append(ended.value)
             if len(done) == 50:
                 finished.set()
 
         for number in range(50):
-            writer.run(partial(work, number), told)
+            writer.run(partial(work, number), reported)
         await finished.wait()
         assert wrote == done == list(range(50))
         writer.close()
@@ -39,14 +39,14 @@ def test_work_is_done_in_order_and_reported_on_the_loop() -> None:
 def test_what_the_work_raised_is_told_and_the_next_one_is_done() -> None:
     async def story() -> None:
         writer = Writer()
-        told: asyncio.Queue[Ended[None]] = asyncio.Queue()
+        reported: asyncio.Queue[Ended[None]] = asyncio.Queue()
 
         def broken() -> None:
             raise OSError("input/output error")
 
-        writer.run(broken, told.put_nowait)
-        writer.run(lambda: None, told.put_nowait)
-        first, second = await told.get(), await told.get()
+        writer.run(broken, reported.put_nowait)
+        writer.run(lambda: None, reported.put_nowait)
+        first, second = await reported.get(), await reported.get()
         assert isinstance(first.error, OSError) and second.error is None
         writer.close()
 
@@ -58,21 +58,21 @@ def test_a_close_waits_for_what_runs_and_nothing_is_told_or_begun_afterwards() -
         writer = Writer()
         began, go_on = threading.Event(), threading.Event()
         wrote: list[str] = []
-        told: list[Ended[None]] = []
+        reported: list[Ended[None]] = []
 
         def slow() -> None:
             began.set()
             go_on.wait()
             wrote.append("slow")
 
-        writer.run(slow, told.append)
+        writer.run(slow, reported.append)
         began.wait()
         threading.Timer(0.05, go_on.set).start()
         writer.close()
         assert wrote == ["slow"]
-        writer.run(lambda: wrote.append("late"), told.append)
+        writer.run(lambda: wrote.append("late"), reported.append)
         await asyncio.sleep(0.05)
-        assert wrote == ["slow"] and told == []
+        assert wrote == ["slow"] and reported == []
 
     asyncio.run(story())
 
@@ -88,7 +88,7 @@ def test_a_report_that_fails_keeps_back_none_behind_it() -> None:
     async def story() -> None:
         writer = Writer()
         failures: list[object] = []
-        told: asyncio.Queue[Ended[None]] = asyncio.Queue()
+        reported: asyncio.Queue[Ended[None]] = asyncio.Queue()
         go_on = threading.Event()
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context["exception"]))
 
@@ -96,9 +96,9 @@ def test_a_report_that_fails_keeps_back_none_behind_it() -> None:
             raise ValueError("a bug")
 
         writer.run(go_on.wait, broken)
-        writer.run(lambda: None, told.put_nowait)
+        writer.run(lambda: None, reported.put_nowait)
         go_on.set()
-        assert (await told.get()).error is None
+        assert (await reported.get()).error is None
         assert [str(failure) for failure in failures] == ["a bug"]
         writer.close()
 

@@ -57,11 +57,11 @@ def _over(jobs: int, work: Callable[[int], SeedResult], seeds: Sequence[int]) ->
 
 def line_of(result: SeedResult) -> str:
     """What one seed came to."""
-    told = "" if result.violation is None else f" {result.violation}"
+    reported = "" if result.violation is None else f" {result.violation}"
     counts = " ".join(f"{name}={number}" for name, number in sorted(result.coverage.items()))
     return (
         f"seed {result.seed}: {result.steps} steps, {result.simulated_s:.1f} s simulated in {result.seconds:.1f} s,"
-        f" {result.acknowledged} appends {result.reads} reads {result.trace_sha256[:8]} [{counts}]{told}"
+        f" {result.acknowledged} appends {result.reads} reads {result.trace_sha256[:8]} [{counts}]{reported}"
     )
 
 

@@ -173,8 +173,8 @@ class ControlPlanes(Observer):
 
     async def _question(self, member: Machine, parts: Parts, rng: random.Random) -> None:
         assert self._world is not None
-        told, what, began = self._world.history.told_index, rng.random(), self._world.now
-        begin = None if rng.random() < 0.7 else rng.randrange(told + 2)
+        reported, what, began = self._world.history.reported_index, rng.random(), self._world.now
+        begin = None if rng.random() < 0.7 else rng.randrange(reported + 2)
         try:
             if what < 0.4:
                 self._state(member, await parts.snapshots.get(StateView), began)
@@ -224,7 +224,7 @@ class ControlPlanes(Observer):
         self._world.workload.count("control entries")
         self._goes_on(member, answer, answer["last_index"])
         committed = self._logs.committed
-        top = max(committed.told, committed.index, self._newest())
+        top = max(committed.reported, committed.index, self._newest())
         if answer["last_index"] > top:
             self._violates("committed_is_committed", member, f"shows {answer['last_index']}, committed is {top}")
         for item in answer["items"]:
@@ -278,7 +278,7 @@ class ControlPlanes(Observer):
     async def _linearizable(self, member: Machine, parts: Parts, rng: random.Random) -> None:
         assert self._world is not None
         work, name = self._world.workload, f"control-{member.id}"
-        begin = max(0, work.history.told_index - rng.randrange(10))
+        begin = max(0, work.history.reported_index - rng.randrange(10))
         number = work.invoke(name, "read", from_index=begin)
         self._waiting[member.id].add(number)
         try:

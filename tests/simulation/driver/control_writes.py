@@ -48,7 +48,7 @@ async def append_once(world: DriverWorld, member: Machine, parts: Parts, rng: ra
     number = work.invoke(name, "append", bodies)
     waiting.add(number)
     try:
-        told = json.loads(bytes((await entries.append(_request(parts, bodies))).body))
+        reported = json.loads(bytes((await entries.append(_request(parts, bodies))).body))
     except Problem as problem:
         waiting.discard(number)
         work.count(f"control append {problem.status}")
@@ -58,7 +58,7 @@ async def append_once(world: DriverWorld, member: Machine, parts: Parts, rng: ra
         work.complete(number, result, code=int(extra.get("code", 0)), **(indexes if result == "unknown" else {}))
         return
     waiting.discard(number)
-    first, last, term = told["first_index"], told["last_index"], told["term"]
+    first, last, term = reported["first_index"], reported["last_index"], reported["term"]
     after = _boot_id(member)
     work.complete(number, "ok", code=ResponseCode.SUCCESS, first_index=first, last_index=last, term=term)
     state = await parts.snapshots.get(StateView)

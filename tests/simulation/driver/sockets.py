@@ -40,7 +40,7 @@ class Socket(asyncio.Transport):
         self.other: Socket = self  # until it is joined
         self.protocol: Any = None
         self.tap: Any = None  # what a watcher keeps about this end
-        self.closing = self.gone = self.lost_told = False  # gone: the kernel knows this end no more
+        self.closing = self.gone = self.loss_reported = False  # gone: the kernel knows this end no more
         self.reset_came = False
         self._out: deque[memoryview] = deque()
         self._out_bytes = 0
@@ -216,8 +216,8 @@ class Socket(asyncio.Transport):
             self.loop.call_soon(self._connection_lost, error)
 
     def _connection_lost(self, error: Exception | None) -> None:
-        if not self.lost_told and self.protocol is not None:
-            self.lost_told = True
+        if not self.loss_reported and self.protocol is not None:
+            self.loss_reported = True
             self.protocol.connection_lost(error)
 
 

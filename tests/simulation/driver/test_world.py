@@ -155,16 +155,16 @@ def test_what_was_held_back_never_arrives_behind_what_was_sent_later() -> None:
 
 def test_an_address_where_nobody_listens_refuses() -> None:
     pair = _Pair(4)
-    told: list[str] = []
+    reported: list[str] = []
 
     async def work() -> None:
         try:
             await dial(Connection(lambda _one, _frame: None, lambda _one: None), "127.0.0.1", 2)
         except ConnectionRefusedError as error:
-            told.append(str(error))
+            reported.append(str(error))
 
     pair.run(work, 1.0)
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_a_writer_is_told_to_stop_while_nobody_reads() -> None:

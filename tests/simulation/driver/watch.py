@@ -25,37 +25,37 @@ def watch(machine: Machine, engine: Engine, store: FileStore) -> None:
     take_effects, receive, note = made.take_effects, engine.receive, engine.note
     save, finish_sync, truncate = store.save_hard_state, store.finish_sync, store.truncate
 
-    def told_effects() -> Effects:
+    def report_effects() -> Effects:
         effects: Effects = take_effects()
         tell.effects(machine, effects)
         return effects
 
-    def told_message(sender: str, message: Message) -> None:
+    def report_message(sender: str, message: Message) -> None:
         tell.delivered(sender, machine.id, message)
         receive(sender, message)
 
-    def told_event(kind: str, severity: str, detail: dict[str, Any]) -> None:
+    def report_event(kind: str, severity: str, detail: dict[str, Any]) -> None:
         note(kind, severity, detail)
         tell.event(machine, Event(kind, detail, severity))
 
-    def told_hard_state(state: HardState) -> None:
+    def report_hard_state(state: HardState) -> None:
         save(state)
         machine.note_voter_state(state)
         tell.persisted(machine, state)
 
-    def told_sync(ticket: SyncTicket) -> int:
+    def report_sync(ticket: SyncTicket) -> int:
         end_index = finish_sync(ticket)
         tell.synced(machine, end_index)
         return end_index
 
-    def told_cut(cut_index: int, record: TruncationRecord) -> None:
+    def report_cut(cut_index: int, record: TruncationRecord) -> None:
         truncate(cut_index, record)
         tell.cut(machine, record)
 
-    made.take_effects = told_effects
+    made.take_effects = report_effects
     for name, call in (
-        ("save_hard_state", told_hard_state), ("finish_sync", told_sync), ("truncate", told_cut),
+        ("save_hard_state", report_hard_state), ("finish_sync", report_sync), ("truncate", report_cut),
     ):  # fmt: skip
         setattr(store, name, call)
-    engine.receive = told_message
-    engine.note = told_event
+    engine.receive = report_message
+    engine.note = report_event

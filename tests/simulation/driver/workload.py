@@ -239,7 +239,7 @@ class ClientProcess:
             await self._sleep(config.reads)
             if work.running:
                 history = work.history
-                floor = history.told_index
+                floor = history.reported_index
                 begin = max(0, floor - rng.randrange(8)) if rng.random() < 0.8 else rng.randrange(max(1, floor + 3))
                 limit = rng.randrange(1, READ_LIMIT)
                 if rng.random() < config.whole_reads:
@@ -368,7 +368,7 @@ class OrderedProducer:
         was_broken = connection in self._broken
 
         def answered(outcome: Any) -> None:
-            good = self._told(number, outcome)
+            good = self._reported(number, outcome)
             if good and was_broken:
                 text = f"{work.history.operations[number].describe()} of {connection}, which had failed before"
                 work.world.violate(Violation("ordered", text))
@@ -381,7 +381,7 @@ class OrderedProducer:
         self._loop.call_later(REQUEST_S, link.fail_one, opaque, TimeoutError())
         return ended
 
-    def _told(self, number: int, outcome: Any) -> bool:
+    def _reported(self, number: int, outcome: Any) -> bool:
         work = self._work
         if isinstance(outcome, Lost) and not outcome.sent:
             work.complete(number, "fail")

@@ -30,7 +30,7 @@ CALM_LOOK_NS = 50 * MS
 ANSWERED_WITHIN_NS = 2 * SECOND
 
 
-class _Told:
+class _Reported:
     """A broadcast whose violations are written down: the product would take one for an error of its own."""
 
     def __init__(self, world: DriverWorld, broadcast: Broadcast) -> None:
@@ -77,7 +77,7 @@ class DriverWorld:
         self.client_clock = MemberClock(lambda: self.now)
         self.wire = Wire(self)
         self.network.watchers.append(self.wire.written)
-        self.tell: Any = _Told(self, Broadcast(observers))
+        self.tell: Any = _Reported(self, Broadcast(observers))
         self.members = {one: Machine(self, one, self._random(one)) for one in self.ids}
         self.nemesis = DriverNemesis(self, self._random("nemesis"))
         self.workload = Workload(self, self._random("workload"))

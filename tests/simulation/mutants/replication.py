@@ -62,7 +62,7 @@ def slot_first(jobs: Any) -> None:
 
 
 # The loop hears late of what the writer did: a sync that began before a cut is told after it.
-TOLD_LATE = (
+REPORTED_LATE = (
     Edit("tests.simulation.jobs:Jobs._work", "self._rng.random() < 0.3", "self._rng.random() < 0.8"),
     Edit("tests.simulation.jobs:Jobs._work", "self._rng.randrange(MS)", "self._rng.randrange(20 * MS)"),
 )
@@ -289,7 +289,7 @@ REPLICATION = (
             ),
         ),
         {**FORKS, "slow_disk": 0.3, "sync_ms": 6.0},
-        cause=TOLD_LATE,
+        cause=REPORTED_LATE,
     ),
     Mutant(
         "durable_survives_cut",

@@ -1,7 +1,7 @@
-"""The demo's door: a tiny HTTP server on loopback through which `demo break` and the console's card come in.
+"""The demo's HTTP server, on loopback: `demo break` and the console's card ask the demo through it to break something.
 
-`GET <door>/state`, `POST <door>/break/<what>[?node=n1]`, where <door> is http://127.0.0.1:PORT/<secret>.
-Invariants: without the secret nothing is done and nothing is told; a request is bounded, one per connection.
+`GET URL/state`, `POST URL/break/<what>[?node=n1]`, where URL is http://127.0.0.1:PORT/<secret>.
+Invariants: without the secret nothing is done and nothing is answered; a request is bounded, one per connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WITHIN_S: Final = 10.0
 REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict"}
 
 
-class Door:
+class DemoControl:
     """Listens on a free port; `url` holds the secret."""
 
     def __init__(self, breaker: Breaker, state: Callable[[], dict[str, Any]]) -> None:
@@ -33,12 +33,12 @@ class Door:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Opens the door."""
+        """Listens; `url` is known from here on."""
         self._server = await asyncio.start_server(self._visit, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/{self.secret}"
 
     async def stop(self) -> None:
-        """Closes it; whoever stands in it is sent away."""
+        """Closes it, with every open connection."""
         if self._server is not None:
             self._server.close()
 

@@ -22,42 +22,42 @@ from node.client.link import MemberLink
 from node.config import parse_peers
 from node.protocol.codes import RequestCode
 
-DOORS: Final = ("client", "tasks", "json", "rest")
+APPENDERS: Final = ("client", "tasks", "json", "rest")
 ANSWER_WITHIN_S: Final = 30.0
 CONTROL_READY_WITHIN_S: Final = 20.0
 
 
 @asynccontextmanager
-async def door(cluster: BenchCluster, via: str) -> AsyncIterator[Appender]:
-    """An appender that goes through that door of the leader."""
+async def open_appender(cluster: BenchCluster, via: str) -> AsyncIterator[Appender]:
+    """An appender that reaches the leader that way."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(cluster.using())
         if via == "client":
             yield client
             return
         if via == "tasks":
-            yield TasksDoor(client)
+            yield TasksAppender(client)
             return
         leader_id = await client.leader()
         if via == "json":
             link = MemberLink(leader_id, parse_peers(cluster.peers)[leader_id], GROUP)
             stack.callback(link.close)
-            yield JsonDoor(link)
+            yield JsonAppender(link)
             return
-        rest = RestDoor(cluster.control_ports[leader_id])
+        rest = RestAppender(cluster.control_ports[leader_id])
         stack.push_async_callback(rest.close)
         await rest.wait_until_ready()
         yield rest
 
 
-class TasksDoor:
+class TasksAppender:
     """Our client without its `submit`: every append is awaited by a task of its own."""
 
     def __init__(self, client: LedgerClient) -> None:
         self.append, self.append_many = client.append, client.append_many
 
 
-class JsonDoor:
+class JsonAppender:
     """DLedger's own APPEND: one JSON body a request, all over one connection, as its Java client does it."""
 
     def __init__(self, link: MemberLink) -> None:
@@ -76,7 +76,7 @@ class JsonDoor:
         return answer
 
 
-class RestDoor:
+class RestAppender:
     """POST /api/v1/entries over kept-alive connections, one request at a time on each."""
 
     def __init__(self, port: int) -> None:

@@ -11,7 +11,7 @@ from app.api.common import ClusterId, ConsoleDep, Json, ViewerDep
 from app.console.cursors import INT64_MAX
 from app.console.proxy import pick
 
-router = APIRouter(prefix="/clusters/{cluster_id}", tags=["steering"])
+router = APIRouter(prefix="/clusters/{cluster_id}", tags=["operator actions"])
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 APPEND_TIMEOUT_S = 15.0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.console import operations as operations_module
+from app.console import transfers as transfers_module
 from app.console.preflight import preflight
 from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.fake_control import FakeGroup
@@ -18,11 +18,11 @@ PATH = "/api/v1/clusters/demo/leadership-transfer"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations_module, "POLL_S", 0.01)
+    monkeypatch.setattr(transfers_module, "POLL_S", 0.01)
 
 
 async def ended(kit: Kit, person: Person, operation_id: str) -> dict[str, Any]:
-    task = kit.console.steering.background.get(f"transfer {operation_id}")
+    task = kit.console.transfers.background.get(f"transfer {operation_id}")
     if task is not None:
         await task
     found: dict[str, Any] = (await person.get(f"/api/v1/operations/{operation_id}")).json()

@@ -1,4 +1,4 @@
-"""Steering: leadership transfer through the leader's control plane, followed to its end.
+"""Leadership transfers that the console started: asked of the leader's control plane, followed to their end.
 
 Invariants: an operation has exactly one end, and the end is what the group then shows, not what we asked for; an answer
 that never came is `unknown`. The leader's own Idempotency-Key is our operation's id, so asking twice transfers once.
@@ -22,7 +22,7 @@ GRACE_S = 5.0
 STATES = frozenset({RUNNING, DONE, FAILED, CANCELLED, UNKNOWN})
 
 
-class Steering:
+class Transfers:
     """Starts operations and follows them in tasks of its own."""
 
     def __init__(self, nodes: Nodes, operations: Operations) -> None:
@@ -98,12 +98,12 @@ class Steering:
         await self.nodes.json("DELETE", leader_url, f"operations/{remote_id}")
 
 
-def as_json(told: Any) -> Json | None:
-    if told is None or isinstance(told, dict):
-        return told
-    return {"detail": str(told)}
+def as_json(answer: Any) -> Json | None:
+    if answer is None or isinstance(answer, dict):
+        return answer
+    return {"detail": str(answer)}
 
 
 def problem_of(error: ConsoleError) -> Json:
-    told: Json = {"title": error.title, "detail": error.detail, "status": error.status}
-    return told | ({"code": error.code} if error.code is not None else {})
+    answer: Json = {"title": error.title, "detail": error.detail, "status": error.status}
+    return answer | ({"code": error.code} if error.code is not None else {})

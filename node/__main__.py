@@ -1,6 +1,6 @@
 """The supervisor: `python -m node …` runs a member's two processes, the engine and the control plane.
 
-Rules (SAFETY S1): an engine that crashed is restarted with back-off; one that refused for a reason that a person must
+Rules (SAFETY S1): an engine that crashed is restarted with back-off; one that refused for a reason that an operator must
 settle is not. The control plane outlives the engine to say `engine: down` and why, unless `--exit-with-engine`. Both
 processes die with this one, also when it is killed with SIGKILL (Linux: parent-death signal). The arguments are passed
 on unread, so there is one place that understands them: node.config.
@@ -26,7 +26,7 @@ from node.store.files.data_lock import DataLock
 from node.store.log_store import StoreError
 from node.supervisor_log import OURS, note
 
-EXIT_REFUSED: Final = 3  # a person must settle it: lock held, wrong node, lost hard state, corruption
+EXIT_REFUSED: Final = 3  # an operator must settle it: lock held, wrong node, lost hard state, corruption
 EXIT_USAGE: Final = 64
 EXIT_UNAVAILABLE: Final = 69  # the port is in use
 NOT_RESTARTED: Final = frozenset({0, EXIT_REFUSED, EXIT_USAGE, EXIT_UNAVAILABLE})
@@ -160,7 +160,7 @@ async def keep_engine(arguments: Sequence[str], stopping: asyncio.Event, data: P
             return 0
         if code in NOT_RESTARTED:
             if code == EXIT_REFUSED:
-                note("engine_ended", "error", reason=f"{ended}: a person must settle why", exit_code=code)
+                note("engine_ended", "error", reason=f"{ended}: an operator must settle why", exit_code=code)
             return code
         record_crash(data, code)
         if not restart:

@@ -33,7 +33,7 @@ def to_log(name: str, error: BaseException) -> None:
 
 
 class Background:
-    """The tasks of one owner. `report` is told of each failure; `failing` holds what waits to be started again."""
+    """The tasks of one owner. `report` is called with each failure; `failing` holds what waits to be started again."""
 
     def __init__(self, report: Report = to_log) -> None:
         self._report = report

@@ -70,7 +70,7 @@ class NodeTable(Table):
     """Makes the store of a member of a NEW group. Harmless on one that exists; without it an empty directory
     is taken for a lost log, and the member does not vote before a leader has brought it back."""
     group_token: Annotated[str, AfterValidator(_group_token)] = ""
-    """With init: the new group's id is made of this and its name, so that another group of that name is told apart from
+    """With init: the new group's id is made of this and its name, so that another group of that name is recognised from
     the first frame. 8 to 255 visible ASCII characters, the same on all members; no secret. Without it the first
     leader draws an id."""
     flush: FlushMode = FlushMode.SYNC

@@ -1,7 +1,7 @@
 """What a process says of itself on stderr: one line for each event, for people ("console") or for machines ("json").
 
 Every line has `time` (RFC 3339, UTC, milliseconds), `level`, `event` and `process`, a member's also `member` and
-`group`; the rest are the event's own fields, `reason` first. Whatever Python's `logging` is told comes out here too.
+`group`; the rest are the event's own fields, `reason` first. What goes to Python's `logging` comes out here too.
 
 Invariants: nobody waits for stderr (a bounded queue and a thread of its own; what finds no room is counted and said);
 the same thing about the same peer is written BURST times in WINDOW_S at most, then the next line says how often it was

@@ -2,7 +2,7 @@
 
 A log that is damaged in the middle is opened, and repaired from the peers while the member runs (SAFETY S6).
 
-Exit codes: 0 a clean end; 1 an error that a restart may get past; 3 a refusal that a person must settle; 64 a wrong
+Exit codes: 0 a clean end; 1 an error that a restart may get past; 3 a refusal that an operator must settle; 64 a wrong
 command line; 69 the port cannot be had. Anything but 0 prints one line on stderr, and 1, 3 and 69 also leave it in
 DATA/engine-refused.json for the control plane.
 """
@@ -65,7 +65,7 @@ def with_command(reason: str, directory: Path) -> str:
         return f"{reason}: stop that process first, or give this member another --data"
     return (
         f"{reason} (`quorumscope store verify {directory}` shows what is there,"
-        f" `quorumscope store repair {directory}` settles what a person must decide)"
+        f" `quorumscope store repair {directory}` settles what an operator must decide)"
     )
 
 

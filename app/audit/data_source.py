@@ -110,7 +110,7 @@ class DledgerReader(DataSourceReader):  # type: ignore[misc]
 
 
 def specs_of(options: dict[str, str]) -> list[ReplicaSpec]:
-    """`replicas` as a person writes it. Raises ValueError."""
+    """`replicas` as written in an option. Raises ValueError."""
     named = [text.strip() for text in options.get("replicas", "").split(";") if text.strip()]
     if not named:
         raise ValueError("dledger: the option `replicas` names none, e.g. n0=http://127.0.0.1:8431;n1=/data/n1")

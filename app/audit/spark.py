@@ -30,7 +30,7 @@ def missing() -> list[str]:
 
 
 def await_spark(waits: Callable[[str | None], None], prefix: Path | None = None) -> None:
-    """Returns when Spark can be imported; `waits` is told why it takes long, then None. Raises NoSpark."""
+    """Returns when Spark can be imported; `waits` is called with why it takes long, then with None. Raises NoSpark."""
     lock = (prefix or Path(sys.prefix)) / LOCK_FILE
     try:
         with lock.open("rb") as held:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class Sample:
-    """One round of one case. `cpu_us_per_entry`: of all processes together; None where it cannot be told."""
+    """One round of one case. `cpu_us_per_entry`: of all processes together; None where it cannot be measured."""
 
     entries_per_s: float
     p50_ms: float

@@ -1,7 +1,7 @@
 """`bench failover`: take the leader away, and count the seconds to the next acknowledged append.
 
-Three ways: `kill` (SIGKILL: its connections close, everybody is told), `partition` (SIGSTOP: its connections stay open
-and nobody is told anything), `transfer` (planned: the longest gap between two acknowledgements of one writer).
+Three ways: `kill` (SIGKILL: its connections close, so every peer notices at once), `partition` (SIGSTOP: its connections stay open
+and silence is the only sign), `transfer` (planned: the longest gap between two acknowledgements of one writer).
 
 Nothing acknowledged may be lost or changed: at the end every acknowledged body is read back at its index and compared.
 """
@@ -64,7 +64,7 @@ class Acknowledged:
 
 
 async def load(client: LedgerClient, worker: int, promised: Acknowledged, stop: asyncio.Event) -> None:
-    """Appends distinct bodies until told to stop."""
+    """Appends distinct bodies until asked to stop."""
     for number in itertools.count():
         if stop.is_set():
             return

@@ -1,7 +1,7 @@
 """What the numbers were measured on: a figure without its machine is none.
 
 The disk's own fdatasync time is measured in the very directory that the engines will write to, before they start. How
-fast Python runs is told by a fixed piece of work: shared machines swing, and builds without profile-guided optimisation
+fast Python runs is measured with a fixed piece of work: shared machines swing, and builds without profile-guided optimisation
 are slower.
 """
 
@@ -125,7 +125,7 @@ def touch_memory(busy_s: float) -> None:
 
 
 def file_system(directory: Path) -> str:
-    """The type of the mount that holds `directory`; "" where that cannot be told."""
+    """The type of the mount that holds `directory`; "" where that is unknown."""
     here, best, kind = str(directory.resolve()), "", ""
     mounts = Path("/proc/self/mounts")
     for line in mounts.read_text(errors="replace").splitlines() if mounts.exists() else []:

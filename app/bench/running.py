@@ -27,7 +27,7 @@ def spare_the_collector() -> None:
 
 
 def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """Runs one bench to its result. Raises KeyboardInterrupt when it was told to stop, after it has cleaned up."""
+    """Runs one bench to its result. Raises KeyboardInterrupt when a signal asked it to stop, after it has cleaned up."""
     import uvloop
 
     stop_requested = False
@@ -51,5 +51,5 @@ def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
     except asyncio.CancelledError as error:
         if stop_requested:
             raise KeyboardInterrupt from None
-        raise RuntimeError("something was cancelled that nobody told to stop") from error
+        raise RuntimeError("a task was cancelled though no signal asked for it") from error
     return result

@@ -45,7 +45,7 @@ class UndisturbedOptions:
 
 
 class Visitors:
-    """The console and the reader of files. Both stand still until told to go on."""
+    """The console and the reader of files. Both are paused until resumed."""
 
     def __init__(self, cluster: BenchCluster) -> None:
         self._cluster = cluster

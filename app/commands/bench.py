@@ -146,7 +146,7 @@ def failover(
         str,
         typer.Option(
             metavar="kill|partition|transfer",
-            help="SIGKILL; SIGSTOP, so that nobody is told; or a planned transfer, and the pause of its writer.",
+            help="SIGKILL; SIGSTOP, which closes no connection; or a planned transfer, and the pause of its writer.",
         ),
     ] = "kill",
     load: Annotated[bool, typer.Option("--load", help="Appends go on meanwhile.")] = False,

@@ -1,4 +1,4 @@
-"""`tail -f`: prints entries as they are committed, told of them by the leader's stream of committed positions.
+"""`tail -f`: prints entries as they are committed, following the leader's stream of committed positions.
 
 A member that does not know the stream (an older release, a plain DLedger) is asked every TAIL_POLL_S instead.
 Invariant: entries are printed once each, in the order of their indexes; nothing is asked for that is not there.

@@ -166,7 +166,7 @@ def row_of(member: AskedMember, leader_end_index: int | None) -> dict[str, str]:
 
 
 def leader_end_of(summary: StatusView) -> int | None:
-    """The leader's end, as it was told; None where nobody leads or it does not tell."""
+    """The leader's end index, as reported; None without a leader, or where it reports none."""
     leader = next((one for one in summary.members if one.id == summary.leader_id), None)
     return leader.state.marks.end_index if leader is not None and leader.state is not None else None
 

@@ -89,7 +89,7 @@ class StatusView(View):
 def summary_of(
     group: str, members: Sequence[AskedMember], now: datetime | None = None, recall: Recall | None = None
 ) -> StatusView:
-    """With the `recall` of earlier looks, what has to last to be worth a word may be told; `pending`: there is some."""
+    """With the `recall` of earlier looks, conditions that count only once they last may be reported; `pending`: there are some."""
     now, recall = now or datetime.now(UTC), recall or Recall()
     view = group_view(ClusterInfo(group, group, group), [sample_of(one, now) for one in members], now)
     recall.observe(view, now.timestamp(), now)
@@ -131,7 +131,7 @@ def sample_of(member: AskedMember, now: datetime) -> NodeSample:
 
 
 def unknown_of(view: GroupView) -> list[Missing]:
-    """What would have to be known before all is called well, and no problem has told already."""
+    """What is still unknown, keeps the group from being called healthy, and is in no problem listed so far."""
     accused = {one.member for one in view.problems if one.severity in PRESSING}
     missing = [
         Missing(field="in_step", member=one.member, reason=one.text, since=None)

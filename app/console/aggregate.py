@@ -117,7 +117,7 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
         reason = sample.problem or ("its engine does not run" if reach == "down" else "no answer yet")
         unknown.append(UnknownView(field="state", reason=reason, since=since))
     else:
-        unknown += [UnknownView(field=name, reason=why, since=since) for name, why in sample.untold.items()]
+        unknown += [UnknownView(field=name, reason=why, since=since) for name, why in sample.unanswered.items()]
     if leader is None:
         unknown += [UnknownView(field=f, reason=NO_LEADER_REASON, since=since) for f in ("watermark", "dispatcher")]
     return MemberView(

@@ -46,7 +46,7 @@ class WaitItem:
 
 @dataclass(frozen=True, slots=True)
 class ClosuresPanel:
-    """`known` False: no leader told; `percent` is of the limit."""
+    """`known` False: no leader reported any; `percent` is of the limit."""
 
     known: bool
     sentence: str
@@ -62,7 +62,7 @@ class ClosuresPanel:
 def closures_view(view: GroupView) -> ClosuresPanel:
     reported = view.closures
     if reported is None:
-        reason = "no leader is known that could tell" if view.leader_id is None else "the leader has not told yet"
+        reason = "no leader is known that could report them" if view.leader_id is None else "the leader has not reported yet"
         if view.at is not None:
             reason = "the history does not keep closures"
         return ClosuresPanel(False, f"Which writes wait is unknown: {reason}.", "unknown", 0.0, "", "", (), (), 0)

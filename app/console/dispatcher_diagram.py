@@ -1,7 +1,7 @@
 """One peer's dispatcher as a picture: fixed boxes, the edges of the engine's own table, what happened lately. Pure.
 
 Invariants: boxes never move; every edge of `node.protocol.dispatcher.TRANSITIONS` has a path here (a test asserts it);
-a count is what the node told, of its last fifty transitions, and says "at least" when those do not reach back ten
+a count is what the node reported, of its last fifty transitions, and says "at least" when those do not reach back ten
 minutes; the time before the oldest known transition is drawn as unknown, never as a state.
 """
 
@@ -115,7 +115,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """Everything the template draws for one peer; `state` None means that nobody told."""
+    """Everything the template draws for one peer; `state` None: no member reported it."""
 
     peer_id: str
     state: str | None

@@ -1,6 +1,6 @@
 """One hierarchy of errors that people see, and one place where they become an answer.
 
-Under /api and /live, and for fragments: `application/problem+json`. For a person's navigation: the page `error.html`.
+Under /api and /live, and for fragments: `application/problem+json`. For a browser's navigation: the page `error.html`.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Subscriber:
 class Topic:
     key: LiveKey
     subscribers: set[Subscriber] = field(default_factory=set)
-    # Unnamed fragments are told apart by their place.
+    # Unnamed fragments are identified by their place.
     last: dict[str, bytes] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
 
@@ -155,7 +155,7 @@ class Hub:
             try:
                 self.refresh(topic)
             except Exception:
-                # A page that is not rendered must not look alive: end its streams, they will ask again and be told.
+                # A page that is not rendered must not look alive: end its streams, they will ask again and get the error.
                 log.exception("rendering %s failed", topic.key)
                 self.topics.pop(topic.key, None)
                 for subscriber in topic.subscribers:

@@ -154,7 +154,7 @@ async def move_leadership(
     if_term: Annotated[int | None, Form()] = None,
     key: Text = "",
 ) -> Response:
-    """`if_term` is the term that the page showed: whoever was overtaken is told instead of surprised."""
+    """`if_term` is the term that the page showed: if the term moved meanwhile, the transfer is refused with 412."""
     operation = await console.transfer(
         cluster_id, to or None, if_term=if_term, requested_by=viewer.name, idempotency_key=key or None
     )

@@ -30,7 +30,7 @@ class NodeSample:
     watermarks: WatermarksView | None = None
     dispatchers: DispatchersView | None = None
     closures: ClosuresView | None = None
-    untold: dict[str, str] = field(default_factory=dict)  # what it did not tell last time, and why
+    unanswered: dict[str, str] = field(default_factory=dict)  # what it did not answer last time, and why
     events_cursor: str | None = None
     rounds: int = 0
     interval_s: float = 0.5  # how often it is asked

@@ -105,16 +105,16 @@ class Poller:
         )
 
     async def reported(self, view: type[V]) -> V | None:
-        """None where it was not told; the sample says why."""
+        """None where the node did not answer; the sample says why."""
         name = NAMES[view]
         try:
             answer = await self.ask(view)
         except ConsoleError as error:
-            self.sample.untold[name] = error.detail
+            self.sample.unanswered[name] = error.detail
         except Exception as error:
-            self.sample.untold[name] = reason_of(error)
+            self.sample.unanswered[name] = reason_of(error)
         else:
-            self.sample.untold.pop(name, None)
+            self.sample.unanswered.pop(name, None)
             return answer
         return None
 
@@ -123,9 +123,9 @@ class Poller:
         try:
             answer = await self.ask(EventsView, limit=EVENTS_LIMIT, cursor=sample.events_cursor)
         except ConsoleError as error:
-            sample.untold["events"] = error.detail
+            sample.unanswered["events"] = error.detail
             return
-        sample.untold.pop("events", None)
+        sample.unanswered.pop("events", None)
         if answer.items:
             self.on_events(sample.node_id, answer.items)
         sample.events_cursor = answer.next or sample.events_cursor

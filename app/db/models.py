@@ -70,7 +70,7 @@ class Cluster(Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     name: Mapped[str] = mapped_column(String(128))
     group: Mapped[str] = mapped_column(String(128))
-    group_id: Mapped[str | None] = mapped_column(String(64))  # None: the group has none, or none was told yet
+    group_id: Mapped[str | None] = mapped_column(String(64))  # None: the group has none, or no member reported it yet
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     nodes: Mapped[list[ClusterNode]] = relationship(
         lazy="selectin", cascade="all, delete-orphan", order_by="ClusterNode.node_id"

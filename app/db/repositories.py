@@ -1,6 +1,6 @@
 """What the console keeps: clusters, operations, events, people. One class per noun, short transactions.
 
-Invariants: a list is bounded and continues by cursor; an event that a node told twice is stored once; an operation that
+Invariants: a list is bounded and continues by cursor; an event that a node reported twice is stored once; an operation that
 ran when the console died is `unknown` afterwards, never silently gone.
 """
 
@@ -73,7 +73,7 @@ class Clusters:
             await db.execute(update(ClusterNode).where(where).values(address=address, control_url=control_url))
 
     async def named(self, cluster_id: str, group_id: str) -> None:
-        """The group told its id."""
+        """Stores the group's id, once a member has reported it."""
         async with self.sessions() as db, db.begin():
             await db.execute(update(Cluster).where(Cluster.id == cluster_id).values(group_id=group_id))
 

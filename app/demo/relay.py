@@ -1,4 +1,4 @@
-"""Links between members on one machine: small TCP relays that can be told to cut, slow or reset what passes.
+"""Links between members on one machine: small TCP relays that cut, slow or reset what passes, on request.
 
 Every ordered pair of members has one. A cut link behaves as a network that drops packets, not as a process that died:
 connections stay open, nothing arrives, and what was on its way arrives when the link is mended. `forward` is the way
@@ -79,7 +79,7 @@ class Relay:
         assert task is not None
         self._tasks.add(task)
         try:
-            # A connection needs a packet each way before anybody is told that it stands.
+            # A connection needs a packet each way before either side hears that it is established.
             await self._forward.wait()
             await self._backward.wait()
             far_reader, far_writer = await asyncio.open_connection(*self.target)

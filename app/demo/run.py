@@ -1,7 +1,7 @@
 """The demo itself: starts everything, says where it is, feeds, watches, and takes all of it down again.
 
 Invariants: every way out (Ctrl-C, SIGTERM, `--for`, an error while starting) goes through `Demo.stop`, which ends
-within three seconds and leaves no process; the data of a demo goes with it unless it was told to stay.
+within three seconds and leaves no process; the data of a demo goes with it unless `--keep` was given.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ STORE_SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What `quorumscope demo` was told. `directory` None: one of its own, gone afterwards unless `keep`."""
+    """The options of `quorumscope demo`. `directory` None: one of its own, gone afterwards unless `keep`."""
 
     rate_per_s: float = 200.0
     body_bytes_max: int = 256_000_000

@@ -1,7 +1,7 @@
 """What would have to be known before "in step" may be said, and is not: positive proof, member by member.
 
 Invariant: an empty list means that every member was in APPEND, was heard by the leader and heard it within three
-heartbeats, owed nothing older than a second, and that all of this was told a moment ago.
+heartbeats, owed nothing older than a second, and that all of this was reported a moment ago.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def doubts(facts: Facts, leader: MemberView, one: MemberView) -> list[str]:
         return [f"{node_id} does not tell its state"]
     if age_ms is None or age_ms > max(FRESH_MS, 3 * (one.interval_ms or 0)):
         said = "never" if age_ms is None else f"{age_ms / 1000:.1f} s ago"
-        return [f"{node_id} told its state {said}"]
+        return [f"{node_id} reported its state {said}"]
     if one.id == leader.id:
         return []
     state = one.dispatcher_state

@@ -81,7 +81,7 @@ def dispatcher(facts: Facts) -> Iterator[Finding]:
 
 
 def heard(facts: Facts, one: MemberView) -> bool:
-    """Whether the leader has heard this follower lately; who is cut off is told by another rule."""
+    """Whether the leader has heard this follower lately; a peer that is cut off is another rule's finding."""
     age_ms = None if facts.leader is None else heard_ms(facts.leader, one)
     return age_ms is not None and age_ms <= facts.patience_ms
 

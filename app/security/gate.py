@@ -169,7 +169,7 @@ class Gate:
 
 
 def wants_page(scope: Scope) -> bool:
-    """True for a person's navigation: not the API, not a stream, not a fragment that htmx fetches."""
+    """True for a browser's navigation: not the API, not a stream, not a fragment that htmx fetches."""
     asked = Headers(scope=scope)
     if scope["path"].startswith(("/api/", "/live/")) or "hx-request" in asked:
         return False

@@ -1,7 +1,7 @@
 """Who may call what: one table, first match wins, and what it does not list is closed.
 
 Invariants: a path that no rule names needs the right `view` to be read and `admin` to be changed. A rule with `trail`
-is recorded even though it only reads (bodies are customers' data); every change is recorded without being told.
+is recorded even though it only reads (bodies are customers' data); every change is recorded without being marked here.
 `secret_path` keeps a path that carries a secret out of the trail.
 """
 

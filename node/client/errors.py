@@ -1,4 +1,4 @@
-"""What a client of the log may be told. Invariant: `NotAppended`, `Unreachable`, `Denied`, `Unsupported` and `Refused`
+"""The errors that a client of the log may get. Invariant: `NotAppended`, `Unreachable`, `Denied`, `Unsupported` and `Refused`
 promise that nothing of the request was appended; `OutcomeUnknown` says plainly that nobody can tell (SAFETY C2)."""
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class LedgerClient:
 
     @property
     def group_id(self) -> str | None:
-        """The group's id, given or learned; None: nobody told it yet."""
+        """The group's id, given or learned; None: no member has sent it yet."""
         return self._identity.group_id
 
     # --- appends ------------------------------------------------------------------------------------------------

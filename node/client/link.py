@@ -49,7 +49,7 @@ class NotSupported(RemotingError):
 
 
 class GroupIdentity:
-    """Which group a client speaks to: its name, and its id as soon as anybody told it (SAFETY C9)."""
+    """Which group a client speaks to: its name, and its id as soon as a member has sent it (SAFETY C9)."""
 
     def __init__(self, group: str, group_id: str | None = None) -> None:
         self.group, self.group_id = group, group_id

@@ -1,4 +1,4 @@
-"""What a person may ask of one node's own log: a scrub of all of it, and another try at repairing what is damaged.
+"""Operator actions on one node's own log: a scrub of all of it, and another try at repairing what is damaged.
 
 Both are operations of the node that is asked, leader or not; a scrub has no deadline but its own end, and a repair is
 followed for `FOLLOWED_S`: what is not healed by then goes on by itself, and the operation says so.

@@ -79,5 +79,5 @@ def decode_fetch_answer(body: BytesLike, seq: int) -> FetchResponse:
     units = bytes(body[FETCH_ANSWER.size : units_end])
     slab = slab_from_parts(units, body[units_end:], first, count, pos, prev_chain if known else None, last_chain, crc)
     if slab.last_term > TERM_MAX:
-        raise BodyError(f"term {slab.last_term} is nobody's")
+        raise BodyError(f"term {slab.last_term} exceeds TERM_MAX")
     return FetchResponse(seq, code, end_index, slab)

@@ -61,7 +61,7 @@ class Fields:
         """One that can still be followed by others: a single message must not use up all terms."""
         value = self.number("term")
         if value > TERM_MAX:
-            raise BodyError(f"term {value} is nobody's")
+            raise BodyError(f"term {value} exceeds TERM_MAX")
         return value
 
     def optional_number(self, name: str) -> int | None:

@@ -34,7 +34,7 @@ NONCE_TEXT_MAX: Final = 128
 PURPOSE: Final = "hello2"
 BY_DIALER: Final = "dialer"
 BY_ACCEPTER: Final = "accepter"
-# What may be told before the proof. Base fields of every body, the verdict, and what two versions need to agree.
+# What may be sent before the proof. Base fields of every body, the verdict, and what two versions need to agree.
 SENT_BEFORE_PROOF: Final = frozenset(
     {
         "caps", "code", "detail", "group", "group_id", "localId", "mac", "node_id", "nonce", "remoteId",
@@ -62,7 +62,7 @@ def canonical(fields: Fields) -> bytes:
 
 
 def reduced(whole: Fields) -> dict[str, Any]:
-    """What of a HELLO may be told before the proof."""
+    """The fields of a HELLO that may be sent before the proof."""
     return {name: value for name, value in whole.items() if name in SENT_BEFORE_PROOF and name != "mac"}
 
 

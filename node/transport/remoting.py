@@ -64,7 +64,7 @@ class HeaderType(IntEnum):
 
 
 class FrameError(ValueError):
-    """The bytes are no frame: what follows on the connection cannot be told apart any more."""
+    """The bytes are no frame: where the next frame on the connection begins is unknown."""
 
 
 class Frame(NamedTuple):  # made for every frame: a third of what a frozen dataclass costs
@@ -244,7 +244,7 @@ class FrameDecoder:
     """Cuts a byte stream into frames, in a buffer that a BufferedProtocol reads straight into.
 
     Usage: fill (part of) `writable()`, then `filled(n)` returns the frames that are complete. Where a frame is broken,
-    what came before it is returned all the same, and `broken` says why nothing can be told apart any more.
+    what came before it is returned all the same, and `broken` says why no further frame can be found.
 
     A connection's frames are of few kinds: a plain header of a kind that came before is recognised by its bytes.
     """

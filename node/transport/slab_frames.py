@@ -177,7 +177,7 @@ def decode_push(body: BytesLike, leader_id: str, seq: int) -> PushRequest:
     if len(body) != units_end + slab_bytes:
         raise BodyError(f"a slab push of {len(body)} bytes says {units_end + slab_bytes}")
     if term > TERM_MAX:
-        raise BodyError(f"term {term} is nobody's")
+        raise BodyError(f"term {term} exceeds TERM_MAX")
     known = bool(flags & FLAG_CHAIN_KNOWN)
     slab: Slab | None = None
     if kind == PushKind.APPEND:
@@ -222,7 +222,7 @@ def decode_push_answer(body: BytesLike, seq: int) -> PushResponse:
         raise BodyError(f"a push answer of {len(body)} bytes; it takes {PUSH_ANSWER.size}")
     code, epoch, term, verified, durable, end, x_term, x_index = PUSH_ANSWER.unpack_from(body)
     if term > TERM_MAX:
-        raise BodyError(f"term {term} is nobody's")
+        raise BodyError(f"term {term} exceeds TERM_MAX")
     faulty_from = -1
     if len(body) > PUSH_ANSWER.size:
         (faulty_from,) = FAULTY_FROM.unpack_from(body, PUSH_ANSWER.size)

@@ -136,7 +136,7 @@ def _alarm_text(value: Any) -> Any:
 
 
 class AlarmView(View):
-    """Something a person should look at. Other servers call the fields otherwise, or give a name alone."""
+    """An alarm: a condition that an operator should look at. Other servers call the fields otherwise, or give a name alone."""
 
     code: Text | None = Field(default=None, validation_alias=AliasChoices("code", "kind", "name"))
     severity: Text | None = None
@@ -196,7 +196,7 @@ class StateView(AnswerView):
 
     @property
     def marks(self) -> LogView:
-        """The log's marks, all unknown where it told none."""
+        """The log's marks, all unknown where the member reported none."""
         return self.log if self.log is not None else LogView()
 
     def link_to(self, peer_id: str) -> LinkView | None:

@@ -76,7 +76,7 @@ def patched(offset: int, form: str, value: int) -> bytes:
         (patched(32, ">q", -1), "position -1"),
         (patched(4, ">i", 414), "was refused"),
         (patched(FETCH_ANSWER.size + 3 * 32, ">B", 99), "CRC"),
-        (patched(FETCH_ANSWER.size + 2 * 32 + 24, ">q", TERM_MAX + 1), "nobody's"),
+        (patched(FETCH_ANSWER.size + 2 * 32 + 24, ">q", TERM_MAX + 1), "exceeds TERM_MAX"),
     ],
 )
 def test_a_broken_answer_is_refused(raw: bytes, said: str) -> None:

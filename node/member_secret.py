@@ -16,7 +16,9 @@ from typing import Final
 
 from node.config import ConfigError
 
-SECRET_CHARACTERS_MIN: Final = 32  # whoever connects gets a mac to guess at: so it must be drawn at random, not thought up
+SECRET_CHARACTERS_MIN: Final = (
+    32  # whoever connects gets a mac to guess at: so it must be drawn at random, not thought up
+)
 SECRETS_MAX: Final = 16
 FILE_BYTES_MAX: Final = 64 * 1024
 

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY_S: Final = 2.0
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="DATA/dledger-<id>, or DATA itself if it holds one.")]
-SizeOption = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Only where the files do not show it.")
-]
+SizeOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only where the files do not show it.")]
 
 DryRunOption = Annotated[
     bool,

@@ -62,7 +62,9 @@ class ClosuresPanel:
 def closures_view(view: GroupView) -> ClosuresPanel:
     reported = view.closures
     if reported is None:
-        reason = "no leader is known that could report them" if view.leader_id is None else "the leader has not reported yet"
+        reason = (
+            "no leader is known that could report them" if view.leader_id is None else "the leader has not reported yet"
+        )
         if view.at is not None:
             reason = "the history does not keep closures"
         return ClosuresPanel(False, f"Which writes wait is unknown: {reason}.", "unknown", 0.0, "", "", (), (), 0)

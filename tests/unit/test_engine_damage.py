@@ -134,7 +134,8 @@ def test_a_scrub_finds_the_rot_of_the_leader_it_steps_down_and_heals(tmp_path: P
             await until(lambda: stores[name].faults == () and bool(repairs(leader)))
             await until(lambda: any(one.replica.role is Role.LEADER for one in engines.values()))
             assert max(one.replica.term for one in engines.values()) > term
-            assert leader.scrubber.view().last.faults == 1
+            last = leader.scrubber.view().last
+            assert last is not None and last.faults == 1
 
     run(work)
 
@@ -235,8 +236,9 @@ def test_a_pass_reads_everything_once_in_steps_and_reports_what_it_met() -> None
         await until(lambda: watched.finished == 1)
         assert watched.disk.steps == sorted(set(watched.disk.steps)) and len(watched.disk.steps) > 3
         assert [(one.first_index, one.last_index) for one in watched.faults] == [(7, 7)]
-        last = watched.scrubber.reported()["last"]
-        assert (last["from_index"], last["last_index"], last["faults"], last["reason"]) == (0, 19, 1, "request")
+        last = watched.scrubber.view().last
+        assert last is not None
+        assert (last.from_index, last.last_index, last.faults, last.reason) == (0, 19, 1, "request")
         assert watched.scrubber.ask("request") == 2
         watched.scrubber.stop()
 

@@ -97,7 +97,7 @@ async def healed(kit: Kit, node_id: str) -> None:
     """The poller of that node still polls: an answer in order is taken in."""
     sample = kit.console.watch_of("demo").pollers[node_id].sample
     rounds = sample.rounds
-    await kit.until(lambda: sample.rounds > rounds + 1 and sample.problem is None and not sample.untold)
+    await kit.until(lambda: sample.rounds > rounds + 1 and sample.problem is None and not sample.unanswered)
 
 
 def story(tmp_path: Path, work: Callable[[Kit], Any]) -> None:
@@ -138,14 +138,14 @@ def test_an_odd_view_of_the_leader_is_unknown_and_the_rest_goes_on(tmp_path: Pat
         }  # fmt: skip
         for what, path, value in ODD_VIEWS:
             leader.odd[what] = with_field(plain[what], path, value)
-            await kit.until(lambda what=what: what in watch.pollers["n0"].sample.untold)
+            await kit.until(lambda what=what: what in watch.pollers["n0"].sample.unanswered)
             view = watch.assemble()
             (n0,) = (one for one in view.members if one.id == "n0")
             reason = next(one.reason for one in n0.unknown if one.field == what)
             assert reason is not None and reason.startswith(f"http://127.0.0.1:8431: its {what} cannot be read: ")
             assert view.leader_id == "n0"
             leader.odd.clear()
-            await kit.until(lambda: not watch.pollers["n0"].sample.untold)
+            await kit.until(lambda: not watch.pollers["n0"].sample.unanswered)
         await healed(kit, "n0")
 
     story(tmp_path, work)

@@ -37,7 +37,7 @@ def test_a_field_of_the_status_reaches_the_answer() -> None:
     assert list(TimingView.model_fields) == list(TimingTable.model_fields)
 
 
-def test_what_an_older_member_does_not_tell_is_unknown_and_stays_untold() -> None:
+def test_what_an_older_member_does_not_report_is_unknown_and_stays_so() -> None:
     state = read(StateView, {"engine": "ok", "self_id": "n0", "log": {"end_index": 7}, "peers": None})
     assert (state.term, state.peers, state.alarms, state.marks.committed_index) == (None, None, None, None)
     assert state.to_json() == {"engine": "ok", "self_id": "n0", "log": {"end_index": 7}, "peers": None}

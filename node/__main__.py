@@ -1,9 +1,9 @@
 """The supervisor: `python -m node …` runs a member's two processes, the engine and the control plane.
 
-Rules (SAFETY S1): an engine that crashed is restarted with back-off; one that refused for a reason that an operator must
-settle is not. The control plane outlives the engine to say `engine: down` and why, unless `--exit-with-engine`. Both
-processes die with this one, also when it is killed with SIGKILL (Linux: parent-death signal). The arguments are passed
-on unread, so there is one place that understands them: node.config.
+Rules (SAFETY S1): an engine that crashed is restarted with back-off; one that refused for a reason that an operator
+must settle is not. The control plane outlives the engine to say `engine: down` and why, unless `--exit-with-engine`.
+Both processes die with this one, also when it is killed with SIGKILL (Linux: parent-death signal). The arguments are
+passed on unread, so there is one place that understands them: node.config.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The two ways to a replica: a node's HTTP control plane, or a store directory (ours or the Java node's).
 
-A `ReplicaSpec` is one replica as the user named it; it travels to the workers, so the token is in it and it never appears in a
-result. Reading is raw ranges of segment files in few large requests; entries as JSON are never asked for.
+A `ReplicaSpec` is one replica as the user named it; it travels to the workers, so the token is in it and it never
+appears in a result. Reading is raw ranges of segment files in few large requests; entries as JSON are never asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`bench failover`: take the leader away, and count the seconds to the next acknowledged append.
 
-Three ways: `kill` (SIGKILL: its connections close, so every peer notices at once), `partition` (SIGSTOP: its connections stay open
-and silence is the only sign), `transfer` (planned: the longest gap between two acknowledgements of one writer).
+Three ways: `kill` (SIGKILL: its connections close, so every peer notices at once), `partition` (SIGSTOP: its
+connections stay open and silence is the only sign), `transfer` (planned: the longest gap between two acknowledgements
+of one writer).
 
 Nothing acknowledged may be lost or changed: at the end every acknowledged body is read back at its index and compared.
 """

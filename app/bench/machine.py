@@ -1,8 +1,8 @@
 """What the numbers were measured on: a figure without its machine is none.
 
 The disk's own fdatasync time is measured in the very directory that the engines will write to, before they start. How
-fast Python runs is measured with a fixed piece of work: shared machines swing, and builds without profile-guided optimisation
-are slower.
+fast Python runs is measured with a fixed piece of work: shared machines swing, and builds without profile-guided
+optimisation are slower.
 """
 
 from __future__ import annotations

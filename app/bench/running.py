@@ -27,7 +27,10 @@ def spare_the_collector() -> None:
 
 
 def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """Runs one bench to its result. Raises KeyboardInterrupt when a signal asked it to stop, after it has cleaned up."""
+    """Runs one bench to its result.
+
+    Raises KeyboardInterrupt when a signal asked it to stop, after it has cleaned up.
+    """
     import uvloop
 
     stop_requested = False

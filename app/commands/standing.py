@@ -89,7 +89,8 @@ class StatusView(View):
 def summary_of(
     group: str, members: Sequence[AskedMember], now: datetime | None = None, recall: Recall | None = None
 ) -> StatusView:
-    """With the `recall` of earlier looks, conditions that count only once they last may be reported; `pending`: there are some."""
+    """With the `recall` of earlier looks, conditions that count only once they last may be reported; `pending`: there
+    are some."""
     now, recall = now or datetime.now(UTC), recall or Recall()
     view = group_view(ClusterInfo(group, group, group), [sample_of(one, now) for one in members], now)
     recall.observe(view, now.timestamp(), now)

@@ -155,7 +155,8 @@ class Hub:
             try:
                 self.refresh(topic)
             except Exception:
-                # A page that is not rendered must not look alive: end its streams, they will ask again and get the error.
+                # A page that is not rendered must not look alive: end its streams, they will ask again and get the
+                # error.
                 log.exception("rendering %s failed", topic.key)
                 self.topics.pop(topic.key, None)
                 for subscriber in topic.subscribers:

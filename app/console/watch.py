@@ -78,7 +78,8 @@ class Watch:
         self.info = replace(self.info, name=name)
 
     def is_of_this_group(self, state: StateView) -> bool:
-        """Whether a state is of this group, as far as it says; the first id that a member reports is kept (SAFETY C9)."""
+        """Whether a state is of this group, as far as it says; the first id that a member reports is kept (SAFETY
+        C9)."""
         reported = state.group_id
         if reported is None:
             return True

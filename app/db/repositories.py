@@ -1,7 +1,7 @@
 """What the console keeps: clusters, operations, events, people. One class per noun, short transactions.
 
-Invariants: a list is bounded and continues by cursor; an event that a node reported twice is stored once; an operation that
-ran when the console died is `unknown` afterwards, never silently gone.
+Invariants: a list is bounded and continues by cursor; an event that a node reported twice is stored once; an operation
+that ran when the console died is `unknown` afterwards, never silently gone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The errors that a client of the log may get. Invariant: `NotAppended`, `Unreachable`, `Denied`, `Unsupported` and `Refused`
-promise that nothing of the request was appended; `OutcomeUnknown` says plainly that nobody can tell (SAFETY C2)."""
+"""The errors that a client of the log may get. Invariant: `NotAppended`, `Unreachable`, `Denied`, `Unsupported` and
+`Refused` promise that nothing of the request was appended; `OutcomeUnknown` says plainly that nobody can tell (SAFETY
+C2)."""
 
 from __future__ import annotations
 

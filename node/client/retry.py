@@ -32,7 +32,8 @@ class Retry:
     async def pause(self) -> None:
         """Waits before the next try. Raises Unreachable, or the last refusal, when there is no time for one.
 
-        A client that was given a time when there will be room comes then, and not before: until then it is others' turn.
+        A client that was given a time when there will be room comes then, and not before: until then it is others'
+        turn.
         """
         hint_s, self.hint_s = self.hint_s, 0.0
         if self._loop.time() + max(self._wait_s, hint_s) > self._deadline:

@@ -136,7 +136,10 @@ def _alarm_text(value: Any) -> Any:
 
 
 class AlarmView(View):
-    """An alarm: a condition that an operator should look at. Other servers call the fields otherwise, or give a name alone."""
+    """An alarm: a condition that an operator should look at.
+
+    Other servers call the fields otherwise, or give a name alone.
+    """
 
     code: Text | None = Field(default=None, validation_alias=AliasChoices("code", "kind", "name"))
     severity: Text | None = None

@@ -73,7 +73,7 @@ def stores_of(count: int = 3) -> dict[str, MemoryStore]:
 
 
 def repairs(engine: Engine) -> list[dict[str, Any]]:
-    return [one["detail"] for one in engine.events.since(None)["items"] if one["kind"] == "repair"]
+    return [one.detail or {} for one in engine.events.since(None).items or () if one.kind == "repair"]
 
 
 async def ask(engine: Engine, code: RequestCode, body: bytes, host: str = "") -> bytes:
@@ -147,7 +147,7 @@ def test_alone_nobody_can_help_and_the_member_says_so(tmp_path: Path) -> None:
         async with group(tmp_path, stores) as engines:
             engine = engines["n0"]
             await until(lambda: len(engine.replica.member.alarms) == 2)
-            state = engine.introspection.render("state", None, engine._status)
+            state = engine.introspection.view("state", None, engine._status).model_dump(mode="json")
             assert [alarm["code"] for alarm in state["alarms"]] == ["log_damaged", "log_unrecoverable"]
             assert [(one["first_index"], one["last_index"]) for one in state["faults"]] == [(2, 3)]
             assert state["repair"]["hopeless"] == 1 and state["scrub"]["running"] is None

@@ -82,7 +82,7 @@ class Followers(Observer):
         self.positions += 1
         members = world.members.values()
         here = max((one.replica.committed_index for one in members if one.replica is not None), default=-1)
-        if position.committed_index > max(self._logs.committed.told, self._logs.committed.index, here):
+        if position.committed_index > max(self._logs.committed.reported, self._logs.committed.index, here):
             world.violate(Violation("stream_committed", f"{name} was told {position}, nobody has committed that"))
         self._last[name] = position.committed_index
         if position.lease_until_s > now_s:

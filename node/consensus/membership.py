@@ -211,13 +211,9 @@ class Membership:
         return not gone or (isinstance(message, VoteResponse) and self.may_reform())
 
     def _on_record(self, peer_id: str) -> bool:
-        """Whether that voter's present store, and a proven one's life, is on durable record here (E8)."""
+        """Whether that peer's present store, and a proven one's life, is on durable record here (E8)."""
         hello, durable = self._peers.of[peer_id].hello, self._member.durable_hard
-        if (
-            hello is None
-            or peer_id not in self._member.configuration.voters
-            or durable.store_ids.get(peer_id) != hello.store_id
-        ):
+        if hello is None or durable.store_ids.get(peer_id) != hello.store_id:
             return False
         return not hello.proven or not hello.life_ids or durable.peer_lives.get(peer_id) == hello.life_ids[-1]
 

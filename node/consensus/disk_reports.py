@@ -40,7 +40,10 @@ class DiskReports:
     # --- the hard state -------------------------------------------------------------------------------------------
     def hard_state_saved(self, state: HardState, now: int) -> None:
         """`state` of `effects.hard_state` is durable: whoever it puts on record counts from now on (E8)."""
+        named = self._member.durable_hard.group_id is None and state.group_id is not None
         self._member.hard_state_saved(state)
+        if named:
+            self._membership.introduce()
         if self._membership.recorded():
             self._elector.recount(now)
             self._office.unless_damaged(lambda leadership: leadership.recount(now))

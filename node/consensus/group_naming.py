@@ -28,7 +28,6 @@ from node.consensus.effects import FetchLog
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.progress import Peers
-from node.protocol.codes import ResponseCode
 from node.protocol.entry import INDEX_DTYPE, Magic, Slab, unpack_record
 from node.protocol.group_id import is_group_id
 
@@ -162,7 +161,3 @@ class GroupNaming:
         member = self._member
         member.save(group_id=group_id, naming=None)
         member.event("group_id", now, group_id=group_id, reason=reason)
-        for peer_id, peer in self._peers.of.items():  # what our HELLO said is no longer so
-            if peer.connected:
-                hello = self._membership.hello(member.next_seq(), to=peer_id, code=ResponseCode.SUCCESS)
-                member.send(peer_id, hello)

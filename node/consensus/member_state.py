@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from node.consensus.applying import Applying
 
 
-# Fields of the hard state that no message of ours speaks of before they are durable.
-ABOUT_PEERS = frozenset({"store_ids", "peer_lives", "naming"})
+# Fields of the hard state that no message of ours speaks of before they are durable: nothing waits for these (S9).
+ABOUT_PEERS = frozenset({"store_ids", "peer_lives", "naming", "group_id"})
 
 
 class MemberState:

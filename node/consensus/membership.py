@@ -77,7 +77,7 @@ class Membership:
             version_min=VERSION_MIN,
             version_max=VERSION_MAX,
             term=member.durable_hard.term,
-            group_id=hard.group_id,
+            group_id=member.durable_hard.group_id,
             life_ids=hard.life_ids,
             election_min_ms=self._election_min_ms(),
             marks_from=hard.marks_from,
@@ -276,7 +276,12 @@ class Membership:
         was = member.voter_state
         member.save(voter_state=state, **also)
         member.event("voter_state", now, "info", state=state.value, was=was.value, reason=reason)
-        for peer_id, peer in self._peers.of.items():  # what our HELLO said is no longer so
+        self.introduce()
+
+    def introduce(self) -> None:
+        """What our HELLO said is no longer so."""
+        member = self._member
+        for peer_id, peer in self._peers.of.items():
             if peer.connected:
                 member.send(peer_id, self.hello(member.next_seq(), to=peer_id, code=ResponseCode.SUCCESS))
 

@@ -83,10 +83,10 @@ class Disk:
         self._writer.run(ticket.run, partial(self._synced, ticket, self._log_epoch(), True))
 
     def _synced(self, ticket: SyncTicket, log_epoch: int, slot_owed: bool, outcome: Ended[None]) -> None:
-        self._syncing = False
-        if outcome.error is not None:
+        if outcome.error is not None:  # and none follows, however long the engine takes to end
             self._fail(f"fsync failed, and a failed fsync is never tried again: {outcome.error}")
             return
+        self._syncing = False
         end_index = self._store.finish_sync(ticket)
         again, self._again = self._again, False
         if again:

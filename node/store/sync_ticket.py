@@ -75,6 +75,8 @@ class FileTicket:
         return self.mark.index
 
     def run(self) -> None:
+        if self._syncing.files.failed:  # its pages are clean and not durable (S1): no later sync may vouch for them
+            raise StoreIOError("a sync failed before: nothing more of this process becomes durable")
         try:
             for segment in self._data:
                 segment.sync()

@@ -152,6 +152,17 @@ def test_the_entry_that_names_the_group_is_never_read_on_the_loop() -> None:
     assert named(solo) == OURS and solo.replica.member.hard.naming is None
 
 
+def test_no_message_waits_while_the_id_is_saved_and_none_speaks_of_it_before() -> None:
+    """A leader's heartbeats go on meanwhile (S9); should the save be lost, the log names the group once more."""
+    solo = Solo(store_of((1,), group_id=None))
+    solo.replica.member.save(group_id=OURS, naming=None)
+    effects = solo.replica.take_effects()
+    assert effects.hard_state is not None and not effects.spoken_of
+    assert solo.replica.hello(9, "n1").group_id is None
+    solo.replica.hard_state_saved(effects.hard_state, solo.now)
+    assert {(to, m.group_id) for to, m in solo.take() if isinstance(m, Hello)} == {("n1", OURS), ("n2", OURS)}
+
+
 def test_a_naming_at_an_impossible_place_is_a_bad_push_and_no_crash() -> None:
     solo = Solo(store_of((1,), group_id=None))
     solo.compare(0)

@@ -297,3 +297,23 @@ def test_after_a_failed_sync_the_page_cache_is_not_believed(story_of: Callable[[
         story.disk.on_op = None
         story.disk.crash_process()
         check(story)
+
+
+@pytest.mark.parametrize("slot", [False, True])
+def test_no_slot_vouches_for_what_a_failed_sync_left(slot: bool) -> None:
+    """The engine takes a moment to end: an idle slot, or what was asked for meanwhile, must not come after it."""
+    story = Story(0)
+    story.open()
+    story.save(1, "n0")
+    story.append(3, 1, 100)
+    story.commit(slot=True)
+    story.append(3, 1, 100)
+    story.disk.faults.fsync_error_next = True
+    with pytest.raises(StoreIOError):
+        story.commit()
+    if not slot:
+        story.append(1, 1, 100)
+    with pytest.raises(StoreIOError, match="failed before"):
+        story.commit(slot=slot)
+    story.disk.crash_process()
+    check(story)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.driver.loop import SimulatedLoop, Timeline
 
 WINDOW_BYTES = 256 * 1024  # on the way and unread, per direction
+PACKET_BYTES, PIECES_PER_S = 1448, 100
 SYN_AGAIN_NS = 300 * MS
 SLOW_FACTOR = 15
 Watcher = Callable[["Socket", Sequence[Any]], None]
@@ -325,8 +326,11 @@ class Network:
 
     # --- carrying -------------------------------------------------------------------------------------------------
     def piece_bytes(self) -> int:
-        """Where the next piece is cut."""
-        return self._piece_max if self.rng.random() < 0.7 else self.rng.randrange(1, self._piece_max + 1)
+        """Where the next piece is cut. On a slow network a packet takes its time, but not as long as a whole window."""
+        most = self._piece_max
+        if self.bytes_per_s:
+            most = min(most, max(PACKET_BYTES, self.bytes_per_s // PIECES_PER_S))
+        return most if self.rng.random() < 0.7 else self.rng.randrange(1, most + 1)
 
     def _latency(self, one: str, other: str, size_bytes: int = 0) -> int:
         delay = self._delay_ns // 2 + self.rng.randrange(self._delay_ns + 1)

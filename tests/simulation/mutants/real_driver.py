@@ -58,7 +58,7 @@ DRIVER_DUTIES = (
         Edit(
             DISK + "_synced", "self._flushed(log_epoch,", "self._flushed(MUTANT.instead(log_epoch, self._log_epoch()),"
         ),
-        {**CONFLICTS, "sync_ms": 60.0, "partition_ms": 400.0},
+        {**CONFLICTS, "sync_ms": 60.0, "partition_ms": 400.0, "ack_within_ms": 600},
         (UNCLAMPED,),
     ),
     _driver(

@@ -5,7 +5,8 @@ seed that is known to (`mutants/seeds.json`) first; the worlds of every mutant w
 must be clean; the campaign of fixed seeds over everything, and one of seeds that the commit's hash names; the tests of
 real processes. It prints the table (mutant, rule, caught by, after how many seeds and steps, seconds) and ends with 1
 if a mutant survives, a mutant never differed from the right code, or a clean world is not clean. `--quick` leaves out
-what takes long: it is what `.ci/run` runs.
+what takes long: it is what `.ci/run` runs. `--clean N` runs N seeds of each mutant's world without it and nothing
+else: what a change of core, store or driver should see before it lands. Each phase has its line at the end.
 
 A run is a pure function of mutant, seed and steps: any line of the table is run again with `--only NAME`.
 """
@@ -236,16 +237,14 @@ def _campaign(seeds: range, options: argparse.Namespace) -> bool:
     return _run("-m", "tests.simulation.driver.campaign", *words, *driven) and sound
 
 
-def _campaigns(options: argparse.Namespace) -> bool:
-    sound = _campaign(range(options.seeds), options)
-    commit = None if options.quick else options.commit or head()
-    if commit is not None:
-        seeds = commit_seeds(commit, options.seeds)
-        print(f"commit {commit}: seeds {seeds.start}..{seeds.stop - 1}", flush=True)
-        sound &= _campaign(seeds, options)
-    elif not options.quick:
+def _of_the_commit(options: argparse.Namespace) -> bool:
+    commit = options.commit or head()
+    if commit is None:
         print("this is no checkout: the seeds of its commit are left out", flush=True)
-    return sound
+        return True
+    seeds = commit_seeds(commit, options.seeds)
+    print(f"commit {commit}: seeds {seeds.start}..{seeds.stop - 1}", flush=True)
+    return _campaign(seeds, options)
 
 
 def _processes() -> bool:
@@ -260,6 +259,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=500, help="fixed seeds, and as many of the commit's; 0: none")
     parser.add_argument("--mutant-seeds", type=int, default=SEEDS_PER_MUTANT, help="at most so many per mutant")
     parser.add_argument("--world-seeds", type=int, default=SEEDS_PER_WORLD, help="of each mutant's world, without it")
+    parser.add_argument(
+        "--clean", type=int, metavar="N", help="N seeds of each mutant's world without it, no more"
+    )
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--commit", metavar="HASH", help="whose seeds to run; default: the one that is checked out")
@@ -272,35 +274,69 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+class Phases:
+    """What was run, how it ended and how long it took: a line of each, at the end."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, bool, float]] = []
+
+    def run(self, name: str, work: Callable[[], bool]) -> None:
+        """One phase; later ones run whatever its verdict is."""
+        began = time.monotonic()
+        sound = work()
+        self.done.append((name, sound, time.monotonic() - began))
+
+    @property
+    def sound(self) -> bool:
+        return all(sound for _, sound, _ in self.done)
+
+    def lines(self) -> list[str]:
+        return [f"{name:34}{'ok' if sound else 'NOT ok':8}{took_s:>8.0f} s" for name, sound, took_s in self.done]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module's docstring."""
     options = _options(arguments)
-    began = time.monotonic()
     names = [] if options.no_mutants else options.only or list(MUTANTS)
-    catches = prove_mutants(names, seeds=options.mutant_seeds, steps=options.steps, jobs=options.jobs) if names else []
-    caught = sum(one.invariant is not None for one in catches)
-    print(f"{caught} of {len(catches)} mutants caught in {time.monotonic() - began:.0f} s", flush=True)
-    if options.rewrite_known:
-        rewrite_known(catches)
+    world_seeds = options.world_seeds if options.clean is None else options.clean
+    phases = Phases()
+    catches: list[Catch] = []
     worlds: list[Worlds] = []
-    if not options.quick and names:
-        worlds = prove_worlds(names, seeds=options.world_seeds, steps=options.steps, jobs=options.jobs)
-    sound = caught == len(catches) and _all_clean(worlds)
-    if not options.only:
-        sound &= _campaigns(options)
-        sound &= options.quick or options.no_processes or _processes()
-    took_s = time.monotonic() - began
-    print(f"{'proved' if sound else 'NOT proved'} in {took_s:.0f} s")
+
+    def mutants() -> bool:
+        catches.extend(prove_mutants(names, seeds=options.mutant_seeds, steps=options.steps, jobs=options.jobs))
+        caught = sum(one.invariant is not None for one in catches)
+        print(f"{caught} of {len(catches)} mutants caught", flush=True)
+        if options.rewrite_known:
+            rewrite_known(catches)
+        return caught == len(catches)
+
+    def clean_worlds() -> bool:
+        worlds.extend(prove_worlds(names, seeds=world_seeds, steps=options.steps, jobs=options.jobs))
+        return _all_clean(worlds)
+
+    if names and options.clean is None:
+        phases.run("planted bugs", mutants)
+    if names and not options.quick:
+        phases.run("their worlds without them", clean_worlds)
+    if not options.only and options.clean is None:
+        phases.run("fixed seeds", lambda: _campaign(range(options.seeds), options))
+        if not options.quick:
+            phases.run("seeds of the commit", lambda: _of_the_commit(options))
+        if not (options.quick or options.no_processes):
+            phases.run("real processes", _processes)
+    took_s = sum(seconds for _, _, seconds in phases.done)
+    print(*phases.lines(), f"{'proved' if phases.sound else 'NOT proved'} in {took_s:.0f} s", sep="\n", flush=True)
     if options.json:
         value: dict[str, Any] = {
             "mutants": [asdict(one) for one in catches],
             "worlds": [asdict(one) for one in worlds],
-            "sound": sound,
+            "sound": phases.sound,
             "seconds": round(took_s, 1),
         }
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(value, file, indent=1)
-    return 0 if sound else 1
+    return 0 if phases.sound else 1
 
 
 if __name__ == "__main__":

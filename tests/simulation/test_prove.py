@@ -68,3 +68,20 @@ def test_a_commit_names_its_seeds() -> None:
     assert len(seeds) == 500 and seeds == prove.commit_seeds("c9725aa0f8d1e2b3c4d5", 500)
     assert seeds.start >= prove.FIXED_MOST
     assert seeds != prove.commit_seeds("c9725aa0f8d2e2b3c4d5", 500)
+
+
+def test_each_phase_has_its_verdict_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without(_mutant: Mutant, seed: int, _steps: int) -> Violation | None:
+        return None if seed < 2 else Violation("liveness", "y")
+
+    monkeypatch.setattr(prove, "_without", without)
+    words = ["--only", FAST, "--jobs", "1"]
+    assert prove.main([*words, "--clean", "2"]) == 0
+    assert [line.split()[:-2] for line in capsys.readouterr().out.splitlines()[-2:-1]] == [
+        ["their", "worlds", "without", "them", "ok"]
+    ]
+    assert prove.main([*words, "--clean", "3"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "NOT ok" in lines[-2] and lines[-1].startswith("NOT proved in ")

@@ -259,9 +259,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=500, help="fixed seeds, and as many of the commit's; 0: none")
     parser.add_argument("--mutant-seeds", type=int, default=SEEDS_PER_MUTANT, help="at most so many per mutant")
     parser.add_argument("--world-seeds", type=int, default=SEEDS_PER_WORLD, help="of each mutant's world, without it")
-    parser.add_argument(
-        "--clean", type=int, metavar="N", help="N seeds of each mutant's world without it, no more"
-    )
+    parser.add_argument("--clean", type=int, metavar="N", help="N seeds of each mutant's world without it, no more")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--commit", metavar="HASH", help="whose seeds to run; default: the one that is checked out")

@@ -159,7 +159,7 @@ def test_no_message_waits_while_the_id_is_saved_and_none_speaks_of_it_before() -
     effects = solo.replica.take_effects()
     assert effects.hard_state is not None and not effects.spoken_of
     assert solo.replica.hello(9, "n1").group_id is None
-    solo.replica.hard_state_saved(effects.hard_state, solo.now)
+    solo.replica.disk.hard_state_saved(effects.hard_state, solo.now)
     assert {(to, m.group_id) for to, m in solo.take() if isinstance(m, Hello)} == {("n1", OURS), ("n2", OURS)}
 
 

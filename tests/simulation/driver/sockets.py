@@ -329,7 +329,7 @@ class Network:
         """Where the next piece is cut. On a slow network a packet takes its time, but not as long as a whole window."""
         most = self._piece_max
         if self.bytes_per_s:
-            most = min(most, max(PACKET_BYTES, self.bytes_per_s // PIECES_PER_S))
+            most = min(most, max(PACKET_BYTES, min(self.bytes_per_s.values()) // PIECES_PER_S))
         return most if self.rng.random() < 0.7 else self.rng.randrange(1, most + 1)
 
     def _latency(self, one: str, other: str, size_bytes: int = 0) -> int:

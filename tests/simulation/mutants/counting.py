@@ -32,7 +32,15 @@ COUNTING = (
             ignored(MEMBERSHIP + "progress", "self._target_of != (member.term, member.leader_id)"),
             Edit(MEMBERSHIP + "tick", "self.target_index = None", "MUTANT.left_out()"),
         ),
-        {**WIPES, "wipe": 3.0, "isolate_leader": 5.0, "sync_ms": 6.0, "appends": 150.0},
+        {
+            **WIPES,
+            "wipe": 3.0,
+            "isolate_leader": 5.0,
+            "transfers": 8.0,
+            "slow_disk": 0.3,
+            "sync_ms": 6.0,
+            "appends": 150.0,
+        },
     ),
     Mutant(
         "handed_over_uncommitted",

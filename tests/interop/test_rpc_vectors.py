@@ -103,7 +103,7 @@ class Follower:
 
     def __init__(self) -> None:
         store = MemoryStore(hard_state=HardState(5, None, VoterState.VOTER))
-        config = ReplicaConfig("g0", "n1", PEERS, FlushMode.ASYNC)
+        config = ReplicaConfig("g0", "n1", PEERS, flush=FlushMode.ASYNC)
         self.now = 10**12
         self.replica = Replica(config, store, random.Random(1), self.now)
 
@@ -195,7 +195,7 @@ class Desk:
         store = MemoryStore(hard_state=HardState(0, None, VoterState.VOTER))
         peers = {self_id: PEERS[self_id]} if leads else PEERS
         self.now = 10**12
-        config = ReplicaConfig("g0", self_id, peers, FlushMode.ASYNC)
+        config = ReplicaConfig("g0", self_id, peers, flush=FlushMode.ASYNC)
         self.replica = Replica(config, store, random.Random(1), self.now)
         self.done: list[Any] = []
         if leads:

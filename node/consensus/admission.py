@@ -4,8 +4,8 @@ Theory. What a leader takes in beyond the rate of its links waits in a queue; a 
 longer than the time it has is certain to end as unknown, and so are all behind it. So the rate is measured, per peer
 (`push_window.DeliveryRate`); the rate of the quorum is that of the slowest peer that a commit has to wait for.
 
-Who is refused is told when there will be room, and has a promise until then: others do not take what becomes free
-before. Without promises those whose append has just ended would always be the first to ask.
+A refused client gets a time when there will be room, and holds a promise until then: others do not take what becomes
+free before. Without promises those whose append has just ended would always be the first to ask.
 
 Invariants: a request that comes to an idle leader is let in, whatever its size; a promise ends by itself; what waits
 here is bounded (PROMISES_MAX).
@@ -43,7 +43,7 @@ class Admission:
 
     @property
     def promised(self) -> bool:
-        """Whether somebody was told to come back."""
+        """Whether a refused client holds a promise."""
         return bool(self._promises)
 
     def limit_bytes(self, rate: int | None) -> int:

@@ -88,7 +88,7 @@ class ReplicaConfig:
     api_url: str | None = None
     # Whether members prove a secret (SAFETY C11): one that does not is let in under an alarm, or not at all.
     proof_wanted: bool = False
-    # Where the log lies, for what an operator is told to type.
+    # The store's directory, for the commands that messages to operators name.
     store_directory: str = "DIR"
     pending_requests_max: int = 10_000
     pending_entries_max: int = 1_000_000

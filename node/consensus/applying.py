@@ -239,7 +239,7 @@ class Applying:
                 kept.append(waiting)
 
     def leadership_ended(self, reason: str) -> None:
-        """Who waits here is told what is known: its entries are committed (SAFETY E6, C2)."""
+        """Whoever waits here gets what is known: its entries are committed (SAFETY E6, C2)."""
         queue, self._waiting = self._waiting, deque()
         self._asked_upto = -1
         for waiting in queue:

@@ -137,7 +137,7 @@ class DiskReports:
         self._repair.advance(now)
 
     def repair_now(self, now: int) -> None:
-        """A person asks for another try (`POST /repairs`)."""
+        """An operator asks for another try (`POST /repairs`)."""
         self._repair.retry_now(now)
 
     def scrubbed(self, now: int) -> None:

@@ -50,7 +50,7 @@ class EntryHandler:
         self._member, self._damaged = member, damaged
         self._leader: tuple[int, str] | None = None  # (term, leader) that the fields below belong to
         self._dispatch_epoch = -1
-        self._told_at = 0  # when the leader was last told what it had not asked for
+        self._unasked_sent_at = 0  # when we last sent the leader an answer that it had not asked for
         self._early: dict[int, PushRequest] = {}  # APPENDs that came before what they follow, by first index
         self._unanswered_seq = -1  # the APPEND whose answer waits for its sync
         config = member.config
@@ -149,8 +149,8 @@ class EntryHandler:
 
     def leader_bytes(self, now: int) -> None:
         """A long frame of the leader's is on its way: once a heartbeat it learns where we stand (E6)."""
-        if now - self._told_at >= self._member.config.timing.heartbeat_ns:
-            self._told_at = now
+        if now - self._unasked_sent_at >= self._member.config.timing.heartbeat_ns:
+            self._unasked_sent_at = now
             self.durable_moved()
 
     def truncated(self) -> None:
@@ -252,7 +252,7 @@ class EntryHandler:
         return Verdict(BUSY)
 
     def _give_up(self, fault: Fault, cut: int, push: PushRequest, now: int) -> Verdict:
-        """Cuts damage that nobody's entries link, though nothing proves a conflict: a torn tail, a lost history.
+        """Cuts damage that no member's entries link, though nothing proves a conflict: a torn tail, a lost history.
 
         What goes may have been acknowledged here, so the vote goes first, durably (E8). The leader has committed what
         it holds there without this member: the group has a quorum without its vote.

@@ -10,8 +10,9 @@ id the last such entry in this log has, before that entry gets into the log: a l
 give, a follower what it will append. Whoever leads then gives that id and no other one; twice in one log the same id
 does no harm. The index in it says where the entry lies, -1: not known (any more).
 
-A person may give a group another id (E10), and its log then still holds the entry with the old one. So an entry never
-counts against an id that is there: a member that has one keeps it, and one that has none takes its leader's first.
+An operator may give a group another id (E10), and its log then still holds the entry with the old one. So an entry
+never counts against an id that is there: a member that has one keeps it, and one that has none takes its leader's
+first.
 
 Invariants: a log that holds such an entry has its id durably in `naming` until the member has the id itself; a member
 that has an id never changes it.

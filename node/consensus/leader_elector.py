@@ -86,7 +86,7 @@ class LeaderElector:
         # A ticket that the leader handed to us; None unless taking leadership.
         self._taking: TransferTicket | None = None
         self._lost_at: int | None = None  # when the connection to a leader closed; for people
-        self._failure_told = ""
+        self._failure_reported = ""
         # Checks a ticket that this member itself handed out as leader.
         self.ticket_is_ours: Callable[[TransferTicket], bool] = lambda _ticket: False
         self._reform_turn = False
@@ -131,7 +131,7 @@ class LeaderElector:
     def stepped_down(self, now: int) -> None:
         """Another term, or no leadership any more: wait before campaigning."""
         self._round = None
-        self._failure_told = ""
+        self._failure_reported = ""
         self._taking = None
         self._draw_timeout(now)
 
@@ -198,8 +198,8 @@ class LeaderElector:
         return f"leader {leader} was silent" + ("" if contact is None else f" for {(now - contact) // MS} ms")
 
     def take_leadership(self, ticket: TransferTicket, now: int) -> None:
-        """The leader told us to: a real campaign at once, with its ticket (E4, E7)."""
-        self._member.change_role(RoleEvent.CAMPAIGN, now, f"told to take leadership of term {ticket.term}")
+        """The leader asked us to: a real campaign at once, with its ticket (E4, E7)."""
+        self._member.change_role(RoleEvent.CAMPAIGN, now, f"asked to take leadership of term {ticket.term}")
         self._taking = ticket
         self._real_campaign(now, reform=False, ticket=ticket)
 
@@ -303,8 +303,8 @@ class LeaderElector:
         answers = [f"{one} {result.name}" for one, result in sorted(this.results.items()) if one != member.self_id]
         silent = [one for one in member.other_voters if one not in this.results]
         text = ", ".join([*answers, *(f"{one} silent" for one in silent)])
-        if text != self._failure_told:
-            self._failure_told = text
+        if text != self._failure_reported:
+            self._failure_reported = text
             kind = "pre-vote" if this.pre else "vote"
             member.event("not_elected", now, term=this.term, reason=f"{kind}: {text}", votes=this.votes)
 

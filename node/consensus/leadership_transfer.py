@@ -37,7 +37,7 @@ class Transfer:
     on_done: Callable[[TransferOutcome], None]
     phase: Phase = Phase.CATCHING_UP
     ticket: TransferTicket | None = None
-    told_at: int = 0
+    ordered_at: int = 0
 
 
 class LeadershipTransfer:
@@ -74,14 +74,14 @@ class LeadershipTransfer:
         end = member.store.end_index
         if transferee_match != end or member.committed_index != end:
             return False
-        if current.phase is Phase.TAKING_OVER and now < current.told_at + member.config.timing.heartbeat_ns:
+        if current.phase is Phase.TAKING_OVER and now < current.ordered_at + member.config.timing.heartbeat_ns:
             return False
         if current.ticket is None:
             current.ticket = TransferTicket(member.term, current.transferee_id, f"{member.rng.getrandbits(64):016x}")
             self._handed_out = current.ticket
             current.phase = Phase.TAKING_OVER
             member.event("transfer", now, to=current.transferee_id, phase=current.phase.value, term=member.term)
-        current.told_at = now
+        current.ordered_at = now
         request = TransferRequest(member.next_seq(), member.term, current.transferee_id, end, current.ticket)
         member.send(current.transferee_id, request)
         return True
@@ -120,7 +120,7 @@ class LeadershipTransfer:
             )
 
     def transferee_lost(self, peer_id: str, now: int) -> None:
-        """Its connection closed before it was told: nothing was handed out, give up at once."""
+        """Its connection closed before the order was sent: nothing was handed out, give up at once."""
         current = self.current
         if current is not None and current.transferee_id == peer_id and current.phase is Phase.CATCHING_UP:
             self._finish(ResponseCode.TAKE_LEADERSHIP_FAILED, f"the connection to {peer_id} was lost", now)

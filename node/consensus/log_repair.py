@@ -8,7 +8,7 @@ damaged, each somewhere else, and the group heals before it elects.
 
 Nothing is ever dropped here. An entry that nobody can give is reported; it goes only where a leader, elected by voters
 that never held it, cuts it as any other conflict (R5), where that leader cannot link it and orders a cut right there
-(`EntryHandler` gives the vote up first, E8), or where a person says so.
+(`EntryHandler` gives the vote up first, E8), or where an operator says so.
 
 Invariants: one fetch or one mend is under way at a time; of what a peer sends only the next entries of the fault asked
 for are taken.
@@ -58,7 +58,7 @@ class Attempt:
     cannot: dict[str, str] = field(default_factory=dict)  # peer -> why it cannot help
     failed: set[str] = field(default_factory=set)  # did not answer, or was busy: later again
     givers: list[str] = field(default_factory=list)  # whose entries make up what is mended so far
-    wanted_through: int = -1  # entries behind the fault that the store needs to tell who lies
+    wanted_through: int = -1  # entries behind the fault that the store needs to decide which record is corrupt
     vain_rounds: int = 0  # how often in a row every member of the group was asked, and none could
     alone: bool = False  # whether this disk's own bytes were tried, or are right now: they are nearest
     leader: tuple[int, str | None] = (-1, None)  # the (term, leader) that the next field speaks of
@@ -107,7 +107,7 @@ class LogRepair:
             kept = before.get(fault.first_index)
             same = kept is not None and kept.fault.last_index == fault.last_index
             self._attempts[fault.first_index] = kept if kept and same else Attempt(fault, now, fault.first_index, now)
-        if not self._mending:  # what the disk mended is seen here before it is told, and still to be judged
+        if not self._mending:  # what the disk mended is seen here before it is reported, and still to be judged
             self._forget_what_is_no_fault()
         self._say_what_is_damaged(now)
         self._say_what_is_lost(now)
@@ -313,7 +313,7 @@ class LogRepair:
             self.advance(now)
 
     def retry_now(self, now: int) -> None:
-        """A person wants it tried again: nobody's earlier refusal and no pause stands in the way."""
+        """An operator asks for another try: earlier refusals of peers and the pause are dropped."""
         for attempt in self._attempts.values():
             attempt.cannot, attempt.failed, attempt.retry_at, attempt.alone = {}, set(), now, False
             attempt.backoff_ns = BACKOFF_MIN_NS

@@ -134,15 +134,15 @@ class MemberState:
         return self.hard.store_id or self.store.store_id
 
     # --- roles --------------------------------------------------------------------------------------------------
-    def change_role(self, event: RoleEvent, now: int, reason: str, **told: Any) -> None:
-        """Follows ROLE_TRANSITIONS; `told`: what else people should know of it."""
+    def change_role(self, event: RoleEvent, now: int, reason: str, **detail: Any) -> None:
+        """Follows ROLE_TRANSITIONS; `detail`: what else the event shows."""
         to = ROLE_TRANSITIONS.get((self.role, event))
         if to is None:
             raise AssertionError(f"{self.self_id}: {event} is impossible as {self.role} in term {self.term}")
         if self.role is Role.LEADER:
             self.on_abdicate(reason, now)
         if to is not self.role:
-            self.event("role", now, role=to.value, was=self.role.value, term=self.term, reason=reason, **told)
+            self.event("role", now, role=to.value, was=self.role.value, term=self.term, reason=reason, **detail)
             self.role_since = now
         self.role = to
         if to is Role.LEADER:

@@ -22,7 +22,7 @@ from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.messages import HeartBeatResponse, Hello, Message, ReadIndexRequest, ReadIndexResponse, VoteResponse
 
 REASON_MAX = 300  # characters of what a stranger may say
-REFUSAL_TOLD_EVERY_NS = 10 * SECOND  # whoever connects to us to be refused must not fill the list of events
+REFUSAL_EVENT_INTERVAL_NS = 10 * SECOND  # whoever connects to us to be refused must not fill the list of events
 
 
 class Membership:
@@ -30,7 +30,7 @@ class Membership:
 
     def __init__(self, member: MemberState, peers: Peers, now: int) -> None:
         self._member, self._peers = member, peers
-        # REJOINING: what must be durable here before we vote again, and under which (term, leader) it was told.
+        # REJOINING: what must be durable here before we vote again, and which (term, leader) said so.
         self.target_index: int | None = None
         self._target_of: tuple[int, str] | None = None
         self._target_seq: int | None = None
@@ -38,7 +38,7 @@ class Membership:
         self._reform_vote: tuple[int, str] | None = None
         self.strangers = Strangers(member)
         self.records = StoreRecords(member)
-        self._refusal_told_at: int | None = None
+        self._refusal_reported_at: int | None = None
         self._try_forming(now)
 
     # --- HELLO --------------------------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ class Membership:
 
     def _tell_refusal(self, sender: str, reason: str, now: int) -> None:
         """Somebody who connected to us was refused: an event, now and then; no alarm, for it may be anybody."""
-        if self._refusal_told_at is None or now - self._refusal_told_at >= REFUSAL_TOLD_EVERY_NS:
-            self._refusal_told_at = now
+        if self._refusal_reported_at is None or now - self._refusal_reported_at >= REFUSAL_EVENT_INTERVAL_NS:
+            self._refusal_reported_at = now
             self._member.event("hello_refused", now, "warning", peer=sender, text=reason)
 
     def _take_in(self, sender: str, hello: Hello, now: int) -> None:

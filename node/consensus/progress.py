@@ -77,7 +77,7 @@ class Progress:
         self.faulty_from = -1  # its lowest damaged entry, as its newest answer said (S6)
         self.write_index = end_index + 1  # the next entry to send
         self.window = PushWindow(config)
-        self.commit_sent = -1  # the committed index that it was told last
+        self.commit_sent = -1  # the committed index that was last sent to it
         self.pushed_at = now
         self.last_ack_at: int | None = None
         self.last_error: str | None = None
@@ -89,7 +89,7 @@ class Progress:
         self.answered_tick = 0  # how many ticks of the leadership had passed then
         self.answered_seq = -1
         self.lease_at = now - config.timing.election_max_ns  # when the heartbeat left that it answered last
-        # What people were told of it (silent_peers.py): since when it is silent; when a push last waited too long.
+        # What was reported of it (silent_peers.py): since when it is silent; when a push last waited too long.
         self.silent_since: int | None = None
         self.slow_at: int | None = None
 

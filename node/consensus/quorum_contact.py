@@ -2,7 +2,7 @@
 
 Invariants: only answers of peers with a share in the quorum are noted (`Progress.answered`); silence is counted in
 ticks (`ticks.py`), the clock only ends a leadership that no quorum answered for `quorum_silence_max_ns`; a tick is
-judged before people are told of it (`silent_peers.py`).
+judged before it is reported (`silent_peers.py`).
 """
 
 from __future__ import annotations

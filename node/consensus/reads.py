@@ -1,8 +1,8 @@
 """Linearizable reads (SAFETY C1): from which index a read may be served.
 
 Theory. A leader that heard from a quorum *after* the read arrived was still the leader then, so whatever anybody had
-been told is committed lies at or below its committed index, provided an entry of its own term is committed. Frames are
-numbered, so "sent after the read arrived" is "answered number > the number at arrival". With lease reads (off by
+been answered as committed is at or below its committed index, provided an entry of its own term is committed. Frames
+are numbered, so "sent after the read arrived" is "answered number > the number at arrival". With lease reads (off by
 default) a recent quorum stands in for the round trip, as long as clocks drift apart by no more than a bounded share.
 """
 
@@ -41,7 +41,7 @@ class LeaderReads:
         self._round_seq = -1  # the last round of heartbeats
         self._rounds: dict[int, int] = {}  # seq -> when it was sent
         self.lease_void = False
-        self.promised_until = 0  # what others were told of the lease, and rely on: no take-leadership before (E7)
+        self.promised_until = 0  # the lease's end as others know it, and rely on: no take-leadership before (E7)
 
     def __len__(self) -> int:
         return len(self.pending)

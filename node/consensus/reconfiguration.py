@@ -1,8 +1,8 @@
 """Learners come and go while the group runs: every part of a member hears of it, at one moment.
 
 This is the seam for changes of membership as entries of the log (SAFETY M1 to M5), which are not built yet. Until then
-the driver says who learns, to each member on its own; who votes is said at the start and stays. Whoever is told late
-refuses the newcomer's HELLO until then, and nobody's quorum depends on it.
+the driver says who learns, to each member on its own; who votes is said at the start and stays. A member that hears of
+it late refuses the newcomer's HELLO until then, and no quorum depends on it.
 
 Invariants: it is safe at any moment, between any two calls of the core: what is under way for a peer that is gone comes
 to nothing, and nothing that it said before counts if it comes back under the same id.

@@ -199,7 +199,7 @@ class Replica:
     def receive(self, sender: str, message: Message, now: int) -> None:
         """A message of a peer: a request, or the answer to one of ours."""
         if isinstance(message, Hello) and message.answer and sender not in self.peers.of:
-            return  # it is gone since we asked; whoever asks us is told so
+            return  # it is gone since we asked; whoever asks us gets that answer
         if not self._gate.admits(sender, message, now):
             return
         try:

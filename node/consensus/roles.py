@@ -11,7 +11,7 @@ from node.protocol.codes import Role
 class RoleEvent(StrEnum):
     """What can change a role."""
 
-    CAMPAIGN = "campaign"  # no live leader for an election time-out, or told to take leadership
+    CAMPAIGN = "campaign"  # no live leader for an election time-out, or asked to take leadership
     ELECTED = "elected"  # a quorum voted for us
     FOLLOW = "follow"  # a leader of our term spoke
     DEPOSED = "deposed"  # a higher term, or no quorum of answers

@@ -1,4 +1,4 @@
-"""Which peers a leader hears nothing of, or late, told once when it begins and once when it is over: for people only.
+"""Events about peers that a leader hears nothing of, or hears late: one when it begins, one when it ends.
 
 Counted in ticks, like all silence (ticks.py). Invariant: nothing here decides anything; check-quorum does its own sums.
 """
@@ -12,7 +12,7 @@ from node.consensus.api import MS, SECOND
 from node.consensus.member_state import MemberState
 from node.consensus.progress import Peers, Progress
 
-SHARE: Final = 2  # a peer is told to be silent after this part of the time after which a quorum's silence deposes
+SHARE: Final = 2  # a peer is reported as silent after this part of the time after which a quorum's silence deposes
 SLOW_AFTER_NS: Final = 500 * MS
 SLOW_OVER_NS: Final = 10 * SECOND
 

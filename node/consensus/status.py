@@ -30,7 +30,7 @@ class LogStatus:
 
 @dataclass(slots=True, frozen=True)
 class AlarmStatus:
-    """Something a person should look at, until it clears by itself or is settled."""
+    """An alarm: a condition that an operator should look at, until it clears by itself or is settled."""
 
     code: str
     severity: str  # warning | critical

@@ -1,9 +1,9 @@
-"""What stands at a member's address and is no member of this group (SAFETY C8).
+"""Alarms about whatever answers at a member's address and is no member of this group (SAFETY C8).
 
-What answers there is decided per connection that this member dialled, by what it said: REQUEST_CODE_NOT_SUPPORTED to a
+Its kind is decided per connection that this member dialled, by what it said: REQUEST_CODE_NOT_SUPPORTED to a
 HELLO is a plain DLedger process, a refusal is a member that does not take us, a HELLO without the proof that is asked
-for is unproven (SAFETY C11), anything else is foreign. Silence says nothing. Who merely connects *to* us is nobody's
-business: that raises no alarm.
+for is unproven (SAFETY C11), anything else is foreign. Silence says nothing. Who merely connects *to* us
+raises no alarm.
 
 Invariants: at most one such alarm stands per peer, and none once nobody listens at its address or its HELLO was taken.
 Only a group that is still forming gives up over a plain process; an established one goes on without it.

@@ -1,4 +1,4 @@
-"""A term far above our own is nobody's, unless the group says otherwise (SAFETY E10).
+"""The limit on terms in messages: one far above our own is dropped, unless the group confirms it (SAFETY E10).
 
 Theory. Whoever adopts a term keeps it for ever, so that a single message with an absurd one would use up the terms of a
 group. A group raises its term by elections, one by one: a member that meets a term more than 2^20 above its own has

@@ -45,7 +45,7 @@ TRANSFER_DEADLINE_MS_MAX: Final = 600_000
 
 
 class Driver(Protocol):
-    """What the desk needs of the engine."""
+    """What serving client requests needs of the engine."""
 
     replica: Replica
 
@@ -79,7 +79,7 @@ class ClientRequests:
         }
 
     def serve(self, code: RequestCode, handler: Callable[[Connection, Frame], None]) -> None:
-        """Requests of that code go there: whoever serves them lives beside this desk."""
+        """Registers the handler of one request code."""
         self._handlers[code] = handler
 
     def handle(self, connection: Connection, frame: Frame) -> None:

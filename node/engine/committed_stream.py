@@ -4,7 +4,7 @@ A client gets its next position when there is one and it has taken the last: so 
 by a buffer, and whatever moved meanwhile is in the next. Where nothing moves, the keep-alive says so.
 
 Invariants: one pushed frame of a stream at most is not taken; two are at least its interval apart; what depends on a
-hard state that is being saved is not told (SAFETY E2); streams are bounded, per connection and in all.
+hard state that is being saved is not sent (SAFETY E2); streams are bounded, per connection and in all.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Stream:
     taken: bool = True
     pushed_at: int = -NEVER
     number: int = 0
-    told: Standing | None = None
+    sent: Standing | None = None
 
     def due_at(self, standing: Standing) -> int:
         """When the next push may leave, or the end of its client's silence."""
         if not self.taken:
             return self.pushed_at + UNTAKEN_NS
-        return self.pushed_at + (self.keep_alive_ns if self.told == standing else self.interval_ns)
+        return self.pushed_at + (self.keep_alive_ns if self.sent == standing else self.interval_ns)
 
 
 class CommittedStreams:
@@ -156,7 +156,7 @@ class CommittedStreams:
             ResponseCode.SUCCESS, stream.number, standing.committed_index, standing.end_index, standing.term,
             standing.leads, standing.leader_id, lease_ns, max(0, now - stream.asked_at),
         )  # fmt: skip
-        stream.taken, stream.pushed_at, stream.told = False, now, standing
+        stream.taken, stream.pushed_at, stream.sent = False, now, standing
         body = encode_position(position)
         stream.connection.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, stream.opaque, [body])
 

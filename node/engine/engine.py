@@ -91,11 +91,11 @@ class Engine:
         reads = LogReads(store, self.disk)
         self.feeder = Feeder(self.replica, reads, host.applier, self.now_ns, self._step)
         token = read_token_file(settings)
-        self.desk = ClientRequests(self, reads, self.introspection, Quota(), self._status, token)
-        self.port = MemberPort(self, self.links, self.desk)
+        self.client_requests = ClientRequests(self, reads, self.introspection, Quota(), self._status, token)
+        self.port = MemberPort(self, self.links, self.client_requests)
         self._held: HeldBack[Send] = HeldBack()
         self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self._held.closed)
-        self.desk.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
+        self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
         self._done: Done = []
         self._proposals = Proposals(self.replica, self._done)
         self._turn_scheduled = False
@@ -103,7 +103,7 @@ class Engine:
         timing = config.timing
         self._look_again_ns = min(timing.push_timeout_ns, timing.closure_timeout_ns) // LOOK_AGAIN_SHARE
         self._look_again_at = 0
-        self._gap_told_ns = timing.election_min_ns
+        self._gap_reported_ns = timing.election_min_ns
         self._metronome = Metronome(self._on_tick, self.now_ns, timing.tick_ns)
         self.introspection.tick_gap_max_ns = lambda: self._metronome.gap_max_ns
         self._seq = 0
@@ -150,7 +150,7 @@ class Engine:
         self._end(EXIT_CRASHED, reason)
 
     def refuse(self, reason: str) -> None:
-        """A person must settle it; nobody starts it again before."""
+        """A refusal that an operator must settle: the supervisor does not start the engine again before."""
         self._end(EXIT_REFUSED, reason)
 
     def _end(self, code: int, reason: str) -> None:
@@ -240,7 +240,7 @@ class Engine:
             self._done.clear()
             for deliver, outcome in done:
                 deliver(outcome)
-            self.desk.release()
+            self.client_requests.release()
         if effects.truncate is not None:
             self.disk.truncate(effects.truncate)
         for read in effects.reads:
@@ -275,7 +275,7 @@ class Engine:
 
     def _on_tick(self, now: int) -> None:
         gap_ns = self._metronome.gap_ns
-        if gap_ns > self._gap_told_ns:
+        if gap_ns > self._gap_reported_ns:
             self.note("stalled", "warning", {"reason": f"this process did nothing for {gap_ns // 1_000_000} ms"})
         self._deadline_moved = True
         self._guarded(lambda: self.replica.tick(now))
@@ -383,7 +383,7 @@ class Engine:
         self._guarded(lambda: self.replica.disk.disk_full(False, self.now_ns(), still_short=not is_there))
         self._schedule()
 
-    # --- for the desk, which frames wake: `read_done` follows -----------------------------------------------------
+    # --- for client requests, which frames wake: `read_done` follows ---------------------------------------------
     def propose(self, origin: Connection, proposal: Proposal, ordered: bool) -> None:
         self._proposals.add(origin, proposal, ordered)
 

@@ -22,7 +22,7 @@ WAITING_MAX: Final = 4096
 
 
 class HeldBack(Generic[T]):
-    """One per driver; it sends what it is given back."""
+    """One per driver; it sends what is released."""
 
     def __init__(self) -> None:
         self._ordered = 0

@@ -3,8 +3,8 @@
 By its word only where neither TLS nor a secret is configured, or where the secret is "optional" (SAFETY C11). A secret
 is not asked for over TLS, which proves more.
 
-Invariants: with a required secret, nothing reaches the core and nothing is told before the proof; `Hello.proven` and
-`Connection.proven` are set here and nowhere else; a member's HELLO on a proven connection names that member.
+Invariants: with a required secret, nothing reaches the core and nothing is answered before the proof; `Hello.proven`
+and `Connection.proven` are set here and nowhere else; a member's HELLO on a proven connection names that member.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The port that members and clients connect to: whose a frame is, and how many connections there may be.
 
-Member codes go to the links, everything else to the desk of clients. Invariants: answers to nobody's question are
-dropped; one connection too many is told so and closed; once the engine ends, nothing that arrives is looked at.
+Member codes go to the peer links, everything else to client requests. Invariants: an answer without a request is
+dropped; one connection too many gets an answer that says so, and is closed; once the engine ends, nothing that arrives
+is looked at.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Driver(Protocol):
 class MemberPort:
     """One per engine; `connections` are those that others opened."""
 
-    def __init__(self, driver: Driver, links: PeerLinks, desk: ClientRequests) -> None:
-        self._driver, self._links, self._desk = driver, links, desk
+    def __init__(self, driver: Driver, links: PeerLinks, requests: ClientRequests) -> None:
+        self._driver, self._links, self._requests = driver, links, requests
         self.connections: set[Connection] = set()
 
     async def listen(self, loop: AbstractEventLoop, address: str, tls: ssl.SSLContext | None) -> Server:
@@ -75,4 +76,4 @@ class MemberPort:
         if frame.code in MEMBER_CODES or (frame.code == TRANSFER and connection.peer_id is not None):
             self._links.handle(connection, frame)
         else:
-            self._desk.handle(connection, frame)
+            self._requests.handle(connection, frame)

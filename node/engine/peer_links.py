@@ -80,7 +80,7 @@ class Link:
     inbound: Connection | None = None
     connected_at: float = 0.0
     hello: asyncio.Future[bool] | None = None
-    unreachable: str = ""  # why it cannot be reached, as it was last told
+    unreachable: str = ""  # why it cannot be reached, as it was last reported
     why: str = ""  # why our connection to it is being closed
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     pending: dict[int, tuple[RequestCode, int]] = field(default_factory=dict)  # opaque -> (code, seq)

@@ -16,7 +16,7 @@ WHY: Final = "quota"
 
 
 class Readable(Protocol):
-    """What can be told to stop reading."""
+    """A connection whose reading can be paused."""
 
     def stop_reading(self, why: str) -> None: ...
     def resume_reading(self, why: str) -> None: ...

@@ -1,8 +1,8 @@
 """Reads the log over and over, slowly, so that rot is found before anybody needs what it took (SAFETY R7, S6).
 
 One pass goes from the first entry to what was durable when it began, in steps through the disk's reading threads, and
-rests after each so that it reads `bytes_per_s` on average. A fork, or a person, asks for a pass at once: that one reads
-faster, and takes the place of a slow one. What is found goes to the core, which lives with it.
+rests after each so that it reads `bytes_per_s` on average. A fork, or an operator, asks for a pass at once: that one
+reads faster, and takes the place of a slow one. What is found goes to the core, which lives with it.
 
 Invariants: one pass at a time, one step at a time; what a step met while the log was being cut is not believed.
 """

@@ -27,7 +27,7 @@ class StoreError(Exception):
 
 
 class StoreRefused(StoreError):
-    """The directory may not be opened as it is: a person must settle it (lock held, wrong node, lost hard state)."""
+    """The directory may not be opened as it is: an operator must settle it (lock held, wrong node, lost hard state)."""
 
 
 class StoreCorrupt(StoreError):
@@ -75,8 +75,8 @@ class HardState:
     peers, recorded before their first vote or ack counts; `peer_lives`: the newest life of each proven peer.
     `life_ids`: our own, the newest last, one for each open for serving. `store_id`: drawn anew while running, when this
     store turned out to be a restored copy; it counts instead of the identity's. `group_id`: C9; None: none yet.
-    `marks_from`: this store holds all that was committed in earlier terms, or a person accepted what is gone, so that
-    marks of such terms say nothing against it (E8).
+    `marks_from`: this store holds all that was committed in earlier terms, or an operator accepted what is gone, so
+    that marks of such terms say nothing against it (E8).
     `naming`: where the entry lies that will name the group once it is committed (-1: not known), and the id in it.
 
     Everything after `store_ids` is unknown to readers of version 1, which drop it with their next write.

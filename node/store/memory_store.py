@@ -1,6 +1,6 @@
 """A LogStore in memory, for the core's tests, the scenarios and the simulator: same layout, same answers as FileStore.
 
-What a disk would lose is told by `durable_index`: `lose_unsynced` drops everything above it, as a power cut would.
+What a disk would lose follows from `durable_index`: `lose_unsynced` drops everything above it, as a power cut would.
 Invariants: those of LogStore; `_records[i]` is entry `begin_index + i`, at the position that the layout gives it.
 """
 
@@ -119,7 +119,7 @@ class MemoryStore(LogStore):
         self._begin_pos = base_pos
         self._cuts = 0
         self._pins = Pins()
-        self._rotten: set[int] = set()  # what a disk would give back wrong, known or not
+        self._rotten: set[int] = set()  # what a disk would return wrong, known or not
         self._mending: tuple[int, int, int | None] | None = None  # a fault's first index, the next to come, its chain
         self._durable_state = (self.hard_state, -1)
 

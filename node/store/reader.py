@@ -298,7 +298,7 @@ class StoreReader:
     # --- the whole -------------------------------------------------------------------------------------------------
 
     def verify(self, progress: Callable[[int], None] | None = None) -> VerifyReport:
-        """Reads every byte and checks every record; `progress` is told how many entries are done."""
+        """Reads every byte and checks every record; `progress` is called with how many entries are done."""
         self.refresh()
         slot = self._slot
         durable = slot.durable_index if slot is not None else -1

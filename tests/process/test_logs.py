@@ -254,7 +254,7 @@ async def transfer(stage: Stage) -> None:
     await stage.story.reported(
         said("transfer", "asked for", member=before, to=wanted, phase="catching_up"),
         said("transfer", member=before, to=wanted, phase="taking_over"),
-        said("role", "told to take leadership", member=wanted, role="CANDIDATE"),
+        said("role", "asked to take leadership", member=wanted, role="CANDIDATE"),
         said("role", "elected", member=wanted, role="LEADER"),
         said("transfer", f"{wanted} leads", member=before, phase="done"),
     )

@@ -79,7 +79,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "linearizability": "the history is that of one log, online and against the log that is left (C1 to C4)",
     "expected_index": "an append with an expected index lies there or nowhere (C3)",
     "ordered": "on an ordered connection nothing follows a failure (C4)",
-    "told_before_commit": "nobody is told of what no leader has committed",
+    "reported_before_commit": "nobody is told of what no leader has committed",
     "outcome_codes": "an acknowledged append says SUCCESS (C2)",
     "room_returned": "whatever does not wait any more has given its room back (C5)",
     "slow_links_cost_nothing": "where links are slow but alive, and nothing else happens, no outcome is unknown (C5)",

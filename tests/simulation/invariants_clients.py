@@ -47,7 +47,7 @@ class Clients(Observer):
             raise Violation("outcome_codes", operation.describe())
         promised = max(operation.last_index, operation.read_index)
         if promised > max(self._logs.committed.reported, self._committed_now()):
-            raise Violation("told_before_commit", f"{operation.describe()}, which no leader has committed")
+            raise Violation("reported_before_commit", f"{operation.describe()}, which no leader has committed")
 
     def _committed_now(self) -> int:
         """In the middle of a step: what any member says that it has committed."""

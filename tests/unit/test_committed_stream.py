@@ -87,7 +87,7 @@ class Client:
         self.refused.append(code)
 
 
-class Desk:
+class Kit:
     """n0 leads; the streams run on its clock, and timers fire when the test lets time pass."""
 
     def __init__(self, **changes: Any) -> None:
@@ -101,11 +101,11 @@ class Desk:
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Any:
         timer = (self.solo.now + delay_s * 1e9, call)
         self.timers.append(timer)
-        desk = self
+        kit = self
 
         class Handle:
             def cancel(self) -> None:
-                desk.timers.remove(timer)
+                kit.timers.remove(timer)
 
         return Handle()
 
@@ -134,118 +134,118 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Any:
-    async def made() -> Desk:
-        return Desk()
+def kit() -> Any:
+    async def made() -> Kit:
+        return Kit()
 
     return asyncio.run(made())
 
 
-def test_a_subscriber_is_told_at_once_and_then_when_it_moves(desk: Desk) -> None:
+def test_a_subscriber_is_told_at_once_and_then_when_it_moves(kit: Kit) -> None:
     client = Client()
-    desk.subscribe(client)
+    kit.subscribe(client)
     [first] = client.got
     assert (first.committed_index, first.end_index, first.term, first.leads, first.leader_id) == (0, 0, 1, True, "n0")
-    desk.say(client, StreamKind.TAKEN)
-    desk.streams.moved()
+    kit.say(client, StreamKind.TAKEN)
+    kit.streams.moved()
     assert len(client.got) == 1, "nothing moved"
-    desk.wait(6)
-    desk.commit()
+    kit.wait(6)
+    kit.commit()
     assert [one.committed_index for one in client.got] == [0, 1]
     assert [one.number for one in client.got] == [1, 2]
 
 
-def test_what_moves_often_is_told_once_an_interval(desk: Desk) -> None:
+def test_what_moves_often_is_told_once_an_interval(kit: Kit) -> None:
     client = Client()
-    desk.subscribe(client, interval=50)
-    desk.say(client, StreamKind.TAKEN)
+    kit.subscribe(client, interval=50)
+    kit.say(client, StreamKind.TAKEN)
     for _ in range(5):
-        desk.wait(5)
-        desk.commit()
+        kit.wait(5)
+        kit.commit()
     assert len(client.got) == 1
-    desk.wait(30)
+    kit.wait(30)
     assert [one.committed_index for one in client.got] == [0, 5]
 
 
-def test_a_slow_client_is_behind_by_one_frame_and_then_told_the_newest(desk: Desk) -> None:
+def test_a_slow_client_is_behind_by_one_frame_and_then_told_the_newest(kit: Kit) -> None:
     slow, quick = Client(), Client()
-    desk.subscribe(slow)
-    desk.subscribe(quick)
+    kit.subscribe(slow)
+    kit.subscribe(quick)
     for _ in range(20):
-        desk.say(quick, StreamKind.TAKEN)
-        desk.wait(6)
-        desk.commit()
+        kit.say(quick, StreamKind.TAKEN)
+        kit.wait(6)
+        kit.commit()
     assert len(slow.got) == 1 and len(quick.got) == 21
-    desk.say(slow, StreamKind.TAKEN)
+    kit.say(slow, StreamKind.TAKEN)
     assert [one.committed_index for one in slow.got] == [0, 20]
 
 
-def test_where_nothing_moves_the_keep_alive_says_so(desk: Desk) -> None:
+def test_where_nothing_moves_the_keep_alive_says_so(kit: Kit) -> None:
     client = Client()
-    desk.subscribe(client, alive=100)
+    kit.subscribe(client, alive=100)
     for number in range(3):
-        desk.say(client, StreamKind.TAKEN)
-        desk.wait(80)
+        kit.say(client, StreamKind.TAKEN)
+        kit.wait(80)
         assert len(client.got) == number + 1
-        desk.wait(20)
+        kit.wait(20)
     assert len(client.got) == 4 and {one.committed_index for one in client.got} == {0}
 
 
-def test_one_that_takes_nothing_is_dropped_and_told_when_it_comes_back(desk: Desk) -> None:
+def test_one_that_takes_nothing_is_dropped_and_told_when_it_comes_back(kit: Kit) -> None:
     client, gone = Client(), Client()
-    desk.subscribe(client)
-    desk.subscribe(gone, alive=100)
-    desk.say(gone, StreamKind.TAKEN)
+    kit.subscribe(client)
+    kit.subscribe(gone, alive=100)
+    kit.say(gone, StreamKind.TAKEN)
     gone.closed = True
-    desk.wait(committed_stream.UNTAKEN_NS / MS + 100)
-    assert desk.streams.streams == {} and len(client.got) == len(gone.got) == 1
-    desk.say(client, StreamKind.TAKEN)
+    kit.wait(committed_stream.UNTAKEN_NS / MS + 100)
+    assert kit.streams.streams == {} and len(client.got) == len(gone.got) == 1
+    kit.say(client, StreamKind.TAKEN)
     assert client.got[-1].code is ResponseCode.INCONSISTENT_STATE
-    desk.subscribe(client)
+    kit.subscribe(client)
     assert client.got[-1].code is ResponseCode.SUCCESS
-    desk.say(client, StreamKind.CANCEL)
-    desk.commit()
-    assert desk.streams.streams == {}
+    kit.say(client, StreamKind.CANCEL)
+    kit.commit()
+    assert kit.streams.streams == {}
 
 
-def test_streams_are_bounded(desk: Desk) -> None:
+def test_streams_are_bounded(kit: Kit) -> None:
     client = Client()
     for opaque in range(committed_stream.STREAMS_PER_CONNECTION_MAX + 1):
-        desk.subscribe(client, opaque=opaque)
+        kit.subscribe(client, opaque=opaque)
     assert client.refused == [RemotingCode.SYSTEM_BUSY]
-    desk.subscribe(client, opaque=3)  # one that is there may begin anew
+    kit.subscribe(client, opaque=3)  # one that is there may begin anew
     assert len(client.refused) == 1
-    desk.streams.handle(client, Frame(RequestCode.COMMITTED_STREAM, 99, b"?"))  # type: ignore[arg-type]
+    kit.streams.handle(client, Frame(RequestCode.COMMITTED_STREAM, 99, b"?"))  # type: ignore[arg-type]
     assert client.got[-1].code is ResponseCode.UNEXPECTED_ARGUMENT
 
 
-def test_a_term_that_is_being_saved_is_not_told(desk: Desk) -> None:
+def test_a_term_that_is_being_saved_is_not_told(kit: Kit) -> None:
     client = Client()
-    desk.subscribe(client)
-    desk.say(client, StreamKind.TAKEN)
-    desk.wait(10)
-    desk.held_back = True
-    desk.solo.replica.member.adopt_term(7, desk.solo.now, "a test says so")
-    desk.streams.moved()
-    desk.wait(10)
+    kit.subscribe(client)
+    kit.say(client, StreamKind.TAKEN)
+    kit.wait(10)
+    kit.held_back = True
+    kit.solo.replica.member.adopt_term(7, kit.solo.now, "a test says so")
+    kit.streams.moved()
+    kit.wait(10)
     assert [one.term for one in client.got] == [1]
-    desk.held_back = False
-    desk.wait(2)
+    kit.held_back = False
+    kit.wait(2)
     assert [(one.term, one.leads, one.leader_id) for one in client.got[1:]] == [(7, False, None)]
 
 
 def test_the_lease_is_that_of_the_leader_and_says_how_long_it_was_waited() -> None:
-    async def made() -> Desk:
-        return Desk(lease_reads=True)
+    async def made() -> Kit:
+        return Kit(lease_reads=True)
 
-    desk = asyncio.run(made())
+    kit = asyncio.run(made())
     client = Client()
-    desk.subscribe(client, alive=100)
+    kit.subscribe(client, alive=100)
     first = client.got[-1]
-    assert desk.solo.replica.leadership is not None
-    assert first.lease_ns == desk.solo.replica.leadership.reads.lease_left_ns(desk.solo.now)
-    desk.say(client, StreamKind.TAKEN)
-    desk.wait(100)
+    assert kit.solo.replica.leadership is not None
+    assert first.lease_ns == kit.solo.replica.leadership.reads.lease_left_ns(kit.solo.now)
+    kit.say(client, StreamKind.TAKEN)
+    kit.wait(100)
     assert client.got[-1].waited_ns == 100 * MS
     assert client.got[-1].lease_ns <= max(0, first.lease_ns - 100 * MS)
 
@@ -253,23 +253,23 @@ def test_the_lease_is_that_of_the_leader_and_says_how_long_it_was_waited() -> No
 def test_leadership_goes_to_nobody_else_before_every_lease_that_was_told_has_run_out() -> None:
     """What a subscriber was told cannot be taken back (E7): the take-leadership waits for it, and no more is told."""
 
-    async def made() -> Desk:
-        return Desk(lease_reads=True)
+    async def made() -> Kit:
+        return Kit(lease_reads=True)
 
-    desk = asyncio.run(made())
-    client, solo, replica = Client(), desk.solo, desk.solo.replica
+    kit = asyncio.run(made())
+    client, solo, replica = Client(), kit.solo, kit.solo.replica
     for to, message in solo.tick(200):
         if to == "n1" and isinstance(message, HeartBeatRequest):
             end = solo.store.end_index
             answer = HeartBeatResponse(message.seq, replica.term, ResponseCode.SUCCESS, end, VoterState.VOTER)
             solo.receive("n1", answer)
-    desk.subscribe(client, alive=10)
+    kit.subscribe(client, alive=10)
     told = client.got[-1].lease_ns
     assert told > 0
     until = solo.now + told
-    outcomes = desk.leader.transfer("n1")
-    desk.say(client, StreamKind.TAKEN)
-    desk.wait(15)
+    outcomes = kit.leader.transfer("n1")
+    kit.say(client, StreamKind.TAKEN)
+    kit.wait(15)
     assert client.got[-1].lease_ns == 0 and outcomes == []
     taken_at: list[int] = []
     while not taken_at and solo.now < until + 300 * MS:
@@ -386,7 +386,7 @@ def test_a_member_that_does_not_know_it_says_so(tmp_path: Path) -> None:
     async def work() -> None:
         async with group(tmp_path) as (engines, client):
             await client.append(b"x")
-            del engines[0].desk._handlers[RequestCode.COMMITTED_STREAM]
+            del engines[0].client_requests._handlers[RequestCode.COMMITTED_STREAM]
             with pytest.raises(Unsupported):
                 await anext(client.committed())
 
@@ -418,10 +418,10 @@ def test_a_member_that_falls_silent_is_given_up(tmp_path: Path, monkeypatch: pyt
             held = engines[0].streams.streams
             assert len(held) == 1
             held.clear()  # as if it stood still
-            engines[0].desk.serve(RequestCode.COMMITTED_STREAM, lambda _c, _f: None)
+            engines[0].client_requests.serve(RequestCode.COMMITTED_STREAM, lambda _c, _f: None)
             asking = asyncio.ensure_future(anext(positions))
             await asyncio.sleep(0.3)
-            engines[0].desk.serve(RequestCode.COMMITTED_STREAM, engines[0].streams.handle)
+            engines[0].client_requests.serve(RequestCode.COMMITTED_STREAM, engines[0].streams.handle)
             assert (await asking).leads
             await positions.aclose()
 

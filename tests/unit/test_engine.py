@@ -180,7 +180,7 @@ def test_introspection_and_transfer_from_elsewhere_need_the_token(tmp_path: Path
         assert answer.code() is ResponseCode.UNEXPECTED_MEMBER
         answer = await client._links["n0"].ask(RequestCode.LEADERSHIP_TRANSFER, {}, 5)
         assert answer.code() is ResponseCode.UNEXPECTED_MEMBER
-        engine.desk._token = "secret"
+        engine.client_requests._token = "secret"
         answer = await client._links["n0"].ask(RequestCode.INTROSPECT, {"what": "state", "token": "secret"}, 5)
         assert answer.values["self_id"] == "n0"
 
@@ -189,7 +189,7 @@ def test_introspection_and_transfer_from_elsewhere_need_the_token(tmp_path: Path
 
 def test_where_a_token_file_is_set_loopback_is_no_credential(tmp_path: Path) -> None:
     async def work(engine: Engine, client: LedgerClient) -> None:
-        engine.desk._token = "secret"
+        engine.client_requests._token = "secret"
         await client.append(b"x")  # appends and reads need none
         link = client._links["n0"]
         for code, fields in (

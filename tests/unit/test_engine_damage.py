@@ -186,7 +186,7 @@ def test_operator_actions_need_the_right_group_the_token_and_a_known_word(tmp_pa
             assert (await operator_action(engine, what="scrub", group="other"))["code"] == ResponseCode.UNKNOWN_GROUP
             far = await operator_action(engine, "192.0.2.7", what="scrub")
             assert far["code"] == ResponseCode.UNEXPECTED_MEMBER
-            engine.desk._token = "secret"
+            engine.client_requests._token = "secret"
             assert (await operator_action(engine, "192.0.2.7", what="scrub", token="secret"))["code"] == 200
 
     run(work)

@@ -23,7 +23,7 @@ HARDSTATE = "hardstate"
 RESERVE = "reserve"
 LIVES_KEPT = 64
 _RESERVE = b"space for term and vote on a full disk\n".ljust(16 * 1024, b".")
-_TOLD_HOW = "this store has entries, so its term is not guessed: `quorumscope store repair DIR --set-term N`"
+_HOW_TO_SET_IT = "this store has entries, so its term is not guessed: `quorumscope store repair DIR --set-term N`"
 
 
 def format_currterm(term: int, voted_for: str | None) -> bytes:
@@ -154,15 +154,15 @@ def load_hard_state(directory: Path, *, has_entries: bool, platform: Platform = 
     try:
         value = read_sealed_json(directory / HARDSTATE, platform)
     except StoreRefused as error:
-        raise StoreRefused(f"{error}; {_TOLD_HOW}") from error
+        raise StoreRefused(f"{error}; {_HOW_TO_SET_IT}") from error
     if value is None:
         if has_entries or read_currterm(directory, platform) is not None:
-            raise StoreRefused(f"{directory / HARDSTATE} is missing; {_TOLD_HOW}")
+            raise StoreRefused(f"{directory / HARDSTATE} is missing; {_HOW_TO_SET_IT}")
         return None
     try:
         state = hard_state_from_json(value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StoreRefused(f"{directory / HARDSTATE} is of another format ({error!r}); {_TOLD_HOW}") from error
+        raise StoreRefused(f"{directory / HARDSTATE} is of another format ({error!r}); {_HOW_TO_SET_IT}") from error
     java = read_currterm(directory, platform)
     if java == (state.term, state.voted_for):
         return state
@@ -180,7 +180,7 @@ def adopt_currterm(directory: Path, *, has_entries: bool, platform: Platform = O
     java = read_currterm(directory, platform)
     if java is None:
         if has_entries:
-            raise StoreRefused(f"{directory / CURRTERM} is missing or says no term; {_TOLD_HOW}")
+            raise StoreRefused(f"{directory / CURRTERM} is missing or says no term; {_HOW_TO_SET_IT}")
         return HardState(voter_state=VoterState.REJOINING)
     return HardState(java[0], None, VoterState.VOTER, vote_floor=java[0])
 

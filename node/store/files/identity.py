@@ -49,7 +49,7 @@ class Identity:
 class Base:
     """The entry before `begin_index`, and the position where `begin_index` lies.
 
-    `group_id`: the group's, which an entry that was removed may have told (SAFETY C9); None: it had none.
+    `group_id`: the group's, which an entry that was removed may have held (SAFETY C9); None: it had none.
     """
 
     meta: EntryMeta

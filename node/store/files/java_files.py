@@ -2,7 +2,7 @@
 
 RocketMQ's older DLedger (0.3.1.2) keeps its commit index in a text file `checkpoint`, a name that older releases of
 ours gave to their own binary file. So ours is `quorumscope.checkpoint` (`files/checkpoint.py`) and whatever lies under
-the other name is told apart by its content: text is Java's, a hint where a directory is adopted; anything else was
+the other name is recognised by its content: text is Java's, a hint where a directory is adopted; anything else was
 written by an older release of ours, after ours was last written, and takes our file's place at the open.
 
 Java recovers, and cuts what it does not understand, before it takes any lock. So from the open to a clean stop, also

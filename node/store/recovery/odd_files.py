@@ -27,10 +27,10 @@ def set_lengths_right(
     directory: Path, segments: SegmentList, archive: TruncationArchive, node_id: str, platform: Platform
 ) -> list[str]:
     """Takes the files that `segments.open` left out; what was wrong, in words. Raises StoreFull, StoreIOError."""
-    told: list[str] = []
+    reports: list[str] = []
     for path, has_bytes in segments.odd:
         file = f"{segments.kind}/{path.name}"
-        if not told:
+        if not reports:
             save_known_faults(directory, [Fault(0, 0, "missing")], platform)
         if has_bytes < segments.file_bytes:
             _lengthen(path, segments.file_bytes, platform)
@@ -42,9 +42,9 @@ def set_lengths_right(
                 archive.add(record, _chunks(path, segments.file_bytes, has_bytes, platform))
             _copy_start(path, segments.file_bytes, platform)
         segments.take(path)
-        told.append(f"{file} had {has_bytes} bytes instead of {segments.file_bytes}: what it held is looked at anew")
+        reports.append(f"{file} had {has_bytes} bytes instead of {segments.file_bytes}: what it held is looked at anew")
     segments.odd.clear()
-    return told
+    return reports
 
 
 def _lengthen(path: Path, length: int, platform: Platform) -> None:

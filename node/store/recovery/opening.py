@@ -132,7 +132,7 @@ def open_directory(
 
         base = read_base(directory, platform)
         if hard.group_id is None and base is not None and base.group_id is not None:
-            hard = replace(hard, group_id=base.group_id)  # hardstate was made anew by a person
+            hard = replace(hard, group_id=base.group_id)  # hardstate was made anew by an operator
         recovered = _recover(directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first)
         recovered.alarms[:0] = odd
         if found is not None and has_entries and slot is None:

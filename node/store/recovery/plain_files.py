@@ -1,7 +1,7 @@
-"""What lies under a store's names: plain files that this process may open, or a person has to say what happened.
+"""The check that a store's names are plain files that this process may open; else an operator has to look.
 
-A directory, a FIFO or a link in place of a file is nobody's damage that peers could heal, and to end and start again
-changes nothing about it: opening refuses and names it. Invariants: nothing is opened before its kind is known (a FIFO
+A directory, a FIFO or a link in place of a file is no damage that peers could heal, and a restart changes nothing
+about it: opening refuses and names it. Invariants: nothing is opened before its kind is known (a FIFO
 would never answer); nothing is written.
 """
 

@@ -1,1 +1,2 @@
-"""`quorumscope store repair` and `store adopt`: what only a person may decide about a stopped member's store."""
+"""`quorumscope store repair` and `store adopt`: decisions about a stopped member's store that only an operator may
+take."""

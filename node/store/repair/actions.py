@@ -1,4 +1,4 @@
-"""What only a person may decide about a store: `--set-term`, `--discard-from`, `--accept-loss` (SAFETY E2, E8, R6, S6).
+"""The repairs that only an operator may order: `--set-term`, `--discard-from`, `--accept-loss` (SAFETY E2, E8, R6, S6).
 
 Each is a function of a stopped member's directory and a platform (a dry run brings its own) that gives a `Report`, and
 raises StoreError where it may not or cannot.
@@ -26,7 +26,7 @@ from node.store.log_store import HardState, StoreFull, StoreRefused
 from node.store.reader import StoreReader
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence
-from node.store.repair.tools import RepairStore, archives_told, file_chunks, our_identity, record_of
+from node.store.repair.tools import RepairStore, archives_reported, file_chunks, our_identity, record_of
 
 COMMAND = "quorumscope store repair"
 
@@ -58,7 +58,7 @@ def set_term(directory: Path, term: int, platform: Platform) -> Report:
             report.done.append(f"The term goes from {known.term} to {term}; it gives no vote in terms up to {term}.")
             report.next.append("Start the member.")
         report.may_be_lost.append("No entry. But below a term in which this member voted, it could vote twice.")
-        with archives_told(report, directory, platform):
+        with archives_reported(report, directory, platform):
             order = record_of(identity.node_id, reader.end_index, reader.end_term, f"set-term {term} by hand")
             old = file_chunks(directory, (HARDSTATE, CURRTERM), platform)
             TruncationArchive(directory, platform=platform).add(order, old)
@@ -95,7 +95,7 @@ def discard_from(directory: Path, index: int, platform: Platform) -> Report:
         committed = store.recovered_commit_index
         try:
             store.truncate(index, store.record(f"discard-from {index} by hand", index))
-        except StoreFull:  # no room for the archive: nothing was cut, and nobody was told anything meanwhile
+        except StoreFull:  # no room for the archive: nothing was cut, and nothing was reported meanwhile
             store.save_hard_state(known)  # and how it stopped is still to be judged
             raise
         store.settle()
@@ -169,7 +169,7 @@ def _opened(directory: Path, action: str, platform: Platform) -> Iterator[tuple[
         identity = our_identity(directory, platform)
         report = Report(directory, action, group=identity.group, node_id=identity.node_id)
         store.scrub_all()
-        with archives_told(report, directory, platform):
+        with archives_reported(report, directory, platform):
             yield store, report
         report.see(store)
     finally:

@@ -24,7 +24,7 @@ from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState, StoreRefused
 from node.store.reader import StoreReader
 from node.store.repair.report import Report
-from node.store.repair.tools import archives_told, file_chunks, record_of
+from node.store.repair.tools import archives_reported, file_chunks, record_of
 
 ADOPTING = "adopting"  # where the identity waits meanwhile
 
@@ -34,7 +34,7 @@ def adopt(directory: Path, platform: Platform, group: str | None = None, node_id
     known, lost = _known(directory, platform, group, node_id)
     report = Report(directory, "adopt", group=known.group, node_id=known.node_id)
     hard = load_hard_state(directory, has_entries=False, platform=platform) or HardState()
-    with archives_told(report, directory, platform):
+    with archives_reported(report, directory, platform):
         if lost and checkpoint_slot(directory, platform) is not None:
             _write_identity_again(directory, known, hard, platform, report)
         else:
@@ -44,7 +44,7 @@ def adopt(directory: Path, platform: Platform, group: str | None = None, node_id
 
 
 def _known(directory: Path, platform: Platform, group: str | None, node_id: str | None) -> tuple[Identity, bool]:
-    """Whose store it is, from its file or else as a person says; and whether the file is lost."""
+    """Whose store it is, from its file or else from the options; and whether the file is lost."""
     try:
         identity = read_identity(directory, platform)
     except StoreRefused:

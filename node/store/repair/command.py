@@ -1,4 +1,5 @@
-"""`python -m node.store.repair DIR [one action]`: what only a person may decide about a stopped member's store.
+"""`python -m node.store.repair DIR [one action]`: decisions about a stopped member's store that only an operator may
+take.
 
 Without an action it says what is wrong and which command settles it. Every action runs on a dry run first; with
 `--dry-run` that is all. So one that refuses has changed nothing, and both say the same.

@@ -187,7 +187,7 @@ class DryRun:
         return self._opened[fd].file.length
 
     def lock(self, fd: int) -> None:
-        """Whether nobody else holds it now; it is given back at once."""
+        """Whether nobody else holds it now; it is released at once."""
         file = self._opened[fd].file
         if isinstance(file, _Layer):
             tried = self._below.open(file.path, os.O_RDONLY)

@@ -18,7 +18,7 @@ from node.store.log_store import StoreError, StoreRefused
 from node.store.reader import StoreReader
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence
-from node.store.repair.tools import RepairStore, archives_told, our_identity
+from node.store.repair.tools import RepairStore, archives_reported, our_identity
 
 _ATTEMPTS_PER_SOURCE = 8
 
@@ -38,7 +38,7 @@ def heal_from(directory: Path, others: Sequence[Path], platform: Platform) -> Re
     store = RepairStore.by_identity(directory, platform)
     try:
         store.scrub_all()
-        with archives_told(report, directory, platform):
+        with archives_reported(report, directory, platform):
             if not store.faults:
                 report.done.append("Every record was read and none is damaged: nothing was to be healed.")
             for fault in store.faults:

@@ -1,6 +1,6 @@
 """What a repair by hand says: what is wrong, what it did, what may be lost, what to do next.
 
-One shape for all of them, as JSON for scripts and as short sentences for a person at night. The sentences under `done`
+One shape for all of them, as JSON for scripts and as short sentences for operators. The sentences under `done`
 have no tense of their own: a dry run says the same ones under another heading.
 """
 
@@ -83,7 +83,7 @@ class Report:
         }
 
     def as_text(self) -> str:
-        """For a person."""
+        """The report as text for operators."""
         name = f"{self.node_id} of group {self.group}" if self.node_id else "a store of unknown owner"
         lines = [f"{name}, {self.directory}"]
         state = [_state_line(self.state)] if self.state else []

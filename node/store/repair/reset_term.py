@@ -1,8 +1,8 @@
 """`store repair DIR --reset-term N --group-token TOKEN`: the way back from a term that no elections reach (SAFETY E10).
 
 It is given to all members of a stopped group, with one N and one TOKEN. N is at least the highest end term of their
-logs, so that no entry goes; entries above it, if a person decides so, are archived and cut, and the member gives up its
-vote before. A forgotten member with the old term must not meddle: the group gets a new id, made of the token.
+logs, so that no entry goes; entries above it, if the operator decides so, are archived and cut, and the member gives up
+its vote before. A forgotten member with the old term must not meddle: the group gets a new id, made of the token.
 
 Invariants: what is replaced or cut is in the archive first; no vote is given up to N, whoever voted there before;
 whoever ends this at any moment leaves a store on which the same command can be given again.
@@ -25,7 +25,7 @@ from node.store.log_store import HardState, StoreRefused
 from node.store.reader import StoreReader
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence
-from node.store.repair.tools import RepairStore, archives_told, file_chunks, our_identity, record_of
+from node.store.repair.tools import RepairStore, archives_reported, file_chunks, our_identity, record_of
 
 
 def reset_term(directory: Path, term: int, token: str, platform: Platform) -> Report:
@@ -33,7 +33,9 @@ def reset_term(directory: Path, term: int, token: str, platform: Platform) -> Re
     identity = our_identity(directory, platform)
     report = Report(directory, f"reset-term {term}", group=identity.group, node_id=identity.node_id)
     if not 0 <= term < TERM_MAX:
-        raise StoreRefused(f"term {term} is nobody's: give the highest end term that any member's log has")
+        raise StoreRefused(
+            f"term {term} is not in 0 to {TERM_MAX - 1}: give the highest end term that any member's log has"
+        )
     if not token:
         raise StoreRefused("a new group id is made of a token: give the same --group-token TOKEN to all members")
     try:
@@ -44,7 +46,7 @@ def reset_term(directory: Path, term: int, token: str, platform: Platform) -> Re
     reader = StoreReader(directory, platform=platform)
     cuts = reader.end_term > term
     slot = checkpoint_slot(directory, platform)
-    with archives_told(report, directory, platform):
+    with archives_reported(report, directory, platform):
         state = _save(directory, identity, known, term, token, cuts, platform)
         report.done.append(f"The term goes from {known.term} to {term}; it gives no vote in terms up to {term}.")
         report.done.append(f"The group's id becomes {state.group_id}.")

@@ -2,7 +2,7 @@
 
 Invariants: the store's lock is held from before the first look to after the last change; what an unclean stop left to
 be judged by the *configured* flush mode (SAFETY E8: async, another boot) is still there after a repair that does not
-settle it, because nobody told this process the mode.
+settle it, because this process does not know the mode.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def file_chunks(directory: Path, names: Iterable[str], platform: Platform) -> It
 
 
 @contextmanager
-def archives_told(report: Report, directory: Path, platform: Platform) -> Iterator[None]:
+def archives_reported(report: Report, directory: Path, platform: Platform) -> Iterator[None]:
     """Tells in `report` of every archive that is made meanwhile."""
     archive = TruncationArchive(directory, platform=platform)
     before = archive.count
@@ -95,7 +95,7 @@ def archives_told(report: Report, directory: Path, platform: Platform) -> Iterat
     for record in archive.records():
         if record.seq > before:
             path = directory / FOLDER / f"{record.seq:010d}"
-            told: dict[str, Any] = {
+            entry: dict[str, Any] = {
                 "path": str(path),
                 "seq": record.seq,
                 "from_index": record.from_index,
@@ -103,4 +103,4 @@ def archives_told(report: Report, directory: Path, platform: Platform) -> Iterat
                 "reason": record.reason,
                 "size_bytes": platform.path_size(path / "data"),
             }
-            report.archived.append(told)
+            report.archived.append(entry)

@@ -8,7 +8,7 @@ from tests.simulation.mutants.planting import Edit, Mutant, ignored, left_out, s
 
 ENGINE = "node.engine.engine:Engine."
 DISK = "node.engine.disk:Disk."
-DESK = "node.engine.client_requests:ClientRequests."
+REQUESTS = "node.engine.client_requests:ClientRequests."
 CONNECTION = "node.transport.connection:Connection."
 QUIET = {
     "partition": 0.0, "asymmetric": 0.0, "isolate_leader": 0.0, "reset": 0.0, "slow_link": 0.0, "pause": 0.0,
@@ -113,27 +113,29 @@ DRIVER_DUTIES = (
     ),
 )
 
-DESK_AND_LINKS = (
+REQUESTS_AND_LINKS = (
     _driver(
-        "desk_reads_to_the_end",
+        "requests_reads_to_the_end",
         "C1",
         "a read shows entries that are not committed",
         Edit(
-            DESK + "_read_from",
+            REQUESTS + "_read_from",
             "committed = self._driver.replica.committed_index",
             "committed = MUTANT.instead(self._driver.replica.committed_index, self._driver.replica.store.end_index)",
         ),
         UNREST,
     ),
     _driver(
-        "desk_reads_unasked",
+        "requests_reads_unasked",
         "C1",
         "a linearizable read is served without asking the quorum",
-        swapped(DESK + "_fast_read", "request.mode is ReadMode.UNSAFE", "self._driver.replica.leader_id is not None"),
+        swapped(
+            REQUESTS + "_fast_read", "request.mode is ReadMode.UNSAFE", "self._driver.replica.leader_id is not None"
+        ),
         {**UNREST, "reads": 30.0},
     ),
     _driver(
-        "desk_cuts_one_too_late",
+        "requests_cuts_one_too_late",
         "C1",
         "a slab is cut one entry behind the committed one",
         Edit(
@@ -144,40 +146,40 @@ DESK_AND_LINKS = (
         {"reads": 30.0},
     ),
     _driver(
-        "desk_answers_the_last_index",
+        "requests_answers_the_last_index",
         "C2",
         "an answer names the last entry as the first",
         Edit(
-            DESK + "_append_answer",
+            REQUESTS + "_append_answer",
             "indexes = (outcome.first_index,",
             "indexes = (MUTANT.instead(outcome.first_index, outcome.last_index),",
         ),
         QUIET,
     ),
     _driver(
-        "desk_ignores_the_expected_index",
+        "requests_ignores_the_expected_index",
         "C3",
         "the index that an append must get is not passed on",
         Edit(
-            DESK + "_fast_append",
+            REQUESTS + "_fast_append",
             "Proposal(request.bodies, done, expected)",
             "Proposal(request.bodies, done, MUTANT.instead(expected, None))",
         ),
         {"expected_index": 0.3},
     ),
     _driver(
-        "desk_ignores_order",
+        "requests_ignores_order",
         "C4",
         "nobody is told that a connection wants its order kept",
-        Edit(DESK + "_fast_append", "request.ordered)", "MUTANT.instead(request.ordered, False))"),
+        Edit(REQUESTS + "_fast_append", "request.ordered)", "MUTANT.instead(request.ordered, False))"),
         {**UNREST, "ordered": 3},
     ),
     _driver(
-        "desk_calls_unknown_refused",
+        "requests_calls_unknown_refused",
         "C2",
         "an unknown outcome is answered as not appended",
         Edit(
-            DESK + "_append_answer",
+            REQUESTS + "_append_answer",
             "appended = APPENDED_BYTE[outcome.appended]",
             "appended = APPENDED_BYTE[outcome.appended]\n"
             "    if appended is AppendedByte.UNKNOWN:\n"
@@ -186,10 +188,10 @@ DESK_AND_LINKS = (
         UNREST,
     ),
     _driver(
-        "desk_holds_its_answers",
+        "requests_holds_its_answers",
         "C2",
         "answers that are held for the end of a turn stay held",
-        left_out(DESK + "release", "connection.release()"),
+        left_out(REQUESTS + "release", "connection.release()"),
         QUIET,
     ),
     _driver(
@@ -216,4 +218,4 @@ DESK_AND_LINKS = (
         {**QUIET, "piece_bytes": 65536},
     ),
 )
-REAL_DRIVER = (*DRIVER_DUTIES, *DESK_AND_LINKS)
+REAL_DRIVER = (*DRIVER_DUTIES, *REQUESTS_AND_LINKS)

@@ -184,12 +184,12 @@ STORAGE = (
         (
             Edit(
                 "node.store.files.hard_state:load_hard_state",
-                'raise StoreRefused(f"{error}; {_TOLD_HOW}") from error',
+                'raise StoreRefused(f"{error}; {_HOW_TO_SET_IT}") from error',
                 "MUTANT.left_out(error)\n        return HardState(voter_state=VoterState.VOTER)",
             ),
             Edit(
                 "node.store.files.hard_state:load_hard_state",
-                'raise StoreRefused(f"{directory / HARDSTATE} is missing; {_TOLD_HOW}")',
+                'raise StoreRefused(f"{directory / HARDSTATE} is missing; {_HOW_TO_SET_IT}")',
                 "MUTANT.left_out()\n            return HardState(voter_state=VoterState.VOTER)",
             ),
         ),

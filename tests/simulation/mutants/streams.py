@@ -16,14 +16,14 @@ STREAMING = (
         "a stream's next position leaves although its client has not taken the last",
         (
             Edit(
-                STREAMS + "_push", "stream.taken, stream.pushed_at", "MUTANT.left_out(); stream.told, stream.pushed_at"
+                STREAMS + "_push", "stream.taken, stream.pushed_at", "MUTANT.left_out(); stream.sent, stream.pushed_at"
             ),
         ),
         FOLLOWED,
         world="driver",
     ),
     Mutant(
-        "told_lease_not_waited_for",
+        "promised_lease_not_waited_for",
         "E7",
         "leadership is handed over while a lease that others were told lasts",
         (

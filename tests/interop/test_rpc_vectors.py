@@ -188,7 +188,7 @@ class Wire:
         raise AssertionError(why)
 
 
-class Node:
+class Serving:
     """The client handlers over a replica in memory: `leads`, or follows n2."""
 
     def __init__(self, self_id: str, *, leads: bool, directory: Path) -> None:
@@ -216,7 +216,7 @@ class Node:
         settings = load_settings(overrides | {"node.data": str(directory)}, None, {})
         look = Introspection(settings, store, EventRing("b"), "b")
         status = lambda: self.replica.status(self.now)  # noqa: E731
-        self.requests = ClientRequests(self, LogReads(store, disk), look, Quota(), status, None)
+        self.serving = ClientRequests(self, LogReads(store, disk), look, Quota(), status, None)
         self.disk = disk
 
     def propose(self, origin: object, proposal: Proposal, ordered: bool) -> None:
@@ -237,7 +237,7 @@ class Node:
 
     def ask(self, raw: bytes) -> dict[str, Any]:
         wire = Wire()
-        self.requests.handle(wire, decode_frame(raw))  # type: ignore[arg-type]
+        self.serving.handle(wire, decode_frame(raw))  # type: ignore[arg-type]
         code, body = wire.frames[0]
         return dict(json.loads(body)) if code == 200 else {"remoting": code, "remark": body.decode()}
 
@@ -275,11 +275,11 @@ def test_clients_get_what_the_java_node_answers(vectors: Path, tmp_path: Path, p
     theirs = json.loads(decode_frame((vectors / "rpc" / f"{pair}.resp.bin").read_bytes()).body)
 
     async def work() -> dict[str, Any]:
-        requests = Node(json.loads(decode_frame(raw).body)["remoteId"], leads=leads, directory=tmp_path)
+        serving = Serving(json.loads(decode_frame(raw).body)["remoteId"], leads=leads, directory=tmp_path)
         try:
-            return requests.ask(raw)
+            return serving.ask(raw)
         finally:
-            requests.disk.close()
+            serving.disk.close()
 
     ours = asyncio.run(work())
     extra = set(ours) - set(theirs)
@@ -295,11 +295,11 @@ def test_deliberate_differences_for_clients(vectors: Path, tmp_path: Path, pair:
     raw = (vectors / "rpc" / f"{pair}.req.bin").read_bytes()
 
     async def work() -> dict[str, Any]:
-        requests = Node(json.loads(decode_frame(raw).body)["remoteId"], leads=leads, directory=tmp_path)
+        serving = Serving(json.loads(decode_frame(raw).body)["remoteId"], leads=leads, directory=tmp_path)
         try:
-            return requests.ask(raw)
+            return serving.ask(raw)
         finally:
-            requests.disk.close()
+            serving.disk.close()
 
     ours = asyncio.run(work())
     assert {key: ours.get(key) for key in expected} == expected
@@ -307,10 +307,10 @@ def test_deliberate_differences_for_clients(vectors: Path, tmp_path: Path, pair:
 
 def test_an_unknown_code_gets_the_same_words(vectors: Path, tmp_path: Path) -> None:
     async def work() -> None:
-        requests = Node("n0", leads=True, directory=tmp_path)
+        serving = Serving("n0", leads=True, directory=tmp_path)
         theirs = decode_frame((vectors / "rpc" / "14_UNKNOWN_CODE_remoting3.resp.bin").read_bytes())
         raw = (vectors / "rpc" / "14_UNKNOWN_CODE_remoting3.req.bin").read_bytes()
-        assert requests.ask(raw) == {"remoting": theirs.code, "remark": theirs.remark}
-        requests.disk.close()
+        assert serving.ask(raw) == {"remoting": theirs.code, "remark": theirs.remark}
+        serving.disk.close()
 
     asyncio.run(work())

@@ -1,4 +1,4 @@
-"""Where the console's templates, static files and migrations are, in a checkout and in an installed package.
+"""Where the console's templates, static files, migrations and pages of documentation are, in a checkout and installed.
 
 A checkout has them in folders of their own beside `app` (ARCHITECTURE.md); the wheel carries them in `app/_data`
 (pyproject.toml, `[tool.hatch.build.targets.wheel.sources]`). Invariant: nothing else knows that there are two places.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 INSTALLED: Final = "_data"
-Resource = Literal["templates", "static", "migrations"]
+Resource = Literal["templates", "static", "migrations", "docs"]
 
 
 def code_root() -> Path:

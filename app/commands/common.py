@@ -85,6 +85,7 @@ class Target:
     control_urls: Mapping[str, str] = field(default_factory=dict)
     tls: ssl.SSLContext | None = None
     group_id: str | None = None
+    demo: bool = False
 
     def client(self, deadline_s: float = 10.0, only: str | None = None) -> LedgerClient:
         """A client of the group, or of one member `only`; the caller closes it."""
@@ -140,7 +141,7 @@ def target_of(
     demo = demo_meant("--node URL or --peers")
     if demo is not None:
         urls = {member.id: member.control_url for member in demo.members}
-        return Target(parse_peers(demo.peers), demo.group, token, urls, group_id=demo.group_id)
+        return Target(parse_peers(demo.peers), demo.group, token, urls, group_id=demo.group_id, demo=True)
     raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
 
 
@@ -191,6 +192,13 @@ def control_state(url: str, group: str | None, token: str | None) -> StateView:
 
 def control_get(url: str, resource: str, token: str | None) -> dict[str, Any]:
     """GET /api/v1/<resource> of a control plane. Raises Failure."""
+    return control_call("GET", url, resource, token)
+
+
+def control_call(
+    method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """One call of a control plane's API; a body makes it a change. Raises Failure."""
     import httpx2
 
     base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/api/v1")
@@ -203,7 +211,9 @@ def control_get(url: str, resource: str, token: str | None) -> dict[str, Any]:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     headers = {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     try:
-        answer = httpx2.get(f"{base}/api/v1/{resource}", headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False)
+        answer = httpx2.request(
+            method, f"{base}/api/v1/{resource}", json=body, headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False
+        )
     except httpx2.InvalidURL as error:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     except httpx2.HTTPError as error:
@@ -211,17 +221,17 @@ def control_get(url: str, resource: str, token: str | None) -> dict[str, Any]:
     if len(answer.content) > CONTROL_ANSWER_BYTES_MAX:
         raise Failure(Exit.UNREACHABLE, f"{base} answered {len(answer.content)} bytes: that is no control plane")
     try:
-        body = answer.json()
+        told = answer.json()
     except ValueError:
-        body = None
-    if not isinstance(body, dict):
+        told = None
+    if not isinstance(told, dict):
         raise Failure(Exit.UNREACHABLE, f"{base} answered {answer.status_code} without JSON: that is no control plane")
     if answer.status_code in (401, 403):
-        raise Failure(Exit.DENIED, f"{base} denies it: {body.get('detail') or body.get('title')}")
+        raise Failure(Exit.DENIED, f"{base} denies it: {told.get('detail') or told.get('title')}")
     if answer.status_code >= 400:
-        reason = body.get("detail") or body.get("title")
+        reason = told.get("detail") or told.get("title")
         raise Failure(Exit.UNREACHABLE, f"{base} answered {answer.status_code}: {reason}")
-    return body
+    return told
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:

@@ -149,7 +149,7 @@ def break_(
     as_json: JsonOption = False,
 ) -> int:
     """Break one thing in the running demo."""
-    broken = ask_demo(chosen_demo(pid), what.value, node)
+    broken = ask_demo(chosen_demo(pid), f"break/{what.value}", node)
     if as_json:
         show_json(broken)
         return Exit.FINE
@@ -157,6 +157,21 @@ def break_(
     print(f"watch:  {broken['watch']}")
     if broken["mends_in_s"] is not None:
         print(f"mends:  by itself in {broken['mends_in_s']:g} s")
+    return Exit.FINE
+
+
+@commands.command("heal")
+def heal(
+    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Which member; all of them if absent.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Which demo, if several run.")] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """End the breaks of the running demo that last: pauses, cuts, slow links."""
+    healed = ask_demo(chosen_demo(pid), "heal", node)
+    if as_json:
+        show_json(healed)
+    else:
+        print(f"did:    {healed['did']}\nwatch:  {healed['watch']}")
     return Exit.FINE
 
 
@@ -175,12 +190,12 @@ def chosen_demo(pid: int | None) -> DemoState:
 
 
 def ask_demo(state: DemoState, what: str, node: str | None) -> dict[str, Any]:
-    """Has the running demo do it. Raises Failure."""
+    """Has the running demo do it: `heal`, or `break/<what>`. Raises Failure."""
     import httpx2
 
     query = {} if node is None else {"node": node}
     try:
-        answer = httpx2.post(f"{state.demo_url}/break/{what}", params=query, timeout=15.0, trust_env=False)
+        answer = httpx2.post(f"{state.demo_url}/{what}", params=query, timeout=15.0, trust_env=False)
         body = json.loads(answer.content)
     except (httpx2.HTTPError, ValueError) as error:
         raise Failure(Exit.UNREACHABLE, f"the demo (pid {state.pid}) does not answer: {error}") from error

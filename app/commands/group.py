@@ -29,7 +29,7 @@ from app.commands.common import (
 )
 from app.commands.plain_members import ask_metadata, with_plain
 from app.commands.standing import AskedMember, StatusProblem, StatusView, summary_of
-from app.health.facts import INFO
+from app.health.facts import INFO, capital
 from app.health.recall import Recall
 from node.client import Denied, LedgerClient, LedgerError, Refused, Unsupported
 from node.protocol.codes import ResponseCode
@@ -95,7 +95,7 @@ async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
         return member.model_copy(update={"control_url": url, "reason": why})
 
     members = await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
-    return with_plain(summary_of(target.group, members, recall=recall))
+    return with_plain(summary_of(target.group, members, recall=recall, demo=target.demo))
 
 
 async def look_closely(target: Target) -> StatusView:
@@ -191,8 +191,19 @@ def table_of(summary: StatusView) -> list[str]:
         )
         lines.append("  " + "  ".join(cells).rstrip())
     for problem in summary.problems:
-        lines += [f"{'-' if problem.severity == INFO else '!'} {problem.text}", f"    {problem.next_step}"]
+        lines += lines_of(problem)
     return lines + list(dict.fromkeys(f"? {one.reason}" for one in summary.unknown))
+
+
+def lines_of(problem: StatusProblem) -> list[str]:
+    """A problem, what it means, what is at stake, and the lines to run."""
+    lines = [f"{'-' if problem.severity == INFO else '!'} {problem.text}"]
+    if problem.command is None:
+        return [*lines, f"    {problem.next_step}"]
+    lines.append(f"    {capital(problem.means)}. At stake: {problem.at_stake}.")
+    lines.append(f"    {capital(problem.step)}:")
+    lines += [f"      {line}" for line in (problem.command, problem.curl) if line]
+    return [*lines, f"    More: {problem.docs}"] if problem.docs else lines
 
 
 COLUMNS_HEAD: Final = {name: name for name, _ in COLUMNS}

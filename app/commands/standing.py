@@ -61,6 +61,12 @@ class StatusProblem(View):
     since: Text | None = None
     text: str
     next_step: str
+    means: str = ""
+    step: str = ""
+    at_stake: str = ""
+    command: str | None = None
+    curl: str | None = None
+    docs: Text | None = None
 
 
 class Missing(View):
@@ -87,12 +93,17 @@ class StatusView(View):
 
 
 def summary_of(
-    group: str, members: Sequence[AskedMember], now: datetime | None = None, recall: Recall | None = None
+    group: str,
+    members: Sequence[AskedMember],
+    now: datetime | None = None,
+    recall: Recall | None = None,
+    *,
+    demo: bool = False,
 ) -> StatusView:
     """With the `recall` of earlier looks, conditions that count only once they last may be reported; `pending`: there
     are some."""
     now, recall = now or datetime.now(UTC), recall or Recall()
-    view = group_view(ClusterInfo(group, group, group), [sample_of(one, now) for one in members], now)
+    view = group_view(ClusterInfo(group, group, group, demo=demo), [sample_of(one, now) for one in members], now)
     recall.observe(view, now.timestamp(), now)
     view = classify(view, recall, now, first_look=True)
     return StatusView(
@@ -103,7 +114,7 @@ def summary_of(
         quorum=view.quorum,
         members=tuple(members),
         problems=tuple(
-            problem(one.code, one.severity, one.member, one.text, one.next_step, one.since)
+            StatusProblem.model_validate({name: getattr(one, name) for name in StatusProblem.model_fields})
             for one in view.problems
             if one.severity != UNKNOWN
         ),

@@ -32,6 +32,7 @@ class ClusterInfo:
     name: str
     group: str
     group_id: str | None = None
+    demo: bool = False
 
 
 def reach_of(sample: NodeSample, now: datetime) -> str:
@@ -54,7 +55,7 @@ def group_view(info: ClusterInfo, samples: Sequence[NodeSample], now: datetime) 
     marks = leader_marks(leader) if leader else Marks()
     closures = leader.closures if leader else None
     return GroupView(
-        cluster=ClusterView(id=info.id, name=info.name, group=info.group, group_id=info.group_id),
+        cluster=ClusterView(id=info.id, name=info.name, group=info.group, group_id=info.group_id, demo=info.demo),
         as_of=rfc3339(now),
         at=None,
         leader_id=leader.node_id if leader else None,

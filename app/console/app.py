@@ -34,7 +34,7 @@ from app.security.gate import Gate
 from app.security.identity import Identity
 
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
-PAGE_PARTS = ("app.console.pages", "app.console.people_pages", "app.console.audit_pages")
+PAGE_PARTS = ("app.console.pages", "app.console.docs_pages", "app.console.people_pages", "app.console.audit_pages")
 API_PARTS = ("app.api.audits",)
 BODY_BYTES_MAX = 8 << 20
 

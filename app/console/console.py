@@ -91,7 +91,7 @@ class Console:
 
     def watch(self, row: Cluster) -> Watch:
         members = [NodeSample(one.node_id, one.address, one.control_url) for one in row.nodes]
-        info = ClusterInfo(row.id, row.name, row.group, row.group_id)
+        info = ClusterInfo(row.id, row.name, row.group, row.group_id, demo=self.settings.demo)
         one = Watch(
             info,
             members,

@@ -7,11 +7,13 @@ carries no number that runs, so a screen reader speaks only when the set of prob
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from jinja2 import Environment
+from markupsafe import Markup, escape
 
 from app.console import format as fmt
 from app.console.closures_view import closures_view
@@ -19,12 +21,14 @@ from app.console.console import Console
 from app.console.dispatcher_diagram import HEIGHT, WIDTH, diagrams
 from app.console.live import Fragment, LiveKey
 from app.console.waterline import UNITS, ZERO_X, waterline
+from app.health.facts import capital
 from app.health.group_view import GroupView
 from node.views.state import StateView
 
 Context = dict[str, object]
 GROUP_FRAGMENTS: Final = ("status", "sentence", "waterline", "dispatchers", "closures", "members")
 SEVERITY_WORDS: Final = {"critical": "Critical", "attention": "Degraded", "unknown": "Unknown", "ok": "", "info": ""}
+CODE: Final = re.compile(r"`([^`]+)`")
 _templates: dict[str, Environment] = {}
 
 
@@ -37,9 +41,16 @@ def install(env: Environment) -> None:
         "size": fmt.size,
         "ms": fmt.duration_ms,
         "clock": fmt.clock,
+        "capital": capital,
+        "codes": codes,
         "words": lambda text: str(text).replace("_", " "),
     }
     env.globals |= {"age": fmt.age, "span": fmt.span, "severity_words": SEVERITY_WORDS}
+
+
+def codes(text: str) -> Markup:
+    """A sentence as HTML: what stands between back-ticks is code."""
+    return Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def group_context(view: GroupView, unit: str = "entries") -> Context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.health.audited import audit_phrase
 from app.health.classify import worst
-from app.health.facts import INFO, UNKNOWN, seconds_since, spell, time_of
+from app.health.facts import INFO, UNKNOWN, capital, seconds_since, spell, time_of
 from app.health.group_view import GroupView, QuorumView, SentenceView
 
 
@@ -57,7 +57,3 @@ def quorum_phrase(quorum: QuorumView) -> str:
     if quorum.standing == quorum.needed < quorum.size:
         return f"Quorum stands, but one more failure ends it ({counted})."
     return f"Quorum stands ({counted})."
-
-
-def capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

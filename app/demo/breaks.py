@@ -79,6 +79,20 @@ class Breaker:
         self.remark(f"break {what}: {broken.did}")
         return broken
 
+    async def heal(self, node: str | None) -> Broken:
+        """Ends every break that lasts, of one member or of all, at once. What was killed starts again by itself."""
+        if node is not None and node not in self.members:
+            raise CannotBreak(f'"{node}" is no member: {", ".join(self.members)}')
+        for one in self.members if node is None else (node,):
+            self.links.mend(one)
+            pid = engine_of(self.members[one].pid)
+            if pid is not None:
+                os.kill(pid, signal.SIGCONT)
+        which = node or "every member"
+        self.remark(f"heal: {which}")
+        did = f"the links of {which} are whole and fast again, and what was paused goes on"
+        return Broken("heal", which, did, "it catches up in a moment; a flipped bit stays: scrub that member")
+
     async def stop(self) -> None:
         """Forgets what is still to be mended; the demo ends."""
         await self._menders.stop()

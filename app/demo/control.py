@@ -1,6 +1,7 @@
 """The demo's HTTP server, on loopback: `demo break` and the console's card ask the demo through it to break something.
 
-`GET URL/state`, `POST URL/break/<what>[?node=n1]`, where URL is http://127.0.0.1:PORT/<secret>.
+`GET URL/state`, `POST URL/break/<what>[?node=n1]`, `POST URL/heal[?node=n1]`, where URL is
+http://127.0.0.1:PORT/<secret>.
 Invariants: without the secret nothing is done and nothing is answered; a request is bounded, one per connection.
 """
 
@@ -69,12 +70,13 @@ class DemoControl:
         if path == "state" and method == "GET":
             return 200, self.state()
         what = path.removeprefix("break/")
-        if what == path:
-            return 404, {"detail": f"no {path}: state, or break/" + "|".join(self.breaker.kinds)}
+        if what == path != "heal":
+            return 404, {"detail": f"no {path}: state, heal, or break/" + "|".join(self.breaker.kinds)}
         if method != "POST":
             return 405, {"detail": "a break is a POST"}
         node = parse_qs(parts.query).get("node", [None])[0]
         try:
-            return 200, as_json(await self.breaker.do(what, node or None))
+            done = self.breaker.heal(node or None) if path == "heal" else self.breaker.do(what, node or None)
+            return 200, as_json(await done)
         except CannotBreak as error:
             return 409, {"detail": str(error)}

@@ -17,7 +17,9 @@ def audited(facts: Facts) -> Iterator[Finding]:
     if audit.verdict == "divergent":
         where = f": {audit.first}" if audit.first else ""
         text = f"An audit {{age}} ago found replicas that differ{where}; none has shown since that they agree"
-        yield Finding("audit_divergent", CRITICAL, text, audit.node_id, at)
+        yield Finding(
+            "audit_divergent", CRITICAL, text, audit.node_id, at, from_index=audit.found_from, to_index=audit.found_to
+        )
     elif audit.verdict == "unauditable":
         text = "The last audit, {age} ago, could not compare everything: what it did not read is not known to agree"
         yield Finding("audit_incomplete", INFO, text, None, at)
@@ -49,8 +51,13 @@ DEPTHS = ("chain", "digest", "bytes")
 
 
 def settles(newer: AuditView, older: AuditView) -> bool:
-    """Whether a later audit that found nothing has looked at all that the older one had, as deeply."""
-    first, last = (newer.from_index, older.from_index), (newer.to_index, older.to_index)
+    """Whether a later audit that found nothing has looked, as deeply, where the older one found something.
+
+    Where not all its findings are listed: at all that the older one had looked at.
+    """
+    known = older.found_from is not None and older.found_to is not None
+    low, high = (older.found_from, older.found_to) if known else (older.from_index, older.to_index)
+    first, last = (newer.from_index, low), (newer.to_index, high)
     covers = (first[0] is None or (first[1] is not None and first[0] <= first[1])) and (
         last[0] is None or (last[1] is not None and last[0] >= last[1])
     )

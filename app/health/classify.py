@@ -93,7 +93,9 @@ def problem_of(one: Finding, since: datetime, now: datetime, view: GroupView) ->
     age = spell(lasted_s)
     # What has just begun has no age yet: nobody learns anything from "for 0 s".
     text = one.text if lasted_s >= 1 else AGE.sub("", one.text)
+    step = next_step(one, view)
     return Problem(
+        **dict(step),
         id=problem_id(one),
         code=one.code,
         severity=one.severity,
@@ -103,7 +105,7 @@ def problem_of(one: Finding, since: datetime, now: datetime, view: GroupView) ->
         # The same without an age: for an event, whose own time says when.
         what=AGE.sub("", one.text).replace("{age}", age) + ".",
         since=rfc3339(since),
-        next_step=next_step(one, view),
+        next_step=step.sentence,
     )
 
 

@@ -29,6 +29,9 @@ class Finding:
     since: datetime | None = None
     # How long it must have stood before it is worth a word.
     grace_s: float = 0.0
+    # The entries that it is about.
+    from_index: int | None = None
+    to_index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +127,7 @@ def spell(seconds: float) -> str:
     if whole < 2 * 86400:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 86400} d"
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -16,12 +16,13 @@ from node.views.state import LinkView, LogView, StateView
 
 
 class ClusterView(View):
-    """Which group this is."""
+    """Which group this is; `demo`: a demo runs it, so that its breaks can be ended at once."""
 
     id: Text
     name: Text
     group: Text
     group_id: Text | None = None
+    demo: Flag = False
 
 
 class QuorumView(View):
@@ -52,7 +53,29 @@ class SentenceView(View):
     rest: str = ""
 
 
-class Problem(View):
+class NextStep(View):
+    """What a problem means, what is at stake, and what to do: `step` in words, `command` and `curl` as they run.
+
+    `actions`: what the console has a button for; `from_index` to `to_index`: the entries it is about.
+    """
+
+    means: str = ""
+    at_stake: str = ""
+    step: str = ""
+    command: str | None = None
+    curl: str | None = None
+    docs: Text | None = None
+    actions: tuple[Text, ...] = ()
+    from_index: Whole | None = None
+    to_index: Whole | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The step and its command in one line."""
+        return f"{self.step}: `{self.command}`" if self.command else self.step
+
+
+class Problem(NextStep):
     """Something that is wrong, since when, and what to do; `what` is the text without an age."""
 
     id: Text
@@ -74,7 +97,10 @@ class Doubt(View):
 
 
 class AuditView(View):
-    """An audit, as far as the sentence needs it; `first`: what it found first, in words."""
+    """An audit, as far as the sentence needs it; `first`: what it found first, in words.
+
+    `found_from` to `found_to`: what all its critical findings lie in; None where it does not list them all.
+    """
 
     id: Text | None = None
     state: Text | None = None
@@ -85,6 +111,8 @@ class AuditView(View):
     finished_at: Text | None = None
     first: Text | None = None
     node_id: Text | None = None
+    found_from: Whole | None = None
+    found_to: Whole | None = None
 
 
 class MemberView(View):

@@ -104,7 +104,10 @@ def damaged(facts: Facts) -> Iterator[Finding]:
             tail = "it is repaired as soon as a peer that holds it answers, for {age}"
         text = f"{one.id} cannot read {which} of its log: {may_not} and does not serve {whose}; {tail}"
         severity = CRITICAL if repair.hopeless else ATTENTION
-        yield Finding("log_damaged", severity, text, one.id, time_of(since))
+        low, high = min(fault.first_index for fault in faults), max(fault.last_index for fault in faults)
+        yield Finding(
+            "log_damaged", severity, text, one.id, time_of(since), from_index=low, to_index=high
+        )  # fmt: skip
 
 
 def voter_state(facts: Facts) -> Iterator[Finding]:

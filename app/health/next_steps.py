@@ -1,75 +1,132 @@
-"""What to do about each problem: one sentence with the command that does it. Every code has one (a test asks)."""
+"""For one problem of one group: what it means, what is at stake, and what to do. Pure.
+
+Invariant: a command is printed whole, as it runs; where something about it is not known, that is in capitals. What is
+at stake is said of the group as it is now: how many more failures stop writes, and which entries would be cut.
+"""
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
-from app.health.facts import Finding
-from app.health.group_view import GroupView
+from app.health.advice import ADVICE, ALARM, Advice
+from app.health.facts import Finding, spelled_range
+from app.health.group_view import GroupView, MemberView, NextStep
 
-NETWORK: Final = (
-    "look at the network between {node} and {leader}, both ways: `curl -s {url}/api/v1/state` has `links`, who hears"
-    " whom; it is well when `quorumscope status` ends with 0"
-)
-START: Final = (
-    "look at {node}'s output and at engine-refused.json in its data directory, then start it again: `quorumscope node"
-    " --id {node} --group {group} --peers … --data …`; later starts need no --init"
-)
-STEPS: Final[dict[str, str]] = {
-    "never_reached": START,
-    "all_silent": "look whether the nodes run and whether this machine reaches them: `quorumscope status`",
-    "replica_silent": START,
-    "engine_down": START,
-    "member_unreachable": START,
-    "quorum_lost": "start members, or mend their network, until {needed} of them hear each other: `quorumscope status`"
-    " names who does not answer",
-    "no_leader": "a leader is elected within a second once {needed} members hear each other: `quorumscope status` says"
-    " which do not",
-    "leader_out_of_sight": "look whether its control plane runs, and is reached from here: `quorumscope status`",
-    "two_leaders": "stop writing and audit at once: `{audit}`; keep all data directories",
-    "diverged": "nothing was cut: compare the histories, `{audit}`, before you repair"
-    " (docs/operations.md, Damaged entries)",
-    "cut_off": NETWORK,
-    "one_way": NETWORK,
-    "not_connected": NETWORK,
-    "slow_link": "measure the way to {node} (`ping`, `ss -ti`) and its load; if it leads, move leadership away:"
-    " `quorumscope transfer`",
-    "resends": "look for losses on the way to {node}, and at its disk: `curl -s {leader_url}/api/v1/dispatchers`",
-    "log_damaged": "it is mended from a peer by itself; to look again at once: `curl -X POST {url}/api/v1/scrub`",
-    "voter_restricted": "wait until a leader has brought it back: `quorumscope status` says when it is a VOTER again",
-    "lagging": "look at its link and its disk: `curl -s {leader_url}/api/v1/dispatchers` says what is sent and what"
-    " comes back",
-    "catching_up": "wait: `quorumscope status` ends with 0 once it is level",
-    "not_catching_up": "look at what holds it back: `curl -s {leader_url}/api/v1/dispatchers`; its disk may be full or"
-    " its link slow",
-    "not_append": "look at its last transitions: `curl -s {leader_url}/api/v1/dispatchers`",
-    "dispatcher_loop": "the leader trims its log faster than {node} installs what is left: keep more of the log, or"
-    " write less until it is level: `curl -s {leader_url}/api/v1/dispatchers`",
-    "closures_full": "see for whom the writes wait: `curl -s {leader_url}/api/v1/closures`; bring that member back",
-    "closures_piling": "see for whom the writes wait: `curl -s {leader_url}/api/v1/closures`",
-    "closures_slow": "see for whom the writes wait: `curl -s {leader_url}/api/v1/closures`",
-    "commit_stalled": "see for whom the writes wait: `curl -s {leader_url}/api/v1/closures`; bring that member back",
-    "term_flapping": "look at load and clocks of the members: `quorumscope_tick_gap_max_ms` in `curl -s {url}/metrics`",
-    "flush_async": "restart the nodes one by one with `--flush sync` where a power cut must lose nothing",
-    "audit_divergent": "read which entries on the audit's page, mend that member (`curl -X POST"
-    " {url}/api/v1/scrub`), and audit again: `{audit}`",
-    "audit_incomplete": "bring all members up and audit again: `{audit}`",
-}
-ALARM: Final = "docs/operations.md says what to do about {kind}; `curl -s {url}/api/v1/state` has the whole alarm"
+UNKNOWN_URL: Final = "CONTROL_URL"
+DOCS: Final = "docs/problems.md"
+TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
+FLUSH_STAKE: Final = "a power cut of {needed} members at once loses writes that were acknowledged"
 
 
-def next_step(finding: Finding, view: GroupView) -> str:
-    """For one problem of one group."""
-    urls = {one.id: one.control_url or "$CONTROL_URL" for one in view.members}
+def next_step(finding: Finding, view: GroupView) -> NextStep:
+    advice = advice_of(finding, view)
+    fields = fields_of(finding, view)
+    command = advice.command
+    if advice.heals and view.cluster.demo:
+        command = "quorumscope demo heal {node}"
+    return NextStep(
+        means=advice.means.format(**fields),
+        at_stake=at_stake(finding, view),
+        step=advice.step.format(**fields),
+        command=command.format(**fields),
+        curl=with_token(advice.curl.format(**fields)),
+        docs=f"{DOCS}#{advice.section}",
+        actions=advice.actions if finding.node_id is not None else tuple(a for a in advice.actions if a != "scrub"),
+        from_index=finding.from_index,
+        to_index=finding.to_index,
+    )
+
+
+def with_token(curl: str) -> str:
+    """A control plane beyond loopback asks for the token."""
+    local = any(host in curl for host in ("//127.0.0.1", "//localhost", "//[::1]"))
+    return curl if local else curl.replace("curl", "curl" + TOKEN_HEADER, 1)
+
+
+def advice_of(finding: Finding, view: GroupView) -> Advice:
+    one = view.member(finding.node_id)
+    if finding.code == "replica_silent" and one is not None and one.state is not None and one.state.engine == "stale":
+        return ADVICE["engine_silent"]
+    return ADVICE.get(finding.code, ALARM)
+
+
+def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
+    urls = {one.id: one.control_url or UNKNOWN_URL for one in view.members}
     leader = view.leader_id
-    fields = {
+    leader_url = urls.get(leader or "", next(iter(urls.values()), UNKNOWN_URL))
+    one = view.member(finding.node_id)
+    silent = one is None or one.reach not in ("ok", "down")
+    asked = next((urls[other.id] for other in view.members if other.reach == "ok"), leader_url)
+    return {
         "node": finding.node_id or "the member",
-        "url": urls.get(finding.node_id or "", urls.get(leader or "", "$CONTROL_URL")),
-        "leader": leader or "the others",
-        "leader_url": urls.get(leader or "", "$CONTROL_URL"),
-        "group": view.cluster.group,
+        # Of a member that does not answer, another one is asked.
+        "url": (asked if leader is None else leader_url) if silent else urls[finding.node_id or ""],
+        "leader": leader if leader is not None and leader != finding.node_id else "the others",
+        "leader_url": leader_url if leader is not None else asked,
         "needed": str(view.quorum.needed),
         "audit": " ".join(["quorumscope audit", *(f"--node {url}" for url in urls.values())]),
-        "kind": finding.code.removeprefix("alarm_"),
+        "kind": finding.code.removeprefix("alarm_").replace("_", " "),
+        "start": start_command(one, view),
     }
-    return STEPS.get(finding.code, ALARM).format(**fields)
+
+
+def start_command(one: MemberView | None, view: GroupView) -> str:
+    """As the member itself said that it was started; else with what others know of it."""
+    told = one.state if one is not None else None
+    if told is not None and told.started_with:
+        return told.started_with
+    peers = ";".join(f"{other.id}-{other.address or 'HOST:PORT'}" for other in view.members)
+    node = one.id if one is not None else "ID"
+    data = told.data_dir.removesuffix(f"/dledger-{node}") if told is not None and told.data_dir else "DIR"
+    return "quorumscope node " + shlex.join(
+        ["--id", node, "--group", view.cluster.group, "--peers", peers, "--data", data]
+    )
+
+
+def at_stake(finding: Finding, view: GroupView) -> str:
+    """What is lost if nothing is done, or if something else fails meanwhile."""
+    match finding.code:
+        case "flush_async":
+            return FLUSH_STAKE.format(needed=view.quorum.needed)
+        case "two_leaders" | "diverged":
+            return "entries that were acknowledged may be lost whichever history is kept"
+        case "audit_divergent" | "log_damaged":
+            copy = "one good copy fewer of those entries than there are members"
+            return f"{copy}; {spare(view)}"
+    cut = may_be_cut(finding, view)
+    return f"{spare(view)}; {cut}" if cut else spare(view)
+
+
+def spare(view: GroupView) -> str:
+    """How many more members may fail before writes stop."""
+    quorum = view.quorum
+    if quorum.stands is None:
+        return "whether writes get through is not known"
+    if not quorum.stands:
+        missing = max(1, quorum.needed - max(quorum.standing or 0, 0))
+        return f"no write gets through until {quorum.needed} members hear each other ({missing} more needed)"
+    if quorum.standing is None:
+        return "writes get through; how many more failures they survive is not known"
+    left = quorum.standing - quorum.needed
+    if left <= 0:
+        return "writes get through, and one more failure stops them"
+    return f"writes get through, and survive {left} more failure{'s' if left > 1 else ''}"
+
+
+def may_be_cut(finding: Finding, view: GroupView) -> str:
+    """What a member holds beyond what is committed, written under a leader that is none any more."""
+    one, leader = view.member(finding.node_id), view.leader
+    if one is None or leader is None or one.id == leader.id or one.state is None:
+        return ""
+    end, committed, term = one.log.end_index, one.log.committed_index, one.log.end_term
+    known = view.leader_marks.committed_index
+    if end is None or committed is None or term is None or leader.term is None or term >= leader.term:
+        return ""
+    first = committed + 1
+    if end < first or (known is not None and known >= end and one.role != "LEADER" and one.reach == "ok"):
+        return ""
+    return (
+        f"of {spelled_range(first, end)} on {one.id}, which it does not know to be committed, those that {leader.id}"
+        " does not hold will be cut, none of them committed"
+    )

@@ -7,6 +7,7 @@ streams first; where cores are short, the engine goes before those who look at i
 from __future__ import annotations
 
 import errno
+import shlex
 import socket
 import sys
 from collections.abc import Sequence
@@ -49,7 +50,19 @@ def bind(address: str) -> socket.socket:
     return listener
 
 
-def serve(settings: Settings) -> int:
+def start_command(arguments: Sequence[str]) -> str:
+    """How to start this node again: without what belongs to a first start, `--init` and the group's token."""
+    kept: list[str] = []
+    rest = iter(arguments)
+    for one in rest:
+        if one == "--group-token":
+            next(rest, None)
+        elif one not in ("--init", "--make-secret") and not one.startswith("--group-token="):
+            kept.append(one)
+    return shlex.join(["quorumscope", "node", *kept]).encode(errors="replace").decode()
+
+
+def serve(settings: Settings, arguments: Sequence[str] = ()) -> int:
     control, node = settings.control, settings.node
     log = Log("control", node.log_level, node.log_format, member=node.id, group=node.group)
     log.take_over()
@@ -61,6 +74,7 @@ def serve(settings: Settings) -> int:
         log.last_word(f"node.control: {text}", reason=text, exit_code=EXIT_UNAVAILABLE)
         return EXIT_UNAVAILABLE
     app = create_app(settings)
+    app.state.parts.started_with = start_command(arguments) if arguments else None
     config = uvicorn.Config(
         app,
         http=BoundedHttp,
@@ -89,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     lower_priority()  # reading segments or answering a console must not cost appends their latency
     try:
         settings = parse_node_arguments(arguments)
-        return serve(settings)
+        return serve(settings, arguments)
     except ConfigError as error:
         print(f"node.control: {error}", file=sys.stderr, flush=True)
         return EXIT_USAGE

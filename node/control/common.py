@@ -40,6 +40,7 @@ class Parts:
     operations: Operations
     version: str
     stopping: asyncio.Event
+    started_with: str | None = None  # the command that starts this node again
 
 
 async def parts_of(request: Request) -> Parts:  # async: FastAPI sends a plain function through a thread, each time

@@ -196,6 +196,8 @@ class StateView(AnswerView):
     alarms: Annotated[tuple[Alarm, ...], Bounded] | None = None
     version: Text | None = None
     unknown: Unknowns | None = None
+    # The command that starts this node again, as its control plane knows it.
+    started_with: Text | None = None
 
     @property
     def marks(self) -> LogView:

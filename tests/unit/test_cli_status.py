@@ -80,7 +80,10 @@ def test_a_follower_that_its_leader_does_not_hear_is_cut_off_though_it_answers()
     leader = member("n0", acks={"n0": 0, "n1": 20, "n2": 7250})
     summary = look([leader, member("n1"), member("n2", leader=None, role="CANDIDATE")])
     (found,) = summary.problems
-    assert set(found.to_json()) == {"code", "severity", "member", "since", "text", "next_step"}
+    assert set(found.to_json()) == {
+        "code", "severity", "member", "since", "text", "next_step", "means", "at_stake", "step", "command", "curl",
+        "docs",
+    }  # fmt: skip
     assert (found.code, found.severity, found.member) == ("cut_off", "attention", "n2")
     assert found.text == "n2 is cut off from n0, for 10 s; it still answers here."
     assert found.since == "2026-05-04T12:00:19.750Z", "what the first look knew"

@@ -11,6 +11,7 @@ import pytest
 from app.console.fragments import GROUP_FRAGMENTS, render_fragments
 from tests.unit import views
 from tests.unit.console_kit import Kit, run, running
+from tests.unit.group_story import Story
 
 GROUP = "/clusters/demo"
 TRUNCATION = {
@@ -108,5 +109,37 @@ def test_every_fragment_of_every_view_is_one_element_with_its_id(tmp_path: Path,
             assert "None" not in html and "csrf" not in html, fragment
         led = name in ("healthy", "degraded", "empty_log")
         assert ("Make n1 leader" in rendered["members"]) == (role == "admin" and led)
+
+    over(tmp_path, work)
+
+
+def test_the_documentation_is_read_where_the_console_is(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        ann = await kit.person("ann", "viewer")
+        page = await ann.get("/docs/problems")
+        assert page.status_code == 200 and 'id="a-member-is-cut-off"' in page.text
+        assert (await ann.get("/docs/operations.md")).status_code == 200, "as files link to each other"
+        for wrong in ("/docs/nothing", "/docs/..%2fREADME", "/docs/problems.html"):
+            assert (await ann.get(wrong)).status_code in (404, 422), wrong
+
+    over(tmp_path, work)
+
+
+def test_what_to_do_is_on_the_page_with_its_commands_and_buttons_as_the_role_allows(
+    tmp_path: Path,
+) -> None:
+    async def work(kit: Kit) -> None:
+        story = Story()
+        story.look()
+        story.node("n2").ack_ms = 9_000
+        view = story.look(6)
+        html = render_fragments(view, "viewer")["sentence"]
+        assert "What it means" in html and "one more failure stops them" in html
+        assert "quorumscope status --node http://127.0.0.1:8433" in html
+        assert 'href="/docs/problems#a-member-is-cut-off"' in html
+        story.node("n2").ack_ms, story.node("n2").rtt_ms = 20, 250.0
+        slow = story.look(6)
+        assert "/leadership" in render_fragments(slow, "operator")["sentence"]
+        assert "/leadership" not in render_fragments(slow, "viewer")["sentence"]
 
     over(tmp_path, work)

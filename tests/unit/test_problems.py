@@ -13,10 +13,10 @@ import pytest
 from app.console.verdict import quorum_phrase
 from app.db.base import rfc3339
 from app.health import facts
+from app.health.advice import ADVICE, ALARM
 from app.health.audited import open_audit
 from app.health.facts import spell
 from app.health.group_view import AuditView, QuorumView
-from app.health.next_steps import STEPS
 from tests.unit.group_story import T0, Story
 
 Json = dict[str, Any]
@@ -522,14 +522,56 @@ def test_every_problem_says_what_to_do() -> None:
     """All codes that rules write down have a next step of their own, and none leaves a gap in it."""
     sources = Path(facts.__file__).parent.glob("*.py")
     codes = {code for one in sources for code in re.findall(r'Finding\(\s*"(\w+)"', one.read_text())}
-    assert codes == set(STEPS), "an alarm's code is the member's own"
+    assert codes | {"engine_silent"} == set(ADVICE), "an alarm's code is the member's own"
     for happened, *_ in TABLE:
         story = Story()
         happened(story)
         for one in story.view.problems:
-            assert one.next_step and "{" not in one.next_step, one
-            assert "None" not in one.next_step, one
+            for text in (one.means, one.at_stake, one.step, one.next_step, one.command, one.curl, one.docs):
+                assert text and "{" not in text and "None" not in text, one
             assert one.member == one.node_id and "{age}" not in one.what, one
+
+
+def test_every_problem_has_its_section_in_the_documentation() -> None:
+    headings = re.findall(r"^## (.+)$", (Path(__file__).parents[2] / "docs/problems.md").read_text(), re.MULTILINE)
+    sections = {one.lower().replace(" ", "-") for one in headings}
+    assert {one.section for one in (*ADVICE.values(), ALARM)} == sections
+
+
+def test_what_is_at_stake_is_said_of_the_group_as_it_is() -> None:
+    story = Story()
+    story.look()
+    story.node("n2").ack_ms = 9_000
+    (cut,) = story.look(6).problems
+    assert (cut.code, cut.at_stake) == ("cut_off", "writes get through, and one more failure stops them")
+    story.node("n1").ack_ms = 9_000
+    lost = story.look(6).problems[0]
+    assert lost.code == "quorum_lost"
+    assert lost.at_stake == "no write gets through until 2 members hear each other (1 more needed)"
+
+
+def test_what_a_deposed_leader_wrote_alone_is_what_will_be_cut() -> None:
+    story = Story()
+    story.look()
+    old = story.node("n0")
+    told = old.state()
+    told["role"], told["log"]["end_index"], told["log"]["committed_index"] = "LEADER", 1151, 1000
+    story.group.lead("n1")
+    old.state = lambda: told  # type: ignore[method-assign]
+    old.ack_ms = 9_000
+    cut = next(one for one in story.look(6).problems if one.code == "cut_off")
+    assert "of entries 1,001 to 1,151 on n0" in cut.at_stake and "none of them committed" in cut.at_stake
+
+
+def test_a_silent_member_is_started_as_it_said_that_it_was_started() -> None:
+    story = Story()
+    told = story.node("n2").state() | {"started_with": "quorumscope node --config n2.toml"}
+    story.node("n2").state = lambda: told  # type: ignore[method-assign]
+    story.look()
+    story.node("n2").alive = False
+    (silent,) = story.look(8).problems
+    assert (silent.code, silent.command) == ("replica_silent", "quorumscope node --config n2.toml")
+    assert silent.curl == "curl -s http://127.0.0.1:8431/api/v1/state", "of one that answers"
 
 
 def test_a_problem_has_one_beginning_however_its_age_is_told() -> None:

@@ -87,7 +87,7 @@ def edited(view: GroupView, edit: Callable[[Json], None]) -> GroupView:
 
 
 def problem(code: str, severity: str, node_id: str | None, text: str) -> Json:
-    return {"id": f"{code}:{node_id}", "code": code, "severity": severity, "node_id": node_id, "text": text,
+    return {"id": f"{code}:{node_id or ''}", "code": code, "severity": severity, "node_id": node_id, "text": text,
             "member": node_id, "what": text, "next_step": "look at `quorumscope status`", "since": ago(38)}  # fmt: skip
 
 

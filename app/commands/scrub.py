@@ -1,0 +1,84 @@
+"""`scrub`: one running member reads its whole log now, mends what it finds from its peers, and says how that ended.
+
+Invariant: fine (0) means that the member itself said that nothing of its log is damaged any more.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.commands.common import (
+    Exit,
+    Failure,
+    JsonOption,
+    TokenFileOption,
+    control_call,
+    control_state,
+    say,
+    show_json,
+    token_of,
+)
+from app.health.facts import spelled_range
+
+LOOK_EVERY_S: Final = 0.3
+ENDS: Final = {"done": Exit.FINE, "failed": Exit.FINDING, "cancelled": Exit.FINDING}
+
+
+def scrub(
+    node: Annotated[str, typer.Option(metavar="URL", help="The control plane of the member that shall read its log.")],
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Have one member read its whole log, and repair what is damaged."""
+    token = token_of(token_file)
+    member = control_state(node, None, token).self_id
+    read = followed(node, "scrub", token, f"{member} reads its log")
+    repaired: dict[str, Any] | None = None
+    faults = control_state(node, None, token).faults
+    if read["state"] == "done" and faults:
+        repaired = followed(node, "repairs", token, f"{member} asks its peers")
+        faults = control_state(node, None, token).faults
+    damaged = [(one.first_index, one.last_index) for one in faults or ()]
+    last = repaired or read
+    whole = read["state"] == "done" and faults is not None and not damaged
+    if as_json:
+        ranges = [{"from_index": low, "to_index": high} for low, high in damaged]
+        show_json({"node": member, "whole": whole, "scrub": read, "repair": repaired, "damaged": ranges})
+    else:
+        print(told(member, read, last, damaged, whole))
+    return Exit.FINE if whole else ENDS.get(str(last["state"]), Exit.UNDETERMINED) or Exit.UNDETERMINED
+
+
+def followed(url: str, what: str, token: str | None, says: str) -> dict[str, Any]:
+    """The operation to its end; its progress goes to stderr."""
+    operation = control_call("POST", url, what, token, {})
+    shown: str | None = None
+    while operation.get("state") == "running":
+        if operation.get("progress") != shown:
+            shown = str(operation.get("progress"))
+            say(f"{says}: {shown}")
+        time.sleep(LOOK_EVERY_S)
+        operation = control_call("GET", url, f"operations/{operation.get('id')}", token)
+    if operation.get("state") is None:
+        raise Failure(Exit.UNDETERMINED, f"{url} did not say how its {what} ended")
+    return operation
+
+
+def told(member: str, read: dict[str, Any], last: dict[str, Any], damaged: list[tuple[int, int]], whole: bool) -> str:
+    outcome = read.get("outcome") or {}
+    found = outcome.get("faults")
+    if whole:
+        ranges = "1 damaged range was" if found == 1 else f"{found} damaged ranges were"
+        mended = f"; {ranges} repaired from its peers" if found else ""
+        return f"{member} has read all of its log: nothing of it is damaged{mended}"
+    problem = (last.get("problem") or {}).get("detail") or f"its {last.get('kind')} ended {last.get('state')}"
+    which = ", ".join(spelled_range(low, high) for low, high in damaged[:3]) or "its log"
+    return f"{member} is not whole, {which}: {problem}"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this family's command."""
+    app.command()(scrub)

@@ -1,0 +1,198 @@
+"""What each problem means and what to do about it: the table behind `next_steps`, one row a code.
+
+`step` is a sentence without its command; `command` and `curl` run as they are printed; `section` is a heading of
+docs/problems.md. `{…}` is filled in by `next_steps`. Invariant: every code that a rule writes down has a row (a test
+asks), and every section exists (another one asks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`heals`: in a demo, `demo heal` ends it. `actions`: what the console has a button for."""
+
+    means: str
+    step: str
+    section: str
+    command: str = "quorumscope status --node {url}"
+    curl: str = "curl -s {url}/api/v1/state"
+    actions: tuple[str, ...] = ()
+    heals: bool = False
+
+
+LEADER_STATUS: Final = "quorumscope status --node {leader_url}"
+CLOSURES: Final = "curl -s {leader_url}/api/v1/closures"
+DISPATCHERS: Final = "curl -s {leader_url}/api/v1/dispatchers"
+SCRUB: Final = "quorumscope scrub --node {url}"
+SCRUB_CURL: Final = "curl -X POST {url}/api/v1/scrub -H 'Content-Type: application/json'"
+
+START: Final = Advice(
+    "{node} does not answer where it should: its process is gone, its machine is, or the way there is cut",
+    "look at {node}'s output and at engine-refused.json in its data directory, then start it again; later starts need"
+    " no --init",
+    "a-member-does-not-answer",
+    command="{start}",
+)
+NETWORK: Final = Advice(
+    "frames between {node} and {leader} do not pass, or pass one way only; `links` in the state says who hears whom",
+    "look at the network between {node} and {leader}, both ways; it is well when this ends with 0",
+    "a-member-is-cut-off",
+    heals=True,
+)
+QUORUM: Final = Advice(
+    "fewer than {needed} members hear each other, and only {needed} together may commit",
+    "start members, or mend their network, until {needed} of them hear each other; this names who does not answer",
+    "the-quorum-is-lost",
+)
+WAITS: Final = Advice(
+    "writes are accepted, and the members that would have to confirm them do not",
+    "see for whom the writes wait, and bring that member back",
+    "writes-wait",
+    command=LEADER_STATUS,
+    curl=CLOSURES,
+)
+BEHIND: Final = Advice(
+    "{node} lacks entries that the leader has; what the quorum committed is safe without it",
+    "look at its link and its disk; the second line says what is sent to it and what comes back",
+    "a-follower-is-behind",
+    command=LEADER_STATUS,
+    curl=DISPATCHERS,
+)
+
+ADVICE: Final[dict[str, Advice]] = {
+    "never_reached": START,
+    "all_silent": Advice(
+        "nothing is known of this group now: its nodes are gone, or this machine does not reach them",
+        "look whether the nodes run and whether this machine reaches them",
+        "a-member-does-not-answer",
+    ),
+    "replica_silent": START,
+    "engine_down": START,
+    "member_unreachable": START,
+    "engine_silent": Advice(
+        "{node}'s process runs, but its engine does not come to answer: it is stopped, or its machine is",
+        "look what holds {node} up (a debugger, SIGSTOP, a disk that hangs); it is well when this ends with 0",
+        "a-member-does-not-answer",
+        heals=True,
+    ),
+    "quorum_lost": QUORUM,
+    "no_leader": Advice(
+        "no member leads, and only a leader may take writes in",
+        "a leader is elected within a second once {needed} members hear each other; this says which do not",
+        "nobody-leads",
+    ),
+    "leader_out_of_sight": Advice(
+        "members follow a leader that does not answer here: writes go on, unseen from this machine",
+        "look whether its control plane runs, and is reached from here",
+        "a-member-does-not-answer",
+    ),
+    "two_leaders": Advice(
+        "two members lead the same term, which Raft excludes: somebody's stored vote was lost, copied or edited",
+        "stop writing and audit at once; keep all data directories",
+        "two-leaders",
+        command="{audit}",
+        actions=("audit",),
+    ),
+    "diverged": Advice(
+        "{node} and the leader hold different entries below what is committed; nothing was cut",
+        "compare the histories before you repair anything",
+        "two-histories",
+        command="{audit}",
+        actions=("audit",),
+    ),
+    "cut_off": NETWORK,
+    "one_way": NETWORK,
+    "not_connected": NETWORK,
+    "slow_link": Advice(
+        "the way to {node} and back takes far longer than the others', or {node} comes late to answer",
+        "measure the way to {node} (`ping`, `ss -ti`) and its load; if it leads, move leadership away",
+        "a-slow-member",
+        command="quorumscope status --node {leader_url}",
+        actions=("transfer",),
+        heals=True,
+    ),
+    "resends": Advice(
+        "pushes to {node} are not acknowledged in time and are sent again",
+        "look for losses on the way to {node}, and at its disk",
+        "a-slow-member",
+        command=LEADER_STATUS,
+        curl=DISPATCHERS,
+        heals=True,
+    ),
+    "log_damaged": Advice(
+        "{node}'s disk does not give back what was written there",
+        "it is mended from a peer by itself; to read all of it again and mend it at once",
+        "damaged-entries",
+        command=SCRUB,
+        curl=SCRUB_CURL,
+        actions=("scrub",),
+    ),
+    "voter_restricted": Advice(
+        "{node} does not know what it had acknowledged, so that its vote could elect a leader that lacks entries",
+        "wait until a leader has brought it back; this says when it is a VOTER again",
+        "a-member-that-does-not-vote",
+    ),
+    "lagging": BEHIND,
+    "catching_up": Advice(
+        "{node} was away or slow, and is being sent what it missed",
+        "wait; this ends with 0 once it is level",
+        "a-follower-is-behind",
+        command=LEADER_STATUS,
+        curl=DISPATCHERS,
+    ),
+    "not_catching_up": BEHIND,
+    "not_append": Advice(
+        "the leader and {node} have not agreed yet from where on to replicate",
+        "look at its last transitions",
+        "a-follower-is-behind",
+        command=LEADER_STATUS,
+        curl=DISPATCHERS,
+    ),
+    "dispatcher_loop": Advice(
+        "the leader trims its log faster than {node} installs what is left",
+        "keep more of the log, or write less until {node} is level",
+        "a-follower-is-behind",
+        command=LEADER_STATUS,
+        curl=DISPATCHERS,
+    ),
+    "closures_full": WAITS,
+    "closures_piling": WAITS,
+    "closures_slow": WAITS,
+    "commit_stalled": WAITS,
+    "term_flapping": Advice(
+        "leaders are replaced again and again: they come late, or links between members come and go",
+        "look at load and clocks of the members: `quorumscope_tick_gap_max_ms` in the second line",
+        "elections-do-not-settle",
+        curl="curl -s {url}/metrics",
+    ),
+    "flush_async": Advice(
+        "a write counts once a quorum has it in memory",
+        "restart the nodes one by one with `--flush sync` where a power cut must lose nothing",
+        "flush-is-async",
+    ),
+    "audit_divergent": Advice(
+        "replicas hold different bytes for the same entry, and no audit has shown since that they agree",
+        "read on the audit's page which entries on which replica, have that member read and mend its log, and audit"
+        " again",
+        "an-audit-found-a-difference",
+        command=SCRUB,
+        curl=SCRUB_CURL,
+        actions=("scrub", "audit"),
+    ),
+    "audit_incomplete": Advice(
+        "some of what the replicas hold was not compared, so that nothing is proven of it",
+        "bring all members up and audit again",
+        "an-audit-found-a-difference",
+        command="{audit}",
+        actions=("audit",),
+    ),
+}
+ALARM: Final = Advice(
+    "{node} itself raises the alarm {kind}; its text says why",
+    "do what the text says; the whole alarm is in its state",
+    "alarms",
+)

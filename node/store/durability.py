@@ -12,6 +12,7 @@ from node.protocol.entry import INDEX_UNIT_BYTES
 from node.protocol.messages import MemberMark
 from node.store.files.cache_window import CacheWindow
 from node.store.files.checkpoint import Checkpoint, Slot
+from node.store.files.next_file import NextFile
 from node.store.log_files import LogFiles
 from node.store.log_store import StoreFull, SyncTicket
 from node.store.recovery.circumstances import Recovered
@@ -42,6 +43,8 @@ class Durability:
         index_end = (files.end.index + 1) * INDEX_UNIT_BYTES
         self._index_window = CacheWindow(files.index, page_cache_bytes // 8, index_end)
         checkpoint.write_both(self._slot(self.durable))
+        for next_file in self._next_files(files.end):
+            next_file.make()
 
     def note_progress(self, committed_index: int, applied_index: int) -> None:
         """What the next slot will say."""
@@ -83,7 +86,12 @@ class Durability:
         stale = self._data_window.move_to(mark.end_pos)
         if with_index:
             stale += self._index_window.move_to((mark.index + 1) * INDEX_UNIT_BYTES)
-        return FileTicket(self, mark, files.data.take_dirty(), index, slot, force_slot, stale)
+        return FileTicket(self, mark, files.data.take_dirty(), index, slot, force_slot, stale, self._next_files(mark))
+
+    def _next_files(self, mark: Mark) -> list[NextFile]:
+        """What is to be made ahead by somebody who may wait: see `next_file`."""
+        ends = (self.files.data, mark.end_pos), (self.files.index, (mark.index + 1) * INDEX_UNIT_BYTES)
+        return [row.next_file for row, end in ends if row.needs_next(end)]
 
     def _slot(self, mark: Mark, *, index_durable: int | None = None, clean: bool = False) -> Slot:
         in_index = self._index_durable if index_durable is None else index_durable

@@ -75,7 +75,7 @@ class LogWriter:
         try:
             for slab in slabs:
                 if slab.pos != end_pos:
-                    files.data.ensure(slab.pos)
+                    files.data.grow(slab.pos)
                     files.data.write(end_pos, pack_blank(slab.pos - end_pos))
                 end_pos = slab.pos + len(slab.data)
                 files.data.write(slab.pos, slab.data)

@@ -7,14 +7,21 @@ remembered, so that no later close promises anything.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from node.protocol.value_class import value_class
 from node.store.files.cache_window import Stale
 from node.store.files.checkpoint import Slot
-from node.store.files.segment import Segment
+from node.store.files.next_file import NextFile
 from node.store.log_store import StoreFull, StoreIOError
+
+
+class Syncable(Protocol):
+    """A file, or the names in a folder."""
+
+    def sync(self) -> None: ...
 
 
 class Files(Protocol):
@@ -48,17 +55,20 @@ class Mark:
 class FileTicket:
     """One group commit. `run` touches nothing that the loop writes: only descriptors and the checkpoint."""
 
-    __slots__ = ("_data", "_force_slot", "_index", "_slot", "_stale", "_syncing", "cuts", "mark", "syncs_index")
+    __slots__ = (
+        "_data", "_force_slot", "_index", "_next_files", "_slot", "_stale", "_syncing", "cuts", "mark", "syncs_index",
+    )  # fmt: skip
 
     def __init__(
         self,
         syncing: Syncing,
         mark: Mark,
-        data: list[Segment],
-        index: list[Segment] | None,
+        data: Sequence[Syncable],
+        index: Sequence[Syncable] | None,
         slot: Slot,
         force_slot: bool,
         stale: list[Stale],
+        next_files: Sequence[NextFile],
     ) -> None:
         self._syncing = syncing
         self.mark = mark
@@ -68,6 +78,7 @@ class FileTicket:
         self._slot = slot
         self._force_slot = force_slot
         self._stale = stale
+        self._next_files = next_files
         self.cuts = syncing.files.cuts
 
     @property
@@ -87,6 +98,8 @@ class FileTicket:
             if self.cuts == self._syncing.files.cuts:
                 with suppress(StoreFull):  # the data is durable all the same; a later slot says so
                     self._syncing.write_slot(self._slot, force=self._force_slot)
+            for next_file in self._next_files:
+                next_file.make()
         except StoreIOError:
             self._syncing.files.failed = True
             raise

@@ -1,8 +1,9 @@
 """A row of segments that covers a range of absolute positions: `data/` or `index/`.
 
 Invariants: names are 20 digits and a multiple of the file size apart from the first; every file has exactly the
-configured size; `dirty` holds what was written since the last sync took it. A file that is missing in the middle is
-damage like any other (SAFETY S6): what it held reads as nothing, and a repair creates it again.
+configured size; `dirty` holds what was written since the last sync took it, and the folder where a file came into it
+(a record is durable only once its file's name is). The file that comes next is made ahead (`next_file`). One that is
+missing in the middle is damage like any other (SAFETY S6): it reads as nothing, and a repair creates it again.
 """
 
 from __future__ import annotations
@@ -12,10 +13,23 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from node.store.files.next_file import NextFile
 from node.store.files.os_files import make_directory, sync_directory, wrap
 from node.store.files.platform import FILE, LINK, OS, Platform
 from node.store.files.segment import NAME_DIGITS, Segment
 from node.store.log_store import StoreIOError, StoreRefused
+
+
+class Names:
+    """A folder that files came into: to sync it makes their names durable (SAFETY S4)."""
+
+    __slots__ = ("_directory", "_platform")
+
+    def __init__(self, directory: Path, platform: Platform) -> None:
+        self._directory, self._platform = directory, platform
+
+    def sync(self) -> None:
+        sync_directory(self._directory, self._platform)
 
 
 class SegmentList:
@@ -40,7 +54,10 @@ class SegmentList:
         self._segments: dict[int, Segment] = {}
         self._first = 0
         self._last: Segment | None = None
-        self.dirty: set[Segment] = set()
+        self.dirty: set[Segment | Names] = set()
+        self._names = Names(self.directory, platform)
+        self.next_file = NextFile(root / f"next-{kind}", file_bytes, platform)
+        self.made_late = 0  # files for which an append had to wait, as none was made ahead
         self.odd: list[tuple[Path, int]] = []  # files of another length, and that length: see `open`
 
     # --- in the order of life ------------------------------------------------------------------------------------
@@ -53,6 +70,7 @@ class SegmentList:
         """
         if self._writable:
             make_directory(self.directory, self._platform)
+            self.next_file.discard()
         for path in self._paths():
             size = self._platform.path_size(path)
             if size == 0 and self._writable:  # created, and the crash came before it got its length
@@ -124,6 +142,9 @@ class SegmentList:
         self._segments.clear()
         self.dirty.clear()
         self._last = None
+        if self.next_file.is_there:
+            with suppress(StoreIOError):  # the next open removes it
+                self.next_file.discard()
 
     @property
     def ahead_bytes(self) -> int:
@@ -212,10 +233,30 @@ class SegmentList:
             sync_directory(self.directory, self._platform)
         return segment
 
+    def needs_next(self, pos: int) -> bool:
+        """Whether a log that ends at `pos` soon needs another file, and none is made."""
+        last = self._last
+        return not self.next_file.is_there and (last is None or pos - last.start >= self.file_bytes // 2)
+
+    def grow(self, pos: int) -> Segment:
+        """The file that holds `pos`: the one made ahead, if that is not in the row yet."""
+        segment = self.find(pos)
+        if segment is not None:
+            return segment
+        start = self._key(pos) if self._segments else pos - pos % self.file_bytes
+        path = self.directory / f"{start:0{NAME_DIGITS}d}"
+        if not self.next_file.take(path):
+            self.made_late += 1
+            return self.ensure(pos)
+        segment = self._segment(path)
+        self._add(segment)
+        self.dirty.add(self._names)
+        return segment
+
     def write(self, pos: int, data: bytes | memoryview) -> None:
         """Writes over file borders, creating files as needed; usually one pwrite."""
         last = self._last
-        segment = last if last is not None and last.start <= pos < last.end else self.ensure(pos)
+        segment = last if last is not None and last.start <= pos < last.end else self.grow(pos)
         room = segment.end - pos
         if len(data) > room:
             self.write(pos, data[:room])
@@ -258,7 +299,7 @@ class SegmentList:
             self._last = self._segments[max(self._segments)] if self._segments else None
             sync_directory(self.directory, self._platform)
 
-    def take_dirty(self) -> list[Segment]:
+    def take_dirty(self) -> list[Segment | Names]:
         """What the next group commit has to sync."""
         taken, self.dirty = list(self.dirty), set()
         return taken

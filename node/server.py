@@ -28,6 +28,7 @@ from node.logs import Log
 from node.member_secret import make_secret, read_secrets
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
+from node.protocol.group_kind import PLAIN_NAME
 from node.store.file_store import FileStore
 from node.store.files.data_lock import DataLock
 from node.store.files.platform import OS, Platform
@@ -83,6 +84,7 @@ def open_store(settings: Settings, platform: Platform = OS) -> FileStore:
         page_cache_bytes=settings.store.page_cache_bytes,
         serving=True,
         group_id=group_id_of(settings.node.group_token, settings.node.group) if settings.node.group_token else None,
+        kind=PLAIN_NAME,
         platform=platform,
     )
 

@@ -22,6 +22,7 @@ from node.client.plain_dledger import INDEX_MAX, find_end, get_one, transfer_fie
 from node.client.retry import Retry
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike, Entry, EntryError, Magic, unpack_record
+from node.protocol.group_kind import Channel
 from node.protocol.peers import parse_peers
 from node.transport.slab_frames import (
     BodyError,
@@ -36,6 +37,7 @@ __all__ = ["AppendResult", "LedgerClient", "ReadMode"]
 
 T = TypeVar("T")
 READ_BYTES: Final = 1024 * 1024
+MESSAGE: Final = (Magic.NORMAL, Channel.MESSAGE)  # what an entry of a client's says in its head
 PLAIN_TRANSFER_S: Final = 10.0  # the original's own clients wait so long
 
 
@@ -187,7 +189,7 @@ class LedgerClient:
             if not entries:
                 break
             at = entries[-1].index + 1
-            found += [entry for entry in entries if include_all or entry.magic == Magic.NORMAL]
+            found += [entry for entry in entries if include_all or (entry.magic, entry.channel) == MESSAGE]
         return found[:limit]
 
     async def committed_index(self) -> int:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from node.consensus.configuration import Configuration
 from node.protocol.codes import FlushMode, ResponseCode
+from node.protocol.group_kind import PLAIN, GroupKind
 from node.protocol.packed_bodies import size_of
 
 MS = 1_000_000
@@ -84,6 +85,8 @@ class ReplicaConfig:
     lease_reads: bool = False
     # Whether committed entries are applied to a state machine; else this is a log alone.
     applies: bool = False
+    # What the log may hold; fixed at birth, the same on all members.
+    kind: GroupKind = PLAIN
     preferred_leaders: tuple[str, ...] = ()
     api_url: str | None = None
     # Whether members prove a secret (SAFETY C11): one that does not is let in under an alarm, or not at all.

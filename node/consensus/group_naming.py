@@ -23,13 +23,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from node.consensus.effects import FetchLog
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
+from node.consensus.own_entries import config_changes_in, is_config_change
 from node.consensus.progress import Peers
-from node.protocol.entry import INDEX_DTYPE, Magic, Slab, unpack_record
+from node.protocol.entry import Slab, unpack_record
 from node.protocol.group_id import is_group_id
 
 if TYPE_CHECKING:
@@ -58,6 +57,7 @@ class GroupNaming:
 
     def __init__(self, member: MemberState, membership: Membership, peers: Peers) -> None:
         self._member, self._membership, self._peers = member, membership, peers
+        self._kind = member.config.kind
         self._given_in_term = -1
         self._reading_in: int | None = None  # the log's epoch, while the driver reads the entry (S9)
 
@@ -68,10 +68,8 @@ class GroupNaming:
         Two leaders may have given it one after the other: what counts is the last entry that says so.
         """
         member = self._member
-        units = np.frombuffer(slab.index_records, INDEX_DTYPE)
-        for number in reversed(np.flatnonzero(units["magic"] == Magic.CONFIG_CHANGE)):
-            entry = unpack_record(slab.data, int(units["pos"][number]) - slab.pos)
-            group_id = named_in(entry.body)
+        for entry in reversed(config_changes_in(self._kind, slab)):
+            group_id = named_in(self._kind.content_of(entry.body))
             if group_id is None:
                 continue
             said = (entry.index, group_id)
@@ -111,7 +109,7 @@ class GroupNaming:
         """Whether the committed entry that a slab begins with is the one that gives this id."""
         member = self._member
         entry = unpack_record(slab.data)
-        if entry.magic == Magic.CONFIG_CHANGE and named_in(entry.body) == group_id:
+        if is_config_change(self._kind, entry) and named_in(self._kind.content_of(entry.body)) == group_id:
             leader_id = member.leader_id
             if leader_id in self._peers.of and self._believed(leader_id) and self._id_of(leader_id) != group_id:
                 self._named(self._id_of(leader_id), f"{leader_id} leads the same log, and has another id since", now)

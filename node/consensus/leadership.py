@@ -20,6 +20,7 @@ from node.consensus.entry_dispatcher import EntryDispatcher
 from node.consensus.leader_marks import LeaderMarks
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
+from node.consensus.own_entries import OwnEntry, config_change, first_of_term
 from node.consensus.progress import PAUSED, Peers, Progress
 from node.consensus.push_window import InFlight
 from node.consensus.quorum_ack_checker import committable
@@ -28,6 +29,7 @@ from node.consensus.reads import ALWAYS, LeaderReads
 from node.consensus.roles import RoleEvent
 from node.protocol.codes import DispatcherState, ResponseCode
 from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, EntryError, Magic, Slab
+from node.protocol.group_kind import NO_PATCH
 from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -63,6 +65,8 @@ class Leadership:
         self._beat_at = now
         self.marks = LeaderMarks(member, peers, membership.records)
         self._fits_bytes = min(BODY_BYTES_MAX, member.store.data_file_size - HEAD_BYTES - BLANK_BYTES)
+        kind = member.config.kind
+        self._only_lanes = "" if kind.is_plain else f"a log of kind {kind.name} takes appends over a lane only"
         # When each recent slab was appended, for lag in milliseconds: (last index, at).
         self.appended_at: list[tuple[int, int]] = []
 
@@ -79,15 +83,15 @@ class Leadership:
         `again`: another one, by which a leader that nobody writes to finds out about its disk (S8).
         """
         if self._member.store.end_index < self.own_term_from or again:
-            self._append_own(b"", Magic.NOOP, now)
+            self._append_own(first_of_term(self._member.config.kind, self._member.last_time), now)
 
     def append_config_change(self, body: bytes, now: int) -> bool:
         """An entry about the group itself; False where there is no space for it."""
-        return self._append_own(body, Magic.CONFIG_CHANGE, now)
+        return self._append_own(config_change(self._member.config.kind, self._member.last_time, body), now)
 
-    def _append_own(self, body: bytes, magic: int, now: int) -> bool:
+    def _append_own(self, own: OwnEntry, now: int) -> bool:
         try:
-            slabs = self._write([body], magic, now)
+            slabs = self._write([own.body], own.magic, now, own.channel, own.patch_at)
         except StoreFull as error:
             self._member.no_space(str(error), now)
             return False
@@ -161,6 +165,8 @@ class Leadership:
         self, proposal: Proposal, count: int, size_bytes: int, next_index: int
     ) -> tuple[ResponseCode, str] | None:
         """Why nothing of this request may be appended (SAFETY C2, C3)."""
+        if self._only_lanes:
+            return ResponseCode.UNEXPECTED_ARGUMENT, self._only_lanes
         if count == 0:
             return ResponseCode.REQUEST_WITH_EMPTY_BODYS, "no entry to append"
         if size_bytes > self._fits_bytes:
@@ -201,10 +207,12 @@ class Leadership:
             self.closures.add(closure)
         self._replicate(slabs, now)
 
-    def _write(self, bodies: Sequence[bytes], magic: int, now: int) -> list[Slab]:
+    def _write(
+        self, bodies: Sequence[bytes], magic: int, now: int, channel: int = 0, patch_at: int = NO_PATCH
+    ) -> list[Slab]:
         member = self._member
         self._prev_term = member.store.end_term
-        slabs = member.store.append_as_leader(bodies, self.term, magic)
+        slabs = member.store.append_as_leader(bodies, self.term, magic, channel, patch_at)
         if member.short_of_space:
             member.wrote_while_short()
         for slab in slabs:

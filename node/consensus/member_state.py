@@ -17,6 +17,7 @@ from node.consensus.api import Randomness, ReplicaConfig
 from node.consensus.configuration import Configuration
 from node.consensus.effects import NOTHING, Effects, Event, TruncateLog, new_send
 from node.consensus.known_metas import KnownMetas
+from node.consensus.own_entries import LastTime
 from node.consensus.roles import ROLE_TRANSITIONS, RoleEvent
 from node.consensus.status import AlarmStatus
 from node.consensus.unsynced_bytes import UnsyncedBytes
@@ -57,6 +58,7 @@ class MemberState:
         # Called with a reason where this member must give up its vote before it gives up entries (E8, S6).
         self.on_rejoin: Callable[[str, int], None] = lambda _reason, _now: None
 
+        self.last_time = LastTime(config.kind, store)
         self.hard = store.hard_state
         self.term, self.voter_state = self.hard.term, self.hard.voter_state  # copies: asked for all the time
         self.role = Role.CANDIDATE

@@ -19,6 +19,7 @@ from node.consensus.said_as_voter import said_as_voter
 from node.consensus.store_records import StoreRecords
 from node.consensus.strangers import Stranger, Strangers
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
+from node.protocol.group_kind import capabilities, kind_in
 from node.protocol.messages import HeartBeatResponse, Hello, Message, ReadIndexRequest, ReadIndexResponse, VoteResponse
 
 REASON_MAX = 300  # characters of what a stranger may say
@@ -70,6 +71,7 @@ class Membership:
             flush=config.flush,
             lease_reads=config.lease_reads,
             api_url=config.api_url,
+            caps=capabilities(config.kind.name),
             code=code,
             detail=detail,
             recorded=dict(member.durable_hard.store_ids),
@@ -107,6 +109,7 @@ class Membership:
             ("lease_reads", config.lease_reads, hello.lease_reads),
             # A lease lasts as long as everybody waits with its vote (E9); version 1 does not say how long.
             ("election_min_ms", self._election_min_ms() or hello.election_min_ms, hello.election_min_ms),
+            ("kind", config.kind.name, kind_in(hello.caps)),
         ):
             if ours != theirs and theirs is not None:
                 text = f"{name} differs: {theirs} at {hello.node_id}, {ours} at {config.self_id}"

@@ -74,6 +74,8 @@ class Replica:
     """See the module's docstring."""
 
     def __init__(self, config: ReplicaConfig, store: LogStore, rng: Randomness, now: int) -> None:
+        if store.kind != config.kind.name:
+            raise ValueError(f"the store holds a {store.kind} log, this member is configured for {config.kind.name}")
         self.config = config
         self.store = store
         self.member = MemberState(config, store, rng, now)

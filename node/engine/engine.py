@@ -70,7 +70,7 @@ class Engine:
         self.events = EventRing(self.boot_id)
         self._loop = asyncio.get_running_loop()
         self.introspection = Introspection(settings, store, self.events, self.boot_id)
-        config = replica_config(settings, self.introspection.own_url, applies=host.applier is not None)
+        config = replica_config(settings, self.introspection.own_url, applies=host.applier is not None, kind=host.kind)
         self.replica = Replica(config, store, host.random, self.now_ns())
         flush: FlushMode = config.flush
         self.disk = Disk(

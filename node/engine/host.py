@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 from node.engine.applier import Applier
 from node.engine.clock import now_ns
 from node.engine.writer import Ended, Writer
+from node.protocol.group_kind import PLAIN, GroupKind
 
 T = TypeVar("T")
 READER_THREADS: Final = 2
@@ -40,3 +41,4 @@ class Host:
     writer: Callable[[], WritesInOrder] = Writer
     readers: Callable[[], Executor] = _readers
     applier: Applier | None = None  # None: a log alone
+    kind: GroupKind = PLAIN  # what the group's log may hold

@@ -6,9 +6,12 @@ from node.config import Settings, read_token
 from node.consensus.api import MS, ReplicaConfig, Timing
 from node.engine.member_handshake import Trust
 from node.member_secret import read_secrets
+from node.protocol.group_kind import PLAIN, GroupKind
 
 
-def replica_config(settings: Settings, api_url: str, *, applies: bool = False) -> ReplicaConfig:
+def replica_config(
+    settings: Settings, api_url: str, *, applies: bool = False, kind: GroupKind = PLAIN
+) -> ReplicaConfig:
     """The core's configuration. Raises ValueError."""
     node, timing = settings.node, settings.timing
     return ReplicaConfig(
@@ -28,6 +31,7 @@ def replica_config(settings: Settings, api_url: str, *, applies: bool = False) -
         ),
         lease_reads=node.lease_reads,
         applies=applies,
+        kind=kind,
         preferred_leaders=tuple(node.preferred_leaders),
         api_url=api_url,
         proof_wanted=node.secret_file is not None,

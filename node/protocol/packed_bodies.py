@@ -128,14 +128,20 @@ def gather(batches: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
 
 
 def encode_bodies(
-    bodies: Sequence[bytes], first_index: int, term: int, pos: int, prev_chain: int, magic: int = Magic.NORMAL
+    bodies: Sequence[bytes],
+    first_index: int,
+    term: int,
+    pos: int,
+    prev_chain: int,
+    magic: int = Magic.NORMAL,
+    channel: int = 0,
 ) -> Slab:
     """`encode_slab` for bodies that may have come packed: the same bytes, made with fewer objects."""
     if type(bodies) is not PackedBodies:
-        return encode_slab(bodies, first_index, term, pos, prev_chain, magic)
+        return encode_slab(bodies, first_index, term, pos, prev_chain, magic, channel)
     each, even_bytes = bodies.to_list(), bodies.even_bytes
     sizes: Sizes = HEAD_BYTES + (even_bytes or bodies.lengths)
-    heads, records, chain = seal(sizes, each, first_index, term, pos, prev_chain, magic)
+    heads, records, chain = seal(sizes, each, first_index, term, pos, prev_chain, magic, channel)
     data = _rows(heads, bodies) if even_bytes else interleave(heads, each)
     return Slab(first_index, len(each), pos, data, records, term, term, prev_chain, chain)
 

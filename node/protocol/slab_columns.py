@@ -30,8 +30,8 @@ Sizes = int | npt.NDArray[np.int64]  # of records, head included: one for all of
 Heads = npt.NDArray[Any]  # (entries, HEAD_WORDS) of 4 bytes each, big-endian, as they lie in the file
 
 
-def plain_heads(count: int, sizes: Sizes, first_index: int, term: int, pos: int, magic: int) -> Heads:
-    """Heads (WORD) of consecutive entries of one term, back to back from `pos` on; channel and both CRCs are 0."""
+def plain_heads(count: int, sizes: Sizes, first_index: int, term: int, pos: int, magic: int, channel: int = 0) -> Heads:
+    """Heads (WORD) of consecutive entries of one term, back to back from `pos` on; both CRCs are 0."""
     pairs = np.zeros((count, HEAD_WORDS // 2), np.int64)  # native, and turned round once at the end
     pairs[:, 0] = sizes + (int(magic) << 32)
     pairs[:, 1] = np.arange(first_index, first_index + count)
@@ -40,6 +40,8 @@ def plain_heads(count: int, sizes: Sizes, first_index: int, term: int, pos: int,
         pairs[:, 3] = np.arange(pos, pos + count * sizes, sizes)
     else:
         pairs[:, 3] = np.cumsum(sizes) - sizes + pos
+    if channel:
+        pairs[:, 4] = int(channel) << 32
     pairs[:, 5] = sizes - HEAD_BYTES
     return pairs.astype(_BIG_PAIR).view(WORD)
 

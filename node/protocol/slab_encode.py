@@ -25,7 +25,13 @@ from node.protocol.slab_columns import (
 
 
 def encode_slab(
-    bodies: Sequence[bytes], first_index: int, term: int, pos: int, prev_chain: int, magic: int = Magic.NORMAL
+    bodies: Sequence[bytes],
+    first_index: int,
+    term: int,
+    pos: int,
+    prev_chain: int,
+    magic: int = Magic.NORMAL,
+    channel: int = 0,
 ) -> Slab:
     """Encodes and seals `bodies` as consecutive entries of one term at absolute position `pos`.
 
@@ -35,22 +41,22 @@ def encode_slab(
         raise EntryError("a slab holds at least one entry")
     count = len(bodies)
     if count < COLUMNS_FROM:
-        data, records, chain = _encode_loop(bodies, first_index, term, pos, prev_chain, magic)
+        data, records, chain = _encode_loop(bodies, first_index, term, pos, prev_chain, magic, channel)
     else:
-        data, records, chain = _encode_columns(bodies, first_index, term, pos, prev_chain, magic)
+        data, records, chain = _encode_columns(bodies, first_index, term, pos, prev_chain, magic, channel)
     return Slab(first_index, count, pos, data, records, term, term, prev_chain, chain)
 
 
 def _encode_loop(
-    bodies: Sequence[bytes], index: int, term: int, pos: int, chain: int, magic: int
+    bodies: Sequence[bytes], index: int, term: int, pos: int, chain: int, magic: int, channel: int
 ) -> tuple[bytes, bytes, int]:
     parts: list[bytes] = []
     records: list[bytes] = []
     for body in bodies:
         body_crc = crc32(body)
         size = HEAD_BYTES + len(body)
-        chain = crc32(CHAIN_HEAD.pack(magic, size, index, term, 0, body_crc), chain)
-        parts.append(HEAD.pack(magic, size, index, term, pos, 0, chain, body_crc, len(body)))
+        chain = crc32(CHAIN_HEAD.pack(magic, size, index, term, channel, body_crc), chain)
+        parts.append(HEAD.pack(magic, size, index, term, pos, channel, chain, body_crc, len(body)))
         parts.append(body)
         records.append(INDEX_UNIT.pack(magic, pos, size, index, term))
         index += 1
@@ -59,10 +65,10 @@ def _encode_loop(
 
 
 def _encode_columns(
-    bodies: Sequence[bytes], first_index: int, term: int, pos: int, prev_chain: int, magic: int
+    bodies: Sequence[bytes], first_index: int, term: int, pos: int, prev_chain: int, magic: int, channel: int
 ) -> tuple[bytes, bytes, int]:
     lengths = np.fromiter(map(len, bodies), np.int64, len(bodies))
-    heads, records, chain = seal(lengths + HEAD_BYTES, bodies, first_index, term, pos, prev_chain, magic)
+    heads, records, chain = seal(lengths + HEAD_BYTES, bodies, first_index, term, pos, prev_chain, magic, channel)
     return interleave(heads, bodies), records, chain
 
 
@@ -74,9 +80,10 @@ def seal(
     pos: int,
     prev_chain: int,
     magic: int,
+    channel: int = 0,
 ) -> tuple[Heads, bytes, int]:
     """Heads and index records of consecutive entries with these bodies, and the chain after the last."""
-    heads = plain_heads(len(bodies), sizes, first_index, term, pos, magic)
+    heads = plain_heads(len(bodies), sizes, first_index, term, pos, magic, channel)
     heads[:, BODY_CRC_WORD] = column_of(map(crc32, bodies))
     chains = chains_over(heads, prev_chain)
     heads[:, CHAIN_WORD] = column_of(chains)[1:]

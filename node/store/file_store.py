@@ -16,6 +16,7 @@ from typing import Self
 
 from node.protocol.codes import FlushMode
 from node.protocol.entry import Entry, Magic, Slab
+from node.protocol.group_kind import NO_PATCH
 from node.protocol.messages import MemberMark
 from node.store.cold_reads import ColdReads
 from node.store.durability import Durability
@@ -46,6 +47,7 @@ class FileStore(LogStore):
         self.alarms = tuple(found.alarms)
         self.files = LogFiles(opened)
         self.durability = Durability(self.files, opened.checkpoint, found, opened.boot_id, page_cache_bytes)
+        self._kind = opened.identity.kind
         self._store_id = opened.hard_state.store_id or opened.identity.store_id
         self._hard_state = opened.hard_state
         self._lock = opened.lock
@@ -74,11 +76,12 @@ class FileStore(LogStore):
         serving: bool = False,
         group_id: str | None = None,
         born_at: Base | None = None,
+        kind: str | None = None,
     ) -> FileStore:
         """Recovers and opens. Raises StoreRefused, StoreCorrupt, StoreFull, StoreIOError; then nothing is held."""
         opened = open_directory(
             Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform,
-            serving, group_id, born_at,
+            serving, group_id, born_at, kind,
         )  # fmt: skip
         return cls.made_of(opened, page_cache_bytes)
 
@@ -98,6 +101,10 @@ class FileStore(LogStore):
     @property
     def store_id(self) -> str:
         return self._store_id
+
+    @property
+    def kind(self) -> str:
+        return self._kind
 
     @property
     def begin_index(self) -> int:
@@ -181,8 +188,15 @@ class FileStore(LogStore):
 
     # --- appending and looking up --------------------------------------------------------------------------------
 
-    def append_as_leader(self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL) -> list[Slab]:
-        return self._writer.append_as_leader(bodies, term, magic)
+    def append_as_leader(
+        self,
+        bodies: Sequence[bytes],
+        term: int,
+        magic: int = Magic.NORMAL,
+        channel: int = 0,
+        patch_at: int = NO_PATCH,
+    ) -> list[Slab]:
+        return self._writer.append_as_leader(bodies, term, magic, channel, patch_at)
 
     def append_slab(self, slab: Slab) -> None:
         self._writer.append_slab(slab)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import CHAIN_START, Entry, EntryError, Magic, Slab
+from node.protocol.group_kind import NO_PATCH, PLAIN_NAME
 from node.protocol.messages import MemberMark
 from node.protocol.value_class import value_class
 from node.store.faults.results import Fault, Mended, Scrubbed
@@ -193,6 +194,11 @@ class LogStore(ABC):
         """In bytes."""
 
     @property
+    def kind(self) -> str:
+        """The name of the kind of group that this log was made for (`protocol/group_kind.py`)."""
+        return PLAIN_NAME
+
+    @property
     def recovered_marks(self) -> tuple[MemberMark, ...]:
         """What peers are known to hold: from the checkpoint, and what `note_marks` said since (E8)."""
         return ()
@@ -214,8 +220,17 @@ class LogStore(ABC):
 
     # --- loop half ---------------------------------------------------------------------------------------------
     @abstractmethod
-    def append_as_leader(self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL) -> list[Slab]:
+    def append_as_leader(
+        self,
+        bodies: Sequence[bytes],
+        term: int,
+        magic: int = Magic.NORMAL,
+        channel: int = 0,
+        patch_at: int = NO_PATCH,
+    ) -> list[Slab]:
         """Encodes, seals and writes; rolls files with the blank filler. One slab per data file touched, <= 1 MiB each.
+
+        `patch_at`: where in each body its own position is written first (`protocol/position_patch.py`).
 
         All or nothing. Raises StoreFull, StoreIOError, EntryError (a body that fits no file).
         """

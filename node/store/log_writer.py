@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from node.protocol.entry import INDEX_UNIT_BYTES, EntryError, Slab, pack_blank
 from node.protocol.packed_bodies import encode_bodies
+from node.protocol.position_patch import patched
 from node.protocol.slab_check import check_slab
 from node.store.files.layout import plan_bodies
 from node.store.log_files import LogFiles
@@ -25,7 +26,9 @@ class LogWriter:
     def __init__(self, files: LogFiles) -> None:
         self._files = files
 
-    def append_as_leader(self, bodies: Sequence[bytes], term: int, magic: int) -> list[Slab]:
+    def append_as_leader(
+        self, bodies: Sequence[bytes], term: int, magic: int, channel: int, patch_at: int
+    ) -> list[Slab]:
         """See LogStore."""
         files = self._files
         end = files.end
@@ -36,7 +39,9 @@ class LogWriter:
         index, chain = end.index + 1, end.chain
         for run in runs:
             part = bodies if len(runs) == 1 else bodies[run.first : run.stop]
-            slab = encode_bodies(part, index, term, run.pos, chain or 0, magic)
+            if patch_at >= 0:
+                part = patched(part, run.pos, patch_at)
+            slab = encode_bodies(part, index, term, run.pos, chain or 0, magic, channel)
             if chain is None:
                 slab = strip_seals(slab)
             slabs.append(slab)

@@ -23,7 +23,9 @@ from node.protocol.entry import (
     slab_of,
     unpack_record,
 )
+from node.protocol.group_kind import NO_PATCH, PLAIN_NAME
 from node.protocol.messages import MemberMark
+from node.protocol.position_patch import patched
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import verify_slab
 from node.store.faults.ranges import cut, fault_at, in_words, merged, without
@@ -68,6 +70,7 @@ class _Record:
 class MemoryStore(LogStore):
     """See the module's docstring. Test hooks: `full`, `on_sync`, `recent_from`, `archive`, `lose_unsynced`, `rot`."""
 
+    kind: str = PLAIN_NAME
     store_id: str = "memory"
     hard_state: HardState = HardState()
     base: EntryMeta = ORIGIN
@@ -89,13 +92,14 @@ class MemoryStore(LogStore):
         self,
         *,
         store_id: str = "memory",
+        kind: str = PLAIN_NAME,
         hard_state: HardState | None = None,
         base: EntryMeta = ORIGIN,
         base_pos: int = 0,
         data_file_size: int = 1024 * 1024 * 1024,
         index_file_size: int = 32 * 5 * 1024 * 1024,
     ) -> None:
-        self.store_id = store_id
+        self.store_id, self.kind = store_id, kind
         self.hard_state = hard_state or HardState(voter_state=VoterState.VOTER)
         self.base = base
         self.begin_index = base.index + 1
@@ -125,7 +129,14 @@ class MemoryStore(LogStore):
 
     # --- loop half ---------------------------------------------------------------------------------------------
 
-    def append_as_leader(self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL) -> list[Slab]:
+    def append_as_leader(
+        self,
+        bodies: Sequence[bytes],
+        term: int,
+        magic: int = Magic.NORMAL,
+        channel: int = 0,
+        patch_at: int = NO_PATCH,
+    ) -> list[Slab]:
         if term < self.end_term:
             raise EntryError(f"term {term} after term {self.end_term}")
         if self.end_chain is None:
@@ -136,7 +147,10 @@ class MemoryStore(LogStore):
         slabs: list[Slab] = []
         for run in runs:
             chain = self.end_chain
-            slab = encode_slab(bodies[run.first : run.stop], self.end_index + 1, term, run.pos, chain, magic)
+            part = bodies[run.first : run.stop]
+            if patch_at >= 0:
+                part = patched(part, run.pos, patch_at)
+            slab = encode_slab(part, self.end_index + 1, term, run.pos, chain, magic, channel)
             self._extend(slab)
             slabs.append(slab)
         return slabs

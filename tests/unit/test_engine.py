@@ -129,9 +129,9 @@ def test_appends_of_one_turn_become_one_slab(tmp_path: Path) -> None:
     slabs: list[int] = []
     write = store.append_as_leader
 
-    def counted(bodies: Any, term: int, magic: int = 1) -> Any:
+    def counted(bodies: Any, term: int, magic: int = 1, *form: int) -> Any:
         slabs.append(len(bodies))
-        return write(bodies, term, magic)
+        return write(bodies, term, magic, *form)
 
     store.append_as_leader = counted  # type: ignore[method-assign]
 

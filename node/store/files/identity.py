@@ -1,7 +1,8 @@
 """Whose store this is: `quorumscope.json`, the lock, and `base` (the entry before the first one held).
 
-Invariants: one process at a time; a directory never changes its group, node or file sizes; `base` is durable before
-the entries it stands for are removed.
+Invariants: one process at a time; a directory never changes its group, node, kind or file sizes; a plain log's identity
+is written as it always was, any other kind's in a format of its own, which older releases refuse; `base` is durable
+before the entries it stands for are removed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from node.protocol.entry import INDEX_UNIT_BYTES, POSITION_MAX, crc32
 from node.protocol.group_id import is_group_id
+from node.protocol.group_kind import PLAIN_NAME, is_kind_name
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file, wrap
 from node.store.files.platform import OS, Platform
 from node.store.log_store import EntryMeta, StoreRefused
@@ -22,6 +24,7 @@ IDENTITY = "quorumscope.json"
 BASE = "base"
 LOCK = "lock"
 FORMAT_VERSION = 1
+KIND_FORMAT_VERSION = 2  # of a log that is not plain: releases that know no kinds must not open it
 UNKNOWN_TERM = -1
 
 
@@ -36,13 +39,21 @@ class Identity:
     index_file_size: int
     sealed_from: int = 0
     format_version: int = FORMAT_VERSION
+    kind: str = PLAIN_NAME
 
     @classmethod
     def fresh(
-        cls, group: str, node_id: str, data_file_size: int, index_file_size: int, platform: Platform = OS
+        cls,
+        group: str,
+        node_id: str,
+        data_file_size: int,
+        index_file_size: int,
+        platform: Platform = OS,
+        kind: str = PLAIN_NAME,
     ) -> Identity:
         """A new store has a new `store_id`: peers tell a wiped disk from the one they knew."""
-        return cls(group, node_id, platform.new_id(), data_file_size, index_file_size)
+        version = format_of(kind)
+        return cls(group, node_id, platform.new_id(), data_file_size, index_file_size, 0, version, kind)
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,6 +66,11 @@ class Base:
     meta: EntryMeta
     pos: int
     group_id: str | None = None
+
+
+def format_of(kind: str) -> int:
+    """The format that a log of this kind is on record in."""
+    return FORMAT_VERSION if kind == PLAIN_NAME else KIND_FORMAT_VERSION
 
 
 def check_sizes(data_file_size: int, index_file_size: int) -> None:
@@ -79,8 +95,9 @@ def read_identity(directory: Path, platform: Platform = OS) -> Identity | None:
         raise StoreRefused(f"{path} does not match its CRC: `quorumscope store repair {directory}` says what to do")
     try:
         identity = Identity(**value)
-        if identity.format_version != FORMAT_VERSION:
-            raise StoreRefused(f"{path}: format {identity.format_version}, this version knows {FORMAT_VERSION}")
+        if identity.format_version not in (FORMAT_VERSION, KIND_FORMAT_VERSION):
+            known = f"{FORMAT_VERSION} and {KIND_FORMAT_VERSION}"
+            raise StoreRefused(f"{path}: format {identity.format_version}, this version knows {known}")
         _check_types(identity)
     except (TypeError, ValueError) as error:
         raise StoreRefused(f"{path} is of another format: {error}") from error
@@ -96,6 +113,8 @@ def _check_types(identity: Identity) -> None:
         value = getattr(identity, name)
         if type(value) is not int or not 0 <= value <= POSITION_MAX:
             raise ValueError(f"{name} is not a size")
+    if not is_kind_name(identity.kind) or identity.format_version != format_of(identity.kind):
+        raise ValueError(f"kind {identity.kind!r} in format {identity.format_version}")
     check_sizes(identity.data_file_size, identity.index_file_size)
 
 
@@ -107,13 +126,15 @@ def _seal(fields: dict[str, object]) -> str:
 def write_identity(directory: Path, identity: Identity, platform: Platform = OS) -> None:
     """Durable on return."""
     fields = asdict(identity)
+    if identity.kind == PLAIN_NAME:
+        del fields["kind"]
     text = json.dumps(fields | {"crc": _seal(fields)}, indent=1, sort_keys=True).encode() + b"\n"
     replace_file(directory / IDENTITY, text, platform=platform)
 
 
 def check_identity(directory: Path, found: Identity, wanted: Identity) -> None:
-    """Raises StoreRefused unless group, node and sizes are the ones that were configured."""
-    for name in ("group", "node_id", "data_file_size", "index_file_size"):
+    """Raises StoreRefused unless group, node, kind and sizes are the ones that were configured."""
+    for name in ("group", "node_id", "kind", "data_file_size", "index_file_size"):
         has, wants = getattr(found, name), getattr(wanted, name)
         if has != wants:
             raise StoreRefused(f"{directory} has {name} {has!r}, this node is configured with {wants!r}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import TERM_LEAP_MAX
+from node.protocol.group_kind import PLAIN_NAME
 from node.store.faults.known_faults import first_known_fault
 from node.store.files.checkpoint import CHECKPOINT, Checkpoint, Slot
 from node.store.files.hard_state import (
@@ -88,8 +89,10 @@ def open_directory(
     serving: bool = False,
     group_id: str | None = None,
     born_at: Base | None = None,
+    kind: str | None = None,
 ) -> Opened:
-    """`serving`: a new life begins (SAFETY E8). `group_id`: of the group that a new store is made for (C9).
+    """`serving`: a new life begins (SAFETY E8). `group_id`, `kind`: of the group that a new store is made for (C9);
+    no kind: whatever is there, plain where nothing is.
 
     `born_at`: behind which entry, and at which position, a new store's log begins; an old one knows its own.
 
@@ -104,7 +107,8 @@ def open_directory(
     checkpoint: Checkpoint | None = None
     try:
         found = read_identity(directory, platform)
-        fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, platform)
+        has_kind = PLAIN_NAME if found is None else found.kind
+        fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, platform, kind or has_kind)
         if found is not None:
             check_identity(directory, found, fresh)
         data.open(sizes_known=found is not None)
@@ -120,6 +124,10 @@ def open_directory(
         if born_at is not None and found is None:
             _begin_behind(directory, born_at, data, platform)
         has_entries = find_begin(data)[1] is not None
+        if java and has_entries and fresh.kind != PLAIN_NAME:
+            raise StoreRefused(
+                f"{directory} holds a plain log: a group of kind {fresh.kind!r} begins with an empty one"
+            )
         if found is not None:  # also where the first record is damaged
             has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index >= 0)
         hard = _hard_state(directory, java, has_entries, init, platform, group_id)

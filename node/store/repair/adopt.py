@@ -63,8 +63,8 @@ def _known(directory: Path, platform: Platform, group: str | None, node_id: str 
         raise StoreRefused(
             f"{directory / IDENTITY} is lost: say whose store this is with --group GROUP --id ID, as configured"
         )
-    sizes = [_file_size(directory, kind, platform) for kind in ("data", "index")]
-    return Identity(group, node_id, platform.new_id(), *sizes), True
+    data_file_size, index_file_size = (_file_size(directory, kind, platform) for kind in ("data", "index"))
+    return Identity(group, node_id, platform.new_id(), data_file_size, index_file_size), True
 
 
 def _file_size(directory: Path, kind: str, platform: Platform) -> int:

@@ -148,7 +148,7 @@ async def serve(settings: Settings, store: FileStore, log: Log) -> int:
     try:
         code = await engine.run(ready)
     except OSError as error:
-        engine.disk.close()
+        engine.duties.disk.close()
         reason = f"{settings.self_address} cannot be listened on ({error.strerror or error}):"
         return say(EXIT_UNAVAILABLE, f"{reason} end what uses that port, or give another in --peers", data, log)
     if code:

@@ -1,11 +1,9 @@
-"""The engine: one loop that feeds the core, and carries out what it asks in its order of duty.
+"""The engine: one group's driver. Its turns feed the core, and have what it asks carried out (`duties`).
 
 Everything that arrives in one turn of the loop goes to the core first; then `_turn` proposes all appends at once,
-carries out the effects, and arms one timer (`metronome`). What speaks of a hard state that is being saved waits for it
-(`held_back`); everything else goes on.
+carries out the effects, and arms one timer (`metronome`).
 
-Invariants: the core is entered from the loop only; no message and no completion overtakes the hard state that it
-depends on; a disk error ends the engine and is never retried (SAFETY S1).
+Invariants: the core is entered from the loop only; whatever the core or the store raises ends the engine.
 """
 
 from __future__ import annotations
@@ -14,41 +12,32 @@ import asyncio
 import contextlib
 import ssl
 import uuid
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Final
 
 from node.config import Settings
-from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
 from node.engine.client_requests import ClientRequests
 from node.engine.committed_stream import CommittedStreams
-from node.engine.disk import Disk
+from node.engine.duties import Duties
 from node.engine.events import EventRing, EventSink, no_sink
-from node.engine.feeder import Feeder
-from node.engine.held_back import HeldBack
 from node.engine.host import Host
 from node.engine.introspect import Introspection
-from node.engine.log_reads import LogReads
 from node.engine.member_port import MemberPort
 from node.engine.metronome import Metronome
 from node.engine.options import member_trust, read_token_file, replica_config
 from node.engine.peer_links import PeerLinks
 from node.engine.proposals import Done, Proposals
 from node.engine.quota import Quota
-from node.engine.scrubber import Scrubber
-from node.protocol.codes import FlushMode, RequestCode, ResponseCode
-from node.protocol.entry import Slab
+from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
 from node.protocol.peers import split_address
-from node.store.faults.results import Fault, Mended
-from node.store.log_store import EntryMeta, HardState, LogStore, StoreCorrupt
+from node.store.log_store import LogStore
 from node.transport.connection import Connection
 from node.transport.tls import client_context, server_context
 
-DISK_FULL_RETRY_S: Final = 2.0
 LOOK_AGAIN_SHARE: Final = 20  # of the shortest time-out that an append begins: so late it may be noticed
 SUCCESS: Final = ResponseCode.SUCCESS
 EXIT_CRASHED: Final = 1
@@ -72,31 +61,20 @@ class Engine:
         self.introspection = Introspection(settings, store, self.events, self.boot_id)
         config = replica_config(settings, self.introspection.own_url, applies=host.applier is not None, kind=host.kind)
         self.replica = Replica(config, store, host.random, self.now_ns())
-        flush: FlushMode = config.flush
-        self.disk = Disk(
-            store, flush, log_epoch=lambda: self.replica.log_epoch,
-            flushed=self._flushed, truncated=self._truncated, mended=self._mended, damaged=self._damaged,
-            fail=self.fail, host=host,
-        )  # fmt: skip
         node = settings.node
         tls = (node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
         self._server_tls, client_tls = _contexts(tls)
         members = config.configuration.members
         self.links = PeerLinks(self, config.group, config.self_id, members, client_tls, member_trust(settings))
-        self.scrubber = Scrubber(
-            store, self.disk, bytes_per_s=settings.store.scrub_bytes_per_s, pause_s=settings.store.scrub_pause_s,
-            found=self._scrub_found, finished=self._scrub_finished,
-        )  # fmt: skip
-        self.introspection.scrub = self.scrubber.view
-        reads = LogReads(store, self.disk)
-        self.feeder = Feeder(self.replica, reads, host.applier, self.now_ns, self._step)
-        token = read_token_file(settings)
-        self.client_requests = ClientRequests(self, reads, self.introspection, Quota(), self._status, token)
-        self.port = MemberPort(self, self.links, self.client_requests)
-        self._held: HeldBack[Send] = HeldBack()
-        self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self._held.closed)
-        self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
         self._done: Done = []
+        self.duties = Duties(self, store, settings.store, self.links, self._done, host)
+        self.feeder = self.duties.feeder
+        self.introspection.scrub = self.duties.scrubber.view
+        token = read_token_file(settings)
+        self.client_requests = ClientRequests(self, self.duties.reads, self.introspection, Quota(), self._status, token)
+        self.port = MemberPort(self, self.links, self.client_requests)
+        self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self.duties.held.closed)
+        self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
         self._proposals = Proposals(self.replica, self._done)
         self._turn_scheduled = False
         self._deadline_moved = True
@@ -109,7 +87,6 @@ class Engine:
         self._seq = 0
         self._exit_code = 0
         self._ended = asyncio.Event()
-        self._space_timer: asyncio.TimerHandle | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------
     async def run(self, on_ready: Callable[[int], None]) -> int:
@@ -117,8 +94,7 @@ class Engine:
         server = await self.port.listen(self._loop, self.settings.self_address, self._server_tls)
         on_ready(server.sockets[0].getsockname()[1])
         self.links.start()
-        self.scrubber.start()
-        self.feeder.start()
+        self.duties.start()
         self._schedule()
         await self._ended.wait()
         server.close()
@@ -129,17 +105,14 @@ class Engine:
         with contextlib.suppress(Exception):
             self.replica.stop(self.now_ns())
             if self._exit_code != EXIT_CRASHED:
-                self._carry_out()
+                self.duties.carry_out()
         self._metronome.stop()
-        if self._space_timer is not None:
-            self._space_timer.cancel()
-        self.scrubber.stop()
-        self.feeder.stop()
+        self.duties.stop()
         self.streams.close()
         await self.links.stop()
         self.port.close()
         await asyncio.sleep(0)
-        self.disk.close()
+        self.duties.disk.close()
 
     def stop(self) -> None:
         """A clean end."""
@@ -170,7 +143,7 @@ class Engine:
             self._turn_scheduled = True
             self._loop.call_soon(self._turn)
 
-    def _guarded(self, step: Callable[[], object]) -> None:
+    def guarded(self, step: Callable[[], object]) -> None:
         """Nothing that the core or the store raises is survivable: what is in memory may be wrong then."""
         if self.reason:
             return
@@ -179,9 +152,9 @@ class Engine:
         except Exception as error:
             self._crashed(error)
 
-    def _step(self, step: Callable[[], object]) -> None:
+    def step(self, step: Callable[[], object]) -> None:
         """Something enters the core, perhaps in the middle of a turn; what follows is carried out in the next one."""
-        self._guarded(step)
+        self.guarded(step)
         self._schedule()
 
     def _crashed(self, error: Exception) -> None:
@@ -190,7 +163,7 @@ class Engine:
 
     def _turn(self) -> None:
         self._turn_scheduled = False
-        self._guarded(self._one_turn)
+        self.guarded(self._one_turn)
 
     def read_done(self) -> None:
         """All frames of one read were taken in: what they brought is carried out now.
@@ -201,13 +174,13 @@ class Engine:
             if self.replica.has_pending:
                 self._schedule_plain()
             else:
-                self._guarded(self._one_turn)
+                self.guarded(self._one_turn)
         else:
-            self._turn_if_wanted()
+            self.turn_if_wanted()
 
-    def _turn_if_wanted(self) -> None:
+    def turn_if_wanted(self) -> None:
         if self.replica.has_effects or self._done or self._deadline_moved:
-            self._guarded(self._one_turn)
+            self.guarded(self._one_turn)
 
     def _one_turn(self) -> None:
         now = self.now_ns()
@@ -215,53 +188,12 @@ class Engine:
             self._proposals.propose(now)
             if self._proposals.waiting:
                 self._schedule_plain()
-        self._carry_out()
+        if self.duties.carry_out():
+            self._deadline_moved = True  # something out of the ordinary: it may be due soon
         if self.streams.streams:
             self.streams.moved()
         if self._deadline_moved or now >= self._look_again_at:
             self._arm(now)
-
-    def _carry_out(self) -> None:
-        """The batch, top to bottom."""
-        effects = self.replica.take_effects()
-        if effects.hard_state is not None:
-            number = self._held.ordered(spoken_of=effects.spoken_of)
-            self.disk.save(effects.hard_state, partial(self._saved, number, effects.hard_state))
-        if self.store.faults_unsaved:
-            self.disk.save_faults()
-        closed = self._held.closed
-        for send in effects.sends:
-            if closed:
-                self._held.hold(send)
-            else:
-                self.links.send(send.to, send.message)
-        if self._done and not closed:
-            done = self._done.copy()
-            self._done.clear()
-            for deliver, outcome in done:
-                deliver(outcome)
-            self.client_requests.release()
-        if effects.truncate is not None:
-            self.disk.truncate(effects.truncate)
-        for read in effects.reads:
-            self.disk.read(read, self._slab_read)
-        for look in effects.looks:
-            self.disk.look(look, self._looked)
-        for fetch in effects.fetches:
-            self.disk.fetch(fetch, self._fetched)
-        if effects.mend is not None:
-            self.disk.mend(effects.mend)
-        if effects.scrub_wanted:
-            self.scrubber.ask("fork")
-        if effects.sync_wanted:
-            self.disk.want_sync()
-        if effects.apply is not None:
-            self.feeder.carry_out(effects.apply)
-        for event in effects.events:
-            self.note(event.kind, event.severity, event.detail)
-            self._deadline_moved = True  # something out of the ordinary: it may be due soon
-        if self.replica.member.short_of_space and self._space_timer is None:
-            self._space_timer = self._loop.call_later(DISK_FULL_RETRY_S, self._try_space)
 
     def _arm(self, now: int) -> None:
         """The next tick.
@@ -278,8 +210,8 @@ class Engine:
         if gap_ns > self._gap_reported_ns:
             self.note("stalled", "warning", {"reason": f"this process did nothing for {gap_ns // 1_000_000} ms"})
         self._deadline_moved = True
-        self._guarded(lambda: self.replica.tick(now))
-        self._guarded(self._one_turn)
+        self.guarded(lambda: self.replica.tick(now))
+        self.guarded(self._one_turn)
 
     # --- from the core's point of view: what arrives --------------------------------------------------------------
     def receive(self, sender: str, message: Message) -> None:
@@ -288,7 +220,7 @@ class Engine:
             return
         try:
             self.replica.receive(sender, message, self.now_ns())
-        except Exception as error:  # as in `_guarded`
+        except Exception as error:  # as in `guarded`
             self._crashed(error)
         if isinstance(message, PushResponse):
             plain = message.code is SUCCESS
@@ -298,16 +230,14 @@ class Engine:
             self._deadline_moved = True
 
     def peer_connected(self, peer_id: str) -> None:
-        self._guarded(lambda: self.replica.links.connected(peer_id, self.now_ns()))
-        self._schedule()
+        self.step(lambda: self.replica.links.connected(peer_id, self.now_ns()))
 
     def peer_lost(self, peer_id: str) -> None:
-        self._guarded(lambda: self.replica.links.lost(peer_id, self.now_ns()))
-        self._schedule()
+        self.step(lambda: self.replica.links.lost(peer_id, self.now_ns()))
 
     def leader_bytes(self, peer_id: str) -> None:
         """A part of a frame of that member's has come; `read_done` follows."""
-        self._guarded(lambda: self.replica.leader_bytes(peer_id, self.now_ns()))
+        self.guarded(lambda: self.replica.leader_bytes(peer_id, self.now_ns()))
 
     def stranger_met(self, peer_id: str, kind: Stranger, text: str) -> None:
         """Something that is no member answered at that peer's address (SAFETY C8)."""
@@ -317,85 +247,24 @@ class Engine:
             if reason is not None:
                 self.refuse(reason)
 
-        self._guarded(step)
-        self._schedule()
+        self.step(step)
 
     def nobody_there(self, peer_id: str) -> None:
-        self._guarded(lambda: self.replica.links.nobody_there(peer_id, self.now_ns()))
-        self._schedule()
-
-    def _flushed(self, log_epoch: int, end_index: int) -> None:
-        self._guarded(lambda: self.replica.disk.flushed(log_epoch, end_index, self.now_ns()))
-        self._turn_if_wanted()
-
-    def _saved(self, number: int, state: HardState) -> None:
-        now = self.now_ns()
-        for send in self._held.durable(number):
-            if self.replica.transfers.may_leave(send.message, now) and self.replica.membership.may_leave(send.message):
-                self.links.send(send.to, send.message)
-        self._guarded(lambda: self.replica.disk.hard_state_saved(state, self.now_ns()))
-        self._schedule()
-
-    def _truncated(self, order: TruncateLog, cut: bool) -> None:
-        epoch, now = order.log_epoch, self.now_ns()
-        if cut:
-            self._guarded(lambda: self.replica.disk.truncated(epoch, order.cut_index, now))
-        else:
-            self._guarded(lambda: self.replica.disk.truncate_failed(epoch, now))
-        self._schedule()
-
-    def _slab_read(self, request: ReadSlab, slab: Slab | None) -> None:
-        if slab is None:
-            self.note("read_failed", "warning", {"peer": request.peer_id, "index": request.first_index})
-        self._guarded(lambda: self.replica.disk.slab_read(request, slab, self.now_ns()))
-        self._schedule()
-
-    def _looked(self, order: LookUp, meta: EntryMeta | None) -> None:
-        self._guarded(lambda: self.replica.disk.looked(order, meta, self.now_ns()))
-        self._schedule()
-
-    def _damaged(self, error: StoreCorrupt, first_index: int) -> None:
-        """Bytes that were durable cannot be read as they were written (S6): others lead, and serve that range."""
-        self._scrub_found(error.faults or [Fault(first_index, first_index, "record_invalid", str(error))])
-
-    def _scrub_found(self, faults: Sequence[Fault]) -> None:
-        self._guarded(lambda: self.replica.disk.log_damaged(faults, self.now_ns()))
-        self._schedule()
-
-    def _scrub_finished(self) -> None:
-        self._guarded(lambda: self.replica.disk.scrubbed(self.now_ns()))
-        self._schedule()
-
-    def _fetched(self, order: FetchLog, slab: Slab | None) -> None:
-        self._guarded(lambda: self.replica.disk.fetched(order, slab, self.now_ns()))
-        self._schedule()
-
-    def _mended(self, order: MendLog, result: Mended | None, error: str) -> None:
-        self._guarded(lambda: self.replica.disk.mended(order.log_epoch, result, error, self.now_ns()))
-        self._schedule()
-
-    def _try_space(self) -> None:
-        """Lets the next append find out whether there is space again; the alarm ends with what the disk itself says."""
-        self._space_timer = None
-        self.disk.ask_space(self._space_known)
-
-    def _space_known(self, is_there: bool) -> None:
-        self._guarded(lambda: self.replica.disk.disk_full(False, self.now_ns(), still_short=not is_there))
-        self._schedule()
+        self.step(lambda: self.replica.links.nobody_there(peer_id, self.now_ns()))
 
     # --- for client requests, which frames wake: `read_done` follows ---------------------------------------------
     def propose(self, origin: Connection, proposal: Proposal, ordered: bool) -> None:
         self._proposals.add(origin, proposal, ordered)
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
-        self._guarded(lambda: self.replica.read_index(self._later(done), self.now_ns()))
+        self.guarded(lambda: self.replica.read_index(self._later(done), self.now_ns()))
         self._deadline_moved = True
 
     def transfer(
         self, to: str | None, deadline_ms: int | None, if_term: int | None, done: Callable[[TransferOutcome], None]
     ) -> None:
         deadline_ns = None if deadline_ms is None else deadline_ms * 1_000_000
-        self._guarded(
+        self.guarded(
             lambda: self.replica.transfer(
                 to, self.now_ns(), on_done=self._later(done), deadline_ns=deadline_ns, if_term=if_term
             )
@@ -417,11 +286,11 @@ class Engine:
 
     def scrub_now(self) -> int:
         """A pass over the whole log at once; its number."""
-        return self.scrubber.ask("request")
+        return self.duties.scrubber.ask("request")
 
     def repair_now(self) -> None:
         """Another try for what is damaged, whatever was said before."""
-        self._guarded(lambda: self.replica.disk.repair_now(self.now_ns()))
+        self.guarded(lambda: self.replica.disk.repair_now(self.now_ns()))
         self._deadline_moved = True
 
     def _later(self, done: Callable[[Any], None]) -> Callable[[Any], None]:

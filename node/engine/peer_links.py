@@ -11,24 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import random
 import ssl
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Final, Protocol
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
 
-from node.background import Background, reason_of
-from node.consensus.replica import Replica
 from node.consensus.strangers import Stranger
-from node.engine.link_health import LinkHealth
+from node.engine.dialler import OPAQUE_MASK, Dialler, Driver
 from node.engine.member_handshake import MemberHandshake, Trust
+from node.engine.peer_link import Link
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.messages import FetchRequest, FetchResponse, Hello, Message, PushKind, PushRequest, PushResponse
-from node.protocol.peers import split_address
 from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, request_code
-from node.transport.connection import Connection, dial
+from node.transport.connection import Connection
 from node.transport.fetch_frames import decode_fetch, decode_fetch_answer, encode_fetch, encode_fetch_answer
 from node.transport.member_proof import ProofError
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame, plain_frame
@@ -45,47 +40,10 @@ MEMBER_CODES: Final = SERVED_CODES | PLAIN_CODES | {RequestCode.HELLO, RequestCo
 SLAB_PUSH: Final = RequestCode.SLAB_PUSH
 SUCCESS: Final = RemotingCode.SUCCESS
 NOT_ASKED: Final = (None, -1)
-DIAL_WITHIN_S: Final = 2.0
-REDIAL_S_MIN: Final = 0.03
-REDIAL_S_MAX: Final = 1.0
 SETTLED_AFTER_S: Final = 0.3
 BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024  # in the transport: the longest frame and a part, and short ones behind
 PENDING_MAX: Final = 8192
 GREETING_MAX: Final = 256
-OPAQUE_MASK: Final = 0x7FFFFFFF
-
-
-class Driver(Protocol):
-    """What the links need of the engine."""
-
-    replica: Replica
-    now_ns: Callable[[], int]
-
-    def receive(self, sender: str, message: Message) -> None: ...
-    def read_done(self) -> None: ...
-    def peer_connected(self, peer_id: str) -> None: ...
-    def peer_lost(self, peer_id: str) -> None: ...
-    def next_seq(self) -> int: ...
-    def note(self, kind: str, severity: str, detail: dict[str, object]) -> None: ...
-    def stranger_met(self, peer_id: str, kind: Stranger, text: str) -> None: ...
-    def nobody_there(self, peer_id: str) -> None: ...
-
-
-@dataclass(slots=True)
-class Link:
-    """Both connections of one peer."""
-
-    peer_id: str
-    outbound: Connection | None = None  # only once its HELLO was accepted
-    inbound: Connection | None = None
-    connected_at: float = 0.0
-    hello: asyncio.Future[bool] | None = None
-    unreachable: str = ""  # why it cannot be reached, as it was last reported
-    why: str = ""  # why our connection to it is being closed
-    closed: asyncio.Event = field(default_factory=asyncio.Event)
-    pending: dict[int, tuple[RequestCode, int]] = field(default_factory=dict)  # opaque -> (code, seq)
-    health: LinkHealth = field(default_factory=LinkHealth)
-    keeper: asyncio.Task[None] | None = None  # dials it for ever
 
 
 class PeerLinks:
@@ -95,21 +53,20 @@ class PeerLinks:
         self, driver: Driver, group: str, self_id: str, peers: Mapping[str, str], tls: ssl.SSLContext | None,
         trust: Trust,
     ) -> None:  # fmt: skip
-        self._driver, self._group, self._self_id, self._tls = driver, group, self_id, tls
+        self._driver, self._group, self._self_id = driver, group, self_id
         self._peers = dict(peers)  # ids to addresses; who comes and goes is known by it
         self._handshake = MemberHandshake(driver, group, self_id, self._peers, trust, self._accepted)
-        self._stopping = False
+        self._dialler = Dialler(driver, group, self_id, self._peers, tls, self._handshake, self._answered)
         self._links = {peer_id: self._link(peer_id) for peer_id in peers if peer_id != self_id}
         # HELLOs whose answers the core owes: by our own number, for several may wait in one member's name.
         self._greeting: dict[int, tuple[Connection, Frame]] = {}
         self._pushes = PushEncoder()
         self._window_bytes = driver.replica.config.push_window_bytes
-        self._dialling = Background(self._dialler_failed)
 
     def start(self) -> None:
         """Dials every peer, for ever and whatever happens."""
         for link in self._links.values():
-            link.keeper = self._dialling.keep(f"the link to {link.peer_id}", partial(self._keep, link))
+            self._dialler.keep(link)
 
     def _link(self, peer_id: str) -> Link:
         link = Link(peer_id)
@@ -120,7 +77,7 @@ class PeerLinks:
         """A peer that the core knows from now on: it is dialled like every other."""
         self._peers[peer_id] = address
         link = self._links[peer_id] = self._link(peer_id)
-        link.keeper = self._dialling.keep(f"the link to {peer_id}", partial(self._keep, link))
+        self._dialler.keep(link)
 
     def remove(self, peer_id: str) -> None:
         """A peer that the core knows no more: its connections end, and it is not dialled again."""
@@ -133,103 +90,13 @@ class PeerLinks:
                 connection.close()
 
     async def stop(self) -> None:
-        self._stopping = True
-        await self._dialling.stop()
+        await self._dialler.stop()
         for link in self._links.values():
             for connection in (link.outbound, link.inbound):
                 if connection is not None:
                     connection.close()
 
-    def _dialler_failed(self, name: str, error: BaseException) -> None:
-        self._driver.note("task_failed", "critical", {"task": name, "text": reason_of(error)})
-
     # --- outbound -----------------------------------------------------------------------------------------------
-    async def _keep(self, link: Link) -> None:
-        wait_s = REDIAL_S_MIN
-        while True:
-            if await self._once(link):
-                wait_s = REDIAL_S_MIN
-            await asyncio.sleep(wait_s * random.uniform(0.7, 1.3))
-            wait_s = min(wait_s * 2, REDIAL_S_MAX)
-
-    async def _once(self, link: Link) -> bool:
-        """One connection from its dial to its end; whether it was ever accepted."""
-        loop = asyncio.get_running_loop()
-        link.hello, link.closed, link.pending = loop.create_future(), asyncio.Event(), {}
-        connection = Connection(
-            partial(self._answered, link), partial(self._dialled_lost, link),
-            after_read=self._driver.read_done,
-        )  # fmt: skip
-        host, port = split_address(self._peers[link.peer_id])
-        accepted = opened = False
-        try:
-            async with asyncio.timeout(DIAL_WITHIN_S):
-                await dial(connection, host, port, self._tls)
-                opened = True
-                connection.carry_members()
-                if self._tls is not None and connection.certificate_name != link.peer_id:
-                    raise ConnectionError(f"the certificate names {connection.certificate_name!r}")
-                self._greet(link, connection)
-                accepted = await link.hello
-            if accepted:
-                link.outbound, link.connected_at = connection, loop.time()
-                link.health.out_since_ns = self._driver.now_ns()
-                link.unreachable = link.why = ""
-                self._driver.note("peer_connected", "info", {"peer": link.peer_id})
-                self._driver.peer_connected(link.peer_id)
-                await link.closed.wait()
-            else:
-                ended = f"it ended before: {connection.end_reason}" if connection.closed else "it was refused"
-                self._tell_unreachable(link, f"HELLO was not answered with a yes, {ended}")
-        except (OSError, TimeoutError) as error:
-            if isinstance(error, ssl.SSLError) or "certificate" in str(error):
-                self._met(link, Stranger.FOREIGN, str(error))
-            elif not opened:
-                self._driver.nobody_there(link.peer_id)
-            self._tell_unreachable(link, _why_not(error, opened))
-        finally:
-            connection.abort()
-            self._lost(link, connection)  # also where it closed before it was taken for ours
-        return accepted
-
-    def _tell_unreachable(self, link: Link, text: str) -> None:
-        """Why there is no connection, each time that it is another reason."""
-        if text != link.unreachable:
-            link.unreachable = text
-            address = self._peers[link.peer_id]
-            self._driver.note("peer_unreachable", "warning", {"peer": link.peer_id, "reason": text, "address": address})
-
-    def _greet(self, link: Link, connection: Connection) -> None:
-        """The first frame."""
-        first = self._handshake.first_frame(connection, link.peer_id)
-        if first is None:
-            hello = self._driver.replica.hello(self._driver.next_seq(), link.peer_id)
-            self._send_request(link, connection, RequestCode.HELLO, hello)
-        else:
-            self._send_raw(link, connection, RequestCode.HELLO, first)
-
-    def _send_raw(self, link: Link, connection: Connection, code: RequestCode, body: bytes) -> None:
-        seq = self._driver.next_seq()
-        link.pending[seq & OPAQUE_MASK] = (code, seq)
-        connection.send_body(code, 0, seq & OPAQUE_MASK, [body])
-
-    def _dialled_lost(self, link: Link, connection: Connection) -> None:
-        if connection.broken is not None and link.outbound is None:
-            self._met(link, Stranger.FOREIGN, f"what answers there speaks another protocol: {connection.broken}")
-        self._lost(link, connection)
-
-    def _lost(self, link: Link, connection: Connection) -> None:
-        link.closed.set()
-        if link.hello is not None and not link.hello.done():
-            link.hello.set_result(False)
-        if link.outbound is connection:
-            link.outbound = None
-            link.health.out_lost()
-            if not self._stopping:
-                reason = link.why or connection.end_reason
-                self._driver.note("peer_lost", "warning", {"peer": link.peer_id, "reason": reason})
-            self._driver.peer_lost(link.peer_id)
-
     def _answered(self, link: Link, connection: Connection, frame: Frame) -> None:
         """An answer on our own connection."""
         if not frame.flag & FLAG_RESPONSE:
@@ -247,51 +114,27 @@ class PeerLinks:
             if code is None:
                 return
             if frame.code != SUCCESS:
-                self._remoting_error(link, code, frame)
+                self._dialler.refused(link, code, frame)
             elif code is SLAB_PUSH:
                 self._driver.receive(link.peer_id, decode_push_answer(frame.body, seq))
             elif code is RequestCode.FETCH:
                 self._driver.receive(link.peer_id, decode_fetch_answer(frame.body, seq))
             elif code in (RequestCode.HELLO, RequestCode.PROOF):
-                self._hello_answered(link, connection, frame, seq)
+                self._dialler.hello_answered(link, connection, frame, seq)
             else:
                 self._driver.receive(link.peer_id, decode_response(code, frame.body, seq))
         except ProofError as error:
-            self._met(link, Stranger.UNPROVEN, f"what answers there does not prove the members' secret: {error}")
+            self._dialler.met(
+                link, Stranger.UNPROVEN, f"what answers there does not prove the members' secret: {error}"
+            )
             connection.abort()
         except BodyError as error:
             if link.outbound is not None:
                 self._driver.note("bad_answer", "warning", {"peer": link.peer_id, "text": str(error)})
                 link.outbound.abort()
             else:
-                self._met(link, Stranger.FOREIGN, f"answers nonsense: {error}")
+                self._dialler.met(link, Stranger.FOREIGN, f"answers nonsense: {error}")
                 connection.abort()
-
-    def _met(self, link: Link, kind: Stranger, text: str) -> None:
-        """What answers at this peer's address is no member of ours (SAFETY C8)."""
-        self._driver.stranger_met(link.peer_id, kind, f"{link.peer_id} at {self._peers[link.peer_id]}: {text}")
-
-    def _remoting_error(self, link: Link, code: RequestCode, frame: Frame) -> None:
-        if code is RequestCode.HELLO and frame.code == RemotingCode.REQUEST_CODE_NOT_SUPPORTED:
-            self._met(link, Stranger.PLAIN, "a plain DLedger node answers there")
-        elif code is RequestCode.HELLO and frame.code != RemotingCode.SYSTEM_BUSY:
-            self._met(link, Stranger.FOREIGN, f"the HELLO is answered with remoting code {frame.code}")
-        if link.hello is not None and not link.hello.done():
-            link.hello.set_result(False)
-
-    def _hello_answered(self, link: Link, connection: Connection, frame: Frame, seq: int) -> None:
-        proof = self._handshake.next_frame(connection, link.peer_id, frame)
-        if proof is not None:
-            self._send_raw(link, connection, RequestCode.PROOF, proof)
-            return
-        answer = self._handshake.answer_of(connection, frame, seq)
-        self._driver.receive(link.peer_id, answer)
-        known = self._driver.replica.peers.of.get(link.peer_id)
-        good = answer.code is ResponseCode.SUCCESS and known is not None and known.hello is answer
-        if good:
-            connection.peer_id = link.peer_id
-        if link.hello is not None and not link.hello.done():
-            link.hello.set_result(good)
 
     # --- inbound ------------------------------------------------------------------------------------------------
     def handle(self, connection: Connection, frame: Frame) -> None:
@@ -438,10 +281,3 @@ class PeerLinks:
         if previous is not None and previous is not connection:
             with contextlib.suppress(OSError):
                 previous.abort()
-
-
-def _why_not(error: OSError, opened: bool) -> str:
-    """Why a dial came to nothing."""
-    if isinstance(error, TimeoutError):
-        return f"{'no answer to HELLO' if opened else 'no connection'} within {DIAL_WITHIN_S:.0f} s"
-    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)

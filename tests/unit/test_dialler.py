@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.config import load
-from node.engine import peer_links
+from node.engine import dialler
 from node.engine.engine import Engine
 from node.store.memory_store import MemoryStore
 from node.transport.connection import Connection, dial
@@ -30,7 +30,7 @@ def test_a_dialler_outlives_what_nobody_foresaw(tmp_path: Path, monkeypatch: pyt
             raise troubles.pop(0)
         await dial(connection, host, port, tls)
 
-    monkeypatch.setattr(peer_links, "dial", troubled)
+    monkeypatch.setattr(dialler, "dial", troubled)
 
     async def both() -> None:
         engines, running, ready = [], [], []

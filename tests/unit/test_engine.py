@@ -54,7 +54,7 @@ def run(tmp_path: Path, store: MemoryStore, work: Work, flush: FlushMode = Flush
 
 
 def test_a_full_disk_is_said_and_the_engine_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.engine.engine.DISK_FULL_RETRY_S", 0.2)
+    monkeypatch.setattr("node.engine.duties.DISK_FULL_RETRY_S", 0.2)
 
     class ShortOfSpace(MemoryStore):
         """On a disk that says itself whether there is space."""
@@ -342,10 +342,10 @@ def test_e7_an_order_to_take_leadership_that_is_stale_when_its_record_is_durable
         end, term = engine.store.end_index, engine.replica.term
         order = TransferRequest(1, term, "n1", end, TransferTicket(term, "n1", "nonce"))
         beat = HeartBeatRequest(2, "n0", term)
-        number = engine._held.ordered(spoken_of=True)
+        number = engine.duties.held.ordered(spoken_of=True)
         for message in (order, beat):
-            engine._held.hold(Send("n1", message))
-        engine._saved(number, engine.replica.member.hard)  # no transfer is under way any more
+            engine.duties.held.hold(Send("n1", message))
+        engine.duties.saved(number, engine.replica.member.hard)  # no transfer is under way any more
         assert sent == [beat]
 
     assert run(tmp_path, MemoryStore(), work) == 0

@@ -130,11 +130,11 @@ def test_a_scrub_finds_the_rot_of_the_leader_it_steps_down_and_heals(tmp_path: P
             stores[name].rot(3, 4)
             answer = await operator_action(leader, what="scrub")
             assert answer["code"] == 200 and answer["passNumber"] == 1
-            await until(lambda: (last := leader.scrubber.view().last) is not None and last.number == 1)
+            await until(lambda: (last := leader.duties.scrubber.view().last) is not None and last.number == 1)
             await until(lambda: stores[name].faults == () and bool(repairs(leader)))
             await until(lambda: any(one.replica.role is Role.LEADER for one in engines.values()))
             assert max(one.replica.term for one in engines.values()) > term
-            last = leader.scrubber.view().last
+            last = leader.duties.scrubber.view().last
             assert last is not None and last.faults == 1
 
     run(work)

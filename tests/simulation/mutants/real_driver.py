@@ -7,6 +7,7 @@ from typing import Any
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, left_out, swapped
 
 ENGINE = "node.engine.engine:Engine."
+DUTIES = "node.engine.duties:Duties."
 DISK = "node.engine.disk:Disk."
 REQUESTS = "node.engine.client_requests:ClientRequests."
 CONNECTION = "node.transport.connection:Connection."
@@ -37,7 +38,7 @@ DRIVER_DUTIES = (
         "driver_sends_before_saving",
         "E2",
         "messages leave before the term and the vote that they speak of are durable",
-        Edit(ENGINE + "_carry_out", "closed = self._held.closed", "closed = MUTANT.ignored(self._held.closed)"),
+        Edit(DUTIES + "carry_out", "closed = self.held.closed", "closed = MUTANT.ignored(self.held.closed)"),
         UNREST,
     ),
     _driver(

@@ -61,7 +61,8 @@ def test_the_vote_goes_before_the_entries_do() -> None:
     solo.take()
     assert solo.store.faults == () and solo.store.end_index == 3
     assert not {code for code, _ in solo.replica.member.alarms} & {"log_damaged", "log_unrecoverable"}
-    assert solo.append(solo.slab(3, term=2), 1, term=2).code == ResponseCode.SUCCESS  # type: ignore[union-attr]
+    answer = solo.append_synced(solo.slab(3, term=2), 1, term=2)
+    assert answer is not None and answer.code == ResponseCode.SUCCESS
 
 
 def test_a_rejoining_member_has_no_vote_to_give_up() -> None:

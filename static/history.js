@@ -5,7 +5,7 @@ const note = document.getElementById("history-note");
 const HEIGHT = 260;
 const RAIL = 18;
 const RELOAD_MS = 5000;
-// Told apart by dash as well as by tone; the colours that mean attention and critical are no replica's.
+// Distinguished by dash as well as by tone; the colours that mean attention and critical are no replica's.
 const LOOKS = [
   ["--committed", []], ["--ink", [6, 4]], ["--soft", [2, 3]], ["--committed", [12, 6]],
   ["--ink", [1, 2]], ["--soft", [10, 4, 2, 4]], ["--committed", [2, 3]], ["--unknown", [4, 4]],

@@ -17,7 +17,7 @@ from tests.prepare import find_chromium
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What a person exported to work with a group of theirs (README) must not configure the tests' nodes and commands.
+# What the developer exported to work with a group of theirs (README) must not configure the tests' nodes and commands.
 for _name in [name for name in os.environ if name.startswith("QUORUMSCOPE_") and name != "QUORUMSCOPE_WAIVE"]:
     del os.environ[_name]
 

@@ -221,17 +221,17 @@ def control_call(
     if len(answer.content) > CONTROL_ANSWER_BYTES_MAX:
         raise Failure(Exit.UNREACHABLE, f"{base} answered {len(answer.content)} bytes: that is no control plane")
     try:
-        told = answer.json()
+        content = answer.json()
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        content = None
+    if not isinstance(content, dict):
         raise Failure(Exit.UNREACHABLE, f"{base} answered {answer.status_code} without JSON: that is no control plane")
     if answer.status_code in (401, 403):
-        raise Failure(Exit.DENIED, f"{base} denies it: {told.get('detail') or told.get('title')}")
+        raise Failure(Exit.DENIED, f"{base} denies it: {content.get('detail') or content.get('title')}")
     if answer.status_code >= 400:
-        reason = told.get("detail") or told.get("title")
+        reason = content.get("detail") or content.get("title")
         raise Failure(Exit.UNREACHABLE, f"{base} answered {answer.status_code}: {reason}")
-    return told
+    return content
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:

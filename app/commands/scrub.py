@@ -48,7 +48,7 @@ def scrub(
         ranges = [{"from_index": low, "to_index": high} for low, high in damaged]
         show_json({"node": member, "whole": whole, "scrub": read, "repair": repaired, "damaged": ranges})
     else:
-        print(told(member, read, last, damaged, whole))
+        print(summary(member, read, last, damaged, whole))
     return Exit.FINE if whole else ENDS.get(str(last["state"]), Exit.UNDETERMINED) or Exit.UNDETERMINED
 
 
@@ -67,7 +67,9 @@ def followed(url: str, what: str, token: str | None, says: str) -> dict[str, Any
     return operation
 
 
-def told(member: str, read: dict[str, Any], last: dict[str, Any], damaged: list[tuple[int, int]], whole: bool) -> str:
+def summary(
+    member: str, read: dict[str, Any], last: dict[str, Any], damaged: list[tuple[int, int]], whole: bool
+) -> str:
     outcome = read.get("outcome") or {}
     found = outcome.get("faults")
     if whole:

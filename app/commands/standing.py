@@ -2,7 +2,7 @@
 
 The rules are the console's (`app.health`): a member that answers us may still be cut off from the others, so that what
 members say of each other counts. Invariants: a quorum stands only where a leader hears enough of the others; what
-nobody told is unknown, never fine.
+no member reported is unknown, never fine.
 """
 
 from __future__ import annotations

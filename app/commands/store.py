@@ -1,4 +1,4 @@
-"""`store inspect|verify`: a store as it lies there, read-only; `store repair|adopt`: what only a person may decide.
+"""`store inspect|verify`: a stopped member's store, read-only; `store repair|adopt`: what only an operator may decide.
 
 Invariants: `inspect` and `verify` write nothing, also not a lock, and a directory of the Java original is as welcome as
 ours; `verify` ends with 1 when it found a problem. The other two run in a process of their own that takes the store's

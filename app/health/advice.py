@@ -124,7 +124,7 @@ ADVICE: Final[dict[str, Advice]] = {
         heals=True,
     ),
     "log_damaged": Advice(
-        "{node}'s disk does not give back what was written there",
+        "{node}'s disk returns something else than was written there",
         "it is mended from a peer by itself; to read all of it again and mend it at once",
         "damaged-entries",
         command=SCRUB,

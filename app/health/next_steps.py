@@ -73,12 +73,12 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
 
 def start_command(one: MemberView | None, view: GroupView) -> str:
     """As the member itself said that it was started; else with what others know of it."""
-    told = one.state if one is not None else None
-    if told is not None and told.started_with:
-        return told.started_with
+    state = one.state if one is not None else None
+    if state is not None and state.started_with:
+        return state.started_with
     peers = ";".join(f"{other.id}-{other.address or 'HOST:PORT'}" for other in view.members)
     node = one.id if one is not None else "ID"
-    data = told.data_dir.removesuffix(f"/dledger-{node}") if told is not None and told.data_dir else "DIR"
+    data = state.data_dir.removesuffix(f"/dledger-{node}") if state is not None and state.data_dir else "DIR"
     return "quorumscope node " + shlex.join(
         ["--id", node, "--group", view.cluster.group, "--peers", peers, "--data", data]
     )

@@ -26,10 +26,10 @@ LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=128
 
 @router.get("/state", response_model=StateView)
 async def state(parts: PartsDep) -> Response:
-    told = await parts.snapshots.get(StateView)
+    view = await parts.snapshots.get(StateView)
     if parts.started_with is not None:
-        told = told.model_copy(update={"started_with": parts.started_with})
-    return answer(told)
+        view = view.model_copy(update={"started_with": parts.started_with})
+    return answer(view)
 
 
 @router.get("/watermarks", response_model=WatermarksView)

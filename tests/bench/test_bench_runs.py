@@ -1,4 +1,4 @@
-"""The benches run and say what INTERFACES promises; what they measure is nobody's assertion here."""
+"""The benches run and say what INTERFACES promises; what they measure is not asserted here."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from app.resources import resource
 from tests.unit.views import ALL, NOW
 
 
-class Onlooker:
+class Visitor:
     """Somebody who may do everything, so that every control is drawn."""
 
     name, role, csrf_token = "ann", "admin", "x"
@@ -60,7 +60,7 @@ def build() -> Starlette:
         unit = request.query_params.get("unit", "entries")
         context = {
             **fragments.group_context(view, unit),
-            "role": "admin", "viewer": Onlooker(), "csrf_token": "x", "instance": "", "version": "0", "demo": True,
+            "role": "admin", "viewer": Visitor(), "csrf_token": "x", "instance": "", "version": "0", "demo": True,
             "at": None, "now": view.as_of, "range": "1h", "range_s": 3600, "ranges": ("15m", "1h", "1d"),
             "summary": [{"id": "n0", "now": 0, "worst": 12, "samples": 60, "gaps": 0}],
             "history_note": "every sample", "history_events": [],

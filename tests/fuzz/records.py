@@ -173,7 +173,7 @@ def slab_paths(data: bytes) -> None:
 
 
 def slab_pieces(data: bytes) -> None:
-    """Cutting, joining and placing a slab that proved sound gives back its bytes."""
+    """Cutting, joining and placing a slab that proved sound yields its bytes."""
     made = unpacked(data)
     if made is None or _verdict(made[0], made[0].prev_chain, True, False)[0] != "sound":
         return

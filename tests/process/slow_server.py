@@ -1,4 +1,4 @@
-"""An engine on a slow disk: `node.server` as it is, over a platform whose syncs take a while, or wait for a person.
+"""An engine on a slow disk: `node.server` as it is, over a platform whose syncs take a while, or wait for the test.
 
 `python -m tests.process.slow_server ARGUMENTS` takes what `node.server` takes. SLOW_SYNC_MS: how long a sync takes at
 the most, half of it on average; SLOW_SYNC_SEED: which ones. While the file that SLOW_SYNC_HOLD names exists, no sync of

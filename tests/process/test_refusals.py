@@ -1,4 +1,4 @@
-"""What an engine says no to: bad frames, bad bodies, strangers, and starts that a person must settle."""
+"""What an engine says no to: bad frames, bad bodies, strangers, and starts that an operator must settle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that no protocol may bring back, and the commands of a person that do: real members, the real command line."""
+"""Groups that no protocol may bring back, and the operator's commands that do: real members, the real command line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def group(tmp_path: Path) -> Iterator[Settled]:
 
 
 class Hand:
-    """A person at the command line."""
+    """An operator at the command line."""
 
     def __init__(self, group: Settled, capsys: pytest.CaptureFixture[str]) -> None:
         self.group, self.capsys = group, capsys
@@ -147,7 +147,7 @@ def test_a_group_whose_members_all_lost_history_comes_back_when_a_person_accepts
 
 
 @pytest.mark.parametrize("at", [30, pytest.param(49, marks=pytest.mark.long)])
-def test_an_entry_that_nobody_holds_whole_is_discarded_by_a_person(
+def test_an_entry_that_nobody_holds_whole_is_discarded_by_an_operator(
     group: Settled, capsys: pytest.CaptureFixture[str], at: int
 ) -> None:
     hand = Hand(group, capsys)
@@ -202,7 +202,9 @@ def fork(group: Settled, node_id: str, from_index: int) -> None:
     store.close()
 
 
-def test_a_fork_ends_when_a_person_discards_its_wrong_side(group: Settled, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fork_ends_when_an_operator_discards_its_wrong_side(
+    group: Settled, capsys: pytest.CaptureFixture[str]
+) -> None:
     hand = Hand(group, capsys)
 
     async def forks(made: dict[int, bytes]) -> None:

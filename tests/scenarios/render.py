@@ -104,7 +104,7 @@ def event_line(node_id: str, event: Event) -> str | None:
                 f"{node_id} configuration: {', '.join(changed)}; learners now {', '.join(detail['learners']) or 'none'}"
             )
         case "peer_log_regressed":
-            return f"{node_id} notices that {detail['peer']} moved backwards: {detail['text']}"
+            return f"{node_id} notices that {detail['peer']} regressed: {detail['text']}"
         case _:
             return None
 

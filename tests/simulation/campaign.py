@@ -96,7 +96,7 @@ def run_many(seeds: Iterable[int], options: Options) -> Iterator[SeedResult]:
 
 
 def say(text: str) -> None:
-    """For a person; the verdict alone goes to stdout."""
+    """Progress, to stderr; the verdict alone goes to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -70,7 +70,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "cut_archived": "every byte that was cut is in the archive first (S4)",
     "nothing_behind_end": "behind the end of a log there are zeros only (S4, S5, S8)",
     "lost_file_named": "what lay in a file that is gone is a fault, named at open (S6)",
-    "no_false_refusal": "a disk that no fault damaged opens without a person, without faults or loss (S3, E8)",
+    "no_false_refusal": "a disk that no fault damaged opens without an operator, without faults or loss (S3, E8)",
     "no_silent_loss": "an orderly disk brings back what was durable (S1)",
     "rot_stays_home": "an entry with a wrong body CRC lies only on a disk that was damaged (Frames)",
     "faulty_does_not_lead": "a member with faults in its log does not lead (S6)",

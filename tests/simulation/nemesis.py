@@ -36,7 +36,7 @@ from tests.simulation.schemes import Copied, Schemes
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-OPERATOR_NS = 300 * MS  # how long a person needs, about
+OPERATOR_NS = 300 * MS  # how long an operator needs, about
 PATROL_NS = 200 * MS
 OPS_AHEAD = 40  # a crash at an I/O boundary comes within so many calls
 
@@ -423,7 +423,7 @@ class Nemesis(Schemes):
 
     # --- the operator ----------------------------------------------------------------------------------------------
     def refused(self, member: Member) -> None:
-        """A store that does not open needs a person: where enough others remember, its disk is replaced."""
+        """A store that does not open needs an operator: where enough others remember, its disk is replaced."""
         if member.id not in self._operator_calls:
             self._operator_calls.append(member.id)
             self._world.schedule(self._rng.randrange(OPERATOR_NS) + 1, self._operator, member)

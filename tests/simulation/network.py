@@ -190,5 +190,5 @@ class Network:
         self.unblock()
 
     def describe(self) -> list[Any]:
-        """For a person who looks at a stuck world."""
+        """For whoever debugs a stuck world."""
         return [sorted(self.blocked), sorted(self.slow), len(self._held)]

@@ -60,7 +60,7 @@ class Observer:
         """The process is gone: "process", "power_loss", "io_boundary", "store_error", "stopped"."""
 
     def refused(self, member: Member, error: BaseException) -> None:
-        """Its store does not open without a person; the member stays down."""
+        """Its store does not open without an operator; the member stays down."""
 
     # --- what it does ---------------------------------------------------------------------------------------------
     def effects(self, member: Member, effects: Effects) -> None:

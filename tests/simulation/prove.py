@@ -34,7 +34,7 @@ from tests.simulation.report import SeedResult
 SEEDS_PER_MUTANT = 200
 SEEDS_PER_WORLD = 100
 WORLDS_AT_ONCE = 20
-FIXED_MOST = 100_000  # the fixed seeds, and those of a person's campaign, are below
+FIXED_MOST = 100_000  # the fixed seeds, and those of a campaign by hand, are below
 KNOWN_SEEDS = Path(__file__).parent / "mutants" / "seeds.json"
 STEPS = 2_000
 DRIVER_STEPS = 4  # steps of the driver's world for one of the core's

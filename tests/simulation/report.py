@@ -140,7 +140,7 @@ class Tally:
         return {"seed": result.seed, "step": result.steps, **reported, "reproduce": line}
 
     def progress(self) -> str:
-        """One line for a person who waits."""
+        """One line of progress."""
         real_s = max(time.monotonic() - self.began, 1e-9)
         return (
             f"{counted(self.seeds, 'seed')}, {self.steps} steps, {self.simulated_s:.0f} simulated seconds in "

@@ -1,4 +1,4 @@
-"""Makes a failing run smaller, so that a person can read it: fewer faults, fewer members, fewer steps.
+"""Makes a failing run smaller, so that it can be read: fewer faults, fewer members, fewer steps.
 
 Theory. Every field of a swarm has a calm value. Greedily, one field after the other is made calm, and stays so if the
 same invariant still breaks; then the group gets smaller, then the run shorter. A seed with other settings is another

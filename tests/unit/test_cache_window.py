@@ -23,7 +23,7 @@ class Cache(OsPlatform):
     """Notes what is dropped from the cache, as (folder, file, from, to), and fails where it is told to."""
 
     def __init__(self) -> None:
-        self.given_back: list[tuple[str, str, int, int]] = []
+        self.dropped: list[tuple[str, str, int, int]] = []
         self.paths: dict[int, Path] = {}
         self.refuses = False
         self.sync_fails = False
@@ -37,14 +37,14 @@ class Cache(OsPlatform):
         if self.refuses:
             raise OSError(errno.EINVAL, "not here")
         path = self.paths[fd]
-        self.given_back.append((path.parent.name, path.name, offset, offset + length))
+        self.dropped.append((path.parent.name, path.name, offset, offset + length))
 
     def fdatasync(self, fd: int) -> None:  # type: ignore[override]
         if self.sync_fails:
             raise OSError(errno.EIO, "lost")
 
     def positions(self, kind: str = "data") -> list[tuple[int, int]]:
-        found = [(int(name) + first, int(name) + stop) for at, name, first, stop in self.given_back if at == kind]
+        found = [(int(name) + first, int(name) + stop) for at, name, first, stop in self.dropped if at == kind]
         return sorted(found)
 
 
@@ -60,13 +60,13 @@ def test_what_leaves_the_window_is_given_back_once_and_the_newest_bytes_stay(tmp
     at = 0
     for _ in range(60):
         fill(store, 1)
-        given_back = cache.positions()
-        assert all(stop <= max(0, store.durable_position - KEPT) for _, stop in given_back)
-        if given_back:  # nothing is left out between files, nor what lay across the last border
-            assert given_back[0][0] <= max(0, at - FOLIO_BYTES_MAX)
-            assert all(after[0] == before[1] for before, after in pairwise(given_back))
-            at = given_back[-1][1]
-        cache.given_back.clear()
+        dropped = cache.positions()
+        assert all(stop <= max(0, store.durable_position - KEPT) for _, stop in dropped)
+        if dropped:  # nothing is left out between files, nor what lay across the last border
+            assert dropped[0][0] <= max(0, at - FOLIO_BYTES_MAX)
+            assert all(after[0] == before[1] for before, after in pairwise(dropped))
+            at = dropped[-1][1]
+        cache.dropped.clear()
         assert store.durable_position - KEPT - at < max(1, KEPT // STEPS)
     assert at > 3 * DATA_BYTES
     assert len(entries_of(store)) == 60
@@ -79,7 +79,7 @@ def test_after_a_cut_what_is_written_again_is_given_back_again(tmp_path: Path) -
     fill(store, 60)
     store.truncate(10, record(store, 10))
     cut_at = store.durable_position
-    cache.given_back.clear()
+    cache.dropped.clear()
     fill(store, 60)
     positions = cache.positions()
     assert min(first for first, _ in positions) <= max(0, cut_at - FOLIO_BYTES_MAX)
@@ -98,7 +98,7 @@ def test_a_commit_that_fails_gives_nothing_back(tmp_path: Path) -> None:
     cache.sync_fails = True
     with pytest.raises(StoreIOError):
         ticket.run()
-    assert cache.given_back == []
+    assert cache.dropped == []
     store.close()
 
 
@@ -115,7 +115,7 @@ def test_without_a_window_the_kernel_decides(tmp_path: Path) -> None:
     cache = Cache()
     store = open_store(tmp_path / "s", platform=cache)
     fill(store, 60)
-    assert cache.given_back == []
+    assert cache.dropped == []
     store.close()
 
 
@@ -127,7 +127,7 @@ def test_a_store_that_is_opened_again_goes_on_where_its_window_is(tmp_path: Path
     again = open_store(tmp_path / "s", page_cache_bytes=KEPT, platform=cache)
     begun_at = again.durable_position - KEPT
     fill(again, 10)
-    assert cache.given_back
+    assert cache.dropped
     assert min(first for first, _ in cache.positions()) == max(0, begun_at - FOLIO_BYTES_MAX)
     again.close()
 

@@ -92,7 +92,7 @@ def test_a_follower_without_an_id_takes_its_leaders_once_their_logs_match() -> N
     solo = Solo(store_of((1,), group_id=None))
     solo.receive("n1", solo.hello_of("n1", group_id=THEIRS))
     solo.follow()
-    assert named(solo) is None  # by its name alone it is nobody's
+    assert named(solo) is None  # its name alone proves nothing
     solo.compare(0)
     assert named(solo) == THEIRS
 

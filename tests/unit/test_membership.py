@@ -228,7 +228,7 @@ def test_answers_of_rejoining_peers_do_not_keep_a_leader_in_office() -> None:
         (VOTER, (REJOINING, REJOINING), 2, FlushMode.ASYNC, True),
         (REJOINING, (VOTER, VOTER), 2, FlushMode.ASYNC, False),  # a quorum of voters: join through its leader
         (REJOINING, (REJOINING, REJOINING), 1, FlushMode.ASYNC, False),  # not all are reachable
-        (REJOINING, (REJOINING, REJOINING), 2, FlushMode.SYNC, False),  # only a person may accept a loss
+        (REJOINING, (REJOINING, REJOINING), 2, FlushMode.SYNC, False),  # only an operator may accept a loss
         (REJOINING, (REJOINING, FORMING), 2, FlushMode.ASYNC, False),
     ],
 )

@@ -41,7 +41,7 @@ def test_a_child_shares_the_session_but_not_the_terminals_signals() -> None:
 
 
 @GROUPED
-def test_a_session_of_its_own_stands_back_as_a_whole() -> None:
+def test_a_session_of_its_own_gets_lower_priority_as_a_whole() -> None:
     *_, of_the_group = reported(TELL + 'print(open("/proc/self/autogroup").read())', start_new_session=True)
     assert of_the_group == str(LOW_PRIORITY_NICENESS)
 

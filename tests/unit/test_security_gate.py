@@ -321,7 +321,7 @@ def test_changes_reads_of_bodies_and_refusals_are_in_the_trail(tmp_path: Path) -
             assert ("ann", "session", "read bodies", 200) in rows
             assert ("vic", "session", "read bodies", 403) in rows
             assert ("vic", "session", "DELETE /api/v1/clusters/demo", 403) in rows
-            assert not any("view" in action for _, _, action, _ in rows), "plain reading is nobody's business"
+            assert not any("view" in action for _, _, action, _ in rows), "plain reading is not recorded"
             shown = (await ann.get("/api/v1/admin-trail?limit=2")).json()
             assert len(shown["items"]) == 2 and shown["next"]
             assert (await ann.get(f"/api/v1/admin-trail?cursor={shown['next']}")).json()["items"]

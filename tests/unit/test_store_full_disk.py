@@ -61,7 +61,7 @@ class FillingDisk(OsPlatform):
                 self.free_bytes -= PAGE_BYTES
             page += PAGE_BYTES
 
-    def _give_back(self, path: Path) -> None:
+    def _free(self, path: Path) -> None:
         if path.exists():
             self.free_bytes += os.stat(path).st_blocks * 512
 
@@ -73,11 +73,11 @@ class FillingDisk(OsPlatform):
         """Space is taken by what is written: a disk whose last bytes another process takes."""
 
     def unlink(self, path: Path) -> None:
-        self._give_back(path)
+        self._free(path)
         super().unlink(path)
 
     def replace(self, source: Path, target: Path) -> None:
-        self._give_back(target)
+        self._free(target)
         super().replace(source, target)
 
 

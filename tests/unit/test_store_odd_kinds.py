@@ -1,4 +1,4 @@
-"""Something else than a plain file under one of the store's names: refused at once, with what a person has to do."""
+"""Something else than a plain file under one of the store's names: refused at once, with what an operator has to do."""
 
 from __future__ import annotations
 

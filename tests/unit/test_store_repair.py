@@ -1,4 +1,4 @@
-"""What only a person may decide: a lost term, and a directory that a Java node wrote to."""
+"""What only an operator may decide: a lost term, and a directory that a Java node wrote to."""
 
 from pathlib import Path
 

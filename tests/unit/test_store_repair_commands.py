@@ -1,6 +1,6 @@
 """What `store repair` prints for damage across the committed border, given as it is printed: it settles it (S6).
 
-Such damage waits for a person. What is committed in it can be had from peers, but behind it lies a history that no peer
+Such damage needs an operator. What is committed in it can be had from peers, but behind it lies a history that no peer
 has, so nothing links on both sides; and where entries that count as committed are in it, the member may not decide by
 itself that they are not to be believed: only above max(verified, committed) it gives up its vote and cuts alone.
 """

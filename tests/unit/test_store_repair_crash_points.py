@@ -36,7 +36,7 @@ def opened(disk: SimulatedPlatform, directory: Path = ROOT, node_id: str = "n0")
 
 
 class Case:
-    """A machine with a store on it that a person has to settle."""
+    """A machine with a store on it that an operator has to settle."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.disk = SimulatedPlatform(random.Random(seed), lambda: 1_000_000_000, "m")

@@ -50,7 +50,7 @@ class DriverPlatform(SimulatedPlatform):
         self._serving = None
 
     def _caller(self) -> str:
-        """ "loop", "writer" or "reader"; "" where it is nobody's business: at open, at the end, another process."""
+        """ "loop", "writer" or "reader"; "" where it does not matter: at open, at the end, another process."""
         if self._serving is None or self.observed():
             return ""
         loop, threads = self._serving

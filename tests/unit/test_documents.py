@@ -1,0 +1,53 @@
+"""Documents that name files name files that exist: ARCHITECTURE.md and docs/where-to-change.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMED = re.compile(r"`([\w./-]+?/[\w./-]*|[\w-]+\.(?:py|html|js|md|txt|json|toml))`|\]\(([\w./-]+)(?:#[\w-]+)?\)")
+# ARCHITECTURE.md leaves out the package where a table is about one: a path may stand below any of these.
+BELOW = ("", "node", "app", "tests", "tests/unit", "tests/simulation", "docs", "node/store", "node/views")
+# Not in the source: paths on a member's disk, of HTTP, of git.
+ELSEWHERE = re.compile(
+    r"/.*|DATA/.*|data/.*|index/.*|index|truncated/.*|adopting/|quorumscope\.json|engine-refused\.json|audits/"
+    r"|app/_data|refs/.*|verified/.*"
+)
+
+
+def named_in(text: str) -> list[str]:
+    return [one for pair in NAMED.findall(text) for one in pair if one]
+
+
+def exists(named: str, base: Path) -> bool:
+    if (base / named).exists():
+        return True
+    return any((ROOT / below / named).exists() for below in BELOW)
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/where-to-change.md"])
+def test_every_path_that_a_document_names_exists(document: str) -> None:
+    path = ROOT / document
+    names = named_in(path.read_text())
+    assert len(names) > 60, "the pattern finds them"
+    gone = [one for one in names if not ELSEWHERE.fullmatch(one) and not exists(one, path.parent)]
+    assert gone == []
+
+
+def test_a_path_that_is_gone_is_found() -> None:
+    names = named_in("see `node/consensus/fast.py`, `gone.py`, [here](docs/gone.md#part) and `GET state`")
+    assert names == ["node/consensus/fast.py", "gone.py", "docs/gone.md"]
+    assert not any(exists(one, ROOT) for one in names)
+
+
+def test_the_page_for_newcomers_answers_twenty_questions_and_more() -> None:
+    page = (ROOT / "docs/where-to-change.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| I want")]
+    assert len(rows) >= 20
+    for row in rows:
+        assert named_in(row.split("|")[2]), f"names no file: {row}"
+    for text in ("README.md", "ARCHITECTURE.md"):
+        assert "docs/where-to-change.md" in (ROOT / text).read_text()

@@ -53,6 +53,7 @@ demo: $(RUN)
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q tests/unit/test_words.py
 
 types: setup
 	$(BIN)/mypy

@@ -1,12 +1,12 @@
 """The kind of a group: what its log may hold. Fixed at birth, the same on all members, on record in `quorumscope.json`.
 
-A plain group's log takes any body, and a leader's own entries (first of a term, configuration change) are told by their
-magic. In a group of any other kind *every* entry is a valid body of that kind, with magic NORMAL, because an older
-reader of those files knows nothing else; there the head's `channel` says what an entry is. So the leader's own entries
-need bodies of that kind, too: its `GroupKind` encodes them, in the same turn, without asking anybody.
+A plain group's log takes any body, and a leader's own entries (first of a term, configuration change) are known by
+their magic. In a group of any other kind *every* entry is a valid body of that kind, with magic NORMAL, because an
+older reader of those files knows nothing else; there the head's `channel` says what an entry is. So the leader's own
+entries need bodies of that kind, too: its `GroupKind` encodes them, in the same turn, without asking anybody.
 
-Invariants: what an entry is, is told by its head alone, never by its body; channel 1 and 2 are the engine's own; bodies
-are judged at the leader's door only (`refusal`), a follower takes what its leader committed to.
+Invariants: what an entry is, its head alone says, never its body; channel 1 and 2 are the engine's own; bodies
+are judged by the leader only, before it appends (`refusal`); a follower takes what its leader committed to.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class GroupKind(ABC):
 
     @abstractmethod
     def refusal(self, bodies: Sequence[bytes], channel: int, patch_at: int) -> str | None:
-        """Why these may not be appended, or None: judged for a whole request at once, at the leader's door."""
+        """Why these may not be appended, or None: judged by the leader, for a whole request at once."""
 
 
 class PlainKind(GroupKind):

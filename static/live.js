@@ -1,12 +1,13 @@
-// The live contract: one event stream per page, fragments morphed in place, and a page that hears nothing for five
-// seconds says that it is stale, greys its lanes and polls.
+// The live contract: one event stream per page, fragments morphed in place, and a page that hears nothing, or nothing
+// new of its group, says so within five seconds, greys its lanes and polls.
 //
 // The stream is an EventSource and htmx does the morphing: a frozen server raises no event, so the watchdog, not the
 // stream, decides what is stale. HTTP/1.1 gives a browser six connections per host; at most SLOTS tabs hold a stream
 // (Web Locks), hidden tabs hold none, all others poll. Error answers never replace a fragment; 401 leads to the login.
 import "./time.js";
 
-const SILENT_MS = 5000;
+const SILENT_MS = 4500; // two beats missed, and a look at the clock later it is still under five seconds
+const WATCH_MS = 250;
 const POLL_MS = 2000;
 const RETRY_MS = 1000;
 const SLOTS = 3;
@@ -15,6 +16,10 @@ const root = document.querySelector("[data-live]");
 const banner = document.getElementById("stale");
 let heardAt = performance.now();
 let heardClock = new Date();
+let asOf = null; // of what is drawn; a console that beats and draws the same moment again is as good as frozen
+let movedAt = performance.now();
+let movedClock = new Date();
+let polledAt = 0;
 let source = null;
 let release = null; // gives the slot back
 let starting = false;
@@ -24,13 +29,24 @@ let applying = Promise.resolve();
 function heard() {
   heardAt = performance.now();
   heardClock = new Date();
-  showStale(false);
 }
+
+function noteMoment() {
+  const drawn = root.querySelector("[data-as-of]")?.dataset.asOf ?? null;
+  if (drawn !== null && drawn === asOf) return;
+  asOf = drawn;
+  movedAt = performance.now();
+  movedClock = new Date();
+}
+
+const unheard = () => performance.now() - heardAt > SILENT_MS;
+const unmoved = () => asOf !== null && performance.now() - movedAt > SILENT_MS;
 
 function showStale(stale) {
   if (document.body.classList.contains("is-stale") === stale) return;
   document.body.classList.toggle("is-stale", stale);
-  if (stale) banner.querySelector("[data-stale-since]").textContent = heardClock.toLocaleTimeString();
+  const since = !root || unheard() ? heardClock : movedClock;
+  if (stale) banner.querySelector("[data-stale-since]").textContent = since.toLocaleTimeString();
   banner.hidden = !stale;
 }
 
@@ -42,6 +58,7 @@ async function morph(html) {
     const old = one.id && document.getElementById(one.id);
     if (old) await htmx.swap({ sourceElement: root, target: old, swap: "outerMorph", text: one.outerHTML });
   }
+  noteMoment();
 }
 
 // One after the other: a morph that overtakes another would show the past.
@@ -125,13 +142,16 @@ async function start() {
 
 if (root) {
   start();
+  noteMoment();
   setInterval(() => {
     if (document.hidden) return;
-    const silent = performance.now() - heardAt > SILENT_MS;
-    showStale(silent);
+    const silent = unheard();
+    showStale(silent || unmoved());
+    if (performance.now() - polledAt < POLL_MS) return;
+    polledAt = performance.now();
     if (!source || silent) poll();
     if (!source) start();
-  }, POLL_MS);
+  }, WATCH_MS);
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) return close();
     start();
@@ -140,6 +160,11 @@ if (root) {
   addEventListener("pagehide", close);
   addEventListener("pageshow", (event) => { if (event.persisted) start(); });
 }
+
+// A page that htmx asks for again by itself (an operation) has no stream: an error answer replaces nothing, so it is said.
+document.addEventListener("htmx:response:error", () => showStale(true));
+document.addEventListener("htmx:error", () => showStale(true));
+document.addEventListener("htmx:after:swap", () => { if (!root) { heard(); showStale(false); } });
 
 document.addEventListener("keydown", (event) => {
   if (event.metaKey || event.ctrlKey || event.altKey || event.target.closest("input, textarea, select")) return;

@@ -75,6 +75,7 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
             for one in reversed(started):
                 await one.stop(app)
             await console.stop()
+            await identity.close()
             await engine.dispose()
 
     app = FastAPI(
@@ -101,6 +102,7 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
         identity=identity,
         cookie_name=app.state.cookie_name,
         render=errors.render,
+        failed=errors.unexpected,
     )
     return app
 

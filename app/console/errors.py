@@ -1,19 +1,42 @@
 """One hierarchy of errors that people see, and one place where they become an answer.
 
-Under /api and /live, and for fragments: `application/problem+json`. For a browser's navigation: the page `error.html`.
+Under /api and /live, and for fragments: `application/problem+json`. For a browser's navigation: the page `error.html`,
+which says what happened, what to do, and where to go on. What nobody expected gets a reference, by which the log has
+its traceback.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+import secrets
+from typing import Any, Final
 
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from app.security.gate import wants_page
+from app.security.policy import SAFE_METHODS
+
+log = logging.getLogger(__name__)
+REFERENCE_BYTES: Final = 4
+# What to do, where the error itself does not say it.
+ACTIONS: Final = {
+    403: "Sign in as somebody who may, or ask an admin of this console for the role: an admin gives it under Users.",
+    404: "Look for it from the list of clusters. A group that was removed here, or an old address, leads nowhere.",
+    405: "Use the page's own buttons; the API is described at /api/v1/openapi.json.",
+    409: "Look at the page again: the group has changed since it was drawn.",
+    410: "It existed and is not kept any more. What is still there is found from the page before this one.",
+    412: "Look at the page again, then repeat: the group has changed since it was drawn.",
+    413: "Send less at once.",
+    421: "Open the console by a name it answers to.",
+    422: "Correct what is named and send it again. Nothing was changed.",
+    502: "Look at the group's page: it shows which members answer. Try again once this one does.",
+    503: "Try again in a few seconds.",
+}
 
 
 class ConsoleError(Exception):
@@ -94,9 +117,50 @@ def render(
     app = scope.get("app")
     if app is None or not wants_page(scope):
         return problem(status, title, detail, code=code, action=action, **extra)
-    context = {"status": status, "title": title, "detail": detail, "action": action}
+    context = {
+        "status": status,
+        "title": title,
+        "detail": detail,
+        "action": action or ACTIONS.get(status),
+        "again": again(scope) if status >= 500 else None,
+        "cluster": cluster_of(scope),
+    }
     answer: Response = app.state.templates.TemplateResponse(Request(scope), "error.html", context, status_code=status)
     return answer
+
+
+def again(scope: Scope) -> str | None:
+    """The same page once more; what changes something is not repeated by a click."""
+    query = scope.get("query_string", b"").decode("latin-1")
+    return scope["path"] + (f"?{query}" if query else "") if scope["method"] in SAFE_METHODS else None
+
+
+def cluster_of(scope: Scope) -> Any:
+    """The group whose page was asked for, where it is one that is watched."""
+    area, _, rest = scope["path"].removeprefix("/").partition("/")
+    console = getattr(scope["app"].state, "console", None)
+    watch = console.watches.get(rest.partition("/")[0]) if console is not None and area == "clusters" else None
+    return watch.info if watch is not None else None
+
+
+def unexpected(scope: Scope, error: Exception) -> Response:
+    """The answer to an exception that no handler took: never bare, and found again in the log by its reference."""
+    reference = secrets.token_hex(REFERENCE_BYTES)
+    log.error("%s %s failed, reference %s", scope["method"], scope["path"], reference, exc_info=error)
+    changed = "" if scope["method"] in SAFE_METHODS else " Whether it was done is unknown: look before you repeat it."
+    if isinstance(error, SQLAlchemyError):
+        status, title = 503, "The console's database does not answer"
+        detail = f"It is locked, full or away.{changed} The nodes are not affected, and the console goes on watching."
+        action = f"Try again in a few seconds. If it stays so, look at the database's disk and at the log: {reference}."
+    else:
+        status, title = 500, "The console failed at this"
+        detail = f"An error that it did not expect.{changed} The nodes are not affected."
+        action = f"Try again. If it stays so, report what the console's log has under the reference {reference}."
+    try:
+        return render(scope, status, title, detail, action=action, reference=reference)
+    except Exception:  # the page itself may be what is broken
+        log.exception("the page of an error could not be drawn")
+        return problem(status, title, detail, action=action, reference=reference)
 
 
 async def on_console_error(request: Request, error: Exception) -> Response:
@@ -114,8 +178,12 @@ async def on_console_error(request: Request, error: Exception) -> Response:
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    title = {404: "Not found", 405: "Method not allowed"}.get(error.status_code, str(error.detail))
-    answer = render(request.scope, error.status_code, title, str(error.detail))
+    method, path = request.method, request.url.path
+    title, detail = {
+        404: ("Not found", f"There is nothing at {path}."),
+        405: ("Method not allowed", f"{path} cannot be asked with {method}."),
+    }.get(error.status_code, (str(error.detail), str(error.detail)))
+    answer = render(request.scope, error.status_code, title, detail)
     for name, value in (error.headers or {}).items():
         answer.headers[name] = value
     return answer

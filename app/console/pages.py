@@ -6,12 +6,14 @@ page that shows the outcome; `?at=` freezes a group's page and opens no stream.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Form, Query, Request
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import RedirectResponse, Response
 
 from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, Time, ViewerDep, time_or_none
@@ -28,6 +30,8 @@ __all__ = ["LIVE", "install", "router"]
 
 Context = Mapping[str, object]
 router = APIRouter(include_in_schema=False)
+logger = logging.getLogger(__name__)
+SUMMARY_POINTS: Final = 120
 RANGES_S: Final = {"15m": 900, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 DEFAULT_RANGE: Final = "15m"
 LOG_PAGE: Final = 50
@@ -85,7 +89,7 @@ async def group(
     view = console.group_view(cluster_id) if moment is None else await console.view_at(cluster_id, moment)
     window = window if window in RANGES_S else DEFAULT_RANGE
     until = utc_now()
-    history = await console.history(cluster_id, until - timedelta(seconds=RANGES_S[window]), until, 120)
+    history = await history_or_none(console, cluster_id, until - timedelta(seconds=RANGES_S[window]), until)
     context = {
         **fragments.group_context(view, unit if unit in UNITS else "entries"),
         "role": request.state.viewer.role,
@@ -99,6 +103,19 @@ async def group(
         "history_events": history["events"][:12],
     }
     return page(request, "group", context)
+
+
+async def history_or_none(console: Console, cluster_id: str, since: datetime, until: datetime) -> Json:
+    """The present needs no database: where the past cannot be read, the page says so and shows the rest."""
+    try:
+        return await console.history(cluster_id, since, until, SUMMARY_POINTS)
+    except SQLAlchemyError:
+        logger.exception("the history of %s could not be read", cluster_id)
+        return {
+            "replicas": {},
+            "events": [],
+            "note": "the history cannot be read: the console's database does not answer",
+        }
 
 
 def lag_summary(history: Json) -> list[Context]:

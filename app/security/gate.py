@@ -1,6 +1,7 @@
 """The gate: every request passes it before any handler, in this order.
 
 Host -> headers -> foreign Origin -> rule (app.security.policy) -> who is it -> CSRF -> right -> trail -> handler.
+What fails on this way, in the gate or behind it, is answered here and by `failed`, with the same headers.
 
 Invariants: no handler runs for a caller without the rule's right; no session cookie authorises a change without the
 session's CSRF token; stream and API paths never redirect; a refused change is in the trail as well.
@@ -40,6 +41,7 @@ class Refusal(Exception):
 
 
 RefusalRenderer = Callable[[Scope, int, str, str], Response]
+FailureRenderer = Callable[[Scope, Exception], Response]
 
 
 class Gate:
@@ -54,6 +56,7 @@ class Gate:
         identity: Identity,
         cookie_name: Callable[[], str],
         render: RefusalRenderer,
+        failed: FailureRenderer,
     ) -> None:
         self.app = app
         self.settings = settings
@@ -61,18 +64,30 @@ class Gate:
         self.identity = identity
         self.cookie_name = cookie_name
         self.render = render
+        self.failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
-        send = self.with_headers(scope["path"], send)
+        begun = False
+
+        async def note_begin(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await with_headers(message)
+
+        with_headers = self.with_headers(scope["path"], send)
         scope.setdefault("state", {})["viewer"] = None
         try:
-            await self.pass_through(scope, receive, send)
+            await self.pass_through(scope, receive, note_begin)
         except Refusal as refusal:
-            await self.refuse(scope, receive, send, refusal)
+            await self.refuse(scope, receive, note_begin, refusal)
+        except Exception as error:
+            if begun:  # half an answer cannot be taken back: the server ends the connection
+                raise
+            await self.failed(scope, error)(scope, receive, note_begin)
         return None
 
     def with_headers(self, path: str, send: Send) -> Send:

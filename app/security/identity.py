@@ -1,14 +1,16 @@
 """From a cookie or a bearer token to a viewer, and the life of sessions.
 
 Invariants: a disabled user, a revoked or expired token and an expired or idle session are nobody. `seen_at` is
-written at most once a minute, so that polling pages do not write to the database.
+written at most once a minute, so that polling pages do not write to the database, and in the background: a database
+that is locked costs nobody a page.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import utc_now
@@ -16,8 +18,10 @@ from app.db.engine import Sessions
 from app.db.models import ApiToken, LoginSession, User
 from app.security.roles import Role, Viewer, weaker
 from app.security.secrets import API_TOKEN_PREFIX, csrf_token_of, digest, new_api_token, new_token
+from node.background import Background
 
 SEEN_EVERY = timedelta(minutes=1)
+NOTED_MAX: Final = 10_000
 
 
 class Identity:
@@ -27,6 +31,34 @@ class Identity:
         self.sessions = sessions
         self.idle = timedelta(seconds=idle_s)
         self.max = timedelta(seconds=max_s)
+        self.background = Background()
+        # (via, credential) -> when this process saw it last; the database follows.
+        self.noted: dict[tuple[str, int], datetime] = {}
+
+    async def close(self) -> None:
+        await self.background.stop()
+
+    def last_seen(self, via: str, credential_id: int, stored: datetime) -> datetime:
+        return max(stored, self.noted.get((via, credential_id), stored))
+
+    def note(self, via: str, credential_id: int, seen: datetime | None, now: datetime) -> None:
+        """The database is told in the background, at most once a minute."""
+        seen = self.noted.get((via, credential_id)) if seen is None else self.last_seen(via, credential_id, seen)
+        if seen is not None and now < seen + SEEN_EVERY:
+            return
+        while len(self.noted) >= NOTED_MAX:
+            del self.noted[next(iter(self.noted))]
+        self.noted[via, credential_id] = now
+        self.background.run(f"noting that a {via} was seen", self.store_seen(via, credential_id, now))
+
+    async def store_seen(self, via: str, credential_id: int, at: datetime) -> None:
+        change = (
+            update(LoginSession).where(LoginSession.id == credential_id).values(seen_at=at)
+            if via == "session"
+            else update(ApiToken).where(ApiToken.id == credential_id).values(last_used_at=at)
+        )
+        async with self.sessions() as db, db.begin():
+            await db.execute(change)
 
     async def by_cookie(self, token: str) -> Viewer | None:
         now = utc_now()
@@ -34,12 +66,10 @@ class Identity:
             row = await db.scalar(select(LoginSession).where(LoginSession.token_hash == digest(token)))
             if row is None or row.user.disabled_at is not None:
                 return None
-            if row.expires_at <= now or row.seen_at + self.idle <= now:
+            if row.expires_at <= now or self.last_seen("session", row.id, row.seen_at) + self.idle <= now:
                 return None
-            if row.seen_at + SEEN_EVERY <= now:
-                row.seen_at = now
-                await db.commit()
-            ends = min(row.expires_at, row.seen_at + self.idle)
+            self.note("session", row.id, row.seen_at, now)
+            ends = min(row.expires_at, self.last_seen("session", row.id, row.seen_at) + self.idle)
             return Viewer(row.user_id, row.user.name, row.user.role, "session", row.id, csrf_token_of(token), ends)
 
     async def by_token(self, token: str) -> Viewer | None:
@@ -52,9 +82,7 @@ class Identity:
                 return None
             if row.expires_at is not None and row.expires_at <= now:
                 return None
-            if row.last_used_at is None or row.last_used_at + SEEN_EVERY <= now:
-                row.last_used_at = now
-                await db.commit()
+            self.note("token", row.id, row.last_used_at, now)
             role = weaker(row.role, row.user.role)
             return Viewer(row.user_id, row.user.name, role, "token", row.id, "", row.expires_at)
 
@@ -64,7 +92,8 @@ class Identity:
         async with self.sessions() as db:
             if viewer.via == "session":
                 session = await db.get(LoginSession, viewer.credential_id)
-                alive = session is not None and session.expires_at > now and session.seen_at + self.idle > now
+                seen = self.last_seen("session", session.id, session.seen_at) if session is not None else now
+                alive = session is not None and session.expires_at > now and seen + self.idle > now
                 user = session.user if session is not None else None
             else:
                 token = await db.get(ApiToken, viewer.credential_id)

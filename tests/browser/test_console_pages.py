@@ -121,6 +121,29 @@ def test_a_frozen_console_marks_the_page_stale_and_thaws(visit: Visit, console: 
     expect(visitor.page.locator("body")).not_to_have_class("is-stale")
 
 
+def test_the_banner_comes_within_five_seconds_of_the_last_word(visit: Visit, console: Console) -> None:
+    """By the page's own clock, which the test turns on."""
+    page = visit().page
+    page.clock.install()
+    page.goto(GROUP)
+    expect(page.locator("#lane-n0 .badge.leader")).to_be_visible()
+    with console.frozen():
+        page.clock.run_for(5000)
+        assert page.locator("#stale").is_visible()
+
+
+def test_a_console_that_beats_but_looks_no_more_is_stale_too(
+    visit: Visit, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = visit().page
+    page.goto(GROUP)
+    watch = console.app.state.console.watches["demo"]
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "assemble", lambda: watch.view)
+        expect(page.locator("#stale")).to_be_visible(timeout=20_000)
+    expect(page.locator("#stale")).to_be_hidden(timeout=20_000)
+
+
 def test_seven_tabs_do_not_hang(visit: Visit, group: FakeGroup) -> None:
     visitor = visit()
     tabs = [visitor.tab() for _ in range(7)]

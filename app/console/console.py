@@ -24,6 +24,7 @@ from app.console.errors import Conflict, ConsoleError, Invalid, NotFound, TermMo
 from app.console.history import History
 from app.console.nodes import Nodes, normal_control_url
 from app.console.preflight import Preflight, preflight
+from app.console.repairs import KIND, Repairs
 from app.console.sample import NodeSample
 from app.console.sampler import ask
 from app.console.settings import ConsoleSettings, Seed
@@ -62,6 +63,7 @@ class Console:
         self.history_kept = History(sessions, days=settings.history_days)
         self.demo = Demo(settings, self.nodes)
         self.transfers = Transfers(self.nodes, self.operations_kept)
+        self.repairs = Repairs(self.nodes, self.operations_kept)
         self.watches: dict[str, Watch] = {}
         self.seed_problems: dict[str, str] = {}
         # Group -> the audit that counts (`open_audit`), None where there was none; absent: not looked up yet.
@@ -86,6 +88,7 @@ class Console:
         await self.background.stop()
         await asyncio.gather(*(one.stop() for one in self.watches.values()))
         await self.transfers.close()
+        await self.repairs.close()
         await self.history_kept.save()
         await self.nodes.close()
 
@@ -328,6 +331,8 @@ class Console:
         operation = await self.operation(operation_id)
         if operation["state"] != RUNNING:
             raise Conflict(f"The operation is {operation['state']} already.")
+        if operation["kind"] == KIND:
+            raise Conflict("A scrub harms nobody and ends by itself; it cannot be cancelled.")
         _, url = proxy.pick(self.group_view(operation["cluster_id"]), operation["node_id"])
         await self.transfers.cancel(operation, url)
         return await self.operation(operation_id)

@@ -8,7 +8,7 @@ from typing import Final
 
 from app.audit.runner import AuditRunner
 from app.console.console import Console
-from app.db.audits import as_json
+from app.db.audits import AuditRow, as_json
 from app.health.audited import open_audit
 from app.health.facts import join, spelled_range
 from app.health.group_view import AuditView
@@ -32,12 +32,20 @@ async def look_up_forever(console: Console, runner: AuditRunner) -> None:
 async def look_up(console: Console, runner: AuditRunner, cluster_id: str) -> None:
     """The newest that is done, or an older one whose finding is still open, and what that found first."""
     kept = await runner.kept.newest(cluster_id, LOOKED_AT)
-    counts = open_audit([AuditView.model_validate(as_json(row)) for row in kept])
+    counts = open_audit([await with_range(runner, AuditView.model_validate(as_json(row)), row) for row in kept])
     if counts is not None and counts.id is not None and counts.verdict == "divergent":
         found, _ = await runner.kept.findings(counts.id, 1, severity="critical")
         if found:
             counts = with_first(counts, found[0]["from_index"], found[0]["to_index"], found[0]["replicas"])
     console.audits[cluster_id] = counts
+
+
+async def with_range(runner: AuditRunner, audit: AuditView, row: AuditRow) -> AuditView:
+    """With the range that all its critical findings lie in; a list that was cut short tells none."""
+    if audit.id is None or audit.verdict != "divergent" or (row.result or {}).get("findings_truncated"):
+        return audit
+    low, high = await runner.kept.critical_range(audit.id)
+    return audit.model_copy(update={"found_from": low, "found_to": high})
 
 
 def with_first(audit: AuditView, from_index: int, to_index: int, replicas: list[str]) -> AuditView:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, String, Text, UniqueConstraint, select, update
+from sqlalchemy import BigInteger, ForeignKey, Integer, String, Text, UniqueConstraint, func, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.base import Base, rfc3339, utc_now
@@ -176,6 +176,15 @@ class Audits:
                 for one in findings
             )  # fmt: skip
         return row
+
+    async def critical_range(self, audit_id: str) -> tuple[int | None, int | None]:
+        """From the first to the last index of its critical findings."""
+        asked = select(func.min(AuditFindingRow.from_index), func.max(AuditFindingRow.to_index)).where(
+            AuditFindingRow.audit_id == audit_id, AuditFindingRow.severity == "critical"
+        )
+        async with self._sessions() as db:
+            low, high = (await db.execute(asked)).one()
+        return low, high
 
     async def findings(
         self, audit_id: str, limit: int = 100, after: int | None = None, severity: str | None = None

@@ -1,0 +1,82 @@
+"""Scrub and repair of one member over REST; its page is built from the same call."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.audits import replicas_of, runner_of
+from app.api.common import ClusterId, ConsoleDep, ViewerDep
+from app.api.nodes import Member
+from app.console.console import Console
+from app.console.cursors import INT64_MAX
+from app.console.errors import Invalid, NotFound
+from app.console.repairs import KIND, Work
+from app.health.group_view import GroupView, MemberView
+
+Json = dict[str, Any]
+router = APIRouter(prefix="/clusters/{cluster_id}/nodes/{node_id}", tags=["operator actions"])
+Bound = Annotated[int | None, Field(ge=0, le=INT64_MAX)]
+Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
+
+
+class Repair(BaseModel):
+    """The entries that it is about, where they are known: they are audited again at the end."""
+
+    model_config = ConfigDict(extra="forbid")
+    from_index: Bound = None
+    to_index: Bound = None
+
+
+def member_of(view: GroupView, node_id: str) -> MemberView:
+    member = view.member(node_id)
+    if member is None:
+        raise NotFound(f"{node_id} is no member of this group.", title="Unknown node")
+    return member
+
+
+@router.post("/repair", status_code=202)
+async def repair(
+    request: Request,
+    response: Response,
+    cluster_id: ClusterId,
+    node_id: Member,
+    console: ConsoleDep,
+    viewer: ViewerDep,
+    body: Repair | None = None,
+    key: Key = None,
+) -> Json:
+    """This member reads its whole log and repairs what is damaged; then that range is audited on all members."""
+    operation = await begin(request, console, cluster_id, node_id, body or Repair(), viewer.name, key)
+    response.headers["location"] = f"/api/v1/operations/{operation['id']}"
+    return operation
+
+
+async def begin(
+    request: Request, console: Console, cluster_id: str, node_id: str, asked: Repair, by: str, key: str | None
+) -> Json:
+    """The operation, new or the one of the same key."""
+    if asked.from_index is not None and asked.to_index is not None and asked.from_index > asked.to_index:
+        raise Invalid(f"from_index {asked.from_index} lies behind to_index {asked.to_index}")
+    view = console.group_view(cluster_id)
+    member_of(view, node_id)
+    _, url = console.control_url(cluster_id, node_id)
+    progress = {"detail": f"asking {node_id}"}
+    operation, fresh = await console.operations_kept.open(
+        cluster_id, KIND, by, node_id=node_id, key=key, progress=progress
+    )
+    if fresh:
+        runner = runner_of(request)
+
+        async def launch(low: int | None, high: int | None) -> Json:
+            return await runner.launch(
+                cluster_id=cluster_id, cluster_name=view.cluster.name, replicas=replicas_of(console, view),
+                depth="bytes", from_index=low, to_index=high, requested_by=by,
+            )  # fmt: skip
+
+        console.repairs.start(
+            Work(operation["id"], node_id, url, asked.from_index, asked.to_index, launch, runner.get)
+        )  # fmt: skip
+    return operation

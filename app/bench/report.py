@@ -98,6 +98,10 @@ def slow_network_table(result: dict[str, Any]) -> list[str]:
             f" {row['share_of_link']:>8.1%} {row['acknowledged']:>6} {row['unknown_share']:>8.1%} {row['refused']:>8}"
             f" {row['elections']:>9} {row['p50_s']:>7.2f} {row['p99_s']:>7.2f}"
         )
+        lines += [f"unknown {why}" for why in row["why_unknown"]]
+    engines, at_first = (max(result[f"tick_gap_max_ms{when}"].values(), default=0) for when in ("", "_at_first"))
+    links = max((row["links_gap_max_ms"] for row in result["results"]), default=0)
+    lines.append(f"longest standstill: links {links} ms; engines {engines:.0f} ms, {at_first:.0f} ms before the load")
     return lines
 
 

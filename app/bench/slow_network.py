@@ -6,6 +6,10 @@ that an entry may have. What counts: how much of one link's rate was acknowledge
 whether anybody was elected: nobody may be, since every member is up and reachable.
 
 A round ends when every append that began in it has its outcome; its rate is what was acknowledged over all that time.
+
+The relays run in this process, beside the clients: while it stands still, no link carries anything, and members that
+hear nothing for `election_min` are right to elect. So its longest gap is reported, beside the engines' between ticks;
+and for each outcome that stayed unknown, why.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.bench.common import percentile, say
+from app.bench.leaderships import tick_gaps_ms
 from app.bench.load import different_bodies
 from app.bench.machine import machine
 from app.bench.running import measured
@@ -30,6 +35,8 @@ from node.protocol.entry import BODY_BYTES_MAX
 
 BACK_OFF_S: Final = 0.2  # after a refusal that the client gave up on
 SETTLE_WITHIN_S: Final = 60.0
+LOOK_EVERY_S: Final = 0.01
+DEADLINE_TIMES: Final = 3  # what one link takes for all that is in flight: so long an append is tried at least
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,6 +63,8 @@ class Outcomes:
     refused: int = 0
     elapsed_s: float = 0.0
     elections: int = 0
+    gap_max_s: float = 0.0  # so long this process, and with it every link, stood still
+    why_unknown: list[str] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
 
     @property
@@ -68,8 +77,9 @@ async def _ask(client: LedgerClient, body: bytes, stop_at: float, outcomes: Outc
     while (sent := time.perf_counter()) < stop_at:
         try:
             await client.append(body)
-        except OutcomeUnknown:
+        except OutcomeUnknown as error:
             outcomes.unknown += 1
+            outcomes.why_unknown.append(f"after {time.perf_counter() - sent:.1f} s: {error}")
         except (NotAppended, LedgerError):
             outcomes.refused += 1
             await asyncio.sleep(BACK_OFF_S)
@@ -78,13 +88,24 @@ async def _ask(client: LedgerClient, body: bytes, stop_at: float, outcomes: Outc
             outcomes.latencies_s.append(time.perf_counter() - sent)
 
 
+async def _watch(outcomes: Outcomes) -> None:
+    while True:
+        before = time.perf_counter()
+        await asyncio.sleep(LOOK_EVERY_S)
+        outcomes.gap_max_s = max(outcomes.gap_max_s, time.perf_counter() - before - LOOK_EVERY_S)
+
+
 async def one_round(clients: Sequence[LedgerClient], body_bytes: int, seconds: float) -> Outcomes:
     """All clients at once for `seconds`, until the last of their appends has ended."""
     outcomes = Outcomes()
     bodies = different_bodies(len(clients), body_bytes)
     began = time.perf_counter()
     work = (_ask(one, body, began + seconds, outcomes) for one, body in zip(clients, bodies, strict=True))
-    await asyncio.gather(*work)
+    watching = asyncio.create_task(_watch(outcomes))
+    try:
+        await asyncio.gather(*work)
+    finally:
+        watching.cancel()
     outcomes.elapsed_s = time.perf_counter() - began
     return outcomes
 
@@ -115,6 +136,8 @@ def row(body_bytes: int, options: SlowNetworkOptions, rounds: Sequence[Outcomes]
         "share_of_link": round(acknowledged_mb_per_s * 1e6 / link, 3),
         "unknown_share": round(sum(one.unknown for one in rounds) / max(1, asked), 4),
         "elections": sum(one.elections for one in rounds),
+        "links_gap_max_ms": round(max(one.gap_max_s for one in rounds) * 1000),
+        "why_unknown": [why for one in rounds for why in one.why_unknown],
         "p50_s": round(percentile(latencies, 0.5), 2),
         "p99_s": round(percentile(latencies, 0.99), 2),
     }
@@ -123,15 +146,18 @@ def row(body_bytes: int, options: SlowNetworkOptions, rounds: Sequence[Outcomes]
 async def _run(options: SlowNetworkOptions) -> dict[str, Any]:
     cluster = LinkedCluster(options.flush, parent=options.directory)
     on = machine(cluster.directory)
+    link_bytes_per_s = options.link_mb_per_s * 1e6
     sizes = [options.body_bytes, *([BODY_BYTES_MAX] if options.largest else [])]
     rounds: dict[int, list[Outcomes]] = {size: [] for size in sizes}
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(cluster)
-        clients = [await stack.enter_async_context(cluster.using(options.deadline_s)) for _ in range(options.in_flight)]
+        deadline_s = max(options.deadline_s, DEADLINE_TIMES * options.in_flight * max(sizes) / link_bytes_per_s)
+        clients = [await stack.enter_async_context(cluster.using(deadline_s)) for _ in range(options.in_flight)]
         looking = await stack.enter_async_context(cluster.using())
         assert cluster.links is not None
         for relay in cluster.links.relays.values():
-            relay.bytes_per_s = options.link_mb_per_s * 1e6
+            relay.bytes_per_s = link_bytes_per_s
+        at_first_ms = await tick_gaps_ms(cluster, looking)
         for number in range(options.rounds):
             for size in sizes:
                 term = await term_of(looking)
@@ -145,8 +171,10 @@ async def _run(options: SlowNetworkOptions) -> dict[str, Any]:
                     f" {outcomes.elections} elections, in {outcomes.elapsed_s:.1f} s"
                 )
                 await _settled(looking)
+        gaps_ms = await tick_gaps_ms(cluster, looking)
     return {
         "flush": options.flush, "link_mb_per_s": options.link_mb_per_s,
+        "tick_gap_max_ms": gaps_ms, "tick_gap_max_ms_at_first": at_first_ms,
         "results": [row(size, options, rounds[size]) for size in sizes],
         "machine": on,
     }  # fmt: skip

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.consensus.overlap import _tail_of
-from node.protocol.entry import HEAD_BYTES, Slab
+from node.protocol.entry import BODY_BYTES_MAX, HEAD_BYTES, Slab
 from node.protocol.slab_encode import encode_slab
 from node.store.slab_pieces import cut_slab, settle
 from node.transport.connection import Connection
@@ -43,6 +43,17 @@ def take(decoder: FrameDecoder, data: bytes, step: int) -> list[Frame]:
         at += size
         found += decoder.filled(size)
     return found
+
+
+def test_the_largest_entry_is_read_into_memory_of_its_own() -> None:
+    """A buffer that grows would touch five times as much: too much at once for a leader that many clients ask."""
+    frame = encode_frame(Frame(7, 1, pattern(BODY_BYTES_MAX + 200, 3)))
+    decoder, most, found = FrameDecoder(), 0, []
+    for at in range(0, len(frame), 50_000):
+        found += take(decoder, frame[at : at + 50_000], 50_000)
+        most = max(most, decoder.buffer_bytes)
+    assert most <= len(frame) + BUFFER_BYTES_KEPT
+    assert [bytes(one.body) for one in found] == [pattern(BODY_BYTES_MAX + 200, 3)]
 
 
 @settings(deadline=None, max_examples=40)

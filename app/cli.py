@@ -1,4 +1,4 @@
-"""The way in: the `quorumscope` script calls `main`.
+"""Entry point of the command line: the `quorumscope` script calls `main`.
 
 Invariants: a Ctrl-C ends every command with 130 and one line, also while modules are still being imported and while the
 interpreter takes itself down; a reader that goes away (`| head`) is no error. Nothing is imported here that the

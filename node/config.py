@@ -1,4 +1,4 @@
-"""Where every setting comes from: flags, then QUORUMSCOPE_* variables, then `--config FILE` (TOML), then defaults.
+"""Loads the configuration: flags, then QUORUMSCOPE_* variables, then `--config FILE` (TOML), then defaults.
 
 Invariants: nothing is ignored. A named file that is missing, an unknown key, an unknown QUORUMSCOPE_ variable and a
 value that does not fit are errors of one line that name where they stand. `Settings.origin` knows for every key which

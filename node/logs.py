@@ -1,4 +1,4 @@
-"""What a process says of itself on stderr: one line for each event, for people ("console") or for machines ("json").
+"""The log of a process, on stderr: one line for each event, readable ("console") or JSON ("json").
 
 Every line has `time` (RFC 3339, UTC, milliseconds), `level`, `event` and `process`, a member's also `member` and
 `group`; the rest are the event's own fields, `reason` first. What goes to Python's `logging` comes out here too.

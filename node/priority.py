@@ -1,4 +1,4 @@
-"""Who goes first where cores are short: engines, before whoever only looks at them.
+"""CPU priority: engines first; control plane, console and audits lower theirs where cores are short.
 
 Linux shares a core among *sessions* first (sched_autogroup), and `nice` counts only within one. So a process that is to
 stand behind an engine must be in the engine's session, or alone in its own and say so for the session as a whole. Hence

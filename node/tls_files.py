@@ -1,4 +1,4 @@
-"""Whether the TLS files that somebody named can be used, found out before anything listens."""
+"""The check of TLS files, made before anything listens."""
 
 from __future__ import annotations
 

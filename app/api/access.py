@@ -1,4 +1,4 @@
-"""One's own ways in: who am I, my password, my sessions, my API tokens. Admins see and end everybody's."""
+"""Calls about one's own access: identity, password, sessions, API tokens. Admins see and end everybody's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked of the groups, and how it went."""
+"""Operations over REST: what operators asked of the groups, and the state of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a truncation archive holds entries that the group's committed log holds too.
+"""The check of truncation archives: does one hold entries that the group's committed log holds too?
 
 Such an entry should never have been cut: the leader that ordered the cut did not hold an entry that a quorum had. What
 a recovery cut by itself (a torn tail) is no such order. Invariant: an entry is known by index and term, as Raft does.

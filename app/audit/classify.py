@@ -1,4 +1,4 @@
-"""From facts to findings: the classes and severities of the design, and the sentence for each. Pure.
+"""The audit's classifier: facts become findings, each with its class, severity and sentence. Pure.
 
 Invariants: a class has the one severity of the table (`position_mismatch` alone is milder on a Java replica); what is
 above the committed index is innocent only while the committed index is *known* for every replica involved; with two

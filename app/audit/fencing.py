@@ -1,4 +1,4 @@
-"""Fixing the fence: asking every replica what it holds, before anything is read.
+"""Takes the fence of an audit: asks every replica what it holds, before anything is read.
 
 Invariant: a replica that cannot be read is part of the fence with its `problem`; only naming mistakes (two replicas of
 one name, different groups) are errors of the whole audit.

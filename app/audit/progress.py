@@ -1,4 +1,4 @@
-"""What a running audit says of itself: JSON lines, one event each, that a CLI prints and a console stores.
+"""A running audit's progress: JSON lines, one event each, that a CLI prints and a console stores.
 
 Events: `progress` (the whole state each time, so that any one line suffices), then exactly one of `result`, `failed`
 {code, detail}, `cancelled`. Steps run in the order of STEPS; reading and comparing run together.

@@ -1,4 +1,4 @@
-"""Whether records keep what they say of themselves: the body's CRC and the link of the chain (SAFETY, "The chain").
+"""The check of seals: each record's body CRC and its link of the chain (SAFETY, "The chain").
 
 An unsealed record (both CRCs 0, written by the Java node) says nothing and passes, unless the log is known to be sealed
 there. Invariant: one damaged record is blamed once; its successor is judged against the chain as stored and against the

@@ -1,4 +1,4 @@
-"""What an audit's result says in words: how much was found equal on whom, and what was held against CRCs. Pure.
+"""The sentences of an audit's result: how much was found equal on whom, what was checked against CRCs. Pure.
 
 Invariants: entries count as "the same" only where two replicas hold them and no finding says that they differ; a check
 is claimed only of data that carries what is checked.

@@ -1,4 +1,4 @@
-"""Starting Spark for an audit, small and quiet, with our modules shipped to wherever the tasks run.
+"""Starts Spark for an audit, small and quiet, with our modules shipped to wherever the tasks run.
 
 Invariants: a local session listens on loopback only and opens no UI; workers run this Python; what they import of ours
 comes from the archive, never from the machine they happen to run on.

@@ -1,4 +1,4 @@
-"""How many bytes an audit will read, for its progress: from the positions of each replica's first and last entry."""
+"""Estimates the bytes that an audit will read, from the positions of each replica's first and last entry."""
 
 from __future__ import annotations
 

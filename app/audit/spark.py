@@ -1,4 +1,4 @@
-"""Is Spark installed? Audits of whole logs need it; it is an extra (`audit` in pyproject.toml), because it is large.
+"""The check for Spark: audits of whole logs need it; it is an extra (`audit` in pyproject.toml), for it is large.
 
 Invariants: nothing is installed here; where `make demo` is installing it at this moment (it holds a lock in the
 environment meanwhile), an audit waits for the end of that instead of importing half a package.

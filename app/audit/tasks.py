@@ -1,4 +1,4 @@
-"""What runs in Spark's workers: one task compares one run of blocks over all replicas (`mapInArrow`, no shuffle).
+"""The tasks of Spark's workers: one compares one run of blocks over all replicas (`mapInArrow`, no shuffle).
 
 Tasks get their work by closure as plain JSON values and return one row per block; nothing here knows of Spark but
 the shape of its Arrow batches. Invariant: a block's row leaves as soon as the block is compared.

@@ -1,4 +1,4 @@
-"""What the benches share: samples, percentiles, free ports, and words for whoever waits."""
+"""Parts that the benches share: samples, percentiles, free ports, and progress messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who leads a group, and how often that changed: for benches in which it must not."""
+"""Watches who leads a group and counts the changes, for benches in which leadership must not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the numbers were measured on: a figure without its machine is none.
+"""Describes the machine that a bench ran on: figures of different machines cannot be compared.
 
 The disk's own fdatasync time is measured in the very directory that the engines will write to, before they start. How
 fast Python runs is measured with a fixed piece of work: shared machines swing, and builds without profile-guided

@@ -1,4 +1,4 @@
-"""What people see of a measurement: the machine in one line, then a table. Takes what `--json` prints."""
+"""The tables of a measurement: the machine in one line, then the rows. Takes what `--json` prints."""
 
 from __future__ import annotations
 

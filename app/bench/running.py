@@ -1,4 +1,4 @@
-"""How a bench runs: its own loop, its collector spared, and an end that leaves nothing behind.
+"""Runs a bench: on its own event loop, its garbage collector spared, and leaving no process behind.
 
 Invariants: Ctrl-C and SIGTERM cancel the measuring, which then ends its processes and removes its directory; where it
 is killed with SIGKILL, the kernel ends its processes (Linux: parent-death signal).

@@ -1,4 +1,4 @@
-"""What processes cost: CPU time and private memory, read from /proc.
+"""CPU time and private memory of processes, read from /proc.
 
 CPU time comes in ticks of the kernel's clock (10 ms as a rule), so that a share of a second or more is needed for a
 figure worth printing. Private memory is RssAnon: mapped log files are page cache, which the kernel takes back.

@@ -1,4 +1,4 @@
-"""What a group's members say of themselves, for benches: as views, so that a field that is gone fails here."""
+"""Reads the members' state for benches, as typed views: a field that is gone fails here."""
 
 from __future__ import annotations
 

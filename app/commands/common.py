@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, one-line errors, JSON, and which group a command speaks to.
+"""Parts that all commands share: exit codes, one-line errors, JSON, and which group a command speaks to.
 
 Invariants: results go to stdout, everything else to stderr; a command ends with one of `Exit`'s codes and says why in
 one line when that is not 0 (1 and 2 speak through the result itself).

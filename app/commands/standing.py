@@ -1,4 +1,4 @@
-"""How a group stands, from what each of its members says: the body of `status --json`. Pure.
+"""The body of `status --json`: the state of a group, computed from each member's answer. Pure.
 
 The rules are the console's (`app.health`): a member that answers us may still be cut off from the others, so that what
 members say of each other counts. Invariants: a quorum stands only where a leader hears enough of the others; what

@@ -1,4 +1,4 @@
-"""From the nodes' last samples to one picture of the group: the GroupView.
+"""Builds the GroupView, one picture of the group, from the nodes' last samples.
 
 Pure: samples and a time in, a view out. Invariants: nothing unknown reads 0 (it is None and listed in `unknown`);
 members are sorted by id and never reordered; a stale member keeps its last marks and does not count towards the quorum.

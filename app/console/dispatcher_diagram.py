@@ -1,4 +1,4 @@
-"""One peer's dispatcher as a picture: fixed boxes, the edges of the engine's own table, what happened lately. Pure.
+"""The picture of one peer's dispatcher: fixed boxes, the engine's own transitions, recent counts. Pure.
 
 Invariants: boxes never move; every edge of `node.protocol.dispatcher.TRANSITIONS` has a path here (a test asserts it);
 a count is what the node reported, of its last fifty transitions, and says "at least" when those do not reach back ten

@@ -1,4 +1,4 @@
-"""What changes on a live page: GroupView -> the HTML of each fragment, rendered once per (page, role) and broadcast.
+"""Fragments, the parts of a live page that change: GroupView -> HTML, rendered once per (page, role).
 
 Invariants: a fragment is one element whose id is `live-<name>`, so that the page morphs it in place; it depends on the
 view and the role alone (no names, no tokens); the first rendering of a page uses the same templates. The status region

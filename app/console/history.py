@@ -1,4 +1,4 @@
-"""What every replica held, over time: recorded each sample, kept in three tiers, answered for a window.
+"""The history of every replica's marks: recorded each sample, kept in three tiers, answered for a window.
 
 Invariants: a sample is recorded only while the replica answers, so silence is a gap and never a straight line; the
 coarser tiers are stored an hour a row, packed (app.console.packing), and what is stored is never read whole. Recording

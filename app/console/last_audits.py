@@ -1,4 +1,4 @@
-"""Which audit counts for each group's sentence: looked up once per group, and again whenever one ends."""
+"""The last audit of each group, for its sentence: looked up once per group, and again whenever one ends."""
 
 from __future__ import annotations
 

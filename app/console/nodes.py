@@ -1,4 +1,4 @@
-"""Talking to control planes: one pooled client for all of them, bounded, with short time limits.
+"""The console's client of control planes: one connection pool for all, bounded, with short time limits.
 
 Invariants: at most IN_FLIGHT_MAX requests at a time over all nodes; an answer longer than ANSWER_BYTES_MAX is refused;
 a redirect is never followed (a control plane has none, and our token must not travel).

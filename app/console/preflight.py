@@ -1,4 +1,4 @@
-"""What a leadership transfer would mean, before anybody presses the button. Pure: GroupView in, checks out."""
+"""The preview of a leadership transfer, shown before it is confirmed. Pure: GroupView in, checks out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one node said last, and when: what a poller fills and the picture is made of."""
+"""A sample: one node's last answers and their times. A poller fills it, the GroupView is built from it."""
 
 from __future__ import annotations
 

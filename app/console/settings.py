@@ -1,4 +1,4 @@
-"""What a console is started with; the command line fills it in, tests write it by hand.
+"""The console's settings; the command line fills them in, tests write them by hand.
 
 Invariant: `secure` says whether browsers see HTTPS. A console that listens beyond loopback without it refuses to start
 (`check`), unless a proxy in front is named with `behind_proxy`.

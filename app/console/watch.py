@@ -1,4 +1,4 @@
-"""One group under watch: its pollers, its memory, its newest GroupView.
+"""A watched group: its pollers, its memory of the last minute, its newest GroupView.
 
 Invariants: `view` is replaced whole, never edited, so that whoever renders it sees one moment; problems that open or
 close become events of the console itself.

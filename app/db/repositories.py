@@ -1,4 +1,4 @@
-"""What the console keeps: clusters, operations, events, people. One class per noun, short transactions.
+"""Repositories of the console's database: clusters, operations, events, people; short transactions.
 
 Invariants: a list is bounded and continues by cursor; an event that a node reported twice is stored once; an operation
 that ran when the console died is `unknown` afterwards, never silently gone.

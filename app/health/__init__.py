@@ -1,1 +1,1 @@
-"""What is wrong with a group, and what to do: rules that the console and `quorumscope status` share. Pure."""
+"""Health rules: problems of a group and what to do about them, shared by console and `status`. Pure."""

@@ -1,4 +1,4 @@
-"""What the rules look at, what they find, and how they say an age.
+"""Facts and Findings: the input and output of the health rules, and how an age is written.
 
 Invariants: unknown is never called fine; a finding's `since` is when the fact began, as far as anybody can know it.
 """

@@ -1,4 +1,4 @@
-"""One group as it is shown: the GroupView, which rules, pages, pictures and `status` read.
+"""The GroupView: one picture of a group, which rules, pages, pictures and `status` read.
 
 It is put together from the members' own views (`node.views`) by `app.console.aggregate`, judged by
 `app.health.classify` and concluded by `app.console.verdict`; each step makes a new one. Invariants: nothing unknown

@@ -1,4 +1,4 @@
-"""What would have to be known before "in step" may be said, and is not: positive proof, member by member.
+"""The proof behind "in step": lists what is still unknown or unconfirmed, member by member.
 
 Invariant: an empty list means that every member was in APPEND, was heard by the leader and heard it within three
 heartbeats, owed nothing older than a second, and that all of this was reported a moment ago.

@@ -1,4 +1,4 @@
-"""What a classifier must remember of the last minute: lags, terms, progress, and since when each problem stands.
+"""The classifier's memory of the last minute: lags, terms, progress, and since when each problem stands.
 
 Invariants: bounded (a deque each, one minute of samples); a sample counts once, however often it is looked at, so that
 an old one makes nothing last longer; `since` of a problem is when it was first seen without a break, or what the rule

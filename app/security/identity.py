@@ -1,4 +1,4 @@
-"""From a cookie or a bearer token to a viewer, and the life of sessions.
+"""Turns a cookie or a bearer token into a viewer; creates, renews and ends sessions.
 
 Invariants: a disabled user, a revoked or expired token and an expired or idle session are nobody. `seen_at` is
 written at most once a minute, so that polling pages do not write to the database, and in the background: a database

@@ -1,4 +1,4 @@
-"""Who may call what: one table, first match wins, and what it does not list is closed.
+"""The access policy: one table of who may call what; the first match wins, what is not listed is closed.
 
 Invariants: a path that no rule names needs the right `view` to be read and `admin` to be changed. A rule with `trail`
 is recorded even though it only reads (bodies are customers' data); every change is recorded without being marked here.

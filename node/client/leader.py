@@ -1,4 +1,4 @@
-"""How a client finds out who leads: it asks every member, and believes who says so itself.
+"""Finds the leader for a client: asks every member, and believes only the one that says it leads itself.
 
 Invariant: a member that is stopped or cut off costs a question at most STRAGGLERS_WITHIN_S once a majority has
 answered; nobody waits for it.

@@ -1,4 +1,4 @@
-"""How long a client's call goes on trying. Invariant: no pause ends after the deadline."""
+"""The retry policy of a client's calls. Invariant: no pause ends after the deadline."""
 
 from __future__ import annotations
 

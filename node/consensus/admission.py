@@ -1,4 +1,4 @@
-"""How much may wait for its quorum: what the links of a quorum carry in a share of an acknowledgement's time (C5).
+"""Admission: how much may wait for its quorum, as much as the links of a quorum carry in time (SAFETY C5).
 
 Theory. What a leader takes in beyond the rate of its links waits in a queue; a request at the end of a queue that is
 longer than the time it has is certain to end as unknown, and so are all behind it. So the rate is measured, per peer

@@ -1,4 +1,4 @@
-"""Who belongs to the group: voters and learners with their addresses; and all that is asked about their majority.
+"""The group's configuration: voters, learners and their addresses; every question about a majority.
 
 Theory. Any two majorities of the voters have a member in common: so no two leaders of one term, and no leader without
 what was committed before. A learner is sent the whole log and is asked for nothing: its acknowledgements make no entry

@@ -1,4 +1,4 @@
-"""What can be said of own entries that cannot be read: none can be compared, but the neighbours are known (SAFETY S6).
+"""Own entries that cannot be read: none can be compared, but their neighbours are known (SAFETY S6).
 
 Invariant: what is verified or committed is never said to be beyond repair.
 """

@@ -1,4 +1,4 @@
-"""What a replica makes of its disk's reports: syncs, cuts and reads that are done, and damage that was met.
+"""Handles the disk's reports to a replica: syncs, cuts and reads that ended, and damage that was found.
 
 The drivers' threads report here. Invariants: a report of another log epoch changes nothing (SAFETY R8);
 everything about damage follows from `store.faults`, so that a healed member leads, counts and joins again by itself.

@@ -1,4 +1,4 @@
-"""What the core asks of its driver, in the order of duty.
+"""Effects: the batch of work that the core asks of its driver, in the order of duty.
 
 The driver carries out one batch of Effects top to bottom, and waits for nothing: what depends on `hard_state` is held
 back until it is durable, the rest may overlap as each field's comment says.

@@ -1,4 +1,4 @@
-"""What a member does about a full disk (SAFETY S8): it refuses writes until a try succeeds; another leads if it can.
+"""The full-disk rule (SAFETY S8): a member refuses writes until a try succeeds; another leads if it can.
 
 Heartbeats and reads go on. Invariant: a leader hands over, or steps down, once until the next try for space.
 """

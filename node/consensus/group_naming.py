@@ -1,4 +1,4 @@
-"""How a group that was made without a token gets its id (SAFETY C9).
+"""Group naming: gives an id to a group that was made without a token (SAFETY C9).
 
 A leader whose own term's entry is committed appends one CONFIG_CHANGE entry with a random id, once all voters speak a
 version that knows of it. The id holds when the entry is committed: each member keeps it in its hard state. A member

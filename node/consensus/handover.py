@@ -1,4 +1,4 @@
-"""When leadership moves to another member: because somebody asks, a preferred one is ready, or this one cannot write.
+"""Handover: starts a transfer of leadership, on request, to a preferred leader, or because this one cannot write.
 
 What happens then is `leadership_transfer.py`'s; whom it may move to is `transferee.py`'s. Invariant: whoever asks has
 an outcome, at once or later.

@@ -1,4 +1,4 @@
-"""What a leader knows its voters to hold: for the marks in its heartbeats, and for a voter's next HELLO (SAFETY E8).
+"""Leader marks: what a leader knows its voters to hold, for heartbeats and a voter's next HELLO (SAFETY E8).
 
 Invariants: a mark is durable at its member and committed; it goes out and on record for proven voters only. What a
 voter acknowledged in this leadership may be more, and says something to those only who know no later term.

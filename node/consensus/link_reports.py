@@ -1,4 +1,4 @@
-"""What a replica makes of its driver's reports about connections: who can be spoken to, and what stands at an address.
+"""Handles the driver's reports about connections: which peers are reachable, and what answers at an address.
 
 Invariant: a report about a peer that is gone changes nothing.
 """

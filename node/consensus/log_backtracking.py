@@ -1,4 +1,4 @@
-"""Where to look next after a mismatch: log backtracking by whole terms (Raft 5.3). Pure functions.
+"""Log backtracking (Raft 5.3): the next index to compare after a mismatch, by whole terms. Pure functions.
 
 Invariant: every step goes strictly below the index that was asked for, so a search ends; the follower in its turn never
 names an index at or below what it knows to be committed (SAFETY R6).

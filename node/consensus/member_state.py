@@ -1,4 +1,4 @@
-"""What one member knows about itself: role, term and vote, leader, and where its log stands.
+"""The state of this member: role, term and vote, leader, and where its log stands.
 
 Invariants: the term never goes down, and a vote is given once a term; both leave here only as `effects.hard_state`,
 which the driver makes durable before anything leaves that speaks of it; `durable_hard` is what it reported last.

@@ -1,4 +1,4 @@
-"""Who belongs to the group, who may vote, and how a member comes to vote (SAFETY E8).
+"""Membership: who may vote, how a member comes to vote, and what HELLO says of it (SAFETY E8).
 
 Theory. A vote or an ack may only count if the member that gives it still holds whatever it acknowledged before. So
 each store has an identity that its peers record before they count it, and a store that may have lost history is

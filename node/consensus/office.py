@@ -1,4 +1,4 @@
-"""Whether this member leads now: the one place where the parts of a replica find the present leadership.
+"""The office: this member's present leadership, or none; every part of a replica looks it up here.
 
 Invariant: it is set once a quorum elected us, and cleared just before this member stops being the leader.
 """

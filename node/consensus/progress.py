@@ -1,4 +1,4 @@
-"""What this member knows of one peer: the one place that is asked for it.
+"""Progress: all that this member knows of one peer, in one place.
 
 Theory. A peer is known for three different lengths of time, and each fact has its own:
 - while it belongs to the group: what its HELLO said, whether it is connected, and whether it counts in a quorum;

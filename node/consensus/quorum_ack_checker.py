@@ -1,4 +1,4 @@
-"""What an answer proves that a voter holds, and which of what a majority holds may be committed. Pure functions.
+"""The commit rule: a voter's watermark from its answer, and which index may be committed. Pure functions.
 
 Theory: what a majority of the voters holds (`Configuration.reached`) is lost with none of the minorities that may fail.
 Raft 5.4.2 adds that counting decides only about entries of the leader's own term; earlier ones are committed by what

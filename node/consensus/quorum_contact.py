@@ -1,4 +1,4 @@
-"""When a leader last heard a quorum of its peers, and whether it still leads by that: check-quorum (SAFETY E6).
+"""Check-quorum: when a leader last heard a quorum of its peers, and whether it still leads (SAFETY E6).
 
 Invariants: only answers of peers with a share in the quorum are noted (`Progress.answered`); silence is counted in
 ticks (`ticks.py`), the clock only ends a leadership that no quorum answered for `quorum_silence_max_ns`; a tick is

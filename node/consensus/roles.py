@@ -1,4 +1,4 @@
-"""Which role a member can have, and what makes it another one."""
+"""The roles of a member and the table of transitions between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member says as a voter: messages that must not leave once it has given up its vote (SAFETY E8).
+"""Messages of a voter: those that must not leave once the member has given up its vote (SAFETY E8).
 
 They may be waiting for a record when that happens, in the very turn in which a store turns out to be a restored copy.
 """

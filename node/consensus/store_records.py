@@ -1,4 +1,4 @@
-"""What proven peers are on record with, and how a restored copy of a directory shows (SAFETY E8).
+"""Records of peers' stores, and how an older copy of a directory is recognised by them (SAFETY E8).
 
 Theory. A directory that was put back from an older copy looks sound to itself: what it acknowledged since is gone, and
 it would vote and count. But each open for serving draws a life durably, and peers keep the newest one that they met,

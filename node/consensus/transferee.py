@@ -1,4 +1,4 @@
-"""Which peer leadership may go to, and why another one may not (DLedger's refusals). Asks the peers' progress only."""
+"""The choice of a transferee: which peer may take leadership, and DLedger's refusals for the others."""
 
 from __future__ import annotations
 

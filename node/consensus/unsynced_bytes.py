@@ -1,4 +1,4 @@
-"""How many bytes were written that no sync has covered yet (SAFETY S9); one item per slab."""
+"""Counts the bytes that were written and not yet synced (SAFETY S9); one item per slab."""
 
 from __future__ import annotations
 

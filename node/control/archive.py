@@ -1,4 +1,4 @@
-"""What was cut, by whose order, and the bytes that went: the truncation archive."""
+"""The truncation archive over HTTP: what was cut, by whose order, and the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the routers share: the parts of a control plane, and bounded parameters."""
+"""Parts that the routers share: the objects of a control plane, and bounded parameters."""
 
 from __future__ import annotations
 

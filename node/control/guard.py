@@ -1,4 +1,4 @@
-"""What every request passes before a handler: Host, Origin, content type, token, group.
+"""The guard: checks every request before a handler sees it: Host, Origin, content type, token, group.
 
 Invariants: a name that is not ours in Host (DNS rebinding) and any foreign Origin are refused; a write comes as
 application/json or octet-stream, which no plain form on another site can send; where a token is configured, only the

@@ -1,4 +1,4 @@
-"""What the engine says of itself, relayed: a copied snapshot, never work that the engine does for us.
+"""Snapshots: relays the engine's copied state to HTTP clients; costs the engine no work per client.
 
 Invariants: many callers within CACHE_S cost the engine one question; an answer says how true it is (`engine: ok`;
 `stale`: it does not answer, this is what it said last; `down`: it does not run, and why). What nobody knows is null and

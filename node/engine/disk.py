@@ -1,4 +1,4 @@
-"""What the engine does to its disk off the loop: group commits, truncations, reads for lagging peers.
+"""The engine's disk work, off the loop: group commits, truncations, reads for lagging peers.
 
 Invariants: one thread writes (syncs and truncations never overlap), others read; everything that comes back is handed
 to `done` on the loop. An error of the disk is never retried: it goes to `fail`, which ends the engine (SAFETY S1).

@@ -1,4 +1,4 @@
-"""What the core asks, carried out in its order of duty; and what came of it, reported to the core.
+"""Carries out the core's effects in their order of duty, and reports each result to the core.
 
 An order and its report stand side by side here, so that one file says how each effect runs. What speaks of a hard state
 that is being saved waits for it (`held_back`); everything else goes on.

@@ -1,4 +1,4 @@
-"""What must not leave before a record is durable: messages that speak of a term, a vote or a state that is being saved.
+"""Holds messages back until a record is durable: those that speak of a term, vote or state being saved.
 
 Saves happen off the loop, one after the other, and each has a number. A save that messages speak of holds back every
 message from its batch on, in their order; one that only records peers holds back nothing (the core counts nobody before

@@ -1,4 +1,4 @@
-"""What an engine stands on beside its store and its loop: a clock, chance, threads for the disk, a state machine.
+"""The engine's host: the clock, randomness, disk threads and state machine that it runs on.
 
 A process takes the defaults; the simulator (`tests/simulation/driver`) gives its own, so that the very same engine runs
 in simulated time. Invariant: nothing in `node/engine` that decides anything asks a clock or a thread in another way.

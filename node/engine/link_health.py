@@ -1,4 +1,4 @@
-"""What two connections to a peer say of it: since when they stand, when it was last heard, and its round trip.
+"""The health of the two connections to a peer: since when they stand, when it was last heard, round trip.
 
 The round trip is a heartbeat's, one at a time: it waits for no disk on either side, so that it speaks of the link and
 of the peer's loop alone. Invariants: nothing here decides anything, it is shown to operators; what is not known is

@@ -1,4 +1,4 @@
-"""How a connection becomes a member's: by its certificate, by the secret that members share, or by its word alone.
+"""The member handshake: authenticates a connection as a member's, by certificate, shared secret, or its word.
 
 By its word only where neither TLS nor a secret is configured, or where the secret is "optional" (SAFETY C11). A secret
 is not asked for over TLS, which proves more.

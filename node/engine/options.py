@@ -1,4 +1,4 @@
-"""From the configuration to what the core takes."""
+"""Translates the configuration into the core's options."""
 
 from __future__ import annotations
 

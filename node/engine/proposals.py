@@ -1,4 +1,4 @@
-"""What clients want appended, until a turn of the loop takes it to the core.
+"""Queue of proposals: what clients want appended, until a turn of the loop takes it to the core.
 
 Invariants: proposals reach the core in the order of their arrival (SAFETY C4); a turn takes no more than TURN_BYTES and
 one proposal, so that the followers get one slab while the next one is encoded.

@@ -1,4 +1,4 @@
-"""What members and clients say to each other, as values.
+"""The messages that members and clients exchange, as values.
 
 A request carries `seq`, chosen by its sender; the answer carries the same `seq`. On the wire `seq` is the remoting
 frame's `opaque`, never a body field, so it survives a plain DLedger peer. Node ids are DLedger's ("n0"). `code`

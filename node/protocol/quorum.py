@@ -1,4 +1,4 @@
-"""How many a majority is: the one place where it is written down.
+"""The size of a majority: the one place where it is computed.
 
 The core asks `consensus/configuration.py`, which knows who the voters are; whoever sees a group from outside (client,
 console) has only their number. Pure.

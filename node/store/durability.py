@@ -1,4 +1,4 @@
-"""How far a log is on its disk: group commits, checkpoint slots, what stays in the page cache (SAFETY S1, S2).
+"""Durability of a log: group commits, checkpoint slots, what stays in the page cache (SAFETY S1, S2).
 
 Invariants: `durable` never passes a cut; a slot is written only for what was durable before; under load at most one
 slot in 20 ms, because each costs a sync of its own.

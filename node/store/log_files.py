@@ -1,4 +1,4 @@
-"""One log's two rows of files, and what memory knows of what lies in them: where it begins and ends, its terms.
+"""The files of one log and the index over them in memory: where the log begins and ends, its terms.
 
 The parts of a `FileStore` (writer, reads, durability, truncation, healing) share this one object and change it only
 through its methods; memory does not grow with the log: the term table and the ring of recent slabs are all it keeps.

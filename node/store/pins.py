@@ -1,4 +1,4 @@
-"""Who still needs a log's entries: from a pin on, nothing is removed from the front.
+"""Pins: who still needs entries; from a pin on, nothing is removed from the front of the log.
 
 A snapshot that is being sent, an applier that reads, an audit: each pins the first entry that it needs, under its name.
 Invariants: one pin per owner, at most `PINS_MAX`; pins are in memory and end with the process, as their owners do.

@@ -1,4 +1,4 @@
-"""One group commit on its way: taken on the loop, run in a thread, finished on the loop.
+"""A sync ticket: one group commit, taken on the loop, run in a thread, finished on the loop.
 
 Invariants: `run` touches nothing that the loop writes, only descriptors and the checkpoint; a slot is written after the
 data it speaks of is synced, or left out where there is no space for it (the older one goes on saying less); an error is

@@ -1,4 +1,4 @@
-"""What a member says of itself, as typed views: state, watermarks, dispatchers, closures and events.
+"""Typed views of a member's state: state, watermarks, dispatchers, closures and events.
 
 The engine fills them (`node.engine.introspect`), the control plane hands them on (`node.control.snapshots`), and the
 console, `status`, the demo and the benches read them again (`reading.read`). A new field is declared here once, filled

@@ -1,4 +1,4 @@
-"""What all views share: how a value is bounded, and how a view becomes JSON.
+"""Base of all views: how a value is bounded, and how a view becomes JSON.
 
 Invariants: a field that is absent or null is None, "unknown", never 0; a field that this version does not know is left
 out; a value of another type or beyond its bounds is refused, whoever sent it.

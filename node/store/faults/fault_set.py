@@ -1,4 +1,4 @@
-"""Which entries of an open log are known to be damaged, and the file that hints at them for the next start (SAFETY S6).
+"""The set of entries known to be damaged in an open log, and the file that keeps it for a start (SAFETY S6).
 
 Invariants: `now` is sorted and disjoint and changes under a lock, because the loop notes what reads met while a thread
 mends; whatever changed is `unsaved` until it is on disk.

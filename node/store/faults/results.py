@@ -1,4 +1,4 @@
-"""What looking for damage finds, and what mending it comes to: the values that the store, engine and core share."""
+"""Results of the search for damage and of its repair: values that store, engine and core share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose store this is: `quorumscope.json`, the lock, and `base` (the entry before the first one held).
+"""A store's identity: `quorumscope.json`, the lock, and `base` (the entry before the first one held).
 
 Invariants: one process at a time; a directory never changes its group, node, kind or file sizes; a plain log's identity
 is written as it always was, any other kind's in a format of its own, which older releases refuse; `base` is durable

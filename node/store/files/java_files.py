@@ -1,4 +1,4 @@
-"""What a Java node looks for in a store's directory: DLedger's text file `checkpoint`, and files of the right length.
+"""Files for Java nodes in our directory: DLedger's text file `checkpoint`, and files of the right length.
 
 RocketMQ's older DLedger (0.3.1.2) keeps its commit index in a text file `checkpoint`, a name that older releases of
 ours gave to their own binary file. So ours is `quorumscope.checkpoint` (`files/checkpoint.py`) and whatever lies under

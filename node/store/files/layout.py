@@ -1,4 +1,4 @@
-"""Where entries go: the layout as a pure function of position, file size and entry sizes (SAFETY S5, FORMATS 3).
+"""The layout: an entry's place as a pure function of position, file size and sizes (SAFETY S5, FORMATS 3).
 
 Invariants: an entry lies in one data file; it is placed in the current file only if `size + 8 <= remaining`, so every
 full file ends in a blank filler of at least 8 bytes; a slab never crosses a file and is <= 1 MiB unless one entry is

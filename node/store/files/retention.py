@@ -1,4 +1,4 @@
-"""Which files may go when a prefix of the log is not needed any more.
+"""Retention: which files may be removed when a prefix of the log is not needed any more.
 
 Invariants: only whole data files go, from the front, and never the one that the next entry goes into.
 """

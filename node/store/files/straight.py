@@ -1,4 +1,4 @@
-"""From which entry on every head says where its record lies: the file `layout` of a store with a Java heritage (S6).
+"""The file `layout`: from which entry on every head's position is the record's place, after a Java past (S6).
 
 No checksum covers the position in a head. Where all was laid out here it follows from the layout alone (S5): it is held
 against the record's place. A directory that a Java node wrote is read in full when it is adopted: the border lies

@@ -1,4 +1,4 @@
-"""What recovery has to know besides the files, and what it finds: plain values between `opening` and `log_recovery`."""
+"""Input and result of recovery, as plain values between `opening` and `log_recovery`."""
 
 from __future__ import annotations
 

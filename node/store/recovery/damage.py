@@ -1,4 +1,4 @@
-"""What bytes at a log's end mean: a clean end, a torn tail, a Java node's remnants, or corruption (SAFETY S3).
+"""Judges the bytes at a log's end: a clean end, a torn tail, a Java node's remnants, or corruption (SAFETY S3).
 
 Invariants: only damage that is wholly explained by sectors that were never written is a torn tail; only bytes that the
 index file does not claim for the expected entry are remnants; everything else is corruption. Reads only.

@@ -1,4 +1,4 @@
-"""What a repair by hand says: what is wrong, what it did, what may be lost, what to do next.
+"""The report of a repair by hand: what is wrong, what it did, what may be lost, what to do next.
 
 One shape for all of them, as JSON for scripts and as short sentences for operators. The sentences under `done`
 have no tense of their own: a dry run says the same ones under another heading.

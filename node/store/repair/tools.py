@@ -1,4 +1,4 @@
-"""What every repair by hand needs: the store opened by its own identity, looked through, and a record of what was done.
+"""Tools for every repair by hand: opens the store by its own identity, checks it, records what was done.
 
 Invariants: the store's lock is held from before the first look to after the last change; what an unclean stop left to
 be judged by the *configured* flush mode (SAFETY E8: async, another boot) is still there after a repair that does not

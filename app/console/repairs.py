@@ -134,23 +134,23 @@ class Repairs:
     async def remote(self, work: Work, what: str) -> Json | None:
         """One operation of the member's own, to its end; its outcome."""
         headers = {"idempotency-key": f"{work.operation_id}-{what}"}
-        told = await self.nodes.json("POST", work.url, what, json={}, headers=headers)
+        remote = await self.nodes.json("POST", work.url, what, json={}, headers=headers)
         heard_s = time.monotonic()
-        while told.get("state") == RUNNING:
-            work.detail = str(told.get("progress") or "")
+        while remote.get("state") == RUNNING:
+            work.detail = str(remote.get("progress") or "")
             await self.operations.set(work.operation_id, progress=work.progress())
             await asyncio.sleep(POLL_S)
             try:
-                told = await self.nodes.get(work.url, f"operations/{told['id']}")
+                remote = await self.nodes.get(work.url, f"operations/{remote['id']}")
                 heard_s = time.monotonic()
             except NodeUnreachable:
                 if time.monotonic() - heard_s > SILENT_S:
                     raise
-        if told.get("state") != DONE:
-            problem = told.get("problem") or {}
-            state = FAILED if told.get("state") == FAILED else UNKNOWN
+        if remote.get("state") != DONE:
+            problem = remote.get("problem") or {}
+            state = FAILED if remote.get("state") == FAILED else UNKNOWN
             raise Ended(state, str(problem.get("title") or "It did not end well"), str(problem.get("detail") or ""))
-        return told.get("outcome")
+        return remote.get("outcome")
 
     async def audit(self, work: Work) -> None:
         """The same range again, on all members."""

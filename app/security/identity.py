@@ -1,4 +1,4 @@
-"""Turns a cookie or a bearer token into a viewer; creates, renews and ends sessions.
+"""Turns a cookie or a bearer token into a viewer; opens and closes sessions, issues API tokens.
 
 Invariants: a disabled user, a revoked or expired token and an expired or idle session are nobody. `seen_at` is
 written at most once a minute, so that polling pages do not write to the database, and in the background: a database
@@ -42,7 +42,7 @@ class Identity:
         return max(stored, self.noted.get((via, credential_id), stored))
 
     def note(self, via: str, credential_id: int, seen: datetime | None, now: datetime) -> None:
-        """The database is told in the background, at most once a minute."""
+        """Written to the database in the background, at most once a minute."""
         seen = self.noted.get((via, credential_id)) if seen is None else self.last_seen(via, credential_id, seen)
         if seen is not None and now < seen + SEEN_EVERY:
             return

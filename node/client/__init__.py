@@ -14,6 +14,7 @@ from node.client.committed import CommittedPosition
 from node.client.errors import (
     AnotherGroup,
     Denied,
+    LaneEnded,
     LedgerError,
     NotAppended,
     OutcomeUnknown,
@@ -21,6 +22,7 @@ from node.client.errors import (
     Unreachable,
     Unsupported,
 )
+from node.client.lane import Lane
 from node.client.ledger_client import AppendResult, LedgerClient
 from node.protocol.entry import Entry
 from node.transport.slab_frames import ReadMode
@@ -30,6 +32,8 @@ __all__ = [
     "AppendResult",
     "CommittedPosition",
     "Denied",
+    "Lane",
+    "LaneEnded",
     "LedgerClient",
     "LedgerClientSync",
     "LedgerError",

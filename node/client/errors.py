@@ -37,6 +37,10 @@ class NotAppended(LedgerError):
         self.retry_after_s = retry_after_s
 
 
+class LaneEnded(NotAppended):
+    """Nothing of this append is in the log, and the lane takes no more: open another one."""
+
+
 class Unreachable(LedgerError):
     """No member took the request in time; nothing was appended."""
 

@@ -16,6 +16,7 @@ from node.background import Background
 from node.client.appends import AppendResult, Appends
 from node.client.committed import CommittedPosition, CommittedStream
 from node.client.errors import Denied, LedgerError, Unreachable, Unsupported
+from node.client.lane import Lane, open_lane
 from node.client.leader import DENIED, find_leader
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
 from node.client.plain_dledger import INDEX_MAX, find_end, get_one, transfer_fields
@@ -102,6 +103,13 @@ class LedgerClient:
     async def append_many(self, bodies: Sequence[bytes], *, expected_index: int | None = None) -> AppendResult:
         """Appends a contiguous run; a prefix of it may outlive a failure (SAFETY C4)."""
         return await self._appends.submit_run(bodies, -1 if expected_index is None else expected_index)
+
+    async def open_lane(self) -> Lane:
+        """Voids every earlier lane of the group, and gives one over which nothing is lost sight of (`client/lane.py`).
+
+        Raises NotAppended, Unreachable, Denied.
+        """
+        return await open_lane(self, self._deadline_s)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """A task that ends with this client."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from node.consensus.configuration import Configuration
 from node.protocol.codes import FlushMode, ResponseCode
-from node.protocol.group_kind import PLAIN, GroupKind
+from node.protocol.group_kind import NO_PATCH, PLAIN, GroupKind
 from node.protocol.packed_bodies import size_of
 
 MS = 1_000_000
@@ -154,15 +154,26 @@ class Outcome(NamedTuple):
     results: tuple[bytes, ...] = ()  # of applying it, one an entry; none in a group that is a log alone
 
 
+class LaneTicket(NamedTuple):
+    """What an append over a lane says of itself: `sequence` is that of its first entry (`consensus/lanes.py`)."""
+
+    term: int
+    lane: int
+    sequence: int
+    channel: int = 0  # of its entries
+    patch_at: int = NO_PATCH  # where in each body its position is written
+
+
 class Proposal:
     """Bodies to append as one contiguous run; one request, one outcome (SAFETY C3, C4).
 
     `expected_index` is the index that its first entry must get; None: any. `size_bytes` is that of all bodies.
     `origin` is whom it came from, so that who is refused gets a turn of its own; None: nobody that comes back.
     `at_apply`: it ends when its entries are applied, with the result, and not when they are committed.
+    `lane`: over which lane it comes; None: over none.
     """
 
-    __slots__ = ("at_apply", "bodies", "expected_index", "on_done", "origin", "size_bytes", "timeout_ns")
+    __slots__ = ("at_apply", "bodies", "expected_index", "lane", "on_done", "origin", "size_bytes", "timeout_ns")
 
     def __init__(
         self,
@@ -172,9 +183,10 @@ class Proposal:
         timeout_ns: int | None = None,
         origin: Hashable | None = None,
         at_apply: bool = False,
+        lane: LaneTicket | None = None,
     ) -> None:
         self.bodies, self.on_done, self.expected_index, self.timeout_ns = bodies, on_done, expected_index, timeout_ns
-        self.size_bytes, self.origin, self.at_apply = size_of(bodies), origin, at_apply
+        self.size_bytes, self.origin, self.at_apply, self.lane = size_of(bodies), origin, at_apply, lane
 
 
 @dataclass(slots=True, frozen=True)

@@ -17,6 +17,7 @@ from node.consensus.applying import wait_for_result
 from node.consensus.closures import Closure, ClosureTable
 from node.consensus.effects import new_send
 from node.consensus.entry_dispatcher import EntryDispatcher
+from node.consensus.lanes import Accepted, Lanes, Refusal, refuse_all, runs_of
 from node.consensus.leader_marks import LeaderMarks
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
@@ -51,7 +52,8 @@ REFUSES_US = frozenset({
 class Leadership:
     """See the module's docstring."""
 
-    def __init__(self, member: MemberState, membership: Membership, peers: Peers, now: int) -> None:
+    def __init__(self, member: MemberState, membership: Membership, peers: Peers, lanes: Lanes, now: int) -> None:
+        self._lanes = lanes
         self._member, self._membership, self._peers = member, membership, peers
         self._timing = member.config.timing
         self.term = member.term
@@ -112,7 +114,7 @@ class Leadership:
         idle = unsynced == 0 and len(self.closures) == 0
         waiting_bytes = self.closures.size_bytes
         rate: int | None = None
-        measured, shared = False, bool(self._peers.voters)
+        measured, shared, over_lane = False, bool(self._peers.voters), False
         for proposal in proposals:
             closure = Closure(proposal.on_done)
             closures.append(closure)
@@ -122,7 +124,9 @@ class Leadership:
             refusal = self._refusal(proposal, count, size_bytes, next_index)
             fits = requests_left >= 1 and entries_left >= count and bytes_left >= size_bytes
             wait_ns = 0
-            if refusal is None and (accepted or not idle):  # one request alone is always let in
+            if proposal.lane is not None:  # never refused for load within its window
+                over_lane = True
+            elif refusal is None and (accepted or not idle):  # one request alone is always let in
                 if not fits:
                     refusal = FULL, "too much waits for its quorum or its sync already"
                 elif shared and (waiting_bytes >= self.admission.judged_from_bytes or self.admission.promised):
@@ -144,8 +148,10 @@ class Leadership:
             requests_left -= 1
             entries_left -= count
             bytes_left -= size_bytes
-        if accepted:
+        if accepted and not over_lane:
             self._append_accepted(accepted, gather(batches), now)
+        elif accepted:
+            self._append_runs(accepted, now)
         return closures
 
     def quorum_rate(self, now: int) -> int | None:
@@ -165,7 +171,7 @@ class Leadership:
         self, proposal: Proposal, count: int, size_bytes: int, next_index: int
     ) -> tuple[ResponseCode, str] | None:
         """Why nothing of this request may be appended (SAFETY C2, C3)."""
-        if self._only_lanes:
+        if self._only_lanes and proposal.lane is None:
             return ResponseCode.UNEXPECTED_ARGUMENT, self._only_lanes
         if count == 0:
             return ResponseCode.REQUEST_WITH_EMPTY_BODYS, "no entry to append"
@@ -179,22 +185,33 @@ class Leadership:
             return ResponseCode.INCONSISTENT_INDEX, text
         if proposal.at_apply and self._member.applying is not None and self._member.applying.is_full:
             return FULL, "too many requests wait for the state machine already"
-        return None
+        return None if proposal.lane is None else self._lanes.take(proposal, count)
 
-    def _append_accepted(self, accepted: list[tuple[Proposal, Closure]], bodies: Sequence[bytes], now: int) -> None:
+    def _append_runs(self, accepted: Accepted, now: int) -> None:
+        """In order, what can be written at once together; behind a run that failed nothing is appended."""
+        failure: Refusal | None = None
+        for run, channel, patch_at in runs_of(accepted):
+            if failure is None:
+                bodies = gather([proposal.bodies for proposal, _closure in run])
+                failure = self._append_accepted(run, bodies, now, channel, patch_at)
+            else:
+                refuse_all(run, failure, self._member.self_id)
+
+    def _append_accepted(
+        self, accepted: Accepted, bodies: Sequence[bytes], now: int, channel: int = 0, patch_at: int = NO_PATCH
+    ) -> Refusal | None:
+        """All of them at once; why not, where nothing was appended."""
         member = self._member
         default_ns = self._timing.closure_timeout_ns
         try:
-            slabs = self._write(bodies, Magic.NORMAL, now)
+            slabs = self._write(bodies, Magic.NORMAL, now, channel, patch_at)
         except (StoreFull, EntryError) as error:
             full = isinstance(error, StoreFull)
             if full:
                 member.no_space(str(error), now)
             code = ResponseCode.DISK_FULL if full else ResponseCode.UNEXPECTED_ARGUMENT
-            for _proposal, closure in accepted:
-                closure.first_index = closure.last_index = -1
-                closure.refuse(code, member.self_id, str(error))
-            return
+            refuse_all(accepted, (code, str(error)), member.self_id)
+            return code, str(error)
         for proposal, closure in accepted:  # registered before anything can commit them (FORMATS 6.9)
             closure.term = self.term
             closure.created_at = now
@@ -206,6 +223,7 @@ class Leadership:
                 wait_for_result(member, closure)
             self.closures.add(closure)
         self._replicate(slabs, now)
+        return None
 
     def _write(
         self, bodies: Sequence[bytes], magic: int, now: int, channel: int = 0, patch_at: int = NO_PATCH

@@ -6,7 +6,7 @@ its order of duty. Nothing here touches a socket, a clock, a thread or a file; t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from node.consensus import status_builder
 from node.consensus.api import (
@@ -29,6 +29,7 @@ from node.consensus.full_disk import FullDisk
 from node.consensus.group_naming import GroupNaming
 from node.consensus.handover import Handover
 from node.consensus.heartbeat import handle_heartbeat
+from node.consensus.lanes import LaneOpened, Lanes
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership import Leadership
 from node.consensus.leadership_transfer import LeadershipTransfer, judge_take_leadership
@@ -86,6 +87,7 @@ class Replica:
         damaged = DamagedEntries(self.member)
         self.handler = EntryHandler(self.member, damaged)
         self.transfers = LeadershipTransfer(self.member)
+        self.lanes = Lanes(self.member)
         self.follower_reads = FollowerReads(self.member)
         self.repair = LogRepair(self.member, self.peers, damaged)
         self.giving = LogGiving(self.member, self.peers)
@@ -184,13 +186,14 @@ class Replica:
 
     # --- leadership begins and ends -----------------------------------------------------------------------------
     def _elected(self, now: int) -> None:
-        leadership = self._office.leadership = Leadership(self.member, self.membership, self.peers, now)
+        leadership = self._office.leadership = Leadership(self.member, self.membership, self.peers, self.lanes, now)
         self.handover.elected(now)
         leadership.begin(now)
 
     def _abdicated(self, reason: str, now: int) -> None:
         """Called by MemberState just before this member stops leading."""
         leadership, self._office.leadership = self._office.leadership, None
+        self.lanes.end(f"leadership of term {self.term} ended: {reason}")
         if leadership is not None:
             leadership.end(reason, now)
             if self.member.applying is not None:
@@ -304,6 +307,10 @@ class Replica:
         for closure in closures:
             closure.refuse(code, self.leader_id, detail)
         return closures
+
+    def open_lane(self, origin: Hashable, now: int) -> LaneOpened:
+        """A lane for that connection, and the end of every earlier one (`consensus/lanes.py`)."""
+        return self.lanes.open(origin, self._office.leadership, self._write_refusal(), now)
 
     def _write_refusal(self) -> tuple[ResponseCode, str] | None:
         if self._stopped or self._office.leadership is None:

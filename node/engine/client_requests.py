@@ -109,12 +109,17 @@ class ClientRequests:
         def done(outcome: Outcome) -> None:
             self._quota.give(connection, count, size)
             if not frame.flag & FLAG_ONE_WAY:
-                body = encode_append_answer(self._append_answer(outcome))
+                body = encode_append_answer(self.append_answer(outcome))
                 if connection.hold_body(SUCCESS, FLAG_RESPONSE, frame.opaque, [body]):
                     self._holding.append(connection)
 
         expected = None if request.expected_index < 0 else request.expected_index
         self._driver.propose(connection, Proposal(request.bodies, done, expected), request.ordered)
+
+    def hold(self, connection: Connection, frame: Frame, body: bytes) -> None:
+        """An answer that leaves at the turn's end."""
+        if connection.hold_body(SUCCESS, FLAG_RESPONSE, frame.opaque, [body]):
+            self._holding.append(connection)
 
     def release(self) -> None:
         """The end of a turn: its answers leave, those of one connection together."""
@@ -122,7 +127,7 @@ class ClientRequests:
         for connection in holding:
             connection.release()
 
-    def _append_answer(self, outcome: Outcome) -> AppendAnswer:
+    def append_answer(self, outcome: Outcome) -> AppendAnswer:
         appended = APPENDED_BYTE[outcome.appended]
         indexes = (outcome.first_index, outcome.last_index, outcome.term)
         if appended is AppendedByte.YES:
@@ -164,14 +169,14 @@ class ClientRequests:
         leader_id = self._driver.replica.leader_id
         return {"code": int(code), "leaderId": leader_id, "term": -1} | kept | more
 
-    def _misdirected(self, fields: Fields) -> ResponseCode | None:
+    def misdirected(self, fields: Fields) -> ResponseCode | None:
         if fields.text("group") != self._group:
             return ResponseCode.UNKNOWN_GROUP
         return None if fields.text("remoteId", self._self_id) == self._self_id else ResponseCode.UNKNOWN_MEMBER
 
     def _metadata(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)
-        refused = self._misdirected(fields)
+        refused = self.misdirected(fields)
         replica = self._driver.replica
         if refused is not None:
             connection.answer(frame, dump(self._base(fields.values, refused)))
@@ -183,7 +188,7 @@ class ClientRequests:
     def _append(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)
         nothing = {"index": -1, "pos": -1}
-        refused = self._misdirected(fields)
+        refused = self.misdirected(fields)
         if refused is not None:
             connection.answer(frame, dump(self._base(fields.values, refused, **nothing)))
             return
@@ -207,7 +212,7 @@ class ClientRequests:
 
     def _get(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)
-        refused = self._misdirected(fields)
+        refused = self.misdirected(fields)
         replica = self._driver.replica
         begin_index = fields.number("beginIndex")
         if refused is None and replica.role is not Role.LEADER:
@@ -255,7 +260,7 @@ class ClientRequests:
 
     def _transfer(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)
-        refused = self._misdirected(fields)
+        refused = self.misdirected(fields)
         term = fields.number("term")
         detail = ""
         if refused is None and not self._allowed(connection, fields):
@@ -296,7 +301,7 @@ class ClientRequests:
     def _operator_action(self, connection: Connection, frame: Frame) -> None:
         """A scrub, or another try at a repair: this member's own business, leader or not."""
         fields = load(frame.body)
-        refused = self._misdirected(fields)
+        refused = self.misdirected(fields)
         detail = None
         if refused is None and not self._allowed(connection, fields):
             refused, detail = ResponseCode.UNEXPECTED_MEMBER, self._refusal_text("an operator action")

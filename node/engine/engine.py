@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from node.config import Settings
+from node.consensus.lanes import LaneOpened
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
@@ -25,6 +26,7 @@ from node.engine.duties import Duties
 from node.engine.events import EventRing, EventSink, no_sink
 from node.engine.host import Host
 from node.engine.introspect import Introspection
+from node.engine.lane_requests import LaneRequests
 from node.engine.member_port import MemberPort
 from node.engine.metronome import Metronome
 from node.engine.options import member_trust, read_token_file, replica_config
@@ -70,8 +72,11 @@ class Engine:
         self.duties = Duties(self, store, settings.store, self.links, self._done, host)
         self.feeder = self.duties.feeder
         self.introspection.scrub = self.duties.scrubber.view
-        token = read_token_file(settings)
-        self.client_requests = ClientRequests(self, self.duties.reads, self.introspection, Quota(), self._status, token)
+        token, quota = read_token_file(settings), Quota()
+        self.client_requests = ClientRequests(self, self.duties.reads, self.introspection, quota, self._status, token)
+        lanes = LaneRequests(self, self.client_requests, quota, config.group)
+        self.client_requests.serve(RequestCode.OPEN_LANE, lanes.open)
+        self.client_requests.serve(RequestCode.LANE_APPEND, lanes.append)
         self.port = MemberPort(self, self.links, self.client_requests)
         self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self.duties.held.closed)
         self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
@@ -255,6 +260,19 @@ class Engine:
     # --- for client requests, which frames wake: `read_done` follows ---------------------------------------------
     def propose(self, origin: Connection, proposal: Proposal, ordered: bool) -> None:
         self._proposals.add(origin, proposal, ordered)
+
+    def open_lane(self, origin: Connection, done: Callable[[LaneOpened], None]) -> None:
+        """Takes effect at once: what an earlier lane has waiting here is not appended any more."""
+        deliver = self._later(done)
+        self.guarded(lambda: deliver(self.replica.open_lane(origin, self.now_ns())))
+
+    def lane_lost(self, origin: Connection) -> None:
+        """Nothing more comes over that connection's lane, or nothing that can be read."""
+        self.replica.lanes.lost(origin)
+
+    def propose_over_lane(self, origin: Connection, proposal: Proposal) -> None:
+        self._proposals.add(origin, proposal, ordered=False)
+        self.replica.lanes.watch(proposal)
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
         self.guarded(lambda: self.replica.read_index(self._later(done), self.now_ns()))

@@ -29,6 +29,7 @@ class Driver(Protocol):
 
     def read_done(self) -> None: ...
     def leader_bytes(self, peer_id: str) -> None: ...
+    def lane_lost(self, origin: Connection) -> None: ...
 
 
 class MemberPort:
@@ -63,6 +64,7 @@ class MemberPort:
     def _on_closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._links.closed(connection)
+        self._driver.lane_lost(connection)
 
     def _on_part(self, connection: Connection) -> None:
         """Bytes came that complete no frame: of the leader's, they say that it is there."""

@@ -31,6 +31,8 @@ class RequestCode(IntEnum):
     OPERATOR_ACTION = 52008
     PROOF = 52009  # proves the secret that members share, and carries the whole HELLO (SAFETY C11)
     COMMITTED_STREAM = 52010  # subscribes to committed positions (docs/committed-stream.md)
+    OPEN_LANE = 52011  # voids every earlier lane (docs/lanes.md)
+    LANE_APPEND = 52012
     USER_DEFINE_REQUEST = 59999
 
 
@@ -84,6 +86,7 @@ class ResponseCode(IntEnum):
     LEADER_TRANSFERRING = 506
     LOAD_SNAPSHOT_ERROR = 507
     INSTALL_SNAPSHOT_ERROR = 508
+    LANE_ENDED = 591  # ours: an append over a lane that is not open any more, or out of its sequence
     RESTORED_COPY = 590  # ours: a HELLO of a store that is not the one on record (SAFETY E8)
 
 
@@ -98,6 +101,7 @@ NOT_APPENDED: frozenset[ResponseCode] = frozenset(
         ResponseCode.UNEXPECTED_ARGUMENT,
         ResponseCode.DISK_FULL,
         ResponseCode.REQUEST_WITH_EMPTY_BODYS,
+        ResponseCode.LANE_ENDED,
         ResponseCode.LEADER_PENDING_FULL,
         ResponseCode.LEADER_NOT_READY,
         ResponseCode.LEADER_TRANSFERRING,

@@ -27,6 +27,7 @@ what happened into the files instead. The safety invariants are checked after ev
     full n0 on|off
     rot n1 3..5 [known] / scrub n1      bytes rot, unnoticed or known when it opens / n1 reads its whole log
     join l0 / leave l0 / tell n2 join l0    learners (learners.py)
+    open-lane n0 a / over n0 a lane=1 from=0 x y / lane-lost n0 a    lanes (lanes.py)
     status [n0] / log [n0] / dispatchers n0 / closures n0 / watermarks n0
 """
 
@@ -48,6 +49,7 @@ from node.store.memory_store import MemoryStore
 from tests.scenarios.appliers import Appliers
 from tests.scenarios.cluster import GROUP_ID, Cluster, Packet
 from tests.scenarios.invariants import Invariants
+from tests.scenarios.lanes import LaneVerbs
 from tests.scenarios.learners import Learners
 from tests.scenarios.render import dispatcher_line, event_line, log_line, message_line, status_line
 
@@ -125,6 +127,7 @@ class Scenario:
         applies = "applier" in command.words
         self._cluster = Cluster(int(command.words[0]), seed=seed, flush=flush, group_id=group_id, applies=applies)
         self._verbs |= {**Appliers(self.cluster, self.say).verbs, **Learners(self.cluster).verbs}
+        self._verbs |= LaneVerbs(self.cluster, self.say).verbs
         self._invariants = Invariants(self._cluster, alarms_allowed=True)
         if "down" in command.words:
             for node_id in self.cluster.ids:

@@ -8,6 +8,7 @@ from typing import Final
 from tests.simulation.driver.callers import Promptness
 from tests.simulation.driver.control import ControlPlanes, Moments
 from tests.simulation.driver.followers import Followers
+from tests.simulation.driver.lane_checks import LaneOrder
 from tests.simulation.invariants_apply import Appliers
 from tests.simulation.invariants_clients import Clients
 from tests.simulation.invariants_disk import Disks
@@ -33,6 +34,9 @@ DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
     "no_sync_on_loop": "the loop's turn waits for no sync, a directory's neither (S9)",
     "one_thread_writes": "a thread that reads changes nothing on the disk (S4; node/engine/disk.py)",
     "soon_durable": "what is in a log becomes durable without another append having to come (R2, S9)",
+    "lane_in_sequence": "what came over a lane lies behind its end index, in its sequence (lanes)",
+    "lane_has_no_gap": "where an entry of a lane is in the log, so are all before it (lanes)",
+    "lanes_fence": "nothing of an earlier lane lies behind the end index of a later one (lanes)",
     "control_reads": "a control plane reads the files of an orderly store without an error",
 }
 
@@ -42,7 +46,7 @@ def driver_checks() -> list[Observer]:
     mirrors, moments = Mirrors(), Moments()
     logs = Logs(mirrors)
     return [
-        mirrors, moments, logs, Elections(mirrors), Disks(mirrors), Clients(logs), Appliers(logs),
+        mirrors, moments, logs, Elections(mirrors), Disks(mirrors), Clients(logs), Appliers(logs), LaneOrder(logs),
         ControlPlanes(mirrors, logs, moments), Promptness(), Followers(logs),
         Liveness(mirrors, logs),
     ]  # fmt: skip

@@ -68,6 +68,7 @@ class DriverSwarm:
     transfers: float = 0.0
     client_loss: float = 0.0  # clients that are closed in the middle, and made anew
     ordered: int = 1  # producers that ask for order on a connection of their own
+    lanes: int = 0  # appenders over lanes, each of which voids the others'
     looks: float = 8.0  # questions to the control planes
     followers: int = 0  # clients of the stream of committed positions
     applier: bool = False  # a state machine beside each log

@@ -27,6 +27,7 @@ from node.transport.slab_frames import (
     decode_append_answer,
     encode_append,
 )
+from tests.simulation.driver.lane_workload import LaneAppender, UsedLane
 from tests.simulation.driver.loop import ITERATION_NS, SimulatedLoop
 from tests.simulation.history import History, Result
 from tests.simulation.observer import Violation
@@ -47,6 +48,7 @@ class Workload:
         self.running = True
         self.transfers_started = self.transfers_done = self.transfers_lost = 0
         self.counts: dict[str, int] = {}
+        self.lanes: list[UsedLane] = []  # every one that was opened
         self._bodies = 0
         self._loops: list[SimulatedLoop] = []
         self.members = ";".join(f"{one}-{world.members[one].settings.peers[one]}" for one in world.ids)
@@ -57,6 +59,8 @@ class Workload:
             ClientProcess(self, f"c{number}", random.Random(self._rng.getrandbits(64))).start()
         for number in range(config.ordered):
             OrderedProducer(self, f"o{number}", random.Random(self._rng.getrandbits(64))).start()
+        for number in range(config.lanes):
+            LaneAppender(self, f"l{number}", random.Random(self._rng.getrandbits(64))).start()
 
     @property
     def history(self) -> History:

@@ -10,6 +10,7 @@ from tests.simulation.mutants.counting import COUNTING
 from tests.simulation.mutants.driver import DRIVING
 from tests.simulation.mutants.election import ELECTION
 from tests.simulation.mutants.faults import FAULTY
+from tests.simulation.mutants.lanes import LANE_RULES
 from tests.simulation.mutants.overlaps import OVERLAPS
 from tests.simulation.mutants.planting import Edit, Mutant, PlantingError, Tally
 from tests.simulation.mutants.reads import READING
@@ -22,5 +23,5 @@ from tests.simulation.mutants.streams import STREAMING
 __all__ = ["MUTANTS", "Edit", "Mutant", "PlantingError", "Tally"]
 
 CORE = (*ELECTION, *COUNTING, *REPLICATION, *READING, *STORAGE, *FAULTY, *COPIES, *DRIVING, *APPLIED, *SLOW_LINKS)
-ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING)
+ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

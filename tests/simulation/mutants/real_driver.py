@@ -151,7 +151,7 @@ REQUESTS_AND_LINKS = (
         "C2",
         "an answer names the last entry as the first",
         Edit(
-            REQUESTS + "_append_answer",
+            REQUESTS + "append_answer",
             "indexes = (outcome.first_index,",
             "indexes = (MUTANT.instead(outcome.first_index, outcome.last_index),",
         ),
@@ -180,7 +180,7 @@ REQUESTS_AND_LINKS = (
         "C2",
         "an unknown outcome is answered as not appended",
         Edit(
-            REQUESTS + "_append_answer",
+            REQUESTS + "append_answer",
             "appended = APPENDED_BYTE[outcome.appended]",
             "appended = APPENDED_BYTE[outcome.appended]\n"
             "    if appended is AppendedByte.UNKNOWN:\n"

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2
 
-from app.console import proxy
+from app.console import proxy, recent
 from app.console.aggregate import ClusterInfo
 from app.console.cursors import before_id
 from app.console.demo import Demo
@@ -34,7 +34,7 @@ from app.db.base import utc_now
 from app.db.engine import Sessions
 from app.db.models import Cluster
 from app.db.repositories import RUNNING, Clusters, Events, Operations
-from app.health.group_view import AuditView, GroupView
+from app.health.group_view import AuditView, GroupView, Incident
 from node.background import Background, reason_of
 from node.views.events import EventView
 from node.views.state import PeerView, StateView
@@ -68,6 +68,8 @@ class Console:
         self.seed_problems: dict[str, str] = {}
         # Group -> the audit that counts (`open_audit`), None where there was none; absent: not looked up yet.
         self.audits: dict[str, AuditView | None] = {}
+        # Group -> what was over within the last hour, newest first (`app.console.recent`).
+        self.recent: dict[str, tuple[Incident, ...]] = {}
         self.event_queue: asyncio.Queue[tuple[str, str | None, Sequence[EventView]]] = asyncio.Queue(EVENT_QUEUE_MAX)
         self.attaching = asyncio.Lock()
         self.background = Background()
@@ -80,6 +82,7 @@ class Console:
             self.watch(row)
         self.background.keep("assembling views", self.assemble_forever)
         self.background.keep("storing events", self.keep_events)
+        self.background.keep("looking up what is over", partial(recent.look_up_forever, self))
         self.background.keep("storing history", self.save_history_forever)
         for seed in self.settings.seeds:
             self.background.keep(f"attaching {seed.control_url}", partial(self.attach_seed, seed))
@@ -103,6 +106,7 @@ class Console:
             on_events=self.take_events,
             on_address=self.address_learned,
             audits=self.audits,
+            recent=self.recent,
             on_group_id=self.group_id_learned,
         )
         self.watches[row.id] = one

@@ -26,7 +26,7 @@ from app.health.group_view import GroupView
 from node.views.state import StateView
 
 Context = dict[str, object]
-GROUP_FRAGMENTS: Final = ("status", "sentence", "waterline", "dispatchers", "closures", "members")
+GROUP_FRAGMENTS: Final = ("status", "sentence", "waterline", "recent", "dispatchers", "closures", "members")
 SEVERITY_WORDS: Final = {"critical": "Critical", "attention": "Degraded", "unknown": "Unknown", "ok": "", "info": ""}
 CODE: Final = re.compile(r"`([^`]+)`")
 _templates: dict[str, Environment] = {}

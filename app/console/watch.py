@@ -20,7 +20,8 @@ from app.console.verdict import conclude
 from app.db.base import utc_now
 from app.health.classify import classify
 from app.health.facts import seconds_since, spell, time_of
-from app.health.group_view import AuditView, GroupView, Problem
+from app.health.group_view import AuditView, GroupView, Incident, Problem
+from app.health.incidents import Incidents, event_of_incident
 from app.health.recall import Recall
 from node.views.base import JsonObject
 from node.views.events import EventView
@@ -47,6 +48,7 @@ class Watch:
         on_address: AddressSink,
         on_group_id: GroupIdSink = lambda _cluster_id, _group_id: None,
         audits: Mapping[str, AuditView | None] | None = None,
+        recent: Mapping[str, tuple[Incident, ...]] | None = None,
     ) -> None:
         self.on_group_id = on_group_id
         self.info = info
@@ -60,6 +62,8 @@ class Watch:
             one.node_id: Poller(one, nodes, interval_s, self.node_events, self.is_of_this_group) for one in members
         }
         self.audits = {} if audits is None else audits
+        self.recent = {} if recent is None else recent
+        self.incidents = Incidents()
         self.problems: Mapping[str, Problem] | None = None
         self.view = self.assemble()
 
@@ -108,9 +112,13 @@ class Watch:
         if self.info.id in self.audits:
             view = view.model_copy(update={"audit": self.audits[self.info.id]})
         self.recall.observe(view, at_s, now)
-        view = view.model_copy(update={"leader_since": self.leader_since(view)})
+        recent = self.recent.get(self.info.id, ())
+        view = view.model_copy(update={"leader_since": self.leader_since(view), "recent": recent})
         self.view = view = conclude(classify(view, self.recall, now))
         self.note_problems(view)
+        over = self.incidents.observe(view, now)
+        if over is not None:
+            self.on_events(self.info.id, None, [event_of_incident(over)])
         return view
 
     def leader_since(self, view: GroupView) -> str | None:

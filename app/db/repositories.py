@@ -195,6 +195,7 @@ class Events:
         before_id: int | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        kinds: Sequence[str] = (),
     ) -> list[Json]:
         """Newest first, by the time of the event: members are asked for theirs at different moments."""
         asked = select(EventRow).order_by(EventRow.at.desc(), EventRow.id.desc()).limit(limit)
@@ -208,6 +209,8 @@ class Events:
             asked = asked.where(EventRow.at >= since)
         if until is not None:
             asked = asked.where(EventRow.at <= until)
+        if kinds:
+            asked = asked.where(EventRow.kind.in_(kinds))
         async with self.sessions() as db:
             return [event_json(row) for row in await db.scalars(asked)]
 

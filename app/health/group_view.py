@@ -89,6 +89,26 @@ class Problem(NextStep):
     next_step: str
 
 
+class Incident(View):
+    """Something pressing that is over, and what it cost; None: not known.
+
+    `pause_ms`: for how long no write got through, to a sample; `writes_unknown`: at least so many callers could not be
+    told how their write ended.
+    """
+
+    code: Text
+    node_id: Text | None = None
+    text: str
+    since: Text
+    until: Text
+    problems: tuple[str, ...] = ()
+    leaders: tuple[Text, ...] = ()
+    pause_ms: Whole | None = None
+    entries_cut: Whole | None = None
+    cuts: tuple[str, ...] = ()
+    writes_unknown: Whole | None = None
+
+
 class Doubt(View):
     """Something that is not known to be well; `member` None: it concerns the group."""
 
@@ -187,6 +207,7 @@ class GroupView(View):
     leader_since: Text | None = None
     last_completed: CompletedView | None = None
     audit: AuditView | None = None
+    recent: tuple[Incident, ...] = ()  # what was over within the last hour, newest first
     pending: Flag = False  # something is wrong that has not lasted long enough to be a problem
 
     @property

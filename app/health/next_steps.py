@@ -16,19 +16,20 @@ from app.health.group_view import GroupView, MemberView, NextStep
 UNKNOWN_URL: Final = "CONTROL_URL"
 DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
+DEMO_HEAL: Final = "quorumscope demo heal {node}", "in this demo somebody broke it on purpose; this ends it at once"
 FLUSH_STAKE: Final = "a power cut of {needed} members at once loses writes that were acknowledged"
 
 
 def next_step(finding: Finding, view: GroupView) -> NextStep:
     advice = advice_of(finding, view)
     fields = fields_of(finding, view)
-    command = advice.command
+    command, step = advice.command, advice.step
     if advice.heals and view.cluster.demo:
-        command = "quorumscope demo heal {node}"
+        command, step = DEMO_HEAL
     return NextStep(
         means=advice.means.format(**fields),
         at_stake=at_stake(finding, view),
-        step=advice.step.format(**fields),
+        step=step.format(**fields),
         command=command.format(**fields),
         curl=with_token(advice.curl.format(**fields)),
         docs=f"{DOCS}#{advice.section}",

@@ -336,7 +336,7 @@ class Console:
         if operation["state"] != RUNNING:
             raise Conflict(f"The operation is {operation['state']} already.")
         if operation["kind"] == KIND:
-            raise Conflict("A scrub harms nobody and ends by itself; it cannot be cancelled.")
+            raise Conflict("A scrub changes nothing that is sound and ends by itself; it cannot be cancelled.")
         _, url = proxy.pick(self.group_view(operation["cluster_id"]), operation["node_id"])
         await self.transfers.cancel(operation, url)
         return await self.operation(operation_id)

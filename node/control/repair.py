@@ -43,7 +43,7 @@ async def scrub(parts: PartsDep, response: Response, body: Asked | None = None, 
 
 @router.post("/repairs", status_code=202)
 async def repairs(parts: PartsDep, response: Response, body: Asked | None = None, key: Key = None) -> Json:
-    """Try again, now, to repair what is damaged in this node's log: every peer is asked anew."""
+    """Try again, now, to repair what is damaged in this node's log: every peer is asked again."""
     return await start(parts, response, body or Asked(), key, "repair", "ask every peer for what is damaged", follow)
 
 
@@ -106,7 +106,7 @@ async def follow_scrub(parts: Parts, operation: Json) -> Json:
         if last is not None and last.number is not None and last.number >= number:
             return {"state": "done", "progress": None, "outcome": last.to_json()}
         if running is None or running.number != number:
-            return unknown("the engine started anew meanwhile")
+            return unknown("the engine was restarted meanwhile")
         operation["progress"] = f"entry {running.next_index} of {running.last_index}"
 
 

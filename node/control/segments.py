@@ -82,7 +82,7 @@ async def segment(
     """Raw bytes; at most 16 MiB at a time, and shorter where the durable end comes first."""
     tag = await etag(parts)
     if if_match is not None and if_match != "*" and tag not in [one.strip() for one in if_match.split(",")]:
-        text = "The log was truncated, or the engine started anew, since that ETag; begin again."
+        text = "The log was truncated, or the engine restarted, since that ETag; begin again."
         raise Problem(412, "Changed", text, etag=tag)
     found = await parts.bulk.read(lambda reader: [one for one in reader.segments() if one.kind == kind])
     chosen = next((one for one in found if one.name == name), None)

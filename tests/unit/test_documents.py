@@ -1,4 +1,4 @@
-"""Documents that name files name files that exist: ARCHITECTURE.md and docs/where-to-change.md."""
+"""Documents that name files name files that exist: ARCHITECTURE.md, docs/where-to-change.md and docs/proof.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`([\w./-]+?/[\w./-]*|[\w-]+\.(?:py|html|js|md|txt|json|toml))`|\]\(([\w./-]+)(?:#[\w-]+)?\)")
 # ARCHITECTURE.md leaves out the package where a table is about one: a path may stand below any of these.
-BELOW = ("", "node", "app", "tests", "tests/unit", "tests/simulation", "docs", "node/store", "node/views")
+BELOW = (
+    "",
+    "node",
+    "app",
+    "tests",
+    "tests/unit",
+    "tests/simulation",
+    "docs",
+    "node/store",
+    "node/views",
+    "tests/simulation/driver",
+    "tests/process",
+    "tests/interop",
+    "tests/fuzz",
+)
 # Not in the source: paths on a member's disk, of HTTP, of git.
 ELSEWHERE = re.compile(
     r"/.*|DATA/.*|data/.*|index/.*|index|truncated/.*|adopting/|quorumscope\.json|engine-refused\.json|audits/"
@@ -28,7 +42,7 @@ def exists(named: str, base: Path) -> bool:
     return any((ROOT / below / named).exists() for below in BELOW)
 
 
-@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/where-to-change.md"])
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/where-to-change.md", "docs/proof.md"])
 def test_every_path_that_a_document_names_exists(document: str) -> None:
     path = ROOT / document
     names = named_in(path.read_text())

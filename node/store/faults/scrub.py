@@ -69,7 +69,7 @@ def position_faults(slab: Slab, straight_from: int) -> Iterator[Fault]:
         at = slab.first_index + number
         lies = INDEX_UNIT.unpack_from(slab.index_records, number * INDEX_UNIT_BYTES)[1]
         said = HEAD.unpack_from(slab.data, lies - slab.pos)[4]
-        yield Fault(at, at, "position_mismatch", f"its head says position {said}, it lies at {lies}")
+        yield Fault(at, at, "position_mismatch", f"its head says position {said}, it is at {lies}")
 
 
 def cursor_behind_fault(index: SegmentList, number: int, term: int, sealed_from: int) -> Cursor | None:

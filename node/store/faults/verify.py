@@ -140,7 +140,7 @@ class Verification:
         for number in np.flatnonzero(which):
             said, lies = int(heads["pos"][number]), int(true[number])
             name = f"data/{segment.path.name}" if segment is not None else "data"
-            detail = f"its head says position {said}, it lies at {lies}"
+            detail = f"its head says position {said}, it is at {lies}"
             yield Finding("position_mismatch", slab.first_index + int(number), name, detail)
 
     def _check_index(self, slab: Slab) -> Iterator[Finding]:

@@ -279,7 +279,7 @@ def _settle_voter_state(
     if slot is not None and flush is FlushMode.ASYNC and not slot.clean and slot.boot_id != boot_id:
         nothing_to_lose = hard.voter_state is VoterState.FORMING and slot.durable_index < 0 and recovered.end.index == 0
         if not nothing_to_lose:
-            lost = lost or "flush is async, the last stop was not clean, and the machine was started anew since"
+            lost = lost or "flush is async, the last stop was not clean, and the machine was restarted since"
     if slot is None and ours and flush is FlushMode.ASYNC and hard.voter_state is VoterState.VOTER:
         lost = lost or "flush is async, and no checkpoint says how the last stop was"
     if not lost:

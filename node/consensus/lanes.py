@@ -1,4 +1,4 @@
-"""Lanes: how one appender at a time writes to a group, and knows what of its writing is in the log.
+"""Lanes: a lane lets one appender at a time write to a group, and know which of its appends are in the log.
 
 Theory. A server that derives state from the log (queue offsets, say) must know which of its appends are in it, and that
 nothing of a predecessor, hung and resumed, comes after it. So it opens a lane at the leader. That voids every earlier
@@ -160,7 +160,7 @@ class Lanes:
         return None
 
     def _wrong_with(self, bodies: Sequence[bytes], ticket: LaneTicket) -> str | None:
-        """Judged here, at the leader's door, and nowhere later."""
+        """Judged here, by the leader, and nowhere later."""
         if ticket.channel in ENGINES_OWN:
             return f"entries of channel {ticket.channel} are made by the leader itself"
         if ticket.patch_at != NO_PATCH and not fits_patch(bodies, ticket.patch_at):

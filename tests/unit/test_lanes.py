@@ -292,7 +292,7 @@ def test_valid_bodies_enter_with_their_place_and_their_channel(channel: Channel)
         (body_of(b"", 1), 2, 9),
     ],
 )
-def test_what_is_no_body_of_the_kind_is_refused_at_the_door(body: bytes, channel: int, patch_at: int) -> None:
+def test_what_is_no_body_of_the_kind_is_refused_by_the_leader(body: bytes, channel: int, patch_at: int) -> None:
     leader = StampedLeader()
     end = leader.solo.store.end_index
     refused(leader.over(0, [body], channel, patch_at), ResponseCode.UNEXPECTED_ARGUMENT)

@@ -93,7 +93,7 @@ class Incident(View):
     """Something pressing that is over, and what it cost; None: not known.
 
     `pause_ms`: for how long no write got through, to a sample; `writes_unknown`: at least so many callers could not be
-    told how their write ended.
+    able to learn how their write ended.
     """
 
     code: Text

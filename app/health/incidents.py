@@ -89,7 +89,7 @@ class Incidents:
         self.open.pause_ms = max(self.open.pause_ms, round((until - self.well_at).total_seconds() * 1000))
 
     def lost_leader(self) -> None:
-        """What waited on the leader that is none any more: its callers cannot be told how that ended."""
+        """What waited on the leader that is none any more: its callers cannot learn how that ended."""
         assert self.open is not None
         known = self.open.writes_unknown
         self.open.writes_unknown = None if known is None or self.waiting_then is None else known + self.waiting_then

@@ -138,7 +138,7 @@ def _excuse_changed(facts: list[Fact], fence: ReplicaFence) -> list[Fact]:
 def digest_block(parties: Sequence[Party], first_index: int, last_index: int, block: int) -> BlockResult:
     """Compares the parties' own digests of the range; reads the bytes where they differ or one gives none.
 
-    The range lies within one block, and all parties hold all of it.
+    The range is within one block, and all parties hold all of it.
     """
     try:
         digests = [party.io.digest(first_index, last_index, block) for party in parties]

@@ -1,6 +1,6 @@
 """The aligned comparison of one index range across all replicas, vectorized. Pure: raw bytes in, facts out.
 
-Each pair is compared byte by byte at once; a differing byte is mapped back to its record and to the field it lies in.
+Each pair is compared byte by byte at once; a differing byte is mapped back to its record and its field.
 CRCs are computed on the first replica and wherever another one differs from it: equal bytes have equal CRCs.
 Invariant: only records that are sound by themselves are compared; a broken one is blamed alone.
 """

@@ -1,6 +1,6 @@
 """One entry as every replica holds it, read raw and compared byte by byte: what a finding opens.
 
-Invariant: a replica's broken record is shown as it lies on its disk, with what is wrong about it; a replica that cannot
+Invariant: a replica's broken record is shown as it is on its disk, with what is wrong about it; a replica that cannot
 be read is in the answer with the reason.
 """
 

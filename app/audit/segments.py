@@ -1,4 +1,4 @@
-"""Raw bytes of one replica's segment files, and where in them a log position lies.
+"""Raw bytes of one replica's segment files, and where in them a log position is.
 
 This is all that a comparison needs of a replica: files named by their start offset, read by range (over HTTP or from a
 directory). Invariant: nothing here interprets a record; what a file does not hold is said by an exception that tells a

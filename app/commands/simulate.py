@@ -24,7 +24,7 @@ EPILOG = (
 
 
 def source_tree() -> Path:
-    """Where `tests/simulation` lies: beside `app`, or in the working directory. Raises Failure."""
+    """Where `tests/simulation` is: beside `app`, or in the working directory. Raises Failure."""
     for tree in (code_root(), Path.cwd()):
         if (tree / "tests" / "simulation" / "__main__.py").is_file():
             return tree

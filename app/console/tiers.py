@@ -74,7 +74,7 @@ class Buckets:
             del self.rows[:cut]
 
     def place(self, at_s: float) -> int:
-        """Where the first row at or after `at_s` lies."""
+        """Where the first row at or after `at_s` is."""
         return bisect_left(self.rows, at_s, key=lambda row: row[T])
 
     def between(self, since_s: float, until_s: float) -> list[Row]:

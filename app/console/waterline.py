@@ -1,7 +1,7 @@
 """The waterline: every replica's begin, applied, committed, durable and end on one scale. Pure geometry, no drawing.
 
 x is the distance behind the leader's end, log10(1 + lag), anchored right, so that every decade keeps its width and a
-moving log does not slide; right of 0 lies a gutter for what is ahead of the leader. All x are percent of the lane's
+moving log does not slide; right of 0 is a gutter for what is ahead of the leader. All x are percent of the lane's
 width. A second, linear strip corrects what a log scale exaggerates. Invariants: nothing unknown is drawn as a mark, and
 bytes and seconds only where members' own figures say how many an entry is; a bar's right edge is the position of its
 last entry; widths are never negative.
@@ -95,7 +95,7 @@ class Scale:
         self.per_entry = per_entry
 
     def x(self, lag_entries: float) -> float:
-        """Percent from the left; ahead of the leader lies right of ZERO_X."""
+        """Percent from the left; ahead of the leader is right of ZERO_X."""
         value = abs(lag_entries) * self.per_entry
         share = min(1.0, math.log10(1 + value) / self.decades)
         if lag_entries < 0:
@@ -128,7 +128,7 @@ def waterline(view: GroupView, unit: str = "entries") -> Waterline:
 
 
 def position(scale: Scale | None, lag_entries: int) -> float | None:
-    """What is level with the leader lies at its end in every unit; None where the scale is unknown."""
+    """What is level with the leader is at its end in every unit; None where the scale is unknown."""
     return ZERO_X if lag_entries == 0 else None if scale is None else scale.x(lag_entries)
 
 

@@ -2,7 +2,7 @@
 
 A port is bound by a child process, some time after it was chosen, and again whenever that child is started anew.
 Another demo that looks meanwhile finds it free. So whoever chooses a port also holds its name: an abstract Unix socket,
-which lies in the same network namespace as the port, for all users, and goes with the process however it ends.
+which is in the same network namespace as the port, for all users, and goes with the process however it ends.
 
 Invariant: no two living demos hold one port.
 """

@@ -92,8 +92,8 @@ class Problem(NextStep):
 class Incident(View):
     """Something pressing that is over, and what it cost; None: not known.
 
-    `pause_ms`: for how long no write got through, to a sample; `writes_unknown`: at least so many callers could not be
-    able to learn how their write ended.
+    `pause_ms`: for how long no write got through, to a sample; `writes_unknown`: at least so many callers could not
+    learn how their write ended.
     """
 
     code: Text

@@ -41,7 +41,7 @@ class Leaders(Protocol):
 
 
 class Lane:
-    """One that was opened. `end_index`: the log's end then, above which nothing of an earlier lane lies."""
+    """One that was opened. `end_index`: the log's end then, above which nothing of an earlier lane is."""
 
     def __init__(self, link: MemberLink, opened: LaneAnswer, deadline_s: float) -> None:
         self._link, self._deadline_s = link, deadline_s

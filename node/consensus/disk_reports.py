@@ -141,7 +141,7 @@ class DiskReports:
         self._repair.retry_now(now)
 
     def scrubbed(self, now: int) -> None:
-        """The whole log was read: where it is sound, a fork's reason lies elsewhere, or in both histories (R7)."""
+        """The whole log was read: where it is sound, a fork's reason is elsewhere, or in both histories (R7)."""
         self._repair.scrubbed(now)
 
     # --- space ----------------------------------------------------------------------------------------------------

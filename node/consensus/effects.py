@@ -72,7 +72,7 @@ class FetchLog:
 class MendLog:
     """Write a peer's entries into a fault, then `replica.disk.mended(log_epoch, mended_or_None, error, now)`.
 
-    Without a slab: heal the fault that begins at `first_index` with what lies on this disk.
+    Without a slab: heal the fault that begins at `first_index` with what is on this disk.
     """
 
     log_epoch: int

@@ -204,7 +204,7 @@ class EntryDispatcher:
         if self.peer.write_index < member.store.begin_index:
             self._below_begin(now)
             return
-        member.meta(self.peer.write_index - 1)  # the slab's link to what lies before it
+        member.meta(self.peer.write_index - 1)  # the slab's link to what is before it
         pause_ns = 0
         if self.quota.holds(now):
             if len(self.peer.window) > 0:

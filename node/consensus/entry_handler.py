@@ -261,7 +261,7 @@ class EntryHandler:
             return Verdict(BUSY)
         member = self._member
         what = f"{in_words([fault])} cannot be linked by any member's entries"
-        member.on_rejoin(f"{what}; what lies from there on is given up", now)
+        member.on_rejoin(f"{what}; everything from there on is given up", now)
         member.order_cut(cut, push.leader_id, f"{what}: given up under {push.leader_id} in term {push.term}", now)
         return Verdict(BUSY)
 
@@ -368,7 +368,7 @@ class EntryHandler:
         return alone and len(slab.data) <= ANSWERED_ONCE_BYTES_MAX and push.prev_chain is not None
 
     def _beyond_overlap(self, slab: Slab, push: PushRequest, now: int) -> tuple[Slab | None, Verdict]:
-        """What of the slab lies beyond our end, once the part that we hold proved equal; it extends `verified`."""
+        """What of the slab is beyond our end, once the part that we hold proved equal; it extends `verified`."""
         member = self._member
         found = overlap_of(slab, member.store.end_index, member.damaged_at, member.meta)
         if found.equal_upto >= slab.first_index:

@@ -2,7 +2,7 @@
 
 Theory. A server that derives state from the log (queue offsets, say) must know which of its appends are in it, and that
 nothing of a predecessor, hung and resumed, comes after it. So it opens a lane at the leader. That voids every earlier
-lane, also one of the same member and term, and tells the log's end: whatever an earlier lane appended lies at or below
+lane, also one of the same member and term, and tells the log's end: whatever an earlier lane appended is at or below
 that end, whatever comes later is this lane's. An append over a lane names the lane and the sequence of its first entry,
 and is taken whole or not at all; whatever is not taken whole ends the lane, so that no gap can lie behind it. Nothing
 is sent again: who lost a lane opens another, and reads from the log, up to its end, what became of the rest.

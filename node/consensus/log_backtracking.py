@@ -11,7 +11,7 @@ from node.store.log_store import ColdEntry, LogStore
 
 
 def next_to_compare(store: LogStore, answer: PushResponse, asked: int) -> int:
-    """The next index to compare, below `asked`: our last entry of the peer's term, or what lies before that term.
+    """The next index to compare, below `asked`: our last entry of the peer's term, or what is before that term.
 
     The entry before our first one is still known (`base`), so it is tried before a snapshot is thought necessary.
     """

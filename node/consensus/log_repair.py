@@ -204,7 +204,7 @@ class LogRepair:
         attempt.restart()
 
     def _count_for_leader(self, attempt: Attempt) -> None:
-        """A leader holds all that is committed: where its entries do not link, none that must stay lies there (S6)."""
+        """A leader holds all that is committed: where its entries do not link, none that must stay is there (S6)."""
         leader = (self._member.term, self._member.leader_id)
         if attempt.leader != leader:
             attempt.leader, attempt.leader_rounds = leader, 0
@@ -320,7 +320,7 @@ class LogRepair:
         self.advance(now)
 
     def scrubbed(self, now: int) -> None:
-        """The whole log was read: where it is sound, a fork's reason lies elsewhere, or in both histories (R7)."""
+        """The whole log was read: where it is sound, a fork's reason is elsewhere, or in both histories (R7)."""
         member = self._member
         if member.store.faults:
             return

@@ -3,7 +3,7 @@
 Theory. Equal term and chain at an index mean equal prefixes, so one look at the last common entry mostly settles it;
 where it does not, bisection finds the first entry that differs with a few looks more (each may be at a cold page).
 
-Invariant: nothing is taken for equal that was not compared, but for what lies before something equal; a damaged entry
+Invariant: nothing is taken for equal that was not compared, but for what is before something equal; a damaged entry
 is not compared, the next intact one speaks for it.
 """
 
@@ -29,7 +29,7 @@ Look = Callable[[int], EntryMeta | None]  # our own; may raise ColdEntry
 
 class Overlap(NamedTuple):
     """`equal_upto`: the last entry that is equal (below the slab: none). `differs`: the first that is not, ours there,
-    and whether that is of another term. `rest`: what lies beyond our end, where all before is equal."""
+    and whether that is of another term. `rest`: what is beyond our end, where all before is equal."""
 
     equal_upto: int
     differs: tuple[int, EntryMeta | None, bool] | None = None

@@ -33,7 +33,7 @@ class Reports(Protocol):
         ...
 
     def applied(self, life: int, upto_index: int, results: Sequence[bytes], error: str = "") -> None:
-        """Of that life's batch, up to there, which answered `results`; `error`: why not what lies behind."""
+        """Of that life's batch, up to there, which answered `results`; `error`: why not what is behind."""
         ...
 
     def ended(self, life: int, reason: str) -> None:

@@ -53,7 +53,7 @@ class LogReads:
         self._disk.read_slab(from_index, wanted, finished)
 
     def position(self, index: int, done: Callable[[int], None]) -> None:
-        """Where the entry lies; -1 where it is not here, or cannot be read any more."""
+        """Where the entry is; -1 where it is not here, or cannot be read any more."""
         at_hand = self._store.position_at_hand(index)
         if at_hand is not None or not self._store.begin_index <= index <= self._store.end_index:
             done(-1 if at_hand is None else at_hand)

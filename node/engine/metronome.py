@@ -4,7 +4,7 @@ A loop that stood still runs its due timers before it reads what arrived meanwhi
 poll asyncio's would, too), and a judgement about silence made there takes waiting answers for none. So the timer only
 asks for the tick: a callback that is due "soon" runs before the next poll, and one that is asked for in there after it.
 
-Invariants: between a timer and its tick lies one whole poll; while a tick is `owed`, what clients asked for in that
+Invariants: between a timer and its tick is one whole poll; while a tick is `owed`, what clients asked for in that
 poll waits for it; two ticks of a loop that runs are at most `longest_ns` apart.
 """
 

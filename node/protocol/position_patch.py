@@ -1,7 +1,7 @@
 """Writes each entry's own place into its body: a format that holds absolute positions needs it, and no client knows it.
 
-Where an entry lies is decided when its batch is laid out (a data file may end in the middle of it), so this comes after
-the layout and before the body's CRC: sizes, positions, patch, body CRC, chain.
+The place of an entry is decided when its batch is laid out (a data file may end in the middle of it), so this comes
+after the layout and before the body's CRC: sizes, positions, patch, body CRC, chain.
 
 Invariants: the caller's bytes are never changed, what is returned is a copy of our own; only the 8 bytes at `patch_at`
 of each body differ; they hold the big-endian position of the body, which is its entry's position plus HEAD_BYTES.
@@ -28,7 +28,7 @@ def fits_patch(bodies: Sequence[bytes], patch_at: int) -> bool:
 
 
 def patched(bodies: Sequence[bytes], pos: int, patch_at: int) -> Sequence[bytes]:
-    """The bodies of consecutive entries, the first of which lies at absolute position `pos`, with their places in them.
+    """The bodies of consecutive entries, the first of which is at absolute position `pos`, with their places in them.
 
     The caller has made sure of `fits_patch`.
     """

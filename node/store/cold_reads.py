@@ -135,7 +135,7 @@ class ColdReads:
             return None
 
     def _sound_part(self, first: int, last: int, max_bytes: int, cuts: int, error: Exception) -> Slab | None:
-        """What lies before the damage that a read met; raises StoreCorrupt with the entries where that is nothing."""
+        """What is before the damage that a read met; raises StoreCorrupt with the entries where that is nothing."""
         files = self._files
         if cuts != files.cuts or first < files.begin_index:
             return None

@@ -3,7 +3,7 @@
 The parts of a `FileStore` (writer, reads, durability, truncation, healing) share this one object and change it only
 through its methods; memory does not grow with the log: the term table and the ring of recent slabs are all it keeps.
 
-Invariants: `end.end_pos` is the position right after the last record, never behind a filler; what lies behind it is
+Invariants: `end.end_pos` is the position right after the last record, never behind a filler; what is behind it is
 zero; `cuts` moves before and after a cut, so that a reader sees that the ground moved; once `failed`, nothing more is
 written and nothing more is promised.
 """
@@ -38,9 +38,7 @@ class LogFiles:
         self.index = opened.index
         self.archive = opened.archive
         self.sealed_from = opened.sealed_from
-        self.straight_from = (
-            opened.straight_from
-        )  # from here on every head says where its record lies: `files/straight`
+        self.straight_from = opened.straight_from  # from here on every head says where its record is: `files/straight`
         self._layout_unsaved = False
         self.base = found.base
         self.begin_index = found.begin_index
@@ -63,11 +61,11 @@ class LogFiles:
         return Cursor(self.begin_pos, self.begin_index, self.base.term, self.base.chain)
 
     def begin_mark(self) -> Mark:
-        """The base, as the end of what lies before the first entry."""
+        """The base, as the end of what is before the first entry."""
         return Mark(self.base.index, self.begin_pos, self.base.term, self.base.chain)
 
     def holds(self, index: int) -> bool:
-        """Whether `index` lies inside the log."""
+        """Whether `index` is inside the log."""
         return self.begin_index <= index <= self.end.index
 
     def stored_meta(self, index: int) -> EntryMeta:
@@ -156,7 +154,7 @@ class LogFiles:
         self.unsealed.restart(self.begin_cursor())
 
     def clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int) -> None:
-        """Zeroes what lies behind an end, and removes the files that held nothing else."""
+        """Zeroes what is behind an end, and removes the files that held nothing else."""
         try:
             last = self.data.find(from_pos if from_pos == self.begin_pos else from_pos - 1)
             self.data.zero(from_pos, max(to_pos, from_pos + BLANK_BYTES))  # also for readers that hold the files open

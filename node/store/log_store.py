@@ -78,7 +78,7 @@ class HardState:
     store turned out to be a restored copy; it counts instead of the identity's. `group_id`: C9; None: none yet.
     `marks_from`: this store holds all that was committed in earlier terms, or an operator accepted what is gone, so
     that marks of such terms say nothing against it (E8).
-    `naming`: where the entry lies that will name the group once it is committed (-1: not known), and the id in it.
+    `naming`: where the entry is that will name the group once it is committed (-1: not known), and the id in it.
 
     Everything after `store_ids` is unknown to readers of version 1, which drop it with their next write.
     """
@@ -267,7 +267,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def term_start(self, index: int) -> int:
-        """The first index of the run of equal terms that `index` lies in (for xIndex)."""
+        """The first index of the run of equal terms that `index` is in (for xIndex)."""
 
     @abstractmethod
     def term_at(self, index: int) -> int:
@@ -344,7 +344,7 @@ class LogStore(ABC):
         raise EntryError(f"slab {slab.first_index}..{slab.last_index} fits no fault: this log has none")
 
     def mend_alone(self, first_index: int) -> Mended:
-        """Heals the fault that begins at `first_index` with what lies on this very disk, where that is possible.
+        """Heals the fault that begins at `first_index` with what is on this very disk, where that is possible.
 
         A record that is sound itself, and that the chain links on both sides, only needs its index record or the
         position in its head written anew. Otherwise nothing is changed, and a peer is asked. A writer's work.

@@ -225,7 +225,7 @@ class StoreReader:
             index = slab.last_index + 1
 
     def digests(self, from_index: int, to_index: int, block: int) -> list[dict[str, Any]]:
-        """One SHA-256 per block of `block` entries, over what lies on the disk now (INTERFACES `GET digests`)."""
+        """One SHA-256 per block of `block` entries, over what is on the disk now (INTERFACES `GET digests`)."""
         items: list[dict[str, Any]] = []
         first = max(from_index, self.begin_index)
         last = min(to_index, self.end_index)

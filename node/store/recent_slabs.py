@@ -18,7 +18,7 @@ _DROP_SHARE = 16  # removing from a list's front costs its length: do it only fo
 
 
 def _memory_of(slab: Slab) -> int:
-    """A slab that came over a connection lies in its whole frame, where its index records are once more."""
+    """A slab that came over a connection is in its whole frame, where its index records are once more."""
     return len(slab.data) + 2 * len(slab.index_records) + SLAB_OVERHEAD_BYTES
 
 
@@ -32,7 +32,7 @@ class RecentSlabs:
         self._from = 0  # slabs before this place in the lists count as gone already
         self._bytes = 0  # of those that count
         self._gone_bytes = 0  # of those before them
-        self._floor = -1  # what lies below is not given from memory any more: see `forget_through`
+        self._floor = -1  # what is below is not given from memory any more: see `forget_through`
 
     @property
     def size_bytes(self) -> int:

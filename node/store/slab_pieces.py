@@ -1,7 +1,7 @@
 """Cutting, joining and placing slabs without encoding anything again.
 
 Invariants: records keep their bytes; chains are taken from the seals where there are any and computed where not; index
-records say where a record truly lies. The one field of a head that no checksum covers is `pos`: `wrong_positions` and
+records say where a record truly is. The one field of a head that no checksum covers is `pos`: `wrong_positions` and
 `straightened` hold it against the place of the record (SAFETY S6).
 """
 
@@ -140,7 +140,7 @@ def settle(slab: Slab, end_pos: int, file_bytes: int) -> list[Slab]:
 
     Heads keep their bytes, index records get the true position. Raises EntryError for a record that fits no file.
     """
-    # A slab that fits what is left of its file lies right there; in a new file where not even its first record fits.
+    # A slab that fits what is left of its file is right there; in a new file where not even its first record fits.
     pos = end_pos
     if slab.pos != pos:
         pos = place(end_pos, _unit(slab, slab.first_index)[2], file_bytes)

@@ -59,7 +59,7 @@ class TermTable:
         return self.terms[bisect_right(self.starts, index) - 1]
 
     def start_of(self, index: int, begin_index: int) -> int:
-        """The first index held of the run that `index` lies in."""
+        """The first index held of the run that `index` is in."""
         return max(self.starts[bisect_right(self.starts, index) - 1], begin_index)
 
     def last_index_of(self, term: int, begin_index: int, end_index: int) -> int:

@@ -1,7 +1,7 @@
 """Making a log shorter: cuts at its end (SAFETY S4), and a prefix that is not needed any more.
 
 Invariants: what is cut was archived before, and both checkpoint slots are lowered before a byte goes; a base is durable
-before what lies below it goes. Cuts run in the writing thread, while the loop appends nothing.
+before what is below it goes. Cuts run in the writing thread, while the loop appends nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A client's frame is `>BBHI`: version, kind, shortest interval and keep-alive in 
 CANCEL). What a member pushes is `>BBHiqqqqqq` and the leader's id behind it: version, flags (bit 0: this member leads),
 length of that id, code, number, committed index, end index, term, lease and waited in nanoseconds.
 
-Invariant: what leaves a decoder lies within the bounds that are written here.
+Invariant: what leaves a decoder is within the bounds that are written here.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class FaultSet:
         save_known_faults(files.directory, found, files.platform)
 
     def at(self, index: int) -> Fault | None:
-        """The fault that `index` lies in."""
+        """The fault that `index` is in."""
         return fault_at(self.now, index)
 
     def after(self, index: int) -> Fault | None:
@@ -41,7 +41,7 @@ class FaultSet:
             raise StoreCorrupt(f"{in_words([fault])}: {fault.detail}", [fault])
 
     def note(self, faults: Sequence[Fault]) -> None:
-        """More of them; also takes away what lies outside the log by now."""
+        """More of them; also takes away what is outside the log by now."""
         with self._lock:
             self._set(merged([*self.now, *faults], self._files.begin_index, self._files.end.index))
 

@@ -1,4 +1,4 @@
-"""Healing the faults of a log with a peer's entries, or with what lies on this very disk (SAFETY S6).
+"""Healing the faults of a log with a peer's entries, or with what is on this very disk (SAFETY S6).
 
 Invariants: one stage of entries at a time; a fault stays one until its entries are written, linked on both sides and
 read back; work is the writing thread's, beside the loop's appends at the log's end.

@@ -47,7 +47,7 @@ def cut(faults: Sequence[Fault], cut_index: int) -> tuple[Fault, ...]:
 
 
 def without(faults: Sequence[Fault], healed: Fault) -> tuple[Fault, ...]:
-    """What of them lies outside the range that was healed."""
+    """What of them is outside the range that was healed."""
     left: list[Fault] = []
     for fault in faults:
         if fault.first_index < healed.first_index:

@@ -3,7 +3,7 @@
 A log is written once and read mostly while it is new, yet the kernel keeps all of it for as long as there is memory,
 and then takes pages back at the writers' cost. And every page that a log keeps there is one more that is touched for
 the first time: in a virtual machine whose host takes free memory back, that made batches of 1 KiB 2.3 times slower
-within ten seconds (docs/performance.md). So what lies before the window is dropped from the page cache, in steps, once
+within ten seconds (docs/performance.md). So what is before the window is dropped from the page cache, in steps, once
 it is on the disk; who reads it makes the kernel fetch it again.
 
 Invariants: only what a group commit has synced is dropped; dropping changes no byte and never fails.
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from node.store.files.segment import Segment
 from node.store.files.segment_list import SegmentList
 
-FOLIO_BYTES_MAX: Final = 2 * 1024 * 1024  # the kernel drops nothing of what lies only partly in a range
+FOLIO_BYTES_MAX: Final = 2 * 1024 * 1024  # the kernel drops nothing of what is only partly in a range
 STEPS: Final = 64  # in so many parts a window moves on: one takes some 100 us of the writing thread with 4 MiB
 
 

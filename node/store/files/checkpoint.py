@@ -115,7 +115,7 @@ def read_checkpoint(path: Path, platform: Platform = OS) -> Slot | None:
 def _read_slots(path: Path, platform: Platform) -> tuple[Slot | None, bool]:
     """The newer sound slot, and whether one of the two is damaged: it may have been the newer one.
 
-    A slot lies in one sector, so no power cut leaves half of one: bytes that are no slot are rot.
+    A slot is in one sector, so no power cut leaves half of one: bytes that are no slot are rot.
     """
     try:
         data = platform.read_bytes(path)

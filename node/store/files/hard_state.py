@@ -186,7 +186,7 @@ def adopt_currterm(directory: Path, *, has_entries: bool, platform: Platform = O
 
 
 def term_leap(directory: Path, end_term: int, platform: Platform = OS) -> str | None:
-    """What is wrong where a stored term lies further from the log's, or the other file's, than elections lead (E10)."""
+    """What is wrong where a stored term is further from the log's, or the other file's, than elections lead (E10)."""
     state = read_hard_state(directory, platform)
     java = read_currterm(directory, platform)
     if state is None:

@@ -58,7 +58,7 @@ class Identity:
 
 @dataclass(slots=True, frozen=True)
 class Base:
-    """The entry before `begin_index`, and the position where `begin_index` lies.
+    """The entry before `begin_index`, and the position where `begin_index` is.
 
     `group_id`: the group's, which an entry that was removed may have held (SAFETY C9); None: it had none.
     """

@@ -1,12 +1,12 @@
 """Files for Java nodes in our directory: DLedger's text file `checkpoint`, and files of the right length.
 
 RocketMQ's older DLedger (0.3.1.2) keeps its commit index in a text file `checkpoint`, a name that older releases of
-ours gave to their own binary file. So ours is `quorumscope.checkpoint` (`files/checkpoint.py`) and whatever lies under
+ours gave to their own binary file. So ours is `quorumscope.checkpoint` (`files/checkpoint.py`) and whatever is under
 the other name is recognised by its content: text is Java's, a hint where a directory is adopted; anything else was
 written by an older release of ours, after ours was last written, and takes our file's place at the open.
 
 Java recovers, and cuts what it does not understand, before it takes any lock. So from the open to a clean stop, also
-after a crash, a file of one byte lies among the data files: Java then finds a file of the wrong length and ends.
+after a crash, a file of one byte is among the data files: Java then finds a file of the wrong length and ends.
 
 Invariants: `committedIndex` in Java's file never exceeds what this store knows to be committed and durable; a rename
 brings an older file over, so at any moment one of the two names has it.

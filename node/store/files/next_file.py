@@ -1,6 +1,6 @@
 """The file that a row of segments goes on in, made before it is needed, so that no append waits for a disk (SAFETY S9).
 
-It lies beside the folder (`next-data`, `next-index`), where nobody takes it for a part of the log, synced at its full
+It is beside the folder (`next-data`, `next-index`), where nobody takes it for a part of the log, synced at its full
 length. An append that needs it renames it into the row, and the group commit that makes that append durable syncs the
 folder. Invariants: only who may wait makes one (the writer's thread, an open); a leftover of an earlier process is
 never used, as after a power cut its name may be a second one of a file in the row.

@@ -99,9 +99,9 @@ def make_directory(path: Path, platform: Platform = OS) -> None:
 
 
 def sync_parents(directory: Path, platform: Platform = OS) -> None:
-    """Makes durable the names of all the directories that a new one lies in: an interrupted start may have made them.
+    """Makes durable the names of all the directories that a new one is in: an interrupted start may have made them.
 
-    It ends at one that this process may not open: it did not make what lies in there either.
+    It ends at one that this process may not open: it did not make what is in there either.
     """
     for parent in directory.parents:
         try:

@@ -97,7 +97,7 @@ class Platform(Protocol):
     def exists(self, path: Path) -> bool: ...
 
     def file_kind(self, path: Path) -> str:
-        """What lies there, a link not followed: FILE, LINK, "directory", "FIFO" or the like; "" for nothing."""
+        """What is there, a link not followed: FILE, LINK, "directory", "FIFO" or the like; "" for nothing."""
         ...
 
     def path_size(self, path: Path) -> int:
@@ -105,7 +105,7 @@ class Platform(Protocol):
         ...
 
     def path_key(self, path: Path) -> tuple[int, int]:
-        """`file_key` of the file that lies there now."""
+        """`file_key` of the file that is there now."""
         ...
 
     def modified_s(self, path: Path) -> float:

@@ -188,7 +188,7 @@ class Segment:
         return (first, last) if first >= 0 else None
 
     def is_at(self, path: Path | None) -> bool:
-        """Whether this is still the file that lies there (a cut file may have been created anew)."""
+        """Whether this is still the file that is there (a cut file may have been created anew)."""
         if path is None:
             return False
         try:

@@ -63,7 +63,7 @@ class SegmentList:
     # --- in the order of life ------------------------------------------------------------------------------------
 
     def open(self, *, sizes_known: bool = False) -> None:
-        """Opens what lies in the folder. Raises StoreRefused on a wrong size.
+        """Opens what is in the folder. Raises StoreRefused on a wrong size.
 
         `sizes_known`: the store itself says that the size is right, so a file of another length is damaged. It goes
         into `odd`, and is one of ours after `take`.

@@ -19,7 +19,7 @@ _EMPTY_USED_BYTES = 40  # of an entry without a body: behind the chain CRC its h
 
 
 class Ending(StrEnum):
-    """What lies behind the last sound record."""
+    """What is behind the last sound record."""
 
     CLEAN = "clean"
     TORN = "torn tail"

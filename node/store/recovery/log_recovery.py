@@ -2,9 +2,9 @@
 
 Invariants (SAFETY S1, S3, S5, S6, S7, E8): nothing at or below the checkpoint's durable index is ever cut; damage
 there becomes faults, and the log's end stays known; a tail that may have held history is cut only after this store has
-durably given up its vote; every cut is archived first; after an unclean stop under the same boot id all that lies above
+durably given up its vote; every cut is archived first; after an unclean stop under the same boot id all that is above
 the recorded durable index is rewritten and synced; when `recover` returns, everything the log holds is durable and
-nothing stale lies behind its end.
+nothing stale is behind its end.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Recovery:
         if faults and self._newest is not None and self._newest.prev_chain is None:
             self._newest = None  # its chain is not known in full until the fault before it is healed
         if faults and faults[-1].last_index == end.index - 1:
-            self._newest = None  # memory holds only what lies right before the end
+            self._newest = None  # memory holds only what is right before the end
             self._terms.extend(end.index - 1, end.term)
         self._clean_index(begin_index, end.index)
         if self._rebuilt is not None:  # one line, also for a whole file of them
@@ -123,7 +123,7 @@ class Recovery:
     def _start_near_checkpoint(self, full: Cursor) -> Cursor:
         """A cursor some way below the durable index, so that a start does not read the whole log.
 
-        It lies below the first fault that is known, too. A missing index file is written anew by a full scan.
+        It is below the first fault that is known, too. A missing index file is written anew by a full scan.
         """
         slot = self._slot
         if self._case.java or slot is None or slot.durable_index <= full.index:
@@ -205,7 +205,7 @@ class Recovery:
 
     def _straighten(self, slab: Slab) -> Slab:
         """No checksum covers the position in a head: where the layout was never shifted it is written anew (S6)."""
-        if self._case.java:  # what lies elsewhere than its head says was moved, by whoever wrote it
+        if self._case.java:  # what is elsewhere than its head says was moved, by whoever wrote it
             moved = wrong_positions(slab, 0)
             self._straight_from = slab.first_index + moved[-1] + 1 if moved else self._straight_from
             return slab
@@ -283,7 +283,7 @@ class Recovery:
     # --- where it ends -------------------------------------------------------------------------------------------
 
     def _settle_end(self, survey: Survey, start: Cursor) -> tuple[int, str]:
-        """Decides what lies behind the last entry that is known; archives and clears what may go.
+        """Decides what is behind the last entry that is known; archives and clears what may go.
 
         Returns the archived bytes, and why the tail that went may have held history ("" where it cannot have). In that
         case the store may not vote any more, and that is durable before anything goes (SAFETY E8, S6).

@@ -257,7 +257,7 @@ def _known_border(directory: Path, sealed_from: int, java: bool, platform: Platf
 
 
 def _straight_from(directory: Path, recovered: Recovered, sealed_from: int, java: bool, platform: Platform) -> int:
-    """The layout's border, kept on disk where it is new: with an older release's heritage it lies at the log's end."""
+    """The layout's border, kept on disk where it is new: with an older release's heritage it is at the log's end."""
     if java:
         border = recovered.straight_from
     else:

@@ -3,7 +3,7 @@
 A record is placed by evidence, never by guessing: its own head where the chain proves it, an index record and a head
 that agree, a head whose successor continues its chain, or the checkpoint slot. Reads only.
 
-Invariants: a place lies behind the stop, in position and (but for a damaged filler) in index; the first record at a
+Invariants: a place is behind the stop, in position and (but for a damaged filler) in index; the first record at a
 place has a head that two copies or a chain vouch for, so that a flipped term is never taken over.
 """
 
@@ -60,7 +60,7 @@ class Head:
 
 
 def read_head(data: SegmentList, pos: int) -> Head | None:
-    """The head at `pos`; None unless it is well formed and its record lies inside its file."""
+    """The head at `pos`; None unless it is well formed and its record is inside its file."""
     segment = data.find(pos)
     return _head_in(segment.read(pos, HEAD_BYTES), pos, segment) if segment is not None else None
 
@@ -85,7 +85,7 @@ class Resync:
         self._vouched = vouched
 
     def after(self, stop: Stop) -> tuple[Cursor, bool] | None:
-        """The next place, and whether what lies before it is proven to be just one damaged body; None: nowhere."""
+        """The next place, and whether what is before it is proven to be just one damaged body; None: nowhere."""
         at = stop.cursor
         filler = self._behind_filler(at)
         if filler is not None:

@@ -75,7 +75,7 @@ class Survey:
         self.end = start  # the cursor behind the last entry seen
         self.proven = start  # the last cursor that sound records, the chain or the checkpoint vouch for
         self.stop = Stop(start, "", "not walked yet")  # where the last walk ended
-        self.ending = Ending.CLEAN  # what lies behind `end`
+        self.ending = Ending.CLEAN  # what is behind `end`
         self.sealed_count = 0
         self._into_java = into_java
         self.unsealed_from: int | None = None  # where a Java node went on

@@ -5,7 +5,7 @@ refuses half-way has changed nothing.
 
 Invariants: the machine below is only ever read: no file is made, written, renamed, removed or synced, and a lock is
 only tried, never kept. What is written over a file that exists is kept page by page, and not at all where it is what
-lies there already; a new file's bytes go to an unnamed temporary file, so memory does not grow with an archive.
+is there already; a new file's bytes go to an unnamed temporary file, so memory does not grow with an archive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ZERO_PAGE = bytes(_PAGE_BYTES)
 class _Layer:
     """What was written over one file that exists."""
 
-    path: Path  # where it lies on the machine below
+    path: Path  # where it is on the machine below
     length: int
     below: int  # bytes of the file below that still count
     pages: dict[int, bytes] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class _Fresh:
 @dataclass(slots=True)
 class _Open:
     file: _Layer | _Fresh
-    below_fd: int  # -1: nothing lies below
+    below_fd: int  # -1: nothing is below
 
 
 class DryRun:
@@ -175,7 +175,7 @@ class DryRun:
         return min(found)
 
     def drop_cache(self, fd: int, offset: int, length: int) -> None:
-        """Reads of what lies below come from the disk, as in the real run."""
+        """Reads of what is below come from the disk, as in the real run."""
         opened = self._opened[fd]
         if opened.below_fd >= 0:
             self._below.drop_cache(opened.below_fd, offset, length)
@@ -204,7 +204,7 @@ class DryRun:
 
     # --- names ---------------------------------------------------------------------------------------------------
     def _is_below(self, path: Path) -> bool:
-        """Whether it lies on the machine below and has not been removed here."""
+        """Whether it is on the machine below and has not been removed here."""
         if path in self._gone or not self._gone.isdisjoint(path.parents):
             return False
         return self._below.exists(path)

@@ -187,7 +187,7 @@ COPIES = (
         (
             Edit(
                 "node.consensus.entry_handler:EntryHandler._give_up",
-                'member.on_rejoin(f"{what}; what lies from there on is given up", now)',
+                'member.on_rejoin(f"{what}; everything from there on is given up", now)',
                 "MUTANT.left_out()",
             ),
         ),

@@ -24,6 +24,7 @@ import uvloop
 from node.config import USAGE, ConfigError, Settings, parse_node_arguments
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
+from node.engine.process import Process
 from node.logs import Log
 from node.member_secret import make_secret, read_secrets
 from node.protocol.codes import VoterState
@@ -128,8 +129,9 @@ def note_start(engine: Engine, store: FileStore) -> None:
 async def serve(settings: Settings, store: FileStore, log: Log) -> int:
     """Runs the engine until a signal or an error."""
     data = settings.node.data
+    process = Process()
     engine = Engine(
-        settings, store, on_event=lambda kind, severity, detail: log.note(kind, severity, **line_fields(detail))
+        settings, store, process, lambda kind, severity, detail: log.note(kind, severity, **line_fields(detail))
     )
     note_start(engine, store)
     for alarm in store.alarms:
@@ -148,9 +150,10 @@ async def serve(settings: Settings, store: FileStore, log: Log) -> int:
     try:
         code = await engine.run(ready)
     except OSError as error:
-        engine.duties.disk.close()
         reason = f"{settings.self_address} cannot be listened on ({error.strerror or error}):"
         return say(EXIT_UNAVAILABLE, f"{reason} end what uses that port, or give another in --peers", data, log)
+    finally:
+        process.close()
     if code:
         return say(code, f"the engine ended: {engine.reason}", data, log)
     return 0

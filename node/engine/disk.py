@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, TruncateLog
-from node.engine.host import Host
+from node.engine.process import Process
 from node.engine.writer import Ended
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
@@ -42,14 +42,13 @@ class Disk:
         mended: Callable[[MendLog, Mended | None, str], None],
         damaged: Callable[[StoreCorrupt, int], None],
         fail: Callable[[str], None],
-        host: Host | None = None,
+        process: Process,
     ) -> None:
         self._store, self._flush = store, flush
         self._log_epoch, self._flushed, self._truncated = log_epoch, flushed, truncated
         self._mended, self._damaged, self._fail = mended, damaged, fail
-        self._loop = asyncio.get_running_loop()
-        host = host or Host()
-        self._writer, self._readers = host.writer(), host.readers()
+        self._loop, self._writer, self._readers = process.loop, process.writer, process.readers
+        self._reading: set[Future[Any]] = set()
         # By peer: the slab that it will most likely need next (its first index, the log's epoch, the read under way).
         self._ahead: dict[str, tuple[int, int, Future[Slab]]] = {}
         self._syncing = False
@@ -83,6 +82,8 @@ class Disk:
         self._writer.run(ticket.run, partial(self._synced, ticket, self._log_epoch(), True))
 
     def _synced(self, ticket: SyncTicket, log_epoch: int, slot_owed: bool, outcome: Ended[None]) -> None:
+        if self._closed:
+            return
         if outcome.error is not None:  # and none follows, however long the engine takes to end
             self._fail(f"fsync failed, and a failed fsync is never tried again: {outcome.error}")
             return
@@ -116,6 +117,8 @@ class Disk:
         """Makes the hard state durable, in the order in which it was asked for."""
 
         def finished(outcome: Ended[None]) -> None:
+            if self._closed:
+                return
             if outcome.error is not None:
                 self._fail(f"term and vote could not be saved: {outcome.error}")
             else:
@@ -128,7 +131,7 @@ class Disk:
 
         def finished(outcome: Ended[None]) -> None:
             self._saving_faults = False
-            if outcome.error is not None:
+            if outcome.error is not None and not self._closed:
                 self._fail(f"what is damaged could not be kept: {outcome.error}")
 
         if not self._saving_faults:
@@ -138,7 +141,12 @@ class Disk:
     # --- space --------------------------------------------------------------------------------------------------
     def ask_space(self, done: Callable[[bool], None]) -> None:
         """Whether the disk has space; False where it does not even answer."""
-        self._writer.run(self._store.has_space, lambda outcome: done(outcome.value is True))
+
+        def finished(outcome: Ended[bool]) -> None:
+            if not self._closed:
+                done(outcome.value is True)
+
+        self._writer.run(self._store.has_space, finished)
 
     # --- truncation ---------------------------------------------------------------------------------------------
     def truncate(self, order: TruncateLog) -> None:
@@ -148,6 +156,8 @@ class Disk:
 
     def _cut(self, order: TruncateLog, outcome: Ended[None]) -> None:
         error = outcome.error
+        if self._closed:
+            return
         if error is None or isinstance(error, StoreFull):
             self._truncated(order, error is None)
         else:
@@ -179,6 +189,7 @@ class Disk:
     def _read_ahead(self, request: ReadSlab, index: int) -> None:
         if not self._closed and self._store.recent_slab(index, 1) is None:
             work = self._readers.submit(self._store.read_slab, index, request.max_bytes)
+            self._under_way(work)
             self._ahead[request.peer_id] = (index, request.log_epoch, work)
 
     def read_slab(self, first_index: int, max_bytes: int, done: Callable[[Slab | None, str], None]) -> None:
@@ -219,6 +230,8 @@ class Disk:
 
         def finished(outcome: Ended[Mended]) -> None:
             error = outcome.error
+            if self._closed:
+                return
             self._ahead.clear()  # what was read ahead may be from before
             if error is None:
                 self._mended(order, outcome.value, "")
@@ -256,16 +269,28 @@ class Disk:
             if not self._closed:
                 self._loop.call_soon_threadsafe(done, outcome)
 
+        self._under_way(work)
         work.add_done_callback(back_to_loop)
 
+    def _under_way(self, work: Future[Any]) -> None:
+        self._reading.add(work)
+        work.add_done_callback(self._reading.discard)
+
     def close(self) -> None:
-        """Waits for what runs; no callback comes afterwards."""
+        """No callback comes afterwards. The store may be closed once the process is, or `drained` has returned."""
         self._closed = True
         for timer in (self._timer, self._idle):
             if timer is not None:
                 timer.cancel()
-        self._writer.close()
-        self._readers.shutdown(wait=True, cancel_futures=True)
+
+    async def drained(self) -> None:
+        """What was given before is done: the store of a group that ended may be closed, while other groups go on."""
+        written = asyncio.Event()
+        self._writer.run(lambda: None, lambda _ended: written.set())
+        await written.wait()
+        for work in list(self._reading):
+            work.cancel()
+        await asyncio.gather(*map(asyncio.wrap_future, list(self._reading)), return_exceptions=True)
 
 
 def _failed(work: Future[Slab]) -> bool:

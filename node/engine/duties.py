@@ -17,13 +17,14 @@ from typing import Any, Final, Protocol
 from node.config_models import StoreTable
 from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Replica
+from node.engine.applier import Applier
 from node.engine.client_requests import ClientRequests
 from node.engine.disk import Disk
 from node.engine.feeder import Feeder
 from node.engine.held_back import HeldBack
-from node.engine.host import Host
 from node.engine.log_reads import LogReads
 from node.engine.peer_links import PeerLinks
+from node.engine.process import Process
 from node.engine.proposals import Done
 from node.engine.scrubber import Scrubber
 from node.protocol.entry import Slab
@@ -51,23 +52,30 @@ class Duties:
     """One per engine: the disk, the scrub, the state machine's feeder, and what waits for a hard state."""
 
     def __init__(
-        self, driver: Driver, store: LogStore, section: StoreTable, links: PeerLinks, done: Done, host: Host
+        self,
+        driver: Driver,
+        store: LogStore,
+        section: StoreTable,
+        links: PeerLinks,
+        done: Done,
+        process: Process,
+        applier: Applier | None,
     ) -> None:
         """`done` holds the outcomes that the core has handed on, and their receivers."""
         self._driver, self._store, self._links, self._done = driver, store, links, done
-        self._loop = asyncio.get_running_loop()
+        self._loop = process.loop
         self.held: HeldBack[Send] = HeldBack()
         self.disk = Disk(
             store, driver.replica.config.flush, log_epoch=lambda: driver.replica.log_epoch,
             flushed=self._flushed, truncated=self._truncated, mended=self._mended, damaged=self._damaged,
-            fail=driver.fail, host=host,
+            fail=driver.fail, process=process,
         )  # fmt: skip
         self.reads = LogReads(store, self.disk)
         self.scrubber = Scrubber(
             store, self.disk, bytes_per_s=section.scrub_bytes_per_s, pause_s=section.scrub_pause_s,
             found=self._scrub_found, finished=self._scrub_finished,
         )  # fmt: skip
-        self.feeder = Feeder(driver.replica, self.reads, host.applier, driver.now_ns, driver.step)
+        self.feeder = Feeder(driver.replica, self.reads, applier, driver.now_ns, driver.step)
         self._space_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:

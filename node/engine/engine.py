@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,25 +19,27 @@ from node.consensus.lanes import LaneOpened
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
+from node.engine.applier import Applier
 from node.engine.client_requests import ClientRequests
 from node.engine.committed_stream import CommittedStreams
 from node.engine.duties import Duties
 from node.engine.events import EventRing, EventSink, no_sink
-from node.engine.host import Host
+from node.engine.group_end import GroupEnd
 from node.engine.introspect import Introspection
 from node.engine.lane_requests import LaneRequests
-from node.engine.member_port import MemberPort
 from node.engine.metronome import Metronome
-from node.engine.options import member_trust, read_token_file, replica_config
+from node.engine.options import member_trust, read_token_file, replica_config, tls_files
 from node.engine.peer_links import PeerLinks
+from node.engine.process import Process
 from node.engine.proposals import Done, Proposals
 from node.engine.quota import Quota
 from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.group_kind import PLAIN, GroupKind
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
 from node.protocol.peers import split_address
 from node.store.log_store import LogStore
 from node.transport.connection import Connection
-from node.transport.tls import client_context, server_context
+from node.transport.tls import client_context
 
 LOOK_AGAIN_SHARE: Final = 20  # of the shortest time-out that an append begins: so late it may be noticed
 SUCCESS: Final = ResponseCode.SUCCESS
@@ -50,26 +51,27 @@ class Engine:
     """See the module's docstring. `run` returns the process's exit code; `reason` says why it is not 0."""
 
     def __init__(
-        self, settings: Settings, store: LogStore, host: Host | None = None, on_event: EventSink = no_sink
-    ) -> None:
-        """`on_event` is given every event, too (node/logs.py): it must not wait."""
+        self, settings: Settings, store: LogStore, process: Process | None = None, on_event: EventSink = no_sink,
+        *, applier: Applier | None = None, kind: GroupKind = PLAIN,
+    ) -> None:  # fmt: skip
+        """Without `process` it makes one of its own, and closes it at its end. `on_event` is given every event, too
+        (node/logs.py): it must not wait. `kind`: what the group's log may hold; without `applier` it is a log alone."""
         self.settings, self.store, self._on_event = settings, store, on_event
-        host = host or Host()
-        self.now_ns = host.now_ns
+        self.process, self._is_process_own = process or Process(), process is None
+        self.now_ns = self.process.now_ns
         self.boot_id = uuid.uuid4().hex[:12]
         self.reason = ""
         self.events = EventRing(self.boot_id)
-        self._loop = asyncio.get_running_loop()
+        self._loop = self.process.loop
         self.introspection = Introspection(settings, store, self.events, self.boot_id)
-        config = replica_config(settings, self.introspection.own_url, applies=host.applier is not None, kind=host.kind)
-        self.replica = Replica(config, store, host.random, self.now_ns())
-        node = settings.node
-        tls = (node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
-        self._server_tls, client_tls = _contexts(tls)
+        config = replica_config(settings, self.introspection.own_url, applies=applier is not None, kind=kind)
+        self.replica = Replica(config, store, self.process.random, self.now_ns())
+        self._tls_files = tls_files(settings)
+        client_tls = None if self._tls_files is None else client_context(*self._tls_files)
         members = config.configuration.members
         self.links = PeerLinks(self, config.group, config.self_id, members, client_tls, member_trust(settings))
         self._done: Done = []
-        self.duties = Duties(self, store, settings.store, self.links, self._done, host)
+        self.duties = Duties(self, store, settings.store, self.links, self._done, self.process, applier)
         self.feeder = self.duties.feeder
         self.introspection.scrub = self.duties.scrubber.view
         token, quota = read_token_file(settings), Quota()
@@ -77,7 +79,7 @@ class Engine:
         lanes = LaneRequests(self, self.client_requests, quota, config.group)
         self.client_requests.serve(RequestCode.OPEN_LANE, lanes.open)
         self.client_requests.serve(RequestCode.LANE_APPEND, lanes.append)
-        self.port = MemberPort(self, self.links, self.client_requests)
+        self.group_end = GroupEnd(self, self.links, self.client_requests)
         self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self.duties.held.closed)
         self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
         self._proposals = Proposals(self.replica, self._done)
@@ -96,13 +98,13 @@ class Engine:
     # --- life ---------------------------------------------------------------------------------------------------
     async def run(self, on_ready: Callable[[int], None]) -> int:
         """Serves until `stop` or an error. Raises OSError when the port cannot be had."""
-        server = await self.port.listen(self._loop, self.settings.self_address, self._server_tls)
-        on_ready(server.sockets[0].getsockname()[1])
+        port, group = self.process.port, self.replica.config.group
+        on_ready(await port.serve(group, self.group_end, self.settings.self_address, self._tls_files))
         self.links.start()
         self.duties.start()
         self._schedule()
         await self._ended.wait()
-        server.close()
+        port.leave(group)
         await self._shut_down()
         return self._exit_code
 
@@ -115,9 +117,11 @@ class Engine:
         self.duties.stop()
         self.streams.close()
         await self.links.stop()
-        self.port.close()
+        self.process.port.end(self.group_end)
         await asyncio.sleep(0)
         self.duties.disk.close()
+        if self._is_process_own:
+            self.process.close()
 
     def stop(self) -> None:
         """A clean end."""
@@ -328,9 +332,3 @@ class Engine:
 
     def _status(self) -> ReplicaStatus:
         return self.replica.status(self.now_ns())
-
-
-def _contexts(files: tuple[Any, Any, Any]) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    if files[0] is None:
-        return None, None
-    return server_context(*files), client_context(*files)

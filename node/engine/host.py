@@ -1,4 +1,4 @@
-"""The engine's host: the clock, randomness, disk threads and state machine that it runs on.
+"""Where a process gets its clock, its randomness and its disk threads from.
 
 A process takes the defaults; the simulator (`tests/simulation/driver`) gives its own, so that the very same engine runs
 in simulated time. Invariant: nothing in `node/engine` that decides anything asks a clock or a thread in another way.
@@ -12,10 +12,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from node.engine.applier import Applier
 from node.engine.clock import now_ns
 from node.engine.writer import Ended, Writer
-from node.protocol.group_kind import PLAIN, GroupKind
 
 T = TypeVar("T")
 READER_THREADS: Final = 2
@@ -34,11 +32,9 @@ def _readers() -> Executor:
 
 @dataclass(slots=True, frozen=True)
 class Host:
-    """One per engine; `writer` and `readers` are called once, on the engine's loop."""
+    """`writer` and `readers` are called once for each process, on its loop."""
 
     now_ns: Callable[[], int] = now_ns
     random: random.Random = field(default_factory=random.Random)
     writer: Callable[[], WritesInOrder] = Writer
     readers: Callable[[], Executor] = _readers
-    applier: Applier | None = None  # None: a log alone
-    kind: GroupKind = PLAIN  # what the group's log may hold

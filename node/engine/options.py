@@ -5,6 +5,7 @@ from __future__ import annotations
 from node.config import Settings, read_token
 from node.consensus.api import MS, ReplicaConfig, Timing
 from node.engine.member_handshake import Trust
+from node.engine.member_port import TlsFiles
 from node.member_secret import read_secrets
 from node.protocol.group_kind import PLAIN, GroupKind
 
@@ -50,6 +51,14 @@ def member_trust(settings: Settings) -> Trust:
     node = settings.node
     secrets = () if node.secret_file is None else read_secrets(node.secret_file)
     return Trust(node.tls, secrets, node.secret == "required")
+
+
+def tls_files(settings: Settings) -> TlsFiles | None:
+    """Certificate, key and authority of the member port; None: it speaks plain TCP."""
+    node = settings.node
+    if node.tls_cert_file is None or node.tls_key_file is None or node.tls_ca_file is None:
+        return None
+    return node.tls_cert_file, node.tls_key_file, node.tls_ca_file
 
 
 def read_token_file(settings: Settings) -> str | None:

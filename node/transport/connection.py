@@ -143,6 +143,15 @@ class Connection(asyncio.BufferedProtocol):
         """Why what came in cannot be frames; None: it is."""
         return None if self._decoder.broken is None else str(self._decoder.broken)
 
+    def hand_over(
+        self,
+        on_frame: Callable[[Connection, Frame], None],
+        after_read: Callable[[], None],
+        on_part: Callable[[Connection], None],
+    ) -> None:
+        """Its next frames, and the end of this read, are others' business."""
+        self._on_frame, self._after_read, self._on_part = on_frame, after_read, on_part
+
     # --- our side -----------------------------------------------------------------------------------------------
     def carry_members(self) -> None:
         """From now on this is between members; see the module's docstring. Once it is open."""

@@ -23,6 +23,7 @@ from node.engine.events import EventRing
 from node.engine.introspect import Introspection
 from node.engine.json_push import answer_fields, linked
 from node.engine.log_reads import LogReads
+from node.engine.process import Process
 from node.engine.quota import Quota
 from node.protocol.codes import FlushMode, RequestCode, VoteResult, VoterState
 from node.protocol.messages import (
@@ -208,9 +209,11 @@ class Serving:
         self.replica.take_effects()
         loop = asyncio.get_running_loop()
         assert loop
+        self.process = Process()
         disk = Disk(
             store, FlushMode.ASYNC, log_epoch=lambda: 0, flushed=lambda *_: None, truncated=lambda *_: None,
             mended=lambda *_: None, damaged=lambda *_: None, fail=lambda _: None,
+            process=self.process,
         )  # fmt: skip
         overrides = {"node.id": self_id, "peers": "n0-127.0.0.1:20920;n1-127.0.0.1:22001;n2-127.0.0.1:22002"}
         settings = load_settings(overrides | {"node.data": str(directory)}, None, {})
@@ -280,6 +283,7 @@ def test_clients_get_what_the_java_node_answers(vectors: Path, tmp_path: Path, p
             return serving.ask(raw)
         finally:
             serving.disk.close()
+            serving.process.close()
 
     ours = asyncio.run(work())
     extra = set(ours) - set(theirs)
@@ -300,6 +304,7 @@ def test_deliberate_differences_for_clients(vectors: Path, tmp_path: Path, pair:
             return serving.ask(raw)
         finally:
             serving.disk.close()
+            serving.process.close()
 
     ours = asyncio.run(work())
     assert {key: ours.get(key) for key in expected} == expected
@@ -312,5 +317,6 @@ def test_an_unknown_code_gets_the_same_words(vectors: Path, tmp_path: Path) -> N
         raw = (vectors / "rpc" / "14_UNKNOWN_CODE_remoting3.req.bin").read_bytes()
         assert serving.ask(raw) == {"remoting": theirs.code, "remark": theirs.remark}
         serving.disk.close()
+        serving.process.close()
 
     asyncio.run(work())

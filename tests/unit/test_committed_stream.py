@@ -398,7 +398,7 @@ def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
         async with group(tmp_path) as (engines, client):
             positions = client.committed(keep_alive_ms=50)
             await anext(positions)
-            for connection in list(engines[0].port.connections):
+            for connection in list(engines[0].process.port.connections):
                 connection.abort()
             await anext(positions)  # over another one, which appends take, too
             index = (await client.append(b"x")).last_index

@@ -9,6 +9,7 @@ from typing import Any
 
 from node.consensus.effects import ReadSlab
 from node.engine.disk import Disk
+from node.engine.process import Process
 from node.protocol.codes import FlushMode
 from node.protocol.entry import Slab
 from node.store.log_store import StoreCorrupt
@@ -39,14 +40,16 @@ def run(work: Callable[[Disk, Counting], Awaitable[None]], *, cold: bool = True)
         for number in range(10):
             store.append_as_leader([b"%010d" % number], 1)
         store.recent_from = 99 if cold else 0
+        process = Process()
         disk = Disk(
             store, FlushMode.SYNC, log_epoch=lambda: 0, flushed=never, truncated=never, mended=never, damaged=never,
-            fail=never,
+            fail=never, process=process,
         )  # fmt: skip
         try:
             await work(disk, store)
         finally:
             disk.close()
+            process.close()
 
     asyncio.run(both())
 

@@ -172,7 +172,7 @@ def test_after_a_failure_ordered_appends_of_that_connection_are_refused(tmp_path
 def test_introspection_and_transfer_from_elsewhere_need_the_token(tmp_path: Path) -> None:
     async def work(engine: Engine, client: LedgerClient) -> None:
         await client.append(b"x")
-        (connection,) = engine.port.connections
+        (connection,) = engine.process.port.connections
         connection.peer_host = "192.0.2.7"
         with contextlib.suppress(Exception):
             assert await client.state("n0") is None

@@ -14,6 +14,7 @@ from node.config import load
 from node.engine.disk import Disk
 from node.engine.engine import Engine
 from node.engine.log_reads import LogReads
+from node.engine.process import Process
 from node.engine.scrubber import Scrubber
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, Role
 from node.store.faults.results import Fault, Mended, Scrubbed
@@ -86,11 +87,11 @@ async def ask(engine: Engine, code: RequestCode, body: bytes, host: str = "") ->
             answered.set_result(frame.body)
 
     address, _, port = engine.settings.self_address.rpartition(":")
-    before = set(engine.port.connections)
+    before = set(engine.process.port.connections)
     await dial(connection, address, int(port))
     if host:
-        await until(lambda: bool(engine.port.connections - before))
-        for one in engine.port.connections - before:
+        await until(lambda: bool(set(engine.process.port.connections) - before))
+        for one in set(engine.process.port.connections) - before:
             one.peer_host = host
     connection.send_body(code, 0, 7, [body])
     try:
@@ -309,9 +310,11 @@ def test_what_a_scrub_meets_counts_only_in_the_same_log_epoch() -> None:
         epoch, met, failed = 1, [], []
         store = Broken()
         store.error = StoreCorrupt("rot", [Fault(0, 0, "crc_invalid")])
+        process = Process()
         disk = Disk(
             store, FlushMode.SYNC, log_epoch=lambda: epoch, flushed=lambda *_: None, truncated=lambda *_: None,
             mended=lambda *_: None, damaged=lambda error, _index: met.append(error), fail=failed.append,
+            process=process,
         )  # fmt: skip
         answers: list[Scrubbed | None] = []
         disk.scrub(0, 100, lambda step, _text: answers.append(step))
@@ -327,6 +330,7 @@ def test_what_a_scrub_meets_counts_only_in_the_same_log_epoch() -> None:
         disk.scrub(0, 100, lambda step, _text: answers.append(step))
         await until(lambda: len(failed) == 2)
         disk.close()
+        process.close()
 
     run(work)
 

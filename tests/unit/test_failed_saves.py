@@ -11,6 +11,7 @@ import pytest
 
 from node.consensus.effects import TruncateLog
 from node.engine.disk import Disk
+from node.engine.process import Process
 from node.protocol.codes import FlushMode, VoterState
 from node.store.files.hard_state import HARDSTATE
 from node.store.files.platform import OsPlatform
@@ -47,15 +48,17 @@ def test_a_cut_does_not_follow_a_vote_that_could_not_be_given_up(tmp_path: Path)
             failed.append(reason)
             ended.set()
 
+        process = Process()
         disk = Disk(
             store, FlushMode.SYNC, log_epoch=lambda: 1, flushed=never, truncated=never, mended=never, damaged=never,
-            fail=fail,
+            fail=fail, process=process,
         )  # fmt: skip
         platform.armed = True
         disk.save(replace(store.hard_state, voter_state=VoterState.REJOINING), never)
         disk.truncate(TruncateLog(1, 3, record(store, 3)))
         await asyncio.wait_for(ended.wait(), 30)
         disk.close()
+        process.close()
         return failed
 
     assert "term and vote could not be saved" in asyncio.run(story())[0]

@@ -11,7 +11,6 @@ from node.config import load
 from node.consensus.api import Applied, Outcome, Proposal
 from node.engine.applier import Batch, Reports
 from node.engine.engine import Engine
-from node.engine.host import Host
 from node.protocol.entry import Entry, Magic, unpack_record
 from node.store.memory_store import MemoryStore
 from node.transport.connection import Connection
@@ -77,7 +76,7 @@ def run(tmp_path: Path, store: MemoryStore, applier: Upper | None, work: Work) -
         [port] = free_ports(1)
         peers = f"n0-127.0.0.1:{port}"
         settings = load({"node.id": "n0", "peers": peers, "node.data": str(tmp_path)}, None, {})
-        engine = Engine(settings, store, Host(applier=applier))
+        engine = Engine(settings, store, applier=applier)
         ready = asyncio.Event()
         running = asyncio.create_task(engine.run(lambda _port: ready.set()))
         await ready.wait()

@@ -54,10 +54,9 @@ def test_a_leader_that_goes_away_is_waited_for_and_said_once(
             hasty = LedgerClient(client.peers, deadline_s=0.2)
             tailing = asyncio.create_task(followed(hasty, shown, 2))
             await until(lambda: bool(shown))
-            port = engines[0].port
-            for connection in list(port.connections):
+            for connection in list(engines[0].process.port.connections):
                 connection.abort()
-            monkeypatch.setattr(port, "_on_frame", lambda connection, _frame: connection.abort())
+            monkeypatch.setattr(engines[0].group_end, "on_frame", lambda connection, _frame: connection.abort())
             await until(lambda: "waiting" in capsys.readouterr().err)
             monkeypatch.undo()
             await client.append(b"b")

@@ -15,6 +15,7 @@ from node.consensus.api import MS
 from node.consensus.replica import Replica
 from node.engine.engine import EXIT_CRASHED, Engine
 from node.engine.host import Host
+from node.engine.process import Process
 from node.protocol.codes import VoterState
 from node.server import open_store
 from node.store.file_store import FileStore
@@ -137,7 +138,7 @@ class Machine:
         try:
             store = self._open()
             self.note_voter_state(store.hard_state)
-            engine = loop.run_here(Engine, self.settings, store, self._host(loop))
+            engine = loop.run_here(self._engine, store, loop)
         except SimulatedCrash:
             self.crash("io_boundary")
         except OPERATOR_ERRORS as error:
@@ -170,7 +171,7 @@ class Machine:
             store.files.ring = RecentSlabs(config.ring_bytes)
         return store
 
-    def _host(self, loop: SimulatedLoop) -> Host:
+    def _engine(self, store: FileStore, loop: SimulatedLoop) -> Engine:
         rng = random.Random(self._rng.getrandbits(64))
 
         self._threads = threads = Threads(lambda: self._crashed_in(loop))
@@ -178,13 +179,14 @@ class Machine:
         def later(delay_ns: int, call: Callable[..., Any], *args: Any) -> None:
             loop.call_later(delay_ns / 1e9, call, *args)
 
-        return Host(
+        host = Host(
             now_ns=self.clock.now,
-            applier=None if self.state_machine is None else Attachment(self.state_machine, later),
             random=random.Random(self._rng.getrandbits(64)),
             writer=lambda: SimulatedWriter(loop, rng, self._pace, threads),
             readers=lambda: SimulatedReaders(loop, rng, self._pace, threads),
         )
+        applier = None if self.state_machine is None else Attachment(self.state_machine, later)
+        return Engine(self.settings, store, Process(host), applier=applier)
 
     def _pace(self) -> int:
         config, rng = self.world.config, self._rng
@@ -194,6 +196,7 @@ class Machine:
     async def _run(self, engine: Engine, store: FileStore, loop: SimulatedLoop) -> None:
         """As `node.server` does it."""
         code = await engine.run(lambda _port: None)
+        engine.process.close()
         self.platform.serve_no_more()
         try:
             store.close()

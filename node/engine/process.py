@@ -1,0 +1,31 @@
+"""The process's own parts, which its groups share: loop, clock, randomness, the disk's threads, the member port.
+
+One process may hold several groups, each with its own driver (`engine`), store and state machine; they share what is
+here. `node/server.py` makes it, hands it to the driver, and closes it after the driver has ended and before the store.
+Invariants: one thread writes, whichever group's disk it is; the port is opened by the first group and closed behind the
+last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from node.engine.host import Host
+from node.engine.member_port import MemberPort
+
+
+class Process:
+    """Made on the loop."""
+
+    def __init__(self, host: Host | None = None) -> None:
+        host = host or Host()
+        self.loop = asyncio.get_running_loop()
+        self.now_ns, self.random = host.now_ns, host.random
+        self.writer, self.readers = host.writer(), host.readers()
+        self.port = MemberPort(self.loop)
+
+    def close(self) -> None:
+        """Waits for what the threads were given; nothing is reported any more."""
+        self.port.close()
+        self.writer.close()
+        self.readers.shutdown(wait=True, cancel_futures=True)

@@ -191,9 +191,10 @@ def slab_pieces(data: bytes) -> None:
 def encode(data: bytes) -> None:
     """Bodies cut out of the input: both encoders write the same bytes, and they verify."""
     bodies = [data[at : at + data[at] % 64] for at in range(min(len(data), 60))] or [b""]
-    loop = slab_encode._encode_loop(bodies, 3, 2, 100, 7, 1)
-    assert loop == slab_encode._encode_columns(bodies, 3, 2, 100, 7, 1)
-    slab = encode_slab(bodies, 3, 2, 100, 7)
+    channel = len(data) % 5
+    loop = slab_encode._encode_loop(bodies, 3, 2, 100, 7, 1, channel)
+    assert loop == slab_encode._encode_columns(bodies, 3, 2, 100, 7, 1, channel)
+    slab = encode_slab(bodies, 3, 2, 100, 7, 1, channel)
     assert slab_verify.verify_slab(slab, 7, bodies=True) == slab.last_chain == loop[2]
 
 

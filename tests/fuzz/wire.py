@@ -10,6 +10,7 @@ from functools import cache
 
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
 from node.protocol.entry import SLAB_BYTES_MAX, Slab, crc32
+from node.protocol.group_kind import NO_PATCH
 from node.protocol.messages import (
     FetchRequest,
     FetchResponse,
@@ -31,13 +32,22 @@ from node.protocol.messages import (
     VoteResponse,
 )
 from node.protocol.slab_encode import encode_slab
-from node.transport.bodies import BodyError, decode_request, decode_response, encode_message, request_code
+from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, load, request_code
 from node.transport.fetch_frames import (
     FETCH_ANSWER,
     decode_fetch,
     decode_fetch_answer,
     encode_fetch,
     encode_fetch_answer,
+)
+from node.transport.lane_frames import (
+    LANE_HEAD,
+    LaneAnswer,
+    LaneAppend,
+    decode_lane_append,
+    encode_lane_append,
+    lane_answer,
+    lane_fields,
 )
 from node.transport.remoting import Frame, FrameDecoder, FrameError, decode_frame, encode_frame
 from node.transport.slab_frames import (
@@ -288,6 +298,19 @@ def append(data: bytes) -> None:
     assert decode_append(again) == found
 
 
+def lane_append(data: bytes) -> None:
+    found = decode_lane_append(data)
+    again = b"".join(encode_lane_append(found))
+    head, flags = LANE_HEAD.size, slice(LANE_HEAD.size, LANE_HEAD.size + 4)
+    assert (again[:head], again[flags.stop :]) == (data[:head], data[flags.stop :])
+    assert decode_lane_append(again) == found
+
+
+def open_lane_answer(data: bytes) -> None:
+    found = lane_answer(load(data))
+    assert lane_answer(load(dump(lane_fields(found)))) == found
+
+
 def append_answer(data: bytes) -> None:
     found = decode_append_answer(data)
     assert decode_append_answer(encode_append_answer(found)) == found
@@ -316,6 +339,11 @@ APPENDS = [
     b"".join(encode_append(one))
     for one in (AppendRequest([b"one"]), AppendRequest([b"", b"two", b"x" * 300], 12, True), AppendRequest([b""] * 40))
 ]
+LANE_APPENDS = [
+    b"".join(encode_lane_append(LaneAppend(3, 2, 17, bodies, 0, patch_at)))
+    for bodies, patch_at in (([b"one", b""], NO_PATCH), ([b"x" * 40] * 30, 28))
+]
+LANE_ANSWERS = [dump(lane_fields(LaneAnswer(ResponseCode.SUCCESS, 3, 2, 17, 100, 1000, -1, "n0", "127.0.0.1:1")))]
 APPEND_ANSWERS = [
     encode_append_answer(AppendAnswer(200, 5, 6, 3, AppendedByte.YES)),
     encode_append_answer(AppendAnswer(404, -1, -1, -1, AppendedByte.NOT_APPENDED, "n1", "127.0.0.1:1", "not me")),
@@ -334,6 +362,10 @@ TARGETS: tuple[Target, ...] = (
     Target("fetch", fetch, lambda: FETCHES, (BodyError,)),
     Target("fetch_answer", fetch_answer, lambda: FETCH_ANSWERS, (BodyError,), repair_fetch_answer),
     Target("append", append, lambda: APPENDS, (BodyError,), bytes_per_byte=64),
+    Target("lane_append", lane_append, lambda: LANE_APPENDS, (BodyError,), bytes_per_byte=64),
+    Target(
+        "open_lane_answer", open_lane_answer, lambda: LANE_ANSWERS, (BodyError,), bytes_per_byte=JSON_BYTES_PER_BYTE
+    ),
     Target("append_answer", append_answer, lambda: APPEND_ANSWERS, (BodyError,)),
     Target("read", read, lambda: READS, (BodyError,)),
     Target("read_answer", read_answer, lambda: READ_ANSWERS, (BodyError,)),

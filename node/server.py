@@ -32,6 +32,7 @@ from node.protocol.group_id import group_id_of
 from node.protocol.group_kind import PLAIN_NAME
 from node.store.file_store import FileStore
 from node.store.files.data_lock import DataLock
+from node.store.files.identity import Base
 from node.store.files.platform import OS, Platform
 from node.store.log_store import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
 
@@ -71,8 +72,8 @@ def with_command(reason: str, directory: Path) -> str:
     )
 
 
-def open_store(settings: Settings, platform: Platform = OS) -> FileStore:
-    """Raises StoreError, OSError."""
+def open_store(settings: Settings, platform: Platform = OS, *, born_at: Base | None = None) -> FileStore:
+    """`born_at`: what a new member's log begins behind, the same in all of its group. Raises StoreError, OSError."""
     platform.make_directory(settings.node.data)
     return FileStore.open(
         settings.store_directory,
@@ -87,6 +88,7 @@ def open_store(settings: Settings, platform: Platform = OS) -> FileStore:
         group_id=group_id_of(settings.node.group_token, settings.node.group) if settings.node.group_token else None,
         kind=PLAIN_NAME,
         platform=platform,
+        born_at=born_at,
     )
 
 

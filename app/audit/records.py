@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.audit.segments import ReadFailed, SegmentGone, SegmentIO, SegmentMap, Window
+from app.audit.segments import WINDOW_BYTES, ReadFailed, SegmentGone, SegmentIO, SegmentMap, Window
 from node.protocol.entry import BODY_BYTES_MAX, HEAD, HEAD_BYTES, HEAD_DTYPE, INDEX_DTYPE, INDEX_UNIT_BYTES, Magic
 
 RECORD_BYTES_MAX = HEAD_BYTES + BODY_BYTES_MAX
@@ -174,7 +174,7 @@ def _walk(files: ReplicaFiles, units: npt.NDArray[Any], first_index: int) -> tup
     window = Window(files.io, files.data)
     cursor: int | None = None
     if first_index == files.begin_index and files.data.segments:
-        cursor = files.data.segments[0].start
+        cursor = _first_place(window)
     for row in range(count):
         index = first_index + row
         unit = tuple(int(value) for value in units[row].tolist())
@@ -202,6 +202,19 @@ def _walk(files: ReplicaFiles, units: npt.NDArray[Any], first_index: int) -> tup
             if not nothing:
                 cursor = None  # the broken record does not say where the next one starts
     return positions, sizes, faults
+
+
+def _first_place(window: Window) -> int:
+    """Where a log's first record lies: at its first file's start, or behind zeros where a log began inside that file."""
+    segment = window.data.segments[0]
+    at = segment.start
+    while piece := window.read(at, WINDOW_BYTES):
+        written = piece.lstrip(b"\0")
+        if written:
+            # A head begins with its magic: four bytes, of which only the last is not zero.
+            return max(segment.start, at + len(piece) - len(written) - 3)
+        at += len(piece)
+    return segment.start
 
 
 def _unit_plausible(unit: tuple[int, ...], index: int) -> bool:

@@ -247,16 +247,18 @@ class Membership:
         if member.voter_state is not VoterState.FORMING or self.strangers.plain:
             return
         hellos = [peer.hello for peer in self._peers.of.values() if peer.hello is not None]
-        own = member.store_id
+        own, before_first = member.store_id, member.store.base.index
         for hello in hellos:
             recorded = hello.recorded.get(member.self_id)
             if recorded not in (None, own):
                 self._become(VoterState.REJOINING, f"{hello.node_id} knew another store of this member", now)
                 return
-            if hello.end_index >= 0:
+            if hello.end_index > before_first:
                 self._become(VoterState.REJOINING, f"{hello.node_id} already holds entries", now)
                 return
-        new = [one.node_id for one in hellos if one.voter_state in (VoterState.FORMING, VoterState.VOTER)]
+        # One whose log begins below ours is no part of this group: both were not made alike.
+        alike = [one for one in hellos if one.end_index == before_first]
+        new = [one.node_id for one in alike if one.voter_state in (VoterState.FORMING, VoterState.VOTER)]
         if member.configuration.is_majority([member.self_id, *new]):
             self._become(VoterState.VOTER, "a quorum of the group is as new as this member", now)
 

@@ -18,7 +18,7 @@ from node.protocol.entry import SLAB_BYTES_MAX, EntryError, Slab
 from node.protocol.group_id import group_id_of
 from node.protocol.messages import Hello, Message
 from node.store.faults.results import Mended
-from node.store.log_store import HardState, StoreCorrupt, StoreFull, SyncTicket
+from node.store.log_store import ORIGIN, EntryMeta, HardState, StoreCorrupt, StoreFull, SyncTicket
 from node.store.memory_store import MemoryStore
 
 GROUP_ID = group_id_of("scenario", "g")
@@ -57,9 +57,9 @@ class Cluster:
 
     def __init__(
         self, count: int, seed: int = 1, flush: FlushMode = FlushMode.SYNC, timing: Timing | None = None,
-        group_id: str | None = GROUP_ID, applies: bool = False,
+        group_id: str | None = GROUP_ID, applies: bool = False, base: EntryMeta = ORIGIN,
     ) -> None:  # fmt: skip
-        self.group_id, self.applies = group_id, applies
+        self.group_id, self.applies, self.base = group_id, applies, base
         self.rng = random.Random(seed)
         self.now = 1_000 * MS
         self.ids = [f"n{number}" for number in range(count)]
@@ -86,11 +86,12 @@ class Cluster:
             applies=self.applies,
         )  # fmt: skip
 
-    def new_store(self, node_id: str, *, forming: bool = True) -> MemoryStore:
+    def new_store(self, node_id: str, *, forming: bool = True, base: EntryMeta | None = None) -> MemoryStore:
+        """Empty; it begins where the group was born, or behind `base`."""
         self.stores_made += 1
         state = VoterState.FORMING if forming else VoterState.REJOINING
         hard = HardState(voter_state=state, group_id=self.group_id)
-        return MemoryStore(store_id=f"{node_id}-s{self.stores_made}", hard_state=hard)
+        return MemoryStore(store_id=f"{node_id}-s{self.stores_made}", hard_state=hard, base=base or self.base)
 
     # --- the driver's part --------------------------------------------------------------------------------------
     def carry_out(self, node_id: str) -> Effects:

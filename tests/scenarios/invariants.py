@@ -16,8 +16,8 @@ class Invariants:
         self._alarms_allowed = alarms_allowed  # scripts that forge messages expect to see them refused
         self._leaders: dict[int, str] = {}  # term -> who led it
         self.committed: dict[int, tuple[int, int]] = {}  # index -> (term, chain), as first seen committed anywhere
-        self.committed_index = -1
-        self._seen: dict[str, int] = dict.fromkeys(cluster.ids, -1)  # how far each replica was checked
+        self.committed_index = cluster.base.index
+        self._seen: dict[str, int] = dict.fromkeys(cluster.ids, cluster.base.index)  # how far each replica was checked
         self._replicas: dict[str, object] = {}
         self.acknowledged = -1
         self.outcomes: dict[int, Outcome] = {}
@@ -71,7 +71,7 @@ class Invariants:
         cluster = self._cluster
         node = cluster.nodes[node_id]
         newest = node.replica.term == max(self._leaders)  # a deposed leader may not know yet, and need not hold them
-        if newest and self.committed_index >= 0:
+        if newest and self.committed_index > cluster.base.index:
             known = node.store.meta(self.committed_index)
             assert known is not None, f"{node_id} leads without committed entry {self.committed_index}"
             assert (known.term, known.chain) == self.committed[self.committed_index]
@@ -80,7 +80,8 @@ class Invariants:
         for peer_id, known in node.replica.peers.of.items():
             mark = known.watermark_index
             peer = cluster.nodes[peer_id]
-            if mark >= 0 and peer.up and peer_id in node.connected and peer.replica.term == node.replica.term:
+            in_touch = peer.up and peer_id in node.connected and peer.replica.term == node.replica.term
+            if mark > cluster.base.index and in_touch:
                 if cluster.flush is FlushMode.SYNC:
                     assert peer.store.durable_index >= mark, f"{node_id} counts {peer_id} up to {mark}"
                 assert peer.store.written(mark) == node.store.written(mark), (

@@ -4,10 +4,11 @@ A script is a list of commands, one a line; what a command brings about stands b
 drops the indented lines, carries the commands out and compares; `python -m tests.scenarios.runner --rewrite` writes
 what happened into the files instead. The safety invariants are checked after every command.
 
-    group 3 [flush=async] [down] [unnamed] [applier]
+    group 3 [flush=async] [down] [unnamed] [applier] [born=999/7]
                                         n0, n1, n2 with new stores; formed and connected unless `down`; `unnamed`:
                                         made without a token, so that the first leader gives the group its id;
-                                        `applier`: entries are applied to a state machine, not to a log alone
+                                        `applier`: entries are applied to a state machine, not to a log alone;
+                                        `born`: behind which entry, of which term, every log begins
     store n1 1 1 2 [term=3] [begin=1]   (down) a store whose entries have these terms, all durable, a VOTER
     campaign n1                         an election time-out passes, and only n1 notices
     propose n1 a b [expected=5] [until=applied] | propose n1 x*3
@@ -18,7 +19,8 @@ what happened into the files instead. The safety invariants are checked after ev
     stabilize [n0 n1]                   everything under way arrives, the disks keep up
     hold n1 / release n1                n1's disk finishes nothing / keeps up again
     flush n1                            n1's disk finishes one group commit
-    crash n1 / restart n1 / wipe n1 [init]
+    crash n1 / restart n1 / wipe n1 [init] [from=0]
+                                        a wiped store begins as its group did, or `from` the beginning of all
     partition n0 n1 | n2 / heal / reset n0 n1 / connect
     tick 100ms [n1] / run 2s            time passes for timers only, in one leap / with everything delivered
     transfer n0 to=n1 [deadline=500ms] [if_term=2] / read n1
@@ -44,7 +46,7 @@ from node.consensus.effects import Event
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import SLAB_BYTES_MAX, Magic
 from node.protocol.messages import PushKind, PushRequest, VoteRequest
-from node.store.log_store import HardState
+from node.store.log_store import ORIGIN, EntryMeta, HardState
 from node.store.memory_store import MemoryStore
 from tests.scenarios.appliers import Appliers
 from tests.scenarios.cluster import GROUP_ID, Cluster, Packet
@@ -54,6 +56,7 @@ from tests.scenarios.learners import Learners
 from tests.scenarios.render import dispatcher_line, event_line, log_line, message_line, status_line
 
 SCRIPTS = Path(__file__).parent
+BORN_CHAIN = 0x1234_5678  # of the entry that a group was born behind
 UNITS = {"ms": MS, "s": 1000 * MS}
 
 
@@ -124,8 +127,11 @@ class Scenario:
         flush = FlushMode(command.options.get("flush", "sync"))
         group_id = None if "unnamed" in command.words else GROUP_ID
         seed = command.number("seed", 1)
-        applies = "applier" in command.words
-        self._cluster = Cluster(int(command.words[0]), seed=seed, flush=flush, group_id=group_id, applies=applies)
+        index, _, term = command.options.get("born", "-1/-1").partition("/")
+        self._cluster = Cluster(
+            int(command.words[0]), seed=seed, flush=flush, group_id=group_id, applies="applier" in command.words,
+            base=EntryMeta(int(index), int(term), BORN_CHAIN) if int(index) >= 0 else ORIGIN,
+        )  # fmt: skip
         self._verbs |= {**Appliers(self.cluster, self.say).verbs, **Learners(self.cluster).verbs}
         self._verbs |= LaneVerbs(self.cluster, self.say).verbs
         self._invariants = Invariants(self._cluster, alarms_allowed=True)
@@ -285,7 +291,9 @@ class Scenario:
         node_id = command.words[0]
         if self.cluster.nodes[node_id].up:
             self.cluster.crash(node_id)
-        self.cluster.restart(node_id, store=self.cluster.new_store(node_id, forming="init" in command.words))
+        base = ORIGIN if command.options.get("from") == "0" else None
+        store = self.cluster.new_store(node_id, forming="init" in command.words, base=base)
+        self.cluster.restart(node_id, store=store)
         self.do_connect(command)
 
     def do_connect(self, _command: Command) -> None:

@@ -63,6 +63,7 @@ class StateMachine:
         self._member, self._rng, self._schedule, self.now = member, rng, schedule, now
         self._pace: Pace = member.world.config
         self.state: list[Applied] = []
+        self._base = member.world.base
         self._saved = 0
         self._run = 0  # its own incarnations
         self.alive = True
@@ -73,7 +74,7 @@ class StateMachine:
     @property
     def at(self) -> int:
         """The last entry that it has applied."""
-        return len(self.state) - 1
+        return self._base.index + len(self.state)
 
     def life_in(self, engine: object) -> int:
         """The life in which that engine's core feeds it; 0: none."""
@@ -94,7 +95,8 @@ class StateMachine:
 
     def _say(self, engine: Attachment, run: int) -> None:
         if engine is self._engine and run == self._run:
-            term = self.state[-1].term if self.state and self._rng.random() < 0.9 else None
+            known = self.state[-1].term if self.state else self._base.term
+            term = known if self.at >= 0 and self._rng.random() < 0.9 else None
             assert engine.reports is not None
             engine.life = engine.reports.stands(self.at, term)
 
@@ -128,7 +130,7 @@ class StateMachine:
         return True
 
     def _one(self, entry: Entry) -> bytes:
-        if entry.index != len(self.state):
+        if entry.index != self.at + 1:
             text = f"{self._member.id} was given entry {entry.index} and had applied {self.at}"
             raise Violation("applied_in_order", text)
         before = self.state[-1].result if self.state else b""

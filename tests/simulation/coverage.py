@@ -63,7 +63,7 @@ OPENING_ALARMS: Final[Mapping[str, str]] = {
 OTHERS: Final = (
     # How processes end, and how they come back.
     "end.process", "end.power_loss", "end.io_boundary", "end.store_error", "end.stopped",
-    "open.new", "open.clean", "open.after_crash", "open.after_power_loss", "open.rewritten_same_boot",
+    "open.new", "open.born_later", "open.clean", "open.after_crash", "open.after_power_loss", "open.rewritten_same_boot",
     *OPENING_ALARMS.values(),
     # Who may vote.
     "voter.FORMING>VOTER", "voter.FORMING>REJOINING", "voter.REJOINING>VOTER", "open.REJOINING",
@@ -211,6 +211,7 @@ class Coverage(Observer):
             for part, name in OPENING_ALARMS.items():
                 counts[name] += part in text
         counts["open.faults"] += bool(store.faults)
+        counts["open.born_later"] += how == "" and member.world.born_at is not None
         counts[f"open.{store.hard_state.voter_state.value}"] += 1
 
     def crashed(self, member: Member, how: str) -> None:

@@ -25,7 +25,7 @@ class Appliers(Observer):
 
     def __init__(self, logs: Logs) -> None:
         self._committed = logs.committed
-        self._results: list[bytes] = []  # of the one committed log
+        self._results: list[bytes] = []  # of the one committed log, from its first entry on
         # What is held against entries that the committed log does not show yet: a leader's may be damaged meanwhile.
         self._later: list[tuple[int, Callable[[], None]]] = []
 
@@ -48,11 +48,11 @@ class Appliers(Observer):
             raise Violation("applied_committed", text)
 
     def _result(self, index: int) -> bytes:
-        results = self._results
-        while len(results) <= index:
-            at = len(results)
+        results, first = self._results, self._committed.first_index
+        while first + len(results) <= index:
+            at = first + len(results)
             results.append(result_after(results[-1] if results else b"", at, self._committed.entries[at].body))
-        return results[index]
+        return results[index - first]
 
     def answered(self, member_id: str, outcome: Outcome) -> None:
         """A request that waited for its result."""

@@ -81,7 +81,9 @@ class Clients(Observer):
     # --- the end ------------------------------------------------------------------
     def healed(self, world: World) -> None:
         assert self._checker is not None
-        log = {index: held.body for index, held in enumerate(self._logs.committed.entries)}
+        committed = self._logs.committed
+        first = committed.first_index
+        log = {index: held.body for index, held in enumerate(committed.entries.since(first), first)}
         _raise(self._checker.finish(log))
         if world.history.open_count:
             open_ones = [one.describe() for one in world.history if one.completed is None]

@@ -97,7 +97,7 @@ class Disks(Observer):
         mirror = self._mirrors.of[member.id]
         file_size = member.world.config.data_file_size
         path, data = Path(), b""
-        for index in range(first, last + 1):
+        for index in range(max(first, mirror.first_index), last + 1):
             held = mirror.at(index)
             if held is None:
                 continue
@@ -241,7 +241,7 @@ class Disks(Observer):
             mirror = self._mirrors.of[member.id]
             mirror.update()
             cut = effects.truncate.cut_index
-            self._cutting[member.id] = cut, [held.key for held in mirror.entries[cut:] if held is not None]
+            self._cutting[member.id] = cut, [held.key for held in mirror.entries.since(cut) if held is not None]
 
     def cut(self, member: Member, record: TruncationRecord) -> None:
         _, expected = self._cutting.pop(member.id, (-1, []))
@@ -263,7 +263,7 @@ class Disks(Observer):
     def _behind_end(self, member: Member) -> None:
         """Zeros only, in the file of the last record and in those after it."""
         mirror = self._mirrors.of[member.id]
-        last = mirror.entries[-1] if mirror.entries else None
+        last = mirror.entries.last
         if last is None and mirror.entries:
             return
         end_pos = 0 if last is None else last.pos + last.size

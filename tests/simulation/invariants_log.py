@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.messages import HeartBeatRequest, Message, PushRequest, PushResponse
 from node.store.faults.ranges import fault_at
+from node.store.files.identity import Base
 from node.store.log_store import HardState, StoreError
 from tests.simulation.damage import DAMAGE
-from tests.simulation.mirror import Held, Mirror, Mirrors
+from tests.simulation.entry_list import EntryList
+from tests.simulation.mirror import Held, Mirror, Mirrors, log_from
 from tests.simulation.observer import Observer, Violation
 
 if TYPE_CHECKING:
@@ -27,17 +29,22 @@ class Committed:
     """Index -> entry, as first seen committed; and which term's leader had committed how far."""
 
     def __init__(self) -> None:
-        self.entries: list[Held] = []
+        self.begin(None)
         self.by_term: dict[int, int] = {}  # term of the leader that committed -> highest index
-        self.reported = -1  # the highest index that any leader said was committed
+
+    def begin(self, born_at: Base | None) -> None:
+        """Nothing is committed yet but what the group was born behind."""
+        self.entries: EntryList[Held] = log_from(born_at)
+        self.first_index = self.entries.end
+        self.reported = self.index  # the highest index that any leader said was committed
 
     @property
     def index(self) -> int:
-        return len(self.entries) - 1
+        return self.entries.end - 1
 
     def before_term(self, term: int) -> int:
         """The highest index that leaders of earlier terms committed."""
-        return max((index for of, index in self.by_term.items() if of < term), default=-1)
+        return max((index for of, index in self.by_term.items() if of < term), default=self.first_index - 1)
 
 
 class Logs(Observer):
@@ -46,6 +53,7 @@ class Logs(Observer):
     def __init__(self, mirrors: Mirrors) -> None:
         self._mirrors = mirrors
         self.committed = Committed()
+        self._before_first = -1  # what lies before the first entry of all
         self._seen: dict[str, tuple[int, int]] = {}  # member -> (incarnation, committed index)
         # Who held an entry as safely as the flush mode promises while it could vote: (index, key) -> members.
         self._held_by: dict[tuple[int, tuple[int, int]], set[str]] = {}
@@ -61,6 +69,8 @@ class Logs(Observer):
 
     def started(self, world: World) -> None:
         self._world = world
+        self.committed.begin(world.born_at)
+        self._before_first = self.committed.index
         self._sync = world.config.flush_sync
         self._quorum = len(world.ids) // 2 + 1
         self._rots = any(getattr(world.config, kind) for kind in DAMAGE)
@@ -99,9 +109,9 @@ class Logs(Observer):
             return
         safe = min(store.durable_index, mirror.end_index) if self._sync else mirror.end_index
         self._safe[member_id] = safe
-        disk_id, upto = self._held_upto.get(member_id, ("", -1))
+        disk_id, upto = self._held_upto.get(member_id, ("", self._before_first))
         if disk_id != mirror.member.disk_id:
-            upto = -1
+            upto = self._before_first
         if mirror in self._mirrors.touched:
             upto = min(upto, mirror.changed_from - 1)
         for index in range(upto + 1, safe + 1):
@@ -115,9 +125,9 @@ class Logs(Observer):
         replica, store = member.replica, member.store
         assert replica is not None and store is not None
         committed = replica.committed_index
-        incarnation, before = self._seen.get(member.id, (-1, -1))
+        incarnation, before = self._seen.get(member.id, (-1, self._before_first))
         if incarnation != member.incarnation:
-            before = -1
+            before = self._before_first
         elif committed == before:
             return
         if committed < before:
@@ -156,14 +166,14 @@ class Logs(Observer):
         known = self.committed.entries
         for index in range(before + 1, committed + 1):
             held = mirror.at(index)
-            if index < len(known):
+            if index < known.end:
                 if held is not None and held.key != known[index].key:
                     text = (
                         f"{member.id} has committed entry {index} of term {held.term}, "
                         f"committed was one of term {known[index].term}"
                     )
                     raise Violation("state_machine_safety", text)
-            elif held is not None and index == len(known):
+            elif held is not None and index == known.end:
                 known.append(held)
 
     def _note_commit(self, term: int, index: int) -> None:
@@ -188,7 +198,7 @@ class Logs(Observer):
 
     def _complete(self, member: Member, term: int) -> None:
         index = self.committed.before_term(term)
-        if 0 <= index < len(self.committed.entries):
+        if self.committed.first_index <= index <= self.committed.index:
             mirror, entry = self._mirrors.of[member.id], self.committed.entries[index]
             held = mirror.at(index)
             if held is None and index <= mirror.end_index:
@@ -305,7 +315,7 @@ class Logs(Observer):
             if member.replica is None:
                 continue
             mirror = self._mirrors.of[member.id]
-            for index in range(min(member.replica.committed_index + 1, len(known))):
+            for index in range(known.begin, min(member.replica.committed_index + 1, known.end)):
                 held = mirror.at(index)
                 if held is not None and held.key != known[index].key:
                     raise Violation("state_machine_safety", f"{member.id}: committed entry {index} has changed")
@@ -318,7 +328,7 @@ class Logs(Observer):
         believed to: the others are enough.
         """
         index = self.committed.index
-        if index < 0:
+        if index < self.committed.first_index:
             return
         key = self.committed.entries[index].key
         holders, excused = [], []

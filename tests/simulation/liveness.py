@@ -53,20 +53,21 @@ class Liveness(Observer):
 
     def _equal_bytes(self, world: World) -> None:
         """The layout is a pure function of the entries (S5): not only the entries, the files are equal."""
-        last = self._mirrors.of[world.ids[0]].entries[-1]
+        last = self._mirrors.of[world.ids[0]].entries.last
         assert last is not None
         end_pos = last.pos + last.size
+        first_pos = 0 if world.born_at is None else world.born_at.pos
         sound = [one for one in world.present() if not one.damage.rotten]
         for one, other in pairwise(sound):
-            if log_bytes(one, end_pos) != log_bytes(other, end_pos):
+            if log_bytes(one, first_pos, end_pos) != log_bytes(other, first_pos, end_pos):
                 raise Violation("liveness", f"the data files of {one.id} and {other.id} differ")
 
 
-def log_bytes(member: Member, end_pos: int) -> dict[str, bytes]:
-    """The data files up to the log's end. What a misdirected write left behind it is the next start's to find."""
+def log_bytes(member: Member, first_pos: int, end_pos: int) -> dict[str, bytes]:
+    """The data files from the log's begin to its end; behind it a misdirected write is the next start's to find."""
     folder = member.directory / "data"
     return {
-        name: records_of(member.platform.read_bytes(folder / name)[: end_pos - int(name)])
+        name: records_of(member.platform.read_bytes(folder / name)[max(0, first_pos - int(name)) : end_pos - int(name)])
         for name in filter(str.isdigit, member.platform.names(folder))
         if int(name) < end_pos
     }

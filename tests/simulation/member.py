@@ -141,7 +141,7 @@ class Member:
                 self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
                 index_file_size=config.index_file_size, init=self.init, flush=self.config.flush,
                 page_cache_bytes=config.ring_bytes, platform=self.platform, serving=True,
-                group_id=None if config.unnamed else GROUP_ID,
+                group_id=None if config.unnamed else GROUP_ID, born_at=self.world.born_at,
             )  # fmt: skip
         if config.ring_bytes:  # and the page cache holds as little
             store.files.ring = RecentSlabs(config.ring_bytes)  # what is cold in earnest is cold here

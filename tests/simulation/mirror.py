@@ -6,16 +6,19 @@ each invariant compare logs without reading them again.
 
 Invariants: a mirror says what the member's store says, entry by entry; what cannot be read (rot) is None there. A
 mirror outlives the process: a machine that is down still holds what it held, until it comes back and says otherwise.
+Where the group was born behind an entry, that one is the mirror's first, of no bytes: every member knows it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from node.protocol.entry import Magic
 from node.store.file_store import FileStore
+from node.store.files.identity import Base
 from node.store.log_store import StoreError
+from tests.simulation.entry_list import EntryList
 from tests.simulation.observer import Observer, Violation
 
 if TYPE_CHECKING:
@@ -38,12 +41,23 @@ class Held:
         return self.term, self.chain
 
 
+def log_from(born_at: Base | None) -> EntryList[Any]:
+    """An empty log, or one that begins with the entry that the group was born behind."""
+    if born_at is None:
+        return EntryList()
+    entries = EntryList[Any](born_at.meta.index)
+    assert born_at.meta.chain is not None
+    entries.append(Held(born_at.meta.term, born_at.meta.chain, born_at.pos, 0, None))
+    return entries
+
+
 class Mirror:
     """One member's log."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
-        self.entries: list[Held | None] = []  # by index, from 0 on
+        self.entries: EntryList[Held | None] = log_from(member.world.born_at)
+        self.first_index = self.entries.end  # of what it can hold
         self.disk_id = ""
         self.changed_from = 0  # the first index that the last update may have changed
         self._incarnation = -1
@@ -51,10 +65,10 @@ class Mirror:
 
     @property
     def end_index(self) -> int:
-        return len(self.entries) - 1
+        return self.entries.end - 1
 
     def at(self, index: int) -> Held | None:
-        return self.entries[index] if 0 <= index < len(self.entries) else None
+        return self.entries[index] if self.entries.begin <= index < self.entries.end else None
 
     def holds(self, index: int, key: tuple[int, int]) -> bool:
         held = self.at(index)
@@ -70,21 +84,21 @@ class Mirror:
         if not renewed and end == self.end_index:
             return False
         self._incarnation, self._cuts, self.disk_id = self.member.incarnation, store.files.cuts, self.member.disk_id
-        before = len(self.entries)
+        before = self.entries.end
         if renewed:
-            del self.entries[end + 1 :]
+            self.entries.cut(max(end + 1, self.first_index))
             if self.entries and not self._still_true(store):
-                self.entries.clear()
-        self.changed_from = len(self.entries)
-        for index in range(len(self.entries), end + 1):
+                self.entries.cut(self.first_index)
+        self.changed_from = self.entries.end
+        for index in range(self.entries.end, end + 1):
             self.entries.append(read_held(store, index))
-        return before != len(self.entries) or self.changed_from < before
+        return before != self.entries.end or self.changed_from < before
 
     def _still_true(self, store: FileStore) -> bool:
         """By the chain at the end of what is left: it proves the rest."""
-        last = self.entries[-1]
+        last = self.entries.last
         try:
-            meta = store.meta(len(self.entries) - 1)
+            meta = store.meta(self.end_index)
         except StoreError:
             return False
         return last is not None and meta is not None and (meta.term, meta.chain) == last.key
@@ -93,7 +107,7 @@ class Mirror:
         """Reads again what could not be read before."""
         store = self.member.store
         if store is not None and None in self.entries:
-            for index, held in enumerate(self.entries):
+            for index, held in enumerate(list(self.entries), self.entries.begin):
                 if held is None and index <= store.end_index:
                     self.entries[index] = read_held(store, index)
 
@@ -132,10 +146,10 @@ class Mirrors(Observer):
     def _match(self, mirror: Mirror) -> None:
         """Raft's log matching: one chain per (index, term), in the whole world, for ever."""
         last_term = -1
-        if mirror.changed_from > 0:
+        if mirror.changed_from > mirror.entries.begin:
             before = mirror.entries[mirror.changed_from - 1]
             last_term = before.term if before is not None else -1
-        for index in range(mirror.changed_from, len(mirror.entries)):
+        for index in range(mirror.changed_from, mirror.entries.end):
             held = mirror.entries[index]
             if held is None:
                 continue

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from node.consensus.api import MS, Timing
+from node.store.files.identity import Base
+from node.store.log_store import EntryMeta
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,6 +38,10 @@ class Swarm:
     ring_bytes: int = 0  # recent slabs kept in memory; 0: as many as the product keeps
     election_ms: int = 80  # the shortest time-out; the longest is twice that
     push_window_slabs: int = 32
+    born_index: int = -1  # behind which entry of the past the group's log begins; -1: behind none
+    born_term: int = 0  # of that entry, as is the next one
+    born_chain: int = 0
+    born_pos: int = 0  # where the first entry lies
     # The disk's pace.
     sync_ms: float = 2.0
     slow_disk: float = 0.0  # share of disk jobs that take 20 times as long
@@ -108,7 +114,16 @@ class Swarm:
         learner = round(0.5 * 8 ** chooses.random(), 4) if chooses.random() < 0.15 else 0.0
         machines = _state_machines(random.Random(f"applier {seed}"))
         chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed, learner=learner, **machines)
+        begin = random.Random(f"born {seed}")
+        if begin.random() < BORN_LATER:
+            chosen = replace(chosen, **_born_later(begin, chosen.data_file_size))
         return fenced(replace(chosen, **overrides))
+
+    def born_at(self) -> Base | None:
+        """What every member's log begins behind, also on a new disk; None: at the beginning."""
+        if self.born_index < 0:
+            return None
+        return Base(EntryMeta(self.born_index, self.born_term, self.born_chain), self.born_pos)
 
     def as_json(self) -> dict[str, Any]:
         """What `Swarm(**...)` takes back."""
@@ -187,6 +202,17 @@ def _choose(rng: random.Random) -> dict[str, Any]:
     return chosen
 
 
+def _born_later(rng: random.Random, file_size: int) -> dict[str, Any]:
+    """A group whose log goes on from another one's: at a file's start, or inside a file of any number."""
+    inside = rng.choice((0, rng.randrange(1, file_size)))
+    return {
+        "born_index": rng.choice((0, 15, rng.randrange(1, 5000), 2**33)),
+        "born_term": rng.randrange(20),
+        "born_chain": rng.getrandbits(32),
+        "born_pos": rng.choice((0, rng.randrange(1, 200))) * file_size + inside,
+    }
+
+
 def _state_machines(rng: random.Random) -> dict[str, Any]:
     """A generator of their own: what a seed meant without them it still means."""
     chosen = {
@@ -203,6 +229,7 @@ def _between(low: float, high: float) -> Callable[[random.Random], float]:
     return lambda rng: round(low * (high / low) ** rng.random(), 4)
 
 
+BORN_LATER = 0.08  # share of seeds
 FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     ("slow_disk", 0.2, _between(0.02, 0.3)),
     ("drop", 0.35, _between(0.005, 0.2)),

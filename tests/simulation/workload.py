@@ -222,7 +222,7 @@ class Workload:
         member = self._target(0.4)
         if member is not None:
             back = self._rng.randrange(READ_BACK_MAX)
-            self.read(member, max(0, self.history.reported_index - back))
+            self.read(member, max(self._world.first_index, self.history.reported_index - back))
         return member is not None
 
     def read(self, member: Member, from_index: int) -> None:

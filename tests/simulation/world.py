@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from node.consensus.api import MS
+from node.store.log_store import ORIGIN
 from tests.simulation.history import History
 from tests.simulation.member import Member
 from tests.simulation.nemesis import Nemesis
@@ -37,6 +38,8 @@ class World:
         self, seed: int, config: Swarm, observers: Iterable[Observer] = (), *, keep_trace: bool = False
     ) -> None:
         self.seed, self.config = seed, config
+        self.born_at = config.born_at()
+        self.base = ORIGIN if self.born_at is None else self.born_at.meta
         self.now = 0
         self.steps = 0
         self.rng = random.Random(f"world {seed}")
@@ -82,6 +85,11 @@ class World:
     def transfers_lost(self) -> int:
         """Asked of a process that is gone."""
         return self.workload.transfers_lost
+
+    @property
+    def first_index(self) -> int:
+        """Of the group's log."""
+        return self.base.index + 1
 
     # --- time ------------------------------------------------------------------------------------------------------
     def schedule(self, delay_ns: int, call: Callable[..., Any], *args: Any) -> None:
@@ -153,7 +161,7 @@ class World:
         assert leader is not None
         self.workload.append(leader, plain=True)
         for member_id in self.ids:
-            self.workload.read(self.members[member_id], 0)
+            self.workload.read(self.members[member_id], self.first_index)
 
     def present(self) -> list[Member]:
         """Who belongs to the group now."""

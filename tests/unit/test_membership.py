@@ -18,7 +18,8 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from node.store.log_store import TruncationRecord
+from node.store.log_store import EntryMeta, HardState, TruncationRecord
+from node.store.memory_store import MemoryStore
 from tests.scenarios.cluster import Cluster
 from tests.unit.core_kit import Leader, Solo, store_of
 
@@ -103,6 +104,24 @@ def test_forming(hellos: list[dict[str, Any]], then: VoterState) -> None:
         solo.receive(peer, solo.hello_of(peer, **changes))
     assert state_of(solo) is then
     assert bool(solo.hard_states) is (then is not FORMING)  # durable, once
+
+
+@pytest.mark.parametrize(
+    ("hello", "then"),
+    [
+        ({"voter_state": FORMING, "end_index": 999}, VOTER),
+        ({"voter_state": VOTER, "end_index": 999}, VOTER),
+        ({"voter_state": VOTER, "end_index": 1000}, REJOINING),  # the group has a history
+        ({"voter_state": FORMING, "end_index": -1}, FORMING),  # it begins somewhere else: no group comes of both
+    ],
+)
+def test_a_group_whose_log_begins_later_forms(hello: dict[str, Any], then: VoterState) -> None:
+    """What all of them were born behind is no history that one of them lacks."""
+    base = EntryMeta(999, 7, 0x1234)
+    store = MemoryStore(hard_state=HardState(voter_state=FORMING), base=base, base_pos=5000)
+    solo = Solo(store, connect=False)
+    solo.receive("n1", solo.hello_of("n1", **hello))
+    assert state_of(solo) is then
 
 
 def test_a_group_of_one_forms_by_itself() -> None:

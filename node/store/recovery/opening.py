@@ -123,13 +123,15 @@ def open_directory(
         slot = checkpoint.last if found is not None else None
         if born_at is not None and found is None:
             _begin_behind(directory, born_at, data, platform)
+        base = read_base(directory, platform)
+        before_first = -1 if base is None else base.meta.index
         has_entries = find_begin(data)[1] is not None
         if java and has_entries and fresh.kind != PLAIN_NAME:
             raise StoreRefused(
                 f"{directory} holds a plain log: a group of kind {fresh.kind!r} begins with an empty one"
             )
         if found is not None:  # also where the first record is damaged
-            has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index >= 0)
+            has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index > before_first)
         hard = _hard_state(directory, java, has_entries, init, platform, group_id)
         boot = platform.boot_id() if boot_id is None else boot_id
 
@@ -138,7 +140,6 @@ def open_directory(
             if hard.voter_state is not VoterState.REJOINING:
                 save_hard_state(directory, replace(hard, voter_state=VoterState.REJOINING), platform)
 
-        base = read_base(directory, platform)
         if hard.group_id is None and base is not None and base.group_id is not None:
             hard = replace(hard, group_id=base.group_id)  # hardstate was made anew by an operator
         recovered = _recover(directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first)
@@ -277,7 +278,11 @@ def _settle_voter_state(
         return hard
     lost = recovered.lost_history
     if slot is not None and flush is FlushMode.ASYNC and not slot.clean and slot.boot_id != boot_id:
-        nothing_to_lose = hard.voter_state is VoterState.FORMING and slot.durable_index < 0 and recovered.end.index == 0
+        nothing_to_lose = (
+            hard.voter_state is VoterState.FORMING
+            and slot.durable_index <= recovered.base.index
+            and recovered.end.index == recovered.base.index + 1
+        )
         if not nothing_to_lose:
             lost = lost or "flush is async, the last stop was not clean, and the machine was restarted since"
     if slot is None and ours and flush is FlushMode.ASYNC and hard.voter_state is VoterState.VOTER:

@@ -122,7 +122,7 @@ def accept_loss(directory: Path, term: int | None, platform: Platform) -> Report
         known = store.hard_state
         if known.voter_state is VoterState.VOTER:
             raise StoreRefused("this member is a VOTER already: there is no loss to accept")
-        if term is None and store.end_index < 0:
+        if term is None and store.end_index <= store.base.index:
             raise StoreRefused(
                 "this store is empty, so it does not know in which terms this member voted: say the highest term that "
                 "any member of the group shows with --term N (0 if no member has any entry)"

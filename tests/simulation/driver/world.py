@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from node.consensus.api import MS, SECOND
+from node.store.files.identity import Base
+from node.store.log_store import ORIGIN
 from tests.simulation.clock import MemberClock
 from tests.simulation.driver.loop import Timeline
 from tests.simulation.driver.machine import FIRST_PORT, Machine
@@ -62,6 +64,8 @@ class DriverWorld:
 
     def __init__(self, seed: int, config: DriverSwarm, observers: Iterable[Observer] = ()) -> None:
         self.seed, self.config = seed, config
+        self.born_at: Base | None = None  # every log begins at the beginning here
+        self.base = ORIGIN
         self.timeline = Timeline()
         self.rng = self._random("world")
         self.steps = 0

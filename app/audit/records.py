@@ -205,7 +205,7 @@ def _walk(files: ReplicaFiles, units: npt.NDArray[Any], first_index: int) -> tup
 
 
 def _first_place(window: Window) -> int:
-    """Where a log's first record lies: at its first file's start, or behind zeros where a log began inside that file."""
+    """Where a log's first record lies: at its first file's start, or behind zeros where it began inside that file."""
     segment = window.data.segments[0]
     at = segment.start
     while piece := window.read(at, WINDOW_BYTES):

@@ -63,8 +63,8 @@ OPENING_ALARMS: Final[Mapping[str, str]] = {
 OTHERS: Final = (
     # How processes end, and how they come back.
     "end.process", "end.power_loss", "end.io_boundary", "end.store_error", "end.stopped",
-    "open.new", "open.born_later", "open.clean", "open.after_crash", "open.after_power_loss", "open.rewritten_same_boot",
-    *OPENING_ALARMS.values(),
+    "open.new", "open.born_later", "open.clean", "open.after_crash", "open.after_power_loss",
+    "open.rewritten_same_boot", *OPENING_ALARMS.values(),
     # Who may vote.
     "voter.FORMING>VOTER", "voter.FORMING>REJOINING", "voter.REJOINING>VOTER", "open.REJOINING",
     # Roles and leadership.

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from node.consensus.api import MS, Timing
+from node.protocol.entry import BLANK_BYTES
 from node.store.files.identity import Base
 from node.store.log_store import EntryMeta
 
@@ -204,7 +205,7 @@ def _choose(rng: random.Random) -> dict[str, Any]:
 
 def _born_later(rng: random.Random, file_size: int) -> dict[str, Any]:
     """A group whose log goes on from another one's: at a file's start, or inside a file of any number."""
-    inside = rng.choice((0, rng.randrange(1, file_size)))
+    inside = rng.choice((0, rng.randrange(1, file_size - BLANK_BYTES)))
     return {
         "born_index": rng.choice((0, 15, rng.randrange(1, 5000), 2**33)),
         "born_term": rng.randrange(20),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.protocol.entry import EntryError, Slab
+from node.protocol.codes import VoterState
+from node.protocol.entry import TERM_LEAP_MAX, EntryError, Slab
 from node.store.file_store import FileStore
 from node.store.files.identity import Base
 from node.store.log_store import EntryMeta, LogStore, StoreRefused
@@ -129,6 +130,30 @@ def test_only_a_new_log_can_be_given_a_base(tmp_path: Path) -> None:
         open_store(tmp_path / "s", born_at=BORN[0])
     with pytest.raises(StoreRefused, match="have to be known"):
         open_store(tmp_path / "t", born_at=Base(EntryMeta(999, 7, None), 0))
+
+
+def test_a_base_lies_where_a_log_can_end(tmp_path: Path) -> None:
+    """A file's end is filled with a blank of 8 bytes at least; a base behind which none fits was miscalculated."""
+    for left in (1, 7):
+        with pytest.raises(StoreRefused, match=f"{left} bytes before its file's end"):
+            open_store(tmp_path / f"r{left}", born_at=Base(META, 3 * DATA_BYTES - left))
+        assert sorted(path.name for path in (tmp_path / f"r{left}").glob("*.json")) == []
+    store = open_store(tmp_path / "s", born_at=Base(META, 3 * DATA_BYTES - 8))
+    fill(store, 1, 3)
+    assert store.read_slab(1000, 100).pos == 3 * DATA_BYTES
+    store.close()
+    again = open_store(tmp_path / "s")
+    assert (again.begin_index, again.end_index, again.faults) == (1000, 1002, ())
+    again.close()
+
+
+@pytest.mark.parametrize("term", [0, 7, 2 * TERM_LEAP_MAX])
+def test_its_term_begins_with_the_bases(tmp_path: Path, term: int) -> None:
+    """However high: no election of this member led there, and none has to (E10)."""
+    store = open_store(tmp_path, born_at=Base(EntryMeta(999, term, 5), 0), serving=True)
+    assert (store.hard_state.term, store.hard_state.vote_floor) == (term, term)
+    assert store.hard_state.voter_state is VoterState.FORMING
+    store.close()
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.protocol.codes import FlushMode, VoterState
-from node.protocol.entry import TERM_LEAP_MAX
+from node.protocol.entry import BLANK_BYTES, TERM_LEAP_MAX, TERM_MAX
 from node.protocol.group_kind import PLAIN_NAME
 from node.store.faults.known_faults import first_known_fault
 from node.store.files.checkpoint import CHECKPOINT, Checkpoint, Slot
@@ -122,7 +122,7 @@ def open_directory(
         checkpoint = Checkpoint(directory / CHECKPOINT, platform)
         slot = checkpoint.last if found is not None else None
         if born_at is not None and found is None:
-            _begin_behind(directory, born_at, data, platform)
+            _begin_behind(directory, born_at, data, data_file_size, platform)
         base = read_base(directory, platform)
         before_first = -1 if base is None else base.meta.index
         has_entries = find_begin(data)[1] is not None
@@ -132,7 +132,7 @@ def open_directory(
             )
         if found is not None:  # also where the first record is damaged
             has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index > before_first)
-        hard = _hard_state(directory, java, has_entries, init, platform, group_id)
+        hard = _hard_state(directory, java, has_entries, init, platform, group_id, base)
         boot = platform.boot_id() if boot_id is None else boot_id
 
         def rejoin_first(why: str) -> None:
@@ -175,25 +175,41 @@ def open_directory(
         raise
 
 
-def _begin_behind(directory: Path, born_at: Base, data: SegmentList, platform: Platform) -> None:
+def _begin_behind(directory: Path, born_at: Base, data: SegmentList, file_size: int, platform: Platform) -> None:
     """A new log's base, durable before anything else of it. Raises StoreRefused where it cannot be one."""
     if data.starts:
         raise StoreRefused(f"{directory} holds a log: it begins where it begins, not at {born_at.meta.index + 1}")
-    if born_at.meta.chain is None or born_at.meta.index < 0 or born_at.meta.term < 0 or born_at.pos < 0:
+    meta = born_at.meta
+    if meta.chain is None or meta.index < 0 or not 0 <= meta.term <= TERM_MAX or born_at.pos < 0:
         raise StoreRefused(f"a log cannot begin behind {born_at}: index, term, chain and position have to be known")
+    left = -born_at.pos % file_size
+    if 0 < left < BLANK_BYTES:
+        raise StoreRefused(
+            f"a log cannot begin at position {born_at.pos}, {left} bytes before its file's end: every log leaves"
+            f" {BLANK_BYTES} there for the filler, so the position or the size of the files is another one"
+        )
     write_base(directory, born_at, platform)
 
 
 def _hard_state(
-    directory: Path, java: bool, has_entries: bool, init: bool, platform: Platform, group_id: str | None
+    directory: Path,
+    java: bool,
+    has_entries: bool,
+    init: bool,
+    platform: Platform,
+    group_id: str | None,
+    base: Base | None,
 ) -> HardState:
     """The stored one, or what a new store starts with (SAFETY E2, E8)."""
     if java:
         return adopt_currterm(directory, has_entries=has_entries, platform=platform)
     stored = load_hard_state(directory, has_entries=has_entries, platform=platform)
+    new = HardState(voter_state=VoterState.FORMING if init else VoterState.REJOINING, group_id=group_id)
+    if base is not None:  # nobody of this group stands in that term any more, nor below it
+        new = replace(new, term=base.meta.term, vote_floor=base.meta.term)
     if stored is None:
-        return HardState(voter_state=VoterState.FORMING if init else VoterState.REJOINING, group_id=group_id)
-    pristine = HardState(voter_state=VoterState.REJOINING)
+        return new
+    pristine = replace(new, voter_state=VoterState.REJOINING, group_id=None)
     if init and not has_entries and replace(stored, life_ids=(), group_id=None) == pristine:
         return replace(stored, voter_state=VoterState.FORMING, group_id=group_id or stored.group_id)
     return stored

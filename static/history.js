@@ -4,6 +4,7 @@ const box = document.querySelector("[data-history]");
 const note = document.getElementById("history-note");
 const HEIGHT = 260;
 const RAIL = 18;
+const EDGE = 36; // half a time label, so that the last one is whole
 const RELOAD_MS = 5000;
 // Distinguished by dash as well as by tone; the colours that mean attention and critical are no replica's.
 const LOOKS = [
@@ -15,6 +16,25 @@ let data = null;
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const short = (n) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(n);
+
+function bytes(n) {
+  const power = n < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(n) / 3));
+  return `${+(n / 1000 ** power).toFixed(1)} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+}
+
+function duration(ms) {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const s = ms / 1000;
+  return s < 120 ? `${+s.toFixed(1)} s` : s < 7200 ? `${Math.round(s / 60)} min` : `${+(s / 3600).toFixed(1)} h`;
+}
+
+// The unit that the waterline has: its columns of the history, its words, and a tick's.
+const UNITS = {
+  entries: { columns: ["lag", "lag_min", "lag_max"], spell: (v) => v.toLocaleString("en"), tick: short },
+  bytes: { columns: ["lag_bytes", "lag_bytes", "lag_bytes"], spell: bytes, tick: bytes },
+  seconds: { columns: ["lag_ms", "lag_ms", "lag_ms"], spell: duration, tick: duration },
+};
+const UNIT = UNITS[box?.dataset.unit] ?? UNITS.entries;
 const frozenAt = () => Date.parse(box.dataset.at ?? "") / 1000;
 
 const clock = (seconds, withDate) => new Date(seconds * 1000).toLocaleString(undefined, {
@@ -29,12 +49,12 @@ function goTo(seconds) {
 
 // What the legend shows: the sample under the pointer, else the newest one.
 const newest = (u, series) => u.data[series].findLast((v) => v != null);
-const amount = (v) => (v == null ? "unknown" : v.toLocaleString("en"));
+const amount = (v) => (v == null ? "unknown" : UNIT.spell(v));
 
-// Replica n has three columns: worst, lowest, highest; the last two only carry the band.
+// Replica n has three columns: worst, lowest, highest; the last two only carry the band, which entries alone have.
 function columns(history, ids) {
   const of = (id) => history.replicas[id];
-  return [history.t, ...ids.flatMap((id) => [of(id).lag, of(id).lag_min, of(id).lag_max])];
+  return [history.t, ...ids.flatMap((id) => UNIT.columns.map((name) => of(id)[name]))];
 }
 
 function lines(ids) {
@@ -87,12 +107,12 @@ function draw(history) {
   const until = Date.parse(history.until) / 1000;
   const wide = Number(box.dataset.rangeS) >= 86400;
   const options = {
-    width: box.clientWidth, height: HEIGHT, series: [{ label: "At", value: (u, t) => { const at = t ?? newest(u, 0); return at == null ? "no sample yet" : clock(at, wide); } }, ...lines(ids)], bands: bands(ids), padding: [RAIL, 8, 0, 0],
+    width: box.clientWidth, height: HEIGHT, series: [{ label: "At", value: (u, t) => { const at = t ?? newest(u, 0); return at == null ? "no sample yet" : clock(at, wide); } }, ...lines(ids)], bands: bands(ids), padding: [RAIL, EDGE, 0, 0],
     scales: {
       x: { time: true, range: () => [Date.parse(history.since) / 1000, until] },
       y: { distr: 4, asinh: 1, range: (_, low, high) => [0, Math.max(10, high ?? 0)] },
     },
-    axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t, wide)), space: wide ? 110 : 80 }, { ...axis, size: 54, values: (_, ticks) => ticks.map((v) => (v == null || v < 0 ? "" : short(v))) }],
+    axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t, wide)), space: wide ? 110 : 80 }, { ...axis, size: 64, values: (_, ticks) => ticks.map((v) => (v == null || v < 0 ? "" : UNIT.tick(v))) }],
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
     legend: { live: true },
     hooks: { draw: [rail], setCursor: [nearestEvent] },

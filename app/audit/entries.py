@@ -89,14 +89,26 @@ def _facts_of(replica: str, facts: Sequence[Fact]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def hex_rows(entries: Sequence[HeldEntry], limit: int = BYTES_SHOWN_MAX) -> list[dict[str, Any]]:
-    """Rows of 16 bytes across all replicas; a byte is marked where not all replicas that have it agree."""
+def suspects_first(entries: Sequence[HeldEntry]) -> list[HeldEntry]:
+    """Those of which something is wrong stand where they are seen without scrolling; else the given order."""
+    return sorted(entries, key=lambda entry: not entry.facts)
+
+
+def row_bytes(replicas: int) -> int:
+    """So many bytes to a row that all replicas stand beside each other on a screen of 1280 px."""
+    return ROW_BYTES if replicas <= 2 else ROW_BYTES // 2 if replicas <= 4 else ROW_BYTES // 4
+
+
+def hex_rows(
+    entries: Sequence[HeldEntry], limit: int = BYTES_SHOWN_MAX, width: int = ROW_BYTES
+) -> list[dict[str, Any]]:
+    """Rows of `width` bytes across all replicas; a byte is marked where not all replicas that have it agree."""
     held = [entry for entry in entries if entry.raw is not None]
     longest = min(max((len(entry.raw or b"") for entry in held), default=0), limit)
     rows: list[dict[str, Any]] = []
-    for start in range(0, longest, ROW_BYTES):
-        columns = [(entry.raw or b"")[start : min(start + ROW_BYTES, limit)] for entry in held]
-        differs = [len({column[i : i + 1] for column in columns}) > 1 for i in range(ROW_BYTES)]
+    for start in range(0, longest, width):
+        columns = [(entry.raw or b"")[start : min(start + width, limit)] for entry in held]
+        differs = [len({column[i : i + 1] for column in columns}) > 1 for i in range(width)]
         rows.append(
             {
                 "offset": start,

@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from app.api.audits import audit_or_404, replicas_of, runner_of, start_audit
 from app.api.common import ClusterId, Cursor, Index
-from app.audit.entries import entry_on_all, hex_rows
+from app.audit.entries import entry_on_all, hex_rows, row_bytes, suspects_first
 from app.audit.result import DEPTHS
 from app.audit.runner import AuditRunner
 from app.console.console import Console
@@ -109,10 +109,7 @@ def render_status(audit: Json) -> str:
 def status_context(audit: Json) -> Json:
     """What the fragment needs; also the page's own first rendering."""
     progress = audit["progress"] or {}
-    steps = [
-        {"name": step["name"], "text": STEP_TEXT.get(step["name"], step["name"]), "state": step["state"]}
-        for step in progress.get("steps", [])
-    ]
+    steps = lines_of(progress.get("steps", []))
     total, done = progress.get("blocks_total"), progress.get("blocks_done") or 0
     return {
         "audit": audit,
@@ -128,15 +125,36 @@ def status_context(audit: Json) -> Json:
     }
 
 
+def lines_of(steps: Sequence[Json]) -> list[Json]:
+    """The steps as lines: those that run side by side are one line, so that exactly one line is the present one."""
+    running = [step["name"] for step in steps if step["state"] == "running"]
+    lines: list[Json] = []
+    for step in steps:
+        name, state = step["name"], step["state"]
+        if state == "running" and name != running[0]:
+            continue
+        text = at_once(running) if state == "running" else STEP_TEXT.get(name, name)
+        lines.append({"name": name, "text": text, "state": state})
+    return lines
+
+
+def at_once(names: Sequence[str]) -> str:
+    """Starting the JVM and fixing the fence."""
+    first, *others = [STEP_TEXT.get(name, name) for name in names]
+    return " and ".join([first, *(one[:1].lower() + one[1:] for one in others)])
+
+
 def sentence(audit: Json) -> str:
     """Every page begins with one."""
     match audit["state"]:
         case "queued":
             return "Waiting for another audit to finish."
         case "running":
-            step = (audit["progress"] or {}).get("step")
+            now = [
+                one["text"] for one in lines_of((audit["progress"] or {}).get("steps", [])) if one["state"] == "running"
+            ]
             asked = " A cancel has been asked for." if audit.get("cancel_requested") else ""
-            return f"{STEP_TEXT.get(step or '', 'Working')}.{asked}"
+            return f"{now[0] if now else 'Working'}.{asked}"
         case "cancelled":
             return "Cancelled. Nothing can be said of these replicas from this audit."
         case "failed":
@@ -283,15 +301,17 @@ async def side_by_side(
     """Bodies are customers' data: the gate asks for the right to read them, and writes the trail."""
     console: Console = request.app.state.console
     view = console.group_view(cluster_id)
-    held = await asyncio.to_thread(entry_on_all, replicas_of(console, view), index)
+    held = suspects_first(await asyncio.to_thread(entry_on_all, replicas_of(console, view), index))
     shown = [entry for entry in held if entry.raw is not None]
     lengths = {len(entry.raw or b"") for entry in shown}
+    width = row_bytes(len(shown))
     context = {
         "cluster": view.cluster,
         "index": index,
         "held": held,
         "shown": shown,
-        "rows": hex_rows(held),
+        "rows": hex_rows(held, width=width),
+        "row_bytes": width,
         "longest": max(lengths, default=0),
         "equal": len({(entry.raw or b"") for entry in shown}) <= 1,
         "audit_id": audit,

@@ -216,7 +216,9 @@ def frozen_member(member: MemberView, row: Row | None, at: datetime) -> MemberVi
             log=log,
             alarms=(),
         ),
-        "watermark": WatermarkView(id=member.id, lag_entries=values["lag"], lag_bytes=None, lag_ms=None),
+        "watermark": WatermarkView(
+            id=member.id, lag_entries=values["lag"], lag_bytes=values["lag_bytes"], lag_ms=values["lag_ms"]
+        ),
         "role": role,
         "reach": "ok",
         "last_seen": rfc3339(datetime.fromtimestamp(row[T], UTC)),

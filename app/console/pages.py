@@ -18,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, Time, ViewerDep, time_or_none
 from app.api.nodes import Member, Seq
+from app.console import format as fmt
 from app.console import fragments
 from app.console.console import Console
 from app.console.errors import ConsoleError, Invalid, NotFound
@@ -90,15 +91,16 @@ async def group(
     window = window if window in RANGES_S else DEFAULT_RANGE
     until = utc_now()
     history = await history_or_none(console, cluster_id, until - timedelta(seconds=RANGES_S[window]), until)
+    unit = unit if unit in UNITS else "entries"
     context = {
-        **fragments.group_context(view, unit if unit in UNITS else "entries"),
+        **fragments.group_context(view, unit),
         "role": request.state.viewer.role,
         "at": None if moment is None else rfc3339(moment),
         "now": rfc3339(until),
         "range": window,
         "range_s": RANGES_S[window],
         "ranges": tuple(RANGES_S),
-        "summary": lag_summary(history),
+        "summary": lag_summary(history, unit),
         "history_note": history["note"],
         "history_events": history["events"][:12],
     }
@@ -118,18 +120,27 @@ async def history_or_none(console: Console, cluster_id: str, since: datetime, un
         }
 
 
-def lag_summary(history: Json) -> list[Context]:
+# The unit of the scale -> the history's column, and how its values are written.
+LAG_COLUMNS: Final = {
+    "entries": ("lag", fmt.count),
+    "bytes": ("lag_bytes", fmt.size),
+    "seconds": ("lag_ms", fmt.duration_ms),
+}
+
+
+def lag_summary(history: Json, unit: str) -> list[Context]:
     """The chart in words: each replica's lag now and at its worst, and for how much of the time nobody knows."""
+    column, spelled = LAG_COLUMNS[unit]
     rows: list[Context] = []
     for node_id, columns in sorted(history["replicas"].items()):
-        lags = [lag for lag in columns["lag"] if lag is not None]
+        lags = [lag for lag in columns[column] if lag is not None]
         rows.append(
             {
                 "id": node_id,
-                "now": columns["lag"][-1] if columns["lag"] else None,
-                "worst": max(lags, default=None),
+                "now": spelled(columns[column][-1] if columns[column] else None),
+                "worst": spelled(max(lags, default=None)),
                 "samples": len(lags),
-                "gaps": len(columns["lag"]) - len(lags),
+                "gaps": len(columns[column]) - len(lags),
             }
         )
     return rows
@@ -183,7 +194,28 @@ async def operation(request: Request, operation_id: str, console: ConsoleDep) ->
     found = await console.operation(operation_id)
     view = next((one for one in console.clusters() if one.cluster.id == found["cluster_id"]), None)
     cluster = view.cluster if view is not None else {"id": found["cluster_id"], "name": found["cluster_id"]}
-    return page(request, "operation", {"operation": found, "view": view, "cluster": cluster})
+    context = {"operation": found, "view": view, "cluster": cluster, "facts": operation_facts(found)}
+    return page(request, "operation", context)
+
+
+# The node's own number of it says nothing to people; the sentence and its own place say the rest.
+NOT_SHOWN: Final = frozenset({"type", "status", "title", "node_operation_id", "audit_id"})
+PLAIN: Final = {"leader_id": "leads now", "took_ms": "took", "code": "code"}
+
+
+def operation_facts(operation: Json) -> list[tuple[str, str]]:
+    """What is known of it, each thing once: how it ended is the newest word, how far it was the oldest."""
+    facts: dict[str, str] = {}
+    for part, detail in (("problem", "why"), ("outcome", "how"), ("progress", "what")):
+        for name, value in sorted((operation[part] or {}).items()):
+            if name in NOT_SHOWN or not isinstance(value, str | int | float):
+                continue
+            label = detail if name == "detail" else PLAIN.get(name, name.replace("_", " ").removesuffix(" id"))
+            text = fmt.duration_ms(value) if name.endswith("_ms") and isinstance(value, int | float) else str(value)
+            if text not in facts.values():
+                facts.setdefault(label, text)
+    order = ("what", "how", "why")
+    return sorted(facts.items(), key=lambda fact: order.index(fact[0]) if fact[0] in order else len(order))
 
 
 @router.post("/operations/{operation_id}/cancel")

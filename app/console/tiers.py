@@ -15,7 +15,7 @@ from app.console.packing import NULL, Column
 from app.health.group_view import MemberView
 
 VALUES = ("begin", "applied", "committed", "durable", "end", "lag")
-COLUMNS = ("t", *VALUES, "lag_min", "lag_max", "role", "term")
+COLUMNS = ("t", *VALUES, "lag_min", "lag_max", "role", "term", "lag_bytes", "lag_ms")
 ROLES = ("", "FOLLOWER", "CANDIDATE", "LEADER")
 
 
@@ -29,6 +29,7 @@ class Tier:
 TIERS: tuple[Tier, ...] = (Tier(1, 3600, False), Tier(10, 86_400, True), Tier(300, 30 * 86_400, True))
 Row = list[int]
 T, LAG, LAG_MIN, LAG_MAX = (COLUMNS.index(name) for name in ("t", "lag", "lag_min", "lag_max"))
+WORST = tuple(COLUMNS.index(name) for name in ("lag_bytes", "lag_ms"))
 
 
 def row_of(at_s: int, member: MemberView, lag: int | None) -> Row:
@@ -36,7 +37,10 @@ def row_of(at_s: int, member: MemberView, lag: int | None) -> Row:
     log = member.log
     marks = (log.begin_index, log.applied_index, log.committed_index, log.durable_index, log.end_index)
     role = ROLES.index(member.role) if member.role in ROLES else 0
-    return [at_s, *(NULL if one is None else one for one in (*marks, lag, lag, lag, role, member.term))]
+    mark = member.mark
+    in_units = (0, 0) if lag == 0 else [None if one is None else round(one) for one in (mark.lag_bytes, mark.lag_ms)]
+    values = (*marks, lag, lag, lag, role, member.term, *in_units)
+    return [at_s, *(NULL if one is None else one for one in values)]
 
 
 def fold(into: Row, row: Row) -> None:
@@ -44,10 +48,13 @@ def fold(into: Row, row: Row) -> None:
     low = min((one for one in (into[LAG_MIN], row[LAG_MIN]) if one != NULL), default=NULL)
     high = max(into[LAG_MAX], row[LAG_MAX])
     at_s = into[T]
+    worst = [max(into[place], row[place]) for place in WORST]
     for place, value in enumerate(row):
         if value != NULL:
             into[place] = value
     into[T], into[LAG_MIN], into[LAG_MAX], into[LAG] = at_s, low, high, high
+    for place, value in zip(WORST, worst, strict=True):
+        into[place] = value
 
 
 @dataclass(slots=True)

@@ -1,0 +1,120 @@
+"""Every page in the demo's states, on narrow and wide screens, light and dark: nothing hides, and axe finds nothing.
+
+`make test` looks at a few of them, `make prove` at all: states x pages x widths x schemes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.browser.kit import Console, Visitor, chromium, running_console
+from tests.browser.states import (
+    SCHEMES,
+    STATES,
+    WIDTHS,
+    add_audit,
+    add_transfer,
+    flaws,
+    held_entries,
+    pages_of,
+    put_in_state,
+)
+from tests.prepare import find_chromium
+from tests.unit.fake_control import FakeGroup
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(find_chromium() is None, reason="NOT RUN: no Chromium on this machine"),
+]
+AXE = Path(__file__).with_name("vendor") / "axe.min.js"
+SETTLED_S: Final = 20.0
+SHORT: Final = [("cut-off", 360, "dark"), ("flipped", 1280, "light")]
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.console.audit_pages.entry_on_all", held_entries)
+        with running_console(tmp_path_factory.mktemp("pages"), group=FakeGroup()) as one:
+            until(lambda: "demo" in one.app.state.console.watches)
+            yield one
+
+
+@pytest.fixture(scope="module")
+def browser(console: Console) -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def paths(console: Console) -> dict[str, str]:
+    return pages_of(add_audit(console, "divergent"), add_transfer(console))
+
+
+def until(wanted: Any) -> None:
+    deadline = time.monotonic() + SETTLED_S
+    while not wanted():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def settled(console: Console, state: str) -> None:
+    """The group in that state, and its view says so."""
+    assert console.group is not None
+    put_in_state(console.group, state)
+    silent = [one.id for one in console.group.nodes.values() if not one.alive]
+
+    def seen() -> bool:
+        view = console.app.state.console.group_view("demo")
+        return [one.id for one in view.members if one.reach != "ok"] == silent
+
+    until(seen)
+
+
+def with_long(cases: list[tuple[Any, ...]], short: list[tuple[Any, ...]]) -> list[Any]:
+    return [one if one in short else pytest.param(*one, marks=pytest.mark.long) for one in cases]
+
+
+@pytest.mark.parametrize(
+    ("state", "width", "scheme"),
+    with_long([(state, width, scheme) for state in STATES for width in WIDTHS for scheme in SCHEMES], SHORT),
+)
+def test_nothing_hides(
+    console: Console, browser: Browser, paths: dict[str, str], state: str, width: int, scheme: str
+) -> None:
+    settled(console, state)
+    visitor = Visitor(browser, console, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    found = []
+    for name, path in paths.items():
+        visitor.page.goto(path)
+        if name.startswith("group"):
+            visitor.page.wait_for_selector("#history canvas")
+        found += [f"{name}: {flaw}" for flaw in flaws(visitor.page)]
+    visitor.leave()
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("state", "width", "scheme"),
+    with_long([(state, width, scheme) for state in STATES for width in (360, 1280) for scheme in SCHEMES], SHORT),
+)
+def test_axe_finds_nothing(
+    console: Console, browser: Browser, paths: dict[str, str], state: str, width: int, scheme: str
+) -> None:
+    settled(console, state)
+    visitor = Visitor(browser, console, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    found = []
+    for name, path in paths.items():
+        visitor.page.goto(path)
+        visitor.page.evaluate(AXE.read_text())
+        for one in visitor.page.evaluate("axe.run().then((result) => result.violations)"):
+            where = [node["html"][:140] for node in one["nodes"]][:3]
+            found.append(f"{name}: {one['id']} ({one['impact']}): {where}")
+    visitor.leave()
+    assert found == []

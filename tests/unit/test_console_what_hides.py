@@ -1,0 +1,76 @@
+"""What pages must not hide: each thing once, in words, in the chosen unit, and where it is seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.audit.entries import HeldEntry, hex_rows, row_bytes, suspects_first
+from app.console.audit_pages import lines_of, sentence
+from app.console.pages import lag_summary, operation_facts
+from app.console.tiers import COLUMNS, fold, row_of
+from tests.unit import views
+
+
+def test_exactly_one_step_of_an_audit_is_the_present_one() -> None:
+    steps = [
+        {"name": "starting_jvm", "state": "done"},
+        {"name": "fencing", "state": "done"},
+        {"name": "reading", "state": "running"},
+        {"name": "comparing", "state": "running"},
+    ]
+    lines = lines_of(steps)
+    assert [(one["text"], one["state"]) for one in lines if one["state"] == "running"] == [
+        ("Reading and comparing", "running")
+    ]
+    assert [one["text"] for one in lines] == ["Starting the JVM", "Fixing the fence", "Reading and comparing"]
+    running: dict[str, Any] = {"state": "running", "progress": {"steps": steps}}
+    assert sentence(running) == "Reading and comparing."
+    assert len(lines_of([{**one, "state": "pending"} for one in steps])) == 4
+
+
+def test_a_transfer_tells_each_thing_once_and_no_number_of_the_node() -> None:
+    operation = {
+        "progress": {"detail": "from n0 to n1", "node_operation_id": "6f1c-uuid"},
+        "outcome": {"leader_id": "n1", "term": 5, "detail": "n1 leads", "took_ms": 84},
+        "problem": None,
+    }
+    facts = operation_facts(operation)
+    assert facts[:2] == [("what", "from n0 to n1"), ("how", "n1 leads")]
+    assert dict(facts)["leads now"] == "n1" and dict(facts)["took"] == "84 ms"
+    names = [name for name, _ in facts]
+    assert len(names) == len(set(names)) and "detail" not in names and "6f1c-uuid" not in dict(facts).values()
+    same = operation_facts({**operation, "problem": {"title": "Refused", "detail": "n1 leads", "status": 409}})
+    assert [value for _, value in same].count("n1 leads") == 1
+
+
+def test_the_chart_in_words_is_in_the_chosen_unit() -> None:
+    view = views.degraded()
+    member = view.member("n2")
+    assert member is not None
+    row = dict(zip(COLUMNS, row_of(0, member, view.lag_entries(member)), strict=True))
+    assert (row["lag"], row["lag_bytes"], row["lag_ms"]) == (48_100, 14_622_400, 38_000)
+    columns = {"lag": [48_100, 3], "lag_bytes": [14_622_400, 912], "lag_ms": [38_000, None]}
+    history = {"replicas": {"n2": columns}}
+    told = [lag_summary(history, unit)[0] for unit in ("entries", "bytes", "seconds")]
+    assert [(one["now"], one["worst"]) for one in told] == [
+        ("3", "48,100"),
+        ("912 B", "14.6 MB"),
+        ("unknown", "38 s"),
+    ]
+
+
+def test_a_bucket_keeps_the_worst_lag_in_every_unit() -> None:
+    view = views.degraded()
+    worse, better = view.member("n2"), view.member("n1")
+    assert worse is not None and better is not None
+    bucket = row_of(0, worse, 48_100)
+    fold(bucket, row_of(1, better, 3))
+    kept = dict(zip(COLUMNS, bucket, strict=True))
+    assert (kept["lag"], kept["lag_bytes"], kept["lag_ms"]) == (48_100, 14_622_400, 38_000)
+
+
+def test_the_replica_that_is_wrong_stands_first_and_all_fit_beside_it() -> None:
+    held = [HeldEntry(name, b"0123456789", {}, 0, facts, None) for name, facts in (("n0", ()), ("n1", ("torn",)))]
+    assert [one.replica for one in suspects_first(held)] == ["n1", "n0"]
+    assert [row_bytes(count) for count in (1, 2, 3, 4, 5, 9)] == [16, 16, 8, 8, 4, 4]
+    assert [row["offset"] for row in hex_rows(held, width=4)] == [0, 4, 8]

@@ -48,7 +48,11 @@ async def recent(console: Console, cluster_id: str) -> tuple[Incident, ...]:
     began = min(parse_time(one.since) for one in incidents)
     cut = await console.events_kept.list(cluster_id, limit=READ_MAX, since=began, kinds=(CUT,))
     cuts = [found for item in cut if (found := cut_of(item)) is not None]
-    return tuple(with_cuts(one, cuts) for one in incidents)
+    shown: list[Incident] = []
+    for one in incidents:  # the newest first: a cut belongs to the last incident before it
+        shown.append(with_cuts(one, cuts))
+        cuts = [cut for cut in cuts if cut[0] < one.since]
+    return tuple(shown)
 
 
 def incident_of(item: Json) -> Incident | None:

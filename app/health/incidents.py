@@ -53,7 +53,7 @@ class Incidents:
         pressing = [one for one in view.problems if one.severity != INFO and one.code not in NONE_OF_OURS]
         leader = (view.leader_id, view.term) if view.leader_id is not None else None
         changed = leader is not None and self.leader is not None and leader != self.leader
-        if pressing or changed:
+        if (pressing or changed) and self.well_at is not None:  # what never was well cannot be lost
             self.note(pressing, view, now)
         if self.open is not None:
             self.measure(view, now, changed)

@@ -12,10 +12,13 @@ from typing import Final
 from app.health.advice import ADVICE, ALARM, Advice
 from app.health.facts import Finding, spelled_range
 from app.health.group_view import GroupView, MemberView, NextStep
+from app.health.links import heard_ms
 
 UNKNOWN_URL: Final = "CONTROL_URL"
 DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
+AWAY: Final = frozenset({"cut_off", "one_way", "replica_silent", "member_unreachable", "engine_down"})
+COUNTED_MS: Final = 2000  # an acknowledgement as old as this still counts (app.console.aggregate)
 DEMO_HEAL: Final = "quorumscope demo heal {node}", "in this demo somebody broke it on purpose; this ends it at once"
 FLUSH_STAKE: Final = "a power cut of {needed} members at once loses writes that were acknowledged"
 
@@ -95,11 +98,20 @@ def at_stake(finding: Finding, view: GroupView) -> str:
         case "audit_divergent" | "log_damaged":
             copy = "one good copy fewer of those entries than there are members"
             return f"{copy}; {spare(view)}"
-    cut = may_be_cut(finding, view)
-    return f"{spare(view)}; {cut}" if cut else spare(view)
+    cut, left = may_be_cut(finding, view), spare(view, counted_though_away(finding, view))
+    return f"{left}; {cut}" if cut else left
 
 
-def spare(view: GroupView) -> str:
+def counted_though_away(finding: Finding, view: GroupView) -> int:
+    """1 where the leader heard a member that is away a moment ago, so that the quorum still counts it."""
+    one, leader = view.member(finding.node_id), view.leader
+    if finding.code not in AWAY or one is None or leader is None or one.id == leader.id:
+        return 0
+    age_ms = heard_ms(leader, one)
+    return 1 if age_ms is not None and age_ms <= COUNTED_MS else 0
+
+
+def spare(view: GroupView, away: int = 0) -> str:
     """How many more members may fail before writes stop."""
     quorum = view.quorum
     if quorum.stands is None:
@@ -109,7 +121,7 @@ def spare(view: GroupView) -> str:
         return f"no write gets through until {quorum.needed} members hear each other ({missing} more needed)"
     if quorum.standing is None:
         return "writes get through; how many more failures they survive is not known"
-    left = quorum.standing - quorum.needed
+    left = quorum.standing - away - quorum.needed
     if left <= 0:
         return "writes get through, and one more failure stops them"
     return f"writes get through, and survive {left} more failure{'s' if left > 1 else ''}"

@@ -22,7 +22,8 @@ from app.console.sample import NodeSample
 from app.console.settings import ConsoleSettings
 from app.console.watch import Watch
 from app.demo.run import Demo, DemoOptions
-from app.health.group_view import GroupView
+from app.health.group_view import AuditView, GroupView
+from node.views.events import EventView
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -35,8 +36,8 @@ SAMPLE_S = 0.5
 class Watcher:
     """Looks at the group as the console does, twice a second, and keeps what it read."""
 
-    def __init__(self, demo: Demo, watch: Watch) -> None:
-        self.demo, self.watch = demo, watch
+    def __init__(self, demo: Demo, watch: Watch, events: list[EventView], audits: dict[str, AuditView | None]) -> None:
+        self.demo, self.watch, self.events, self.audits = demo, watch, events, audits
         self.looks: list[tuple[float, GroupView]] = []
 
     async def run(self) -> None:
@@ -81,14 +82,16 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watcher]:
     try:
         await demo.start()
         samples = [NodeSample(one.id, one.address, one.control_url) for one in demo.members.values()]
-        events: list[GroupView] = []
+        events: list[EventView] = []
+        audits: dict[str, AuditView | None] = {}
         watch = Watch(
-            ClusterInfo("demo", "demo", "demo"), samples, nodes, SAMPLE_S,
+            ClusterInfo("demo", "demo", "demo", demo=True), samples, nodes, SAMPLE_S,
             on_events=lambda _cluster, node, items: events.extend(items if node is None else []),
             on_address=lambda _cluster, _sample: None,
+            audits=audits,
         )  # fmt: skip
         watch.start()
-        watcher = Watcher(demo, watch)
+        watcher = Watcher(demo, watch, events, audits)
         looking = asyncio.create_task(watcher.run())
         try:
             await watcher.until("looked at", lambda _view: True)

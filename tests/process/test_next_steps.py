@@ -1,0 +1,169 @@
+"""The commands that problems print, run as they are printed: the problem closes.
+
+A real group, a real break, the console's own eyes on it. What is run is `Problem.command`, in a shell, with
+`quorumscope` standing for this checkout's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from app.db.base import rfc3339, utc_now
+from app.health.audited import open_audit
+from app.health.group_view import AuditView, GroupView, Problem
+from tests.process.test_sentence import Watcher, follower_of, run
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def quorumscope_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whoever prints `quorumscope …` means the one that is installed; here that is this checkout."""
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "quorumscope"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m app.cli "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    yield
+
+
+async def problem(watcher: Watcher, node: str, codes: set[str]) -> Problem:
+    """The problem of that member, once it is named."""
+
+    def found(view: GroupView) -> list[Problem]:
+        return [one for one in view.problems if one.member == node and one.code in codes]
+
+    await watcher.until(f"{codes} of {node}", lambda view: bool(found(view)))
+    return next(one for _, view in reversed(watcher.looks) for one in found(view))
+
+
+async def shell(command: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_shell(
+        command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(120):
+        output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+async def curl(line: str | None) -> None:
+    """The printed curl line is answered; where there is no curl, that cannot be tried."""
+    assert line is not None
+    code, output = await shell(f"{line} -f -o /dev/null --max-time 10")
+    assert code == 0, (line, output)
+
+
+def test_a_member_that_is_cut_off_is_healed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(watcher: Watcher) -> None:
+        assert watcher.demo.breaker is not None
+        watcher.demo.breaker.mend_after_s = 600.0  # nothing else ends it
+        node = follower_of(watcher)
+        await watcher.demo.breaker.do("partition", node)
+        one = await problem(watcher, node, {"cut_off"})
+        assert one.command == f"quorumscope demo heal {node}"
+        assert "one more failure stops them" in one.at_stake
+        await curl(one.curl)
+        code, output = await shell(one.command)
+        assert code == 0, output
+        await watcher.in_step()
+        await watcher.until("over", lambda _view: any(event.kind == "incident" for event in watcher.events))
+
+    with quorumscope_on_path(tmp_path, monkeypatch):
+        run(tmp_path, monkeypatch, work)
+
+
+def test_a_node_that_was_killed_is_started_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(watcher: Watcher) -> None:
+        node = follower_of(watcher)
+        member = watcher.demo.members[node]
+        os.kill(member.pid, signal.SIGKILL)
+        one = await problem(watcher, node, {"replica_silent"})
+        assert one.command is not None and one.command.startswith("quorumscope node ") and "--init" not in one.command
+        await curl(one.curl)
+        started = await asyncio.create_subprocess_shell(
+            f"exec {one.command}", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        )
+        try:
+            await watcher.in_step()
+        finally:
+            with suppress(ProcessLookupError):
+                started.terminate()
+            await started.wait()
+
+    with quorumscope_on_path(tmp_path, monkeypatch):
+        run(tmp_path, monkeypatch, work)
+
+
+async def audit(watcher: Watcher, low: int | None = None, high: int | None = None) -> AuditView:
+    """A real one, as the console would keep it."""
+    urls = [word for one in watcher.demo.members.values() for word in ("--node", one.control_url)]
+    bounds = [] if low is None or high is None else ["--from", str(low), "--to", str(high)]
+    _, output = await shell(shlex.join(["quorumscope", "audit", *urls, *bounds, "--json"]) + " 2>/dev/null")
+    result = json.loads(output)
+    found = [one for one in result["findings"] if one["severity"] == "critical"]
+    return AuditView(
+        id=str(low), state="done", verdict=result["verdict"], depth=result["depth"], from_index=low, to_index=high,
+        finished_at=rfc3339(utc_now()), node_id=found[0]["replicas"][0] if found else None,
+        found_from=min((one["from_index"] for one in found), default=None),
+        found_to=max((one["to_index"] for one in found), default=None),
+    )  # fmt: skip
+
+
+def test_a_flipped_bit_that_an_audit_found_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(watcher: Watcher) -> None:
+        assert watcher.demo.breaker is not None
+        await asyncio.sleep(2)
+        node = follower_of(watcher)
+        flipped = await watcher.demo.breaker.do("flip", node)
+        first = await audit(watcher)
+        assert (first.verdict, first.found_from, first.found_to) == ("divergent", flipped.index, flipped.index)
+        watcher.audits["demo"] = first
+        one = await problem(watcher, node, {"audit_divergent"})
+        assert one.command == f"quorumscope scrub --node {watcher.demo.members[node].control_url}"
+        code, output = await shell(one.command)
+        assert code == 0 and "repaired from its peers" in output, output
+        await curl(one.curl)
+        assert watcher.audits["demo"] is first, "the finding stands until somebody has looked there again"
+        again = await audit(watcher, one.from_index, one.to_index)
+        watcher.audits["demo"] = open_audit([again, first])
+        await watcher.in_step()
+
+    with quorumscope_on_path(tmp_path, monkeypatch):
+        run(tmp_path, monkeypatch, work)
+
+
+def test_a_damaged_store_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found while no peer is in reach, so that it does not mend by itself before anybody has read of it."""
+
+    async def work(watcher: Watcher) -> None:
+        assert watcher.demo.breaker is not None
+        watcher.demo.breaker.mend_after_s = 600.0
+        await asyncio.sleep(2)
+        node = follower_of(watcher)
+        flipped = await watcher.demo.breaker.do("flip", node)
+        await watcher.demo.breaker.do("partition", node)
+        one = await problem(watcher, node, {"cut_off"})
+        url = watcher.demo.members[node].control_url
+        await curl(f"curl -s -X POST {url}/api/v1/scrub -H 'Content-Type: application/json'")
+        one = await problem(watcher, node, {"log_damaged"})
+        assert (one.from_index, one.to_index) == (flipped.index, flipped.index)
+        assert one.command == f"quorumscope scrub --node {url}"
+        await watcher.demo.breaker.heal(node)
+        code, output = await shell(one.command)
+        assert code == 0 and "nothing of it is damaged" in output, output
+        await watcher.in_step()
+
+    with quorumscope_on_path(tmp_path, monkeypatch):
+        run(tmp_path, monkeypatch, work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from node.__main__ import BACK_OFF_S_MAX, BACK_OFF_S_MIN, STEADY_AFTER_S, back_o
 
 pytestmark = pytest.mark.process
 
+REAL = Path(__file__).parents[2] / "node"
 CONTROL = "import time\nopen('control.pid', 'w').write(str(__import__('os').getpid()))\ntime.sleep(60)\n"
 
 
@@ -27,7 +29,9 @@ def stand_ins(tmp_path: Path) -> Path:
     package.mkdir()
     (package / "__init__.py").write_text("")
     for name in ("__main__.py", "background.py", "children.py", "logs.py", "supervisor_log.py"):
-        (package / name).write_text((Path(__file__).parents[2] / "node" / name).read_text())
+        (package / name).write_text((REAL / name).read_text())
+    for name in ("protocol", "store"):  # what the lock of a data directory needs
+        shutil.copytree(REAL / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "control.py").write_text(CONTROL)
     return tmp_path
 

@@ -28,6 +28,13 @@ function duration(ms) {
   return s < 120 ? `${+s.toFixed(1)} s` : s < 7200 ? `${Math.round(s / 60)} min` : `${+(s / 3600).toFixed(1)} h`;
 }
 
+// One line for each power of ten: those between say nothing that can be read.
+function decades(u, axis, low, high) {
+  const lines = [0];
+  for (let line = 1; line <= high; line *= 10) lines.push(line);
+  return lines;
+}
+
 // The unit that the waterline has: its columns of the history, its words, and a tick's.
 const UNITS = {
   entries: { columns: ["lag", "lag_min", "lag_max"], spell: (v) => v.toLocaleString("en"), tick: short },
@@ -112,7 +119,7 @@ function draw(history) {
       x: { time: true, range: () => [Date.parse(history.since) / 1000, until] },
       y: { distr: 4, asinh: 1, range: (_, low, high) => [0, Math.max(10, high ?? 0)] },
     },
-    axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t, wide)), space: wide ? 110 : 80 }, { ...axis, size: 64, values: (_, ticks) => ticks.map((v) => (v == null || v < 0 ? "" : UNIT.tick(v))) }],
+    axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t, wide)), space: wide ? 110 : 80 }, { ...axis, size: 64, splits: decades, values: (_, ticks) => ticks.map((v) => (v == null || v < 0 ? "" : UNIT.tick(v))) }],
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
     legend: { live: true },
     hooks: { draw: [rail], setCursor: [nearestEvent] },

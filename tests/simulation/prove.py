@@ -248,7 +248,7 @@ def _of_the_commit(options: argparse.Namespace) -> bool:
 
 
 def _processes() -> bool:
-    sound = _run("-m", "pytest", "-q", "-n0", "tests/process")
+    sound = _run("-m", "pytest", "-q", "-n0", "tests/process", "tests/browser/test_every_page.py")
     for words in PROCESS_RUNS:
         sound &= _run("-m", "tests.process.chaos", *words.split())
     return sound

@@ -229,6 +229,8 @@ STORAGE = (
             "ring_bytes": 512,
             "appends": 150.0,
             "batch_max": 20,
+            "body_bytes": 12,
+            "wipe": 2.0,
         },
     ),
     Mutant(

@@ -15,6 +15,7 @@ and for each outcome that stayed unknown, why.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import time
 from collections.abc import Sequence
@@ -106,6 +107,8 @@ async def one_round(clients: Sequence[LedgerClient], body_bytes: int, seconds: f
         await asyncio.gather(*work)
     finally:
         watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching  # what went wrong there ends the round
     outcomes.elapsed_s = time.perf_counter() - began
     return outcomes
 

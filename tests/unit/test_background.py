@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 WAITED_FOR_ON_THE_SPOT = {
     "node/__main__.py", "node/client/leader.py", "app/demo/processes.py", "app/demo/run.py", "app/demo/relay.py",
     "app/bench/busy.py", "app/bench/failover.py", "app/bench/memory.py", "app/bench/paced.py",
-    "app/bench/slow_follower.py", "app/bench/stalls.py",
+    "app/bench/slow_follower.py", "app/bench/slow_network.py", "app/bench/stalls.py",
 }  # fmt: skip
 
 

@@ -10,7 +10,6 @@ import pytest
 from node.client import LaneEnded, LedgerClient, NotAppended
 from node.config import load
 from node.engine.engine import Engine
-from node.engine.host import Host
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode
 from node.protocol.entry import HEAD_BYTES
 from node.protocol.group_kind import Channel
@@ -52,7 +51,7 @@ def test_only_lane_appends_of_valid_bodies_enter(tmp_path: Path) -> None:
         (port,) = free_ports(1)
         peers = f"n0-127.0.0.1:{port}"
         values = {"node.id": "n0", "peers": peers, "node.data": str(tmp_path), "node.flush": FlushMode.SYNC}
-        engine = Engine(load(values, None, {}), store, Host(kind=STAMPED))
+        engine = Engine(load(values, None, {}), store, kind=STAMPED)
         ready = asyncio.Event()
         running = asyncio.create_task(engine.run(lambda _port: ready.set()))
         await ready.wait()

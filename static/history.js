@@ -12,6 +12,7 @@ const LOOKS = [
   ["--ink", [1, 2]], ["--soft", [10, 4, 2, 4]], ["--committed", [2, 3]], ["--unknown", [4, 4]],
 ];
 let plot = null;
+let pressed = false; // while somebody drags, nothing is drawn anew: the plot under the pointer would be gone
 let data = null;
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -131,8 +132,8 @@ function draw(history) {
 
 // Press and drag: the lanes freeze at the moment where the pointer is let go.
 function scrub(u) {
-  let pressed = false;
   u.over.addEventListener("pointerdown", (event) => { pressed = true; u.over.setPointerCapture(event.pointerId); });
+  u.over.addEventListener("pointercancel", () => { pressed = false; });
   u.over.addEventListener("pointerup", (event) => {
     if (!pressed) return;
     pressed = false;
@@ -160,7 +161,9 @@ async function load() {
   const iso = (s) => encodeURIComponent(new Date(s * 1000).toISOString());
   try {
     const answer = await fetch(`${box.dataset.history}?since=${iso(until - range)}&until=${iso(until)}&points=${Math.max(60, Math.round(box.clientWidth / 2))}`);
-    if (answer.ok) draw(await answer.json());
+    if (!answer.ok) return;
+    const history = await answer.json();
+    if (!pressed) draw(history);
   } catch {
     // The stale banner says it; what was drawn stays.
   }

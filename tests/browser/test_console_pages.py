@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from app.db.base import rfc3339, utc_now
 from tests.browser.kit import Console, Visitor, chromium, running_console
@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.skipif(find_chromium() is None, reason="NOT RUN: no Chromium on this machine"),
 ]
 AXE = Path(__file__).with_name("vendor") / "axe.min.js"
+HISTORY = "fetch('/api/v1/clusters/demo/history').then(one => one.json())"
 GROUP = "/clusters/demo"
 Visit = Callable[..., Visitor]
 
@@ -182,9 +183,7 @@ def test_the_keyboard_reaches_everything_and_steps_through_time(visit: Visit, co
         page.keyboard.press("Tab")
         reached.add(page.evaluate("(document.activeElement.getAttribute('href') || document.activeElement.localName)"))
     assert {f"{GROUP}/leadership", f"{GROUP}/nodes/n1", "?unit=bytes", "summary"} <= reached
-    page.wait_for_function(
-        "fetch('/api/v1/clusters/demo/history').then(one => one.json()).then(one => one.t.length > 2)"
-    )
+    page.wait_for_function(f"{HISTORY}.then(one => one.t.length > 2)")
     page.reload()
     page.wait_for_selector("#history canvas")
     page.keyboard.press("ArrowLeft")
@@ -196,17 +195,38 @@ def test_the_keyboard_reaches_everything_and_steps_through_time(visit: Visit, co
 
 def test_a_drag_over_the_history_freezes_the_lanes(visit: Visit) -> None:
     page = visit().page
+    page.goto(GROUP)
+    page.wait_for_function(f"{HISTORY}.then(one => one.t.length > 2)")
     page.goto(GROUP + "?range=15m")
     page.wait_for_selector("#history canvas")
-    box = page.locator("#history .u-over").bounding_box()
+    over = page.locator("#history .u-over")
+    box = over.bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + box["width"] - 60, box["y"] + 50)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 50)
-    page.mouse.up()
+    ends = [{"x": box["width"] - off, "y": 50} for off in (60, 2)]
+    over.drag_to(over, source_position=ends[0], target_position=ends[1])
     page.wait_for_url("**/*at=*")
     expect(page.locator(".frozen")).to_be_visible()
     assert page.locator("[data-live]").count() == 0, "a frozen page opens no stream"
+
+
+def test_a_drag_outlives_a_chart_that_was_asked_for_before_it(visit: Visit) -> None:
+    page = visit().page
+    page.goto(GROUP)
+    page.wait_for_function(f"{HISTORY}.then(one => one.t.length > 2)")
+    page.reload()
+    over = page.locator("#history .u-over")
+    over.wait_for()
+    late: list[Route] = []
+    page.route("**/history?*", lambda route: late.append(route))
+    with page.expect_request("**/history?*"):
+        pass
+    over.hover(position={"x": 400, "y": 50})
+    page.mouse.down()
+    with page.expect_response("**/history?*"):
+        late[0].continue_()
+    page.evaluate("new Promise(requestAnimationFrame)")
+    page.mouse.up()
+    page.wait_for_url("**/*at=*")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -50,13 +50,18 @@ def silent(facts: Facts) -> Iterator[Finding]:
                 continue
             since = time_of(one.never_reached_since)
             yield Finding("never_reached", severity, f"{one.id} has never been reached{why}", one.id, since, 2.0)
-        elif one.reach == "stale" and one.state is not None and one.state.engine == "stale":
+        elif engine_silent(one):
             text = f"The engine of {one.id} does not answer its control plane, for {{age}}"
             since = unheard_since(one)
             yield Finding("replica_silent", severity, text + still_heard(facts, one), one.id, since)
         elif one.reach == "stale":
             text = f"{one.id} is silent{why}, for {{age}}"
             yield Finding("replica_silent", severity, text + still_heard(facts, one), one.id, time_of(one.last_seen))
+
+
+def engine_silent(one: MemberView) -> bool:
+    """Its control plane answers now, and says that it does not hear its engine."""
+    return one.reach == "stale" and one.problem is None and one.state is not None and one.state.engine == "stale"
 
 
 def unheard_since(one: MemberView) -> datetime | None:

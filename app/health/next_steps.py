@@ -13,6 +13,7 @@ from app.health.advice import ADVICE, ALARM, Advice
 from app.health.facts import Finding, spelled_range
 from app.health.group_view import GroupView, MemberView, NextStep
 from app.health.links import heard_ms
+from app.health.members import engine_silent
 
 UNKNOWN_URL: Final = "CONTROL_URL"
 DOCS: Final = "docs/problems.md"
@@ -50,7 +51,7 @@ def with_token(curl: str) -> str:
 
 def advice_of(finding: Finding, view: GroupView) -> Advice:
     one = view.member(finding.node_id)
-    if finding.code == "replica_silent" and one is not None and one.state is not None and one.state.engine == "stale":
+    if finding.code == "replica_silent" and one is not None and engine_silent(one):
         return ADVICE["engine_silent"]
     return ADVICE.get(finding.code, ALARM)
 

@@ -87,8 +87,14 @@ def test_a_member_that_is_cut_off_is_healed(tmp_path: Path, monkeypatch: pytest.
 def test_a_node_that_was_killed_is_started_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(watcher: Watcher) -> None:
         node = follower_of(watcher)
-        member = watcher.demo.members[node]
-        os.kill(member.pid, signal.SIGKILL)
+
+        def control_plane_is_away(view: GroupView) -> bool:
+            one = view.member(node)
+            return one is not None and one.problem is not None  # it may outlive its engine for one sample
+
+        os.kill(watcher.demo.members[node].pid, signal.SIGKILL)
+        await problem(watcher, node, {"replica_silent"})
+        await watcher.until("without its control plane", control_plane_is_away)
         one = await problem(watcher, node, {"replica_silent"})
         assert one.command is not None and one.command.startswith("quorumscope node ") and "--init" not in one.command
         await curl(one.curl)

@@ -50,7 +50,7 @@ class Story:
         one = NodeSample(node.id, "127.0.0.1:1", node.url, added_at=T0, misses=self.missed[node.id])
         if node.id in self.last:
             one.state, one.last_seen = self.last[node.id]
-        else:
+        if not node.alive:
             one.problem = "connection refused"
         if one.leads:
             one.watermarks = read(WatermarksView, self.group.watermarks(node))

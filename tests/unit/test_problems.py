@@ -335,7 +335,7 @@ def asynchronous(story: Story) -> None:
 TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     # what happened, severity, problem codes, headline (part), rest (part)
     (nothing, "ok", [], "All 3 replicas are in step.", "Never audited."),
-    (killed_follower, "attention", ["replica_silent"], "n2 is silent, for 41 s.", "one more failure ends it (2 of 3"),
+    (killed_follower, "attention", ["replica_silent"], "n2 is silent (connection refused), for 41 s.", "2 of 3"),
     (silent_control_plane, "attention", ["replica_silent"], "; the leader still hears it.", "Quorum stands"),
     (
         paused_engine,
@@ -572,6 +572,20 @@ def test_a_silent_member_is_started_as_it_said_that_it_was_started() -> None:
     (silent,) = story.look(8).problems
     assert (silent.code, silent.command) == ("replica_silent", "quorumscope node --config n2.toml")
     assert silent.curl == "curl -s http://127.0.0.1:8431/api/v1/state", "of one that answers"
+
+
+def test_a_node_that_died_behind_its_engine_is_not_one_whose_process_runs() -> None:
+    """Killed, a node's control plane may outlive its engine for one sample, and say so before it is gone itself."""
+    story = Story()
+    told = story.node("n2").state() | {"started_with": "quorumscope node --config n2.toml"}
+    story.node("n2").state = lambda: told | {"engine": story.node("n2").engine}  # type: ignore[method-assign]
+    story.look()
+    story.node("n2").engine, story.node("n2").ack_ms = "stale", 9_000
+    story.look()
+    story.node("n2").alive = False
+    (silent,) = story.look(8).problems
+    assert (silent.code, silent.command) == ("replica_silent", "quorumscope node --config n2.toml")
+    assert silent.text.startswith("n2 is silent")
 
 
 def test_a_problem_has_one_beginning_however_its_age_is_told() -> None:

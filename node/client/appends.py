@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from itertools import accumulate, islice, repeat
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
+from node.client.append_group import AppendResult, Group
 from node.client.errors import Denied, NotAppended, OutcomeUnknown
 from node.client.leader import DENIED
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of
@@ -26,10 +26,8 @@ from node.transport.remoting import Frame, FrameError
 from node.transport.slab_frames import (
     AppendAnswer,
     AppendedByte,
-    AppendRequest,
     BodyError,
     decode_append_answer,
-    encode_append,
     response_code,
 )
 
@@ -55,14 +53,6 @@ ONE_BY_ONE: Final = frozenset({ResponseCode.UNEXPECTED_ARGUMENT, ResponseCode.UN
 Answered = Frame | Exception  # of one request: a frame, or why there is none
 
 
-class AppendResult(NamedTuple):
-    """Where the entries are: inclusive indexes, and the term they were written in."""
-
-    first_index: int
-    last_index: int
-    term: int
-
-
 class Leaders(Protocol):
     """What appends need to know of the group."""
 
@@ -79,58 +69,6 @@ class Leaders(Protocol):
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
-
-
-class Group:
-    """The entries of one frame: of one call or of several, which have a future each. Calls are of one entry, except
-    where `runs` says otherwise: (which call, how many entries)."""
-
-    __slots__ = ("answers", "bodies", "due_s", "expected_index", "link", "opaque", "runs", "settled")
-
-    def __init__(
-        self,
-        bodies: Sequence[bytes],
-        answers: list[asyncio.Future[AppendResult]],
-        runs: Sequence[tuple[int, int]] = (),
-        expected: int = -1,
-    ) -> None:
-        self.bodies, self.answers, self.runs, self.expected_index = bodies, answers, runs, expected
-        self.settled = False
-        # While it waits for its answer the usual way: where, as which request, and until when by the loop's clock.
-        self.link: MemberLink | None = None
-        self.opaque, self.due_s = 0, 0.0
-
-    def firsts(self, first: int) -> Sequence[int]:
-        """Where each call begins in a log where the group begins at `first`, and where the group ends."""
-        if not self.runs:
-            return range(first, first + len(self.answers) + 1)
-        counts = [1] * len(self.answers)
-        for number, count in self.runs:
-            counts[number] = count
-        return list(accumulate(counts, initial=first))
-
-    def results(self, first_index: int, term: int) -> Iterator[AppendResult]:
-        """One a call. A named tuple's own constructor is Python and takes twice as long."""
-        firsts = self.firsts(first_index)
-        lasts = firsts if not self.runs else [stop - 1 for stop in islice(firsts, 1, None)]
-        return map(tuple.__new__, repeat(AppendResult), zip(firsts, lasts, repeat(term)))
-
-    def errors(self, error: Exception) -> Iterator[Exception]:
-        """One a call. What an unknown outcome names is that call's own (SAFETY C2); nothing where the indexes that the
-        member named are not as many as the entries."""
-        if not isinstance(error, OutcomeUnknown) or len(self.answers) == 1:
-            return repeat(error)
-        firsts = self.firsts(error.first_index)
-        shared = error.first_index >= 0 and firsts[-1] == error.last_index + 1
-        return (_own(error, firsts[n], firsts[n + 1] - 1) if shared else _own(error) for n in range(len(self.answers)))
-
-    def apart(self) -> list[Group]:
-        """Every call by itself."""
-        at = self.firsts(0)
-        return [
-            Group(self.bodies[at[number] : at[number + 1]], [answer], [(0, at[number + 1] - at[number])])
-            for number, answer in enumerate(self.answers)
-        ]
 
 
 class Appends:
@@ -236,7 +174,7 @@ class Appends:
             return
         group.link, group.due_s = link, self._loop.time() + self._deadline_s
         try:
-            group.opaque = link.call(RequestCode.FAST_APPEND, _pieces(group), partial(self._answered, group, link))
+            group.opaque = link.call(RequestCode.FAST_APPEND, group.pieces(), partial(self._answered, group, link))
         except FrameError as error:
             self._failed(group, error)
             return
@@ -320,7 +258,7 @@ class Appends:
             await retry.pause()
 
     async def _append(self, group: Group, link: MemberLink, retry: Retry) -> AppendAnswer:
-        return decode_append_answer(await link.request(RequestCode.FAST_APPEND, _pieces(group), retry.left_s()))
+        return decode_append_answer(await link.request(RequestCode.FAST_APPEND, group.pieces(), retry.left_s()))
 
     async def _append_plain(self, group: Group, link: MemberLink, retry: Retry) -> AppendAnswer:
         """In DLedger's own form, which knows one entry a request. Raises NotAppended, and as `append_one`."""
@@ -399,14 +337,3 @@ class Appends:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
-
-
-def _own(error: OutcomeUnknown, first_index: int = -1, last_index: int = -1) -> OutcomeUnknown:
-    term = error.term if first_index >= 0 else -1
-    own = OutcomeUnknown(str(error), code=error.code, first_index=first_index, last_index=last_index, term=term)
-    own.__cause__ = error.__cause__
-    return own
-
-
-def _pieces(group: Group) -> list[bytes]:
-    return encode_append(AppendRequest(group.bodies, group.expected_index))

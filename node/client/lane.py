@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from node.client.appends import RETRIED, AppendResult
+from node.client.append_group import AppendResult
+from node.client.appends import RETRIED
 from node.client.errors import Denied, LaneEnded, LedgerError, NotAppended, OutcomeUnknown
 from node.client.leader import DENIED
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from typing import Any, Final, TypeVar
 
 from node.background import Background
-from node.client.appends import AppendResult, Appends
+from node.client.append_group import AppendResult
+from node.client.appends import Appends
 from node.client.committed import CommittedPosition, CommittedStream
 from node.client.errors import Denied, LedgerError, Unreachable, Unsupported
 from node.client.lane import Lane, open_lane

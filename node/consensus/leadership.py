@@ -23,13 +23,14 @@ from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.own_entries import OwnEntry, config_change, first_of_term
 from node.consensus.progress import PAUSED, Peers, Progress
+from node.consensus.proposal_checks import ProposalChecks
 from node.consensus.push_window import InFlight
 from node.consensus.quorum_ack_checker import committable
 from node.consensus.quorum_contact import QuorumContact
-from node.consensus.reads import ALWAYS, LeaderReads
+from node.consensus.reads import LeaderReads
 from node.consensus.roles import RoleEvent
-from node.protocol.codes import DispatcherState, ResponseCode
-from node.protocol.entry import BLANK_BYTES, BODY_BYTES_MAX, HEAD_BYTES, EntryError, Magic, Slab
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import EntryError, Magic, Slab
 from node.protocol.group_kind import NO_PATCH
 from node.protocol.messages import (
     HeartBeatRequest,
@@ -39,7 +40,7 @@ from node.protocol.messages import (
     ReadIndexRequest,
     ReadIndexResponse,
 )
-from node.protocol.packed_bodies import gather, longest_of
+from node.protocol.packed_bodies import gather
 from node.store.log_store import StoreFull
 
 FULL = ResponseCode.LEADER_PENDING_FULL
@@ -53,22 +54,19 @@ class Leadership:
     """See the module's docstring."""
 
     def __init__(self, member: MemberState, membership: Membership, peers: Peers, lanes: Lanes, now: int) -> None:
-        self._lanes = lanes
         self._member, self._membership, self._peers = member, membership, peers
         self._timing = member.config.timing
         self.term = member.term
         self.own_term_from = member.store.end_index + 1
         self.closures = ClosureTable(member.config, member.term)
         self.admission = Admission(member.config)
+        self.checks = ProposalChecks(member, lanes)
         self.reads = LeaderReads(member, peers)
         epoch = peers.last_epoch + 1  # one for all, so that peers in step can be sent one and the same message
         self.dispatchers = {one: EntryDispatcher(member, peer, epoch, now) for one, peer in peers.of.items()}
         self.contact = QuorumContact(member, peers, now)
         self._beat_at = now
         self.marks = LeaderMarks(member, peers, membership.records)
-        self._fits_bytes = min(BODY_BYTES_MAX, member.store.data_file_size - HEAD_BYTES - BLANK_BYTES)
-        kind = member.config.kind
-        self._only_lanes = "" if kind.is_plain else f"a log of kind {kind.name} takes appends over a lane only"
         # When each recent slab was appended, for lag in milliseconds: (last index, at).
         self.appended_at: list[tuple[int, int]] = []
 
@@ -121,7 +119,7 @@ class Leadership:
             batch = proposal.bodies
             count = len(batch)
             size_bytes = proposal.size_bytes
-            refusal = self._refusal(proposal, count, size_bytes, next_index)
+            refusal = self.checks.refusal(proposal, count, size_bytes, next_index)
             fits = requests_left >= 1 and entries_left >= count and bytes_left >= size_bytes
             wait_ns = 0
             if proposal.lane is not None:  # never refused for load within its window
@@ -131,7 +129,7 @@ class Leadership:
                     refusal = FULL, "too much waits for its quorum or its sync already"
                 elif shared and (waiting_bytes >= self.admission.judged_from_bytes or self.admission.promised):
                     if not measured:
-                        rate, measured = self.quorum_rate(now), True
+                        rate, measured = self._peers.quorum_rate(member.configuration, now), True
                     wait_ns = self.admission.judge(proposal.origin, size_bytes, waiting_bytes, rate, now)
                     if wait_ns:
                         refusal = FULL, f"the links of a quorum carry no more now; room in {wait_ns // MS + 1} ms"
@@ -153,39 +151,6 @@ class Leadership:
         elif accepted:
             self._append_runs(accepted, now)
         return closures
-
-    def quorum_rate(self, now: int) -> int | None:
-        """How many bytes a second a commit can follow: what the slowest peer that it must wait for takes.
-
-        None: nothing was measured of it yet, or a commit waits for no peer. 0: it is not there.
-        """
-        rates = [ALWAYS]
-        for peer in self._peers.voters:
-            there = peer.counts and peer.connected and peer.state is DispatcherState.APPEND
-            measured = peer.window.rate.bytes_per_s(now) if there else 0
-            rates.append(ALWAYS if measured is None else measured)
-        rate = self._member.configuration.reached(rates)
-        return None if rate == ALWAYS else rate
-
-    def _refusal(
-        self, proposal: Proposal, count: int, size_bytes: int, next_index: int
-    ) -> tuple[ResponseCode, str] | None:
-        """Why nothing of this request may be appended (SAFETY C2, C3)."""
-        if self._only_lanes and proposal.lane is None:
-            return ResponseCode.UNEXPECTED_ARGUMENT, self._only_lanes
-        if count == 0:
-            return ResponseCode.REQUEST_WITH_EMPTY_BODYS, "no entry to append"
-        if size_bytes > self._fits_bytes:
-            longest = longest_of(proposal.bodies)
-            if longest > self._fits_bytes:
-                text = f"a body of {longest} bytes is over the limit of {self._fits_bytes}"
-                return ResponseCode.UNEXPECTED_ARGUMENT, text
-        if proposal.expected_index is not None and proposal.expected_index != next_index:
-            text = f"expected index {proposal.expected_index}, the log ends at {next_index - 1}"
-            return ResponseCode.INCONSISTENT_INDEX, text
-        if proposal.at_apply and self._member.applying is not None and self._member.applying.is_full:
-            return FULL, "too many requests wait for the state machine already"
-        return None if proposal.lane is None else self._lanes.take(proposal, count)
 
     def _append_runs(self, accepted: Accepted, now: int) -> None:
         """In order, what can be written at once together; behind a run that failed nothing is appended."""
@@ -217,7 +182,8 @@ class Leadership:
             closure.created_at = now
             own_ns = 0
             if closure.size_bytes >= self.admission.judged_from_bytes:
-                own_ns = self.admission.own_time_ns(closure.size_bytes, self.quorum_rate(now))
+                rate = self._peers.quorum_rate(member.configuration, now)
+                own_ns = self.admission.own_time_ns(closure.size_bytes, rate)
             closure.deadline = now + own_ns + (default_ns if proposal.timeout_ns is None else proposal.timeout_ns)
             if proposal.at_apply:
                 wait_for_result(member, closure)

@@ -30,6 +30,7 @@ from node.protocol.messages import Hello, MemberMark, PushResponse
 VERSION_MIN: Final = 1  # of HELLO: what this release speaks (docs/operations.md: how far back it goes)
 VERSION_MAX: Final = 2
 TRANSITIONS_KEPT: Final = 50
+UNMEASURED: Final = 1 << 62  # bytes a second: slows no quorum down
 # Replication is paused: nothing that a peer in these states says counts.
 PAUSED: Final = frozenset({DispatcherState.DIVERGED, DispatcherState.INSTALL_SNAPSHOT})
 
@@ -243,3 +244,16 @@ class Peers:
     def connected_voters(self) -> set[str]:
         """Of whom a vote can come now."""
         return {peer.peer_id for peer in self.voters if peer.connected}
+
+    def quorum_rate(self, configuration: Configuration, now: int) -> int | None:
+        """How many bytes a second a commit can follow: what the slowest peer that it must wait for takes.
+
+        None: nothing was measured of it yet, or a commit waits for no peer. 0: it is not there.
+        """
+        rates = [UNMEASURED]  # our own
+        for peer in self.voters:
+            there = peer.counts and peer.connected and peer.state is DispatcherState.APPEND
+            measured = peer.window.rate.bytes_per_s(now) if there else 0
+            rates.append(UNMEASURED if measured is None else measured)
+        rate = configuration.reached(rates)
+        return None if rate == UNMEASURED else rate

@@ -28,17 +28,17 @@ from node.consensus.entry_handler import EntryHandler
 from node.consensus.full_disk import FullDisk
 from node.consensus.group_naming import GroupNaming
 from node.consensus.handover import Handover
-from node.consensus.heartbeat import handle_heartbeat
 from node.consensus.lanes import LaneOpened, Lanes
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership import Leadership
-from node.consensus.leadership_transfer import LeadershipTransfer, judge_take_leadership
+from node.consensus.leadership_transfer import LeadershipTransfer
 from node.consensus.link_reports import LinkReports
 from node.consensus.log_giving import LogGiving
 from node.consensus.log_repair import LogRepair
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.office import Office
+from node.consensus.peer_messages import PeerMessages
 from node.consensus.progress import Peers
 from node.consensus.reads import FollowerReads
 from node.consensus.reconfiguration import Reconfiguration
@@ -46,24 +46,8 @@ from node.consensus.roles import RoleEvent
 from node.consensus.status import ReplicaStatus
 from node.consensus.term_gate import TermGate
 from node.protocol.codes import ResponseCode, Role
-from node.protocol.messages import (
-    FetchRequest,
-    FetchResponse,
-    HeartBeatRequest,
-    HeartBeatResponse,
-    Hello,
-    MemberMark,
-    Message,
-    PushRequest,
-    PushResponse,
-    ReadIndexRequest,
-    ReadIndexResponse,
-    TransferRequest,
-    TransferResponse,
-    VoteRequest,
-    VoteResponse,
-)
-from node.store.log_store import LogStore, StoreCorrupt
+from node.protocol.messages import Hello, MemberMark
+from node.store.log_store import LogStore
 
 __all__ = [
     "Appended", "Closure", "Outcome", "Proposal", "ReadOutcome", "Replica", "ReplicaConfig", "Timing",
@@ -107,6 +91,12 @@ class Replica:
             self.member, self.membership, self.elector, self.handler, self.repair, self.giving, self._full_disk,
             self.naming, self._office, self._settle,
         )  # fmt: skip
+        # What peers say; also the bytes of a frame of theirs that is not whole yet.
+        self.messages = PeerMessages(
+            self.member, self.peers, self._gate, self.membership, self.elector, self.handler, self.repair, self.giving,
+            self.transfers, self.naming, self.follower_reads, self._office, self._settle,
+        )  # fmt: skip
+        self.receive, self.leader_bytes = self.messages.receive, self.messages.leader_bytes
         self.take_effects = self.member.take_effects  # what the driver must do now, in that order; begins a new batch
         self.elector.ticket_is_ours = self.transfers.ticket_is_ours
         self.member.wire(
@@ -200,72 +190,6 @@ class Replica:
                 self.member.applying.leadership_ended(reason)
         self.elector.stepped_down(now)
 
-    # --- messages -----------------------------------------------------------------------------------------------
-    def receive(self, sender: str, message: Message, now: int) -> None:
-        """A message of a peer: a request, or the answer to one of ours."""
-        if isinstance(message, Hello) and message.answer and sender not in self.peers.of:
-            return  # it is gone since we asked; whoever asks us gets that answer
-        if not self._gate.admits(sender, message, now):
-            return
-        try:
-            match message:
-                case PushResponse():
-                    if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
-                        self._office.leadership.handle_push_answer(sender, message, now)
-                case PushRequest():
-                    self.handler.handle(sender, message, now)
-                    self._leader_spoke(sender, now)
-                case HeartBeatRequest():
-                    code = handle_heartbeat(self.member, sender, message, now)
-                    if code is ResponseCode.TERM_NOT_READY:
-                        self.elector.stepped_down(now)
-                    elif code is ResponseCode.SUCCESS and self.peers.of[sender].proven:
-                        self.membership.records.note_marks(message.marks)
-                    self._leader_spoke(sender, now)
-                case HeartBeatResponse():
-                    if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
-                        self._office.leadership.handle_beat_answer(sender, message, now)
-                case VoteRequest():
-                    self.elector.handle_vote(sender, message, now)
-                case VoteResponse():
-                    if sender in self.peers.of:
-                        self.elector.handle_answer(sender, message, now)
-                case Hello():
-                    self.membership.handle_hello(sender, message, now)
-                    self._gate.greeted(sender, message, now)
-                case TransferRequest():
-                    self._take_leadership(sender, message, now)
-                case TransferResponse():
-                    self.transfers.handle_answer(sender, message, now)
-                case ReadIndexRequest():
-                    self._read_index_asked(sender, message, now)
-                case ReadIndexResponse():
-                    if not self.membership.handle_target(sender, message, now):
-                        self.follower_reads.handle_answer(sender, message)
-                case FetchRequest():
-                    self.giving.handle_request(sender, message)
-                case FetchResponse():
-                    self.repair.handle_answer(sender, message, now)
-        except StoreCorrupt as error:
-            self.member.note_damage(error)  # the sender asks again, and what is known to be damaged has its rules
-        self._settle(now)
-
-    def _leader_spoke(self, sender: str, now: int) -> None:
-        member = self.member
-        if member.role is Role.FOLLOWER and member.leader_id == sender and member.leader_contact_at == now:
-            self.elector.leader_spoke(now)
-            self.membership.leader_spoke(now)
-            if member.hard.group_id is None:
-                self.naming.follows(sender, now)
-            if self.follower_reads.asked:
-                self.follower_reads.progress()
-
-    def leader_bytes(self, peer_id: str, now: int) -> None:
-        """Bytes of that member's unfinished frame came: our leader is not silent, and has promised nothing (E6)."""
-        if self.member.role is Role.FOLLOWER and self.member.leader_id == peer_id:
-            self.elector.leader_bytes(now)
-            self.handler.leader_bytes(now)
-
     def _settle(self, now: int) -> None:
         """What may follow from any step: damage, a finished joining, a full disk just met, a transfer's next step.
 
@@ -279,20 +203,6 @@ class Replica:
             self._full_disk.leave(now)
         if self.transfers.current is not None:
             self.handover.go_on(now)
-
-    def _take_leadership(self, sender: str, request: TransferRequest, now: int) -> None:
-        """The leader hands leadership over to us."""
-        code = judge_take_leadership(self.member, sender, request)
-        self.member.send(sender, TransferResponse(request.seq, self.term, code))
-        if code is ResponseCode.SUCCESS and request.ticket is not None:
-            self.elector.take_leadership(request.ticket, now)
-
-    def _read_index_asked(self, sender: str, request: ReadIndexRequest, now: int) -> None:
-        leads = self._office.leadership is not None and sender in self._office.leadership.dispatchers
-        if self._office.leadership is not None and leads and request.term == self.member.term:
-            self._office.leadership.handle_read_index(sender, request, now)
-        else:
-            self.member.send(sender, ReadIndexResponse(request.seq, self.member.term, ResponseCode.NOT_LEADER))
 
     # --- clients ------------------------------------------------------------------------------------------------
     def propose_many(self, proposals: Sequence[Proposal], now: int) -> list[Closure]:

@@ -127,6 +127,10 @@ class FileStore(LogStore):
         return self.durability.durable.index
 
     @property
+    def pins(self) -> Pins:
+        return self._pins
+
+    @property
     def base(self) -> EntryMeta:
         return self.files.base
 
@@ -282,12 +286,6 @@ class FileStore(LogStore):
 
     def truncate(self, cut_index: int, record: TruncationRecord) -> None:
         self._truncation.truncate(cut_index, record)
-
-    def pin(self, index: int, owner: str) -> None:
-        self._pins.pin(index, owner, self.files.begin_index)
-
-    def release(self, owner: str) -> None:
-        self._pins.release(owner)
 
     def remove_prefix(self, through_index: int) -> None:
         self._pins.refuse(through_index)

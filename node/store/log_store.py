@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import CHAIN_START, Entry, EntryError, Magic, Slab
@@ -21,6 +21,9 @@ from node.protocol.group_kind import NO_PATCH, PLAIN_NAME
 from node.protocol.messages import MemberMark
 from node.protocol.value_class import value_class
 from node.store.faults.results import Fault, Mended, Scrubbed
+
+if TYPE_CHECKING:
+    from node.store.pins import Pins
 
 
 class StoreError(Exception):
@@ -370,16 +373,21 @@ class LogStore(ABC):
         Raises PinnedError, and removes nothing, where an entry <= through_index is pinned.
         """
 
+    @property
     @abstractmethod
+    def pins(self) -> Pins:
+        """Who needs which entries; in memory."""
+
     def pin(self, index: int, owner: str) -> None:
         """Keeps entries from `index` on until `release`; an owner's newer pin replaces the one before.
 
-        In memory. Raises EntryError where the entry is gone already, or too many owners hold pins.
+        Raises EntryError where the entry is gone already, or too many owners hold pins.
         """
+        self.pins.pin(index, owner, self.begin_index)
 
-    @abstractmethod
     def release(self, owner: str) -> None:
         """The owner needs nothing any more; one without a pin is fine."""
+        self.pins.release(owner)
 
     @abstractmethod
     def close(self) -> None:

@@ -87,6 +87,7 @@ class MemoryStore(LogStore):
     index_file_size: int = 0
     faults: tuple[Fault, ...] = ()
     mends_alone: bool = False
+    pins: Pins = Pins()  # each store makes its own
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class MemoryStore(LogStore):
         self._end_pos = base_pos
         self._begin_pos = base_pos
         self._cuts = 0
-        self._pins = Pins()
+        self.pins = Pins()
         self._rotten: set[int] = set()  # what a disk would return wrong, known or not
         self._mending: tuple[int, int, int | None] | None = None  # a fault's first index, the next to come, its chain
         self._durable_state = (self.hard_state, -1)
@@ -342,14 +343,8 @@ class MemoryStore(LogStore):
         self.recovered_commit_index = min(self.recovered_commit_index, self.end_index)
         self._cuts += 1
 
-    def pin(self, index: int, owner: str) -> None:
-        self._pins.pin(index, owner, self.begin_index)
-
-    def release(self, owner: str) -> None:
-        self._pins.release(owner)
-
     def remove_prefix(self, through_index: int) -> None:
-        self._pins.refuse(through_index)
+        self.pins.refuse(through_index)
         through = min(through_index, self.applied_index, self.end_index)
         keep_from = self.begin_index
         last_file = self._end_pos // self.data_file_size

@@ -201,7 +201,7 @@ def test_over_slow_links_nothing_is_let_in_that_cannot_be_acknowledged_in_time()
 
 def test_a_body_of_the_largest_size_is_let_in_alone_and_given_its_time() -> None:
     group, done = SlowGroup(), list[Outcome]()
-    largest = group.leadership._fits_bytes
+    largest = group.leadership.checks.body_bytes_max
     for number in range(3):
         group.ask(f"c{number}", largest, done)
         group.pass_time(4000)

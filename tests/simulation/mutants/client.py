@@ -1,4 +1,4 @@
-"""Planted bugs of the client: `node/client*.py`, hunted where it runs (tests/simulation/driver)."""
+"""Planted bugs of the client: `node/client/`, hunted where it runs (tests/simulation/driver)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 from tests.simulation.mutants.real_driver import QUIET, UNREST
 
 APPENDS = "node.client.appends:Appends."
-GROUP = "node.client.appends:Group."
+GROUP = "node.client.append_group:Group."
 LINK = "node.client.link:MemberLink."
 CLIENT = "node.client.ledger_client:LedgerClient."
 CUT = {**UNREST, "reset": 3.0, "deadline_s": 4.0}
@@ -66,7 +66,7 @@ CLIENT_SIDE = (
         "client_forgets_the_expected_index",
         "C3",
         "the index that an append must get is not sent",
-        Edit("node.client.appends:_pieces", "group.expected_index)", "MUTANT.instead(group.expected_index, -1))"),
+        Edit(GROUP + "pieces", "self.expected_index)", "MUTANT.instead(self.expected_index, -1))"),
         profile={"expected_index": 0.4},
     ),
     _client(

@@ -386,7 +386,7 @@ REPLICATION = (
         "an append is accepted wherever the log ends",
         (
             ignored(
-                LEADERSHIP + "_refusal",
+                "node.consensus.proposal_checks:ProposalChecks.refusal",
                 "proposal.expected_index is not None and proposal.expected_index != next_index",
             ),
         ),

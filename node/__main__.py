@@ -22,8 +22,8 @@ from typing import Final
 
 from node.background import Background, reason_of
 from node.children import apart, environment, python
+from node.store.errors import StoreError
 from node.store.files.data_lock import DataLock
-from node.store.log_store import StoreError
 from node.supervisor_log import OURS, note
 
 EXIT_REFUSED: Final = 3  # an operator must settle it: lock held, wrong node, lost hard state, corruption

@@ -30,11 +30,11 @@ from node.member_secret import make_secret, read_secrets
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
 from node.protocol.group_kind import PLAIN_NAME
+from node.store.errors import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.data_lock import DataLock
 from node.store.files.identity import Base
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
 
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3

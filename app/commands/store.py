@@ -52,7 +52,7 @@ def store_directory(directory: Path) -> Path:
 @contextmanager
 def _reading(directory: Path, data_file_size: int | None, index_file_size: int | None) -> Iterator[StoreReader]:
     """A reader; whatever keeps it from reading means that nothing could be determined."""
-    from node.store.log_store import StoreError
+    from node.store.errors import StoreError
     from node.store.reader import StoreReader
 
     store = store_directory(directory)

@@ -19,7 +19,7 @@ from app.demo.relay import Links
 from app.demo.state import DemoMember
 from node.background import Background, reason_of
 from node.protocol.entry import HEAD_BYTES, Magic
-from node.store.log_store import StoreError
+from node.store.errors import StoreError
 from node.store.reader import StoreReader
 
 MEND_AFTER_S: Final = 30.0

@@ -23,7 +23,8 @@ from node.protocol.codes import DispatcherState, ResponseCode
 from node.protocol.dispatcher import DispatcherEvent
 from node.protocol.entry import Slab
 from node.protocol.messages import PushKind, PushRequest, PushResponse
-from node.store.log_store import ColdEntry, EntryMeta
+from node.store.errors import ColdEntry
+from node.store.log_store import EntryMeta
 
 SUCCESS = ResponseCode.SUCCESS
 

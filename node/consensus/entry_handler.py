@@ -20,9 +20,9 @@ from node.consensus.overlap import overlap_of
 from node.protocol.codes import FlushMode, ResponseCode, Role
 from node.protocol.entry import INDEX_UNIT_BYTES, EntryError, Slab
 from node.protocol.messages import PushKind, PushRequest, PushResponse
+from node.store.errors import ColdEntry, StoreCorrupt, StoreFull
 from node.store.faults.ranges import fault_at, in_words
 from node.store.faults.results import Fault
-from node.store.log_store import ColdEntry, StoreCorrupt, StoreFull
 
 BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
 REFUSED = ResponseCode.INCONSISTENT_INDEX

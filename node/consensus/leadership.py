@@ -41,7 +41,7 @@ from node.protocol.messages import (
     ReadIndexResponse,
 )
 from node.protocol.packed_bodies import gather
-from node.store.log_store import StoreFull
+from node.store.errors import StoreFull
 
 FULL = ResponseCode.LEADER_PENDING_FULL
 REFUSES_US = frozenset({

@@ -7,7 +7,8 @@ names an index at or below what it knows to be committed (SAFETY R6).
 from __future__ import annotations
 
 from node.protocol.messages import PushResponse
-from node.store.log_store import ColdEntry, LogStore
+from node.store.errors import ColdEntry
+from node.store.log_store import LogStore
 
 
 def next_to_compare(store: LogStore, answer: PushResponse, asked: int) -> int:

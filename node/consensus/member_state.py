@@ -24,12 +24,12 @@ from node.consensus.unsynced_bytes import UnsyncedBytes
 from node.protocol.codes import FlushMode, Role, VoterState
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
+from node.store.errors import ColdEntry, StoreCorrupt
 from node.store.faults.ranges import fault_at
-from node.store.log_store import ColdEntry, EntryMeta, HardState, LogStore, StoreCorrupt, TruncationRecord
+from node.store.log_store import EntryMeta, HardState, LogStore, TruncationRecord
 
 if TYPE_CHECKING:
     from node.consensus.applying import Applying
-
 
 # Fields of the hard state that no message of ours speaks of before they are durable: nothing waits for these (S9).
 ABOUT_PEERS = frozenset({"store_ids", "peer_lives", "naming", "group_id"})

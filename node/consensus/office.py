@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from node.consensus.leadership import Leadership
 from node.consensus.member_state import MemberState
-from node.store.log_store import StoreCorrupt
+from node.store.errors import StoreCorrupt
 
 
 class Office:

@@ -16,7 +16,8 @@ import numpy as np
 
 from node.protocol.entry import INDEX_DTYPE, Entry, Magic, Slab, iter_bodies, unpack_record
 from node.protocol.group_kind import NO_PATCH, Channel, GroupKind
-from node.store.log_store import LogStore, StoreCorrupt
+from node.store.errors import StoreCorrupt
+from node.store.log_store import LogStore
 
 
 class OwnEntry(NamedTuple):

@@ -37,7 +37,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from node.store.log_store import StoreCorrupt
+from node.store.errors import StoreCorrupt
 
 
 class PeerMessages:

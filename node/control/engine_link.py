@@ -17,9 +17,9 @@ from typing import Any
 from node.config import Settings, read_token, split_address
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike
+from node.store.errors import StoreError
 from node.store.files.hard_state import read_hard_state
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreError
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
 from node.transport.tls import client_context

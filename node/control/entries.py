@@ -24,7 +24,7 @@ from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.entry import Entry, EntryError, Magic, seal_of, unpack_record
-from node.store.log_store import StoreCorrupt
+from node.store.errors import StoreCorrupt
 from node.store.reader import StoreReader
 from node.transport.slab_frames import (
     AppendAnswer,

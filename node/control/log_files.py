@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from node.config import Settings
 from node.control.problems import Problem
 from node.protocol.codes import ResponseCode
+from node.store.errors import StoreError, StoreRefused
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreError, StoreRefused
 from node.store.reader import StoreReader
 
 Result = TypeVar("Result")

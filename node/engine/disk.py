@@ -20,8 +20,9 @@ from node.engine.process import Process
 from node.engine.writer import Ended
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
+from node.store.errors import StoreCorrupt, StoreFull, StoreIOError
 from node.store.faults.results import Mended, Scrubbed
-from node.store.log_store import EntryMeta, HardState, LogStore, StoreCorrupt, StoreFull, StoreIOError, SyncTicket
+from node.store.log_store import EntryMeta, HardState, LogStore, SyncTicket
 
 T = TypeVar("T")
 BACKGROUND_SYNC_S: Final = 0.01  # flush async: DLedger's interval

@@ -28,8 +28,9 @@ from node.engine.process import Process
 from node.engine.proposals import Done
 from node.engine.scrubber import Scrubber
 from node.protocol.entry import Slab
+from node.store.errors import StoreCorrupt
 from node.store.faults.results import Fault, Mended
-from node.store.log_store import EntryMeta, HardState, LogStore, StoreCorrupt
+from node.store.log_store import EntryMeta, HardState, LogStore
 
 DISK_FULL_RETRY_S: Final = 2.0
 

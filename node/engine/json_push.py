@@ -12,7 +12,7 @@ from typing import Any
 from node.consensus.replica import Replica
 from node.protocol.codes import ResponseCode
 from node.protocol.messages import PushKind, PushRequest, PushResponse
-from node.store.log_store import ColdEntry
+from node.store.errors import ColdEntry
 
 
 def linked(push: PushRequest, replica: Replica) -> PushRequest | None:

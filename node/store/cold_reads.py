@@ -12,13 +12,14 @@ from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Entry, EntryError,
 from node.protocol.slab_verify import verify_slab
 from node.store.disk_log import find_record, read_raw_slab
 from node.store.durability import Durability
+from node.store.errors import ColdEntry, StoreCorrupt
 from node.store.faults.fault_set import FaultSet
 from node.store.faults.ranges import fault_at, next_fault
 from node.store.faults.results import Fault, Scrubbed
 from node.store.faults.scrub import cursor_behind_fault, position_faults, scrub_range
 from node.store.files.identity import UNKNOWN_TERM
 from node.store.log_files import LogFiles
-from node.store.log_store import ColdEntry, EntryMeta, StoreCorrupt
+from node.store.log_store import EntryMeta
 from node.store.recovery.walk import Cursor
 
 

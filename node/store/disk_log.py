@@ -22,9 +22,9 @@ from node.protocol.entry import (
     Slab,
     unpack_record,
 )
+from node.store.errors import StoreCorrupt
 from node.store.faults.results import Fault
 from node.store.files.segment_list import SegmentList
-from node.store.log_store import StoreCorrupt
 from node.store.recovery.damage import IndexUnit, read_unit
 
 _UNITS_AT_ONCE = 4096

@@ -10,11 +10,12 @@ from contextlib import suppress
 
 from node.protocol.entry import INDEX_UNIT_BYTES
 from node.protocol.messages import MemberMark
+from node.store.errors import StoreFull
 from node.store.files.cache_window import CacheWindow
 from node.store.files.checkpoint import Checkpoint, Slot
 from node.store.files.next_file import NextFile
 from node.store.log_files import LogFiles
-from node.store.log_store import StoreFull, SyncTicket
+from node.store.log_store import SyncTicket
 from node.store.recovery.circumstances import Recovered
 from node.store.sync_ticket import FileTicket, Mark
 

@@ -20,6 +20,7 @@ from node.protocol.group_kind import NO_PATCH
 from node.protocol.messages import MemberMark
 from node.store.cold_reads import ColdReads
 from node.store.durability import Durability
+from node.store.errors import StoreFull, StoreIOError
 from node.store.faults.fault_set import FaultSet
 from node.store.faults.healing import Healer
 from node.store.faults.results import Fault, Mended, Scrubbed
@@ -28,7 +29,7 @@ from node.store.files.identity import Base
 from node.store.files.java_files import leave_to_java
 from node.store.files.platform import OS, Platform
 from node.store.log_files import LogFiles
-from node.store.log_store import EntryMeta, HardState, LogStore, StoreFull, StoreIOError, SyncTicket, TruncationRecord
+from node.store.log_store import EntryMeta, HardState, LogStore, SyncTicket, TruncationRecord
 from node.store.log_writer import LogWriter
 from node.store.pins import Pins
 from node.store.recovery.opening import Opened, open_directory

@@ -14,8 +14,9 @@ import threading
 
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Slab
 from node.store.disk_log import find_head, find_record
+from node.store.errors import StoreFull, StoreIOError
 from node.store.files.straight import NOWHERE, write_straight_from
-from node.store.log_store import EntryMeta, StoreFull, StoreIOError
+from node.store.log_store import EntryMeta
 from node.store.recent_slabs import RecentSlabs
 from node.store.recovery.opening import Opened
 from node.store.recovery.unsealed import UnsealedChains

@@ -20,42 +20,11 @@ from node.protocol.entry import CHAIN_START, Entry, EntryError, Magic, Slab
 from node.protocol.group_kind import NO_PATCH, PLAIN_NAME
 from node.protocol.messages import MemberMark
 from node.protocol.value_class import value_class
+from node.store.errors import StoreCorrupt
 from node.store.faults.results import Fault, Mended, Scrubbed
 
 if TYPE_CHECKING:
     from node.store.pins import Pins
-
-
-class StoreError(Exception):
-    """Base of everything a store raises; the message says what was being attempted and what to do."""
-
-
-class StoreRefused(StoreError):
-    """The directory may not be opened as it is: an operator must settle it (lock held, wrong node, lost hard state)."""
-
-
-class StoreCorrupt(StoreError):
-    """Bytes at or below the durable index are not what was written; `faults` names the entries, where it can."""
-
-    def __init__(self, message: str, faults: Sequence[Fault] = ()) -> None:
-        super().__init__(message)
-        self.faults = tuple(faults)
-
-
-class ColdEntry(Exception):
-    """What was asked for is not in memory: a thread has to read it (SAFETY S9)."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__(f"entry {index} is not in memory")
-        self.index = index
-
-
-class StoreFull(StoreError):
-    """No space: nothing was written, or what was written short has been zeroed (SAFETY S8)."""
-
-
-class StoreIOError(StoreError):
-    """A write or fsync failed: the engine must end; it is never retried (SAFETY S1)."""
 
 
 @value_class(slots=True, frozen=True)

@@ -13,9 +13,9 @@ from node.protocol.entry import INDEX_UNIT_BYTES, EntryError, Slab, pack_blank
 from node.protocol.packed_bodies import encode_bodies
 from node.protocol.position_patch import patched
 from node.protocol.slab_check import check_slab
+from node.store.errors import StoreFull, StoreIOError
 from node.store.files.layout import plan_bodies
 from node.store.log_files import LogFiles
-from node.store.log_store import StoreFull, StoreIOError
 from node.store.recovery.unsealed import is_unsealed, strip_seals
 from node.store.slab_pieces import settle, straightened
 

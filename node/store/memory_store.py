@@ -28,20 +28,11 @@ from node.protocol.messages import MemberMark
 from node.protocol.position_patch import patched
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import verify_slab
+from node.store.errors import ColdEntry, StoreCorrupt, StoreFull
 from node.store.faults.ranges import cut, fault_at, in_words, merged, without
 from node.store.faults.results import Fault, Mended, Scrubbed
 from node.store.files.layout import place, plan_bodies
-from node.store.log_store import (
-    ORIGIN,
-    ColdEntry,
-    EntryMeta,
-    HardState,
-    LogStore,
-    StoreCorrupt,
-    StoreFull,
-    SyncTicket,
-    TruncationRecord,
-)
+from node.store.log_store import ORIGIN, EntryMeta, HardState, LogStore, SyncTicket, TruncationRecord
 from node.store.pins import Pins
 from node.store.term_table import TermTable
 

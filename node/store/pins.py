@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from node.protocol.entry import EntryError
-from node.store.log_store import StoreError
+from node.store.errors import StoreError
 
 PINS_MAX: Final = 64
 OWNER_CHARS_MAX: Final = 100

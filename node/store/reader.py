@@ -15,6 +15,7 @@ from typing import Any
 
 from node.protocol.entry import INDEX_UNIT_BYTES, SLAB_BYTES_MAX, Entry, Slab, decode_slab
 from node.store.disk_log import find_record, read_raw_slab
+from node.store.errors import StoreCorrupt, StoreError, StoreRefused
 from node.store.faults.verify import Verification, VerifyReport
 from node.store.files.checkpoint import CHECKPOINT, Slot
 from node.store.files.hard_state import load_hard_state, read_currterm, read_hard_state, term_leap
@@ -24,7 +25,7 @@ from node.store.files.platform import OS, Platform
 from node.store.files.segment_list import SegmentList
 from node.store.files.straight import NOWHERE, read_straight_from
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import ORIGIN, EntryMeta, StoreCorrupt, StoreError, StoreRefused, TruncationRecord
+from node.store.log_store import ORIGIN, EntryMeta, TruncationRecord
 from node.store.recovery.survey import Finding, Survey, Trust
 from node.store.recovery.walk import SEALED_NEVER, Cursor, Walk, find_begin, first_index_in
 

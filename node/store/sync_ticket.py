@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from node.protocol.value_class import value_class
+from node.store.errors import StoreFull, StoreIOError
 from node.store.files.cache_window import Stale
 from node.store.files.checkpoint import Slot
 from node.store.files.next_file import NextFile
-from node.store.log_store import StoreFull, StoreIOError
 
 
 class Syncable(Protocol):

@@ -13,13 +13,14 @@ from node.protocol.entry import BytesLike, EntryError
 from node.store.cold_reads import ColdReads
 from node.store.disk_log import read_raw_slab
 from node.store.durability import Durability
+from node.store.errors import StoreCorrupt
 from node.store.faults.fault_set import FaultSet
 from node.store.faults.healing import Healer
 from node.store.files.identity import Base, write_base
 from node.store.files.layout import place
 from node.store.files.retention import whole_files_below
 from node.store.log_files import LogFiles
-from node.store.log_store import StoreCorrupt, TruncationRecord
+from node.store.log_store import TruncationRecord
 from node.store.sync_ticket import Mark
 
 _COPY_BYTES = 1024 * 1024

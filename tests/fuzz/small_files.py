@@ -22,6 +22,7 @@ from node.control.segments import parse_range
 from node.protocol.codes import VoterState
 from node.protocol.entry import Entry, crc32
 from node.protocol.peers import format_peers, parse_peers, split_address
+from node.store.errors import StoreRefused
 from node.store.files.checkpoint import CHECKPOINT, SLOT_SPACING_BYTES, Slot, pack_slot, read_checkpoint, unpack_slot
 from node.store.files.hard_state import (
     CURRTERM,
@@ -45,7 +46,7 @@ from node.store.files.identity import (
 )
 from node.store.files.os_files import pack_sealed_json
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import EntryMeta, HardState, StoreRefused
+from node.store.log_store import EntryMeta, HardState
 from tests.fuzz.held_files import HeldFiles
 from tests.fuzz.target import Target
 from tests.fuzz.wire import JSON_BYTES_PER_BYTE

@@ -15,17 +15,10 @@ from pathlib import Path
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import Entry, decode_slab
+from node.store.errors import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
-from node.store.log_store import (
-    HardState,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreIOError,
-    StoreRefused,
-    TruncationRecord,
-)
+from node.store.log_store import HardState, TruncationRecord
 from node.store.reader import StoreReader
 from tests.fuzz.held_files import HeldFiles
 from tests.fuzz.target import KIB, Target

@@ -17,7 +17,7 @@ from typing import Final
 
 from app.demo.breaks import CannotBreak, flip_one_bit
 from node.client import LedgerClient, LedgerError
-from node.store.log_store import StoreError
+from node.store.errors import StoreError
 from tests.process.chaos_disk import SmallDisk
 from tests.process.chaos_nodes import Member
 from tests.process.chaos_plan import KINDS, Step

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from node.protocol.entry import Entry, Magic, decode_slab
-from node.store.log_store import StoreError
+from node.store.errors import StoreError
 from node.store.reader import StoreReader
 from tests.process.chaos_clients import Recorder
 from tests.simulation.linearizability import check

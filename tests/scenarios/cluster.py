@@ -17,8 +17,9 @@ from node.protocol.codes import FlushMode, ResponseCode, VoterState
 from node.protocol.entry import SLAB_BYTES_MAX, EntryError, Slab
 from node.protocol.group_id import group_id_of
 from node.protocol.messages import Hello, Message
+from node.store.errors import StoreCorrupt, StoreFull
 from node.store.faults.results import Mended
-from node.store.log_store import ORIGIN, EntryMeta, HardState, StoreCorrupt, StoreFull, SyncTicket
+from node.store.log_store import ORIGIN, EntryMeta, HardState, SyncTicket
 from node.store.memory_store import MemoryStore
 
 GROUP_ID = group_id_of("scenario", "g")

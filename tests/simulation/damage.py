@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node.store.disk_log import find_record
+from node.store.errors import StoreError
 from node.store.files.checkpoint import CHECKPOINT
-from node.store.log_store import StoreError
 
 if TYPE_CHECKING:
     from node.store.file_store import FileStore

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.messages import HeartBeatRequest, Message, PushRequest, PushResponse
+from node.store.errors import StoreError
 from node.store.faults.ranges import fault_at
 from node.store.files.identity import Base
-from node.store.log_store import HardState, StoreError
+from node.store.log_store import HardState
 from tests.simulation.damage import DAMAGE
 from tests.simulation.entry_list import EntryList
 from tests.simulation.mirror import Held, Mirror, Mirrors, log_from

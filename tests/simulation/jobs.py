@@ -20,17 +20,9 @@ from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, Truncate
 from node.engine.disk import BACKGROUND_SYNC_S, IDLE_SLOT_S
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
+from node.store.errors import StoreCorrupt, StoreError, StoreFull, StoreIOError
 from node.store.faults.results import Mended, Scrubbed
-from node.store.log_store import (
-    EntryMeta,
-    HardState,
-    LogStore,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreIOError,
-    SyncTicket,
-)
+from node.store.log_store import EntryMeta, HardState, LogStore, SyncTicket
 from tests.simulation.observer import Violation
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from node.consensus.api import MS, ReplicaConfig
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.group_id import group_id_of
+from node.store.errors import StoreCorrupt, StoreError, StoreRefused
 from node.store.file_store import FileStore
-from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
+from node.store.log_store import HardState
 from node.store.recent_slabs import RecentSlabs
 from node.store.recovery import log_recovery
 from tests.simulation.applier import StateMachine

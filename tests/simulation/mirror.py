@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from node.protocol.entry import Magic
+from node.store.errors import StoreError
 from node.store.file_store import FileStore
 from node.store.files.identity import Base
-from node.store.log_store import StoreError
 from tests.simulation.entry_list import EntryList
 from tests.simulation.observer import Observer, Violation
 

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 
 from node.consensus.api import MS, SECOND
 from node.protocol.codes import Role, VoterState
-from node.store.log_store import EntryMeta, StoreError
+from node.store.errors import StoreError
+from node.store.log_store import EntryMeta
 from tests.simulation.lost_files import lose_a_file
 from tests.simulation.member import Member
 from tests.simulation.network import SLOW_FACTOR

@@ -24,9 +24,10 @@ from node.engine.log_reads import LogReads
 from node.engine.proposals import Done, Proposals
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
+from node.store.errors import StoreError
 from node.store.faults.results import Fault, Mended
 from node.store.file_store import FileStore
-from node.store.log_store import EntryMeta, HardState, StoreError
+from node.store.log_store import EntryMeta, HardState
 from tests.simulation.applier import Attachment
 from tests.simulation.disk import SimulatedCrash
 from tests.simulation.jobs import Jobs

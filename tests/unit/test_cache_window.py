@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from node.protocol.entry import INDEX_UNIT_BYTES
+from node.store.errors import StoreIOError
 from node.store.file_store import FileStore
 from node.store.files.cache_window import FOLIO_BYTES_MAX, STEPS
 from node.store.files.platform import OsPlatform
-from node.store.log_store import StoreIOError
 from tests.unit.store_fixtures import entries_of, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.store.errors import StoreFull, StoreIOError
 from node.store.files.checkpoint import (
     CHECKPOINT,
     SLOT_SPACING_BYTES,
@@ -19,7 +20,6 @@ from node.store.files.checkpoint import (
     unpack_slot,
 )
 from node.store.files.platform import OsPlatform
-from node.store.log_store import StoreFull, StoreIOError
 from tests.unit.store_fixtures import fill, kill, open_store, record, sync
 
 INDEX = st.integers(-1, 2**62)

@@ -16,9 +16,10 @@ from node.protocol.codes import ResponseCode
 from node.protocol.entry import HEAD_BYTES, INDEX_UNIT_BYTES
 from node.protocol.messages import HeartBeatRequest, Message, PushKind, PushRequest, PushResponse
 from node.protocol.slab_encode import encode_slab
+from node.store.errors import ColdEntry
 from node.store.file_store import FileStore
 from node.store.files.platform import OsPlatform
-from node.store.log_store import ColdEntry, HardState
+from node.store.log_store import HardState
 from node.store.recent_slabs import RecentSlabs
 from tests.unit.core_kit import NOW, Leader, Solo, config_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from node.__main__ import hold_data
+from node.store.errors import StoreRefused
 from node.store.files.data_lock import DATA_LOCK, DataLock
-from node.store.log_store import StoreRefused
 
 # What FileChannel.tryLock(0, 1, false) asks of the system.
 JAVA = (

@@ -13,6 +13,7 @@ from node.config import ConfigError, load
 from node.control.entries import JSON_DEPTH_MAX, entry_json
 from node.protocol.codes import VoterState
 from node.protocol.entry import TERM_MAX, Entry, crc32
+from node.store.errors import StoreRefused
 from node.store.files.checkpoint import Slot, pack_slot, unpack_slot
 from node.store.files.hard_state import (
     CURRTERM,
@@ -27,7 +28,7 @@ from node.store.files.hard_state import (
 from node.store.files.identity import BASE, IDENTITY, Identity, read_base, read_identity, write_identity
 from node.store.files.os_files import pack_sealed_json
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import HardState, StoreRefused
+from node.store.log_store import HardState
 
 STATE = HardState(7, "n1", VoterState.VOTER, 3, {"n1": "s1"}, ("l1", "l2"), {"n1": "l9"}, "s7", "group-id", 6)
 META = {

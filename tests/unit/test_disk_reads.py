@@ -12,7 +12,7 @@ from node.engine.disk import Disk
 from node.engine.process import Process
 from node.protocol.codes import FlushMode
 from node.protocol.entry import Slab
-from node.store.log_store import StoreCorrupt
+from node.store.errors import StoreCorrupt
 from node.store.memory_store import MemoryStore
 
 ENTRY_BYTES = 48 + 10

@@ -20,7 +20,8 @@ from node.engine.engine import EXIT_CRASHED, Engine
 from node.engine.quota import ENTRIES_MAX, REQUESTS_MAX, Quota
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, Role
 from node.protocol.messages import HeartBeatRequest, Message, TransferRequest, TransferTicket
-from node.store.log_store import HardState, StoreIOError
+from node.store.errors import StoreIOError
+from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
 from node.transport.bodies import encode_message
 from node.transport.connection import Connection, dial

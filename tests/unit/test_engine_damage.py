@@ -17,8 +17,9 @@ from node.engine.log_reads import LogReads
 from node.engine.process import Process
 from node.engine.scrubber import Scrubber
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, Role
+from node.store.errors import StoreCorrupt, StoreIOError
 from node.store.faults.results import Fault, Mended, Scrubbed
-from node.store.log_store import LogStore, StoreCorrupt, StoreIOError
+from node.store.log_store import LogStore
 from node.store.memory_store import MemoryStore
 from node.transport.bodies import dump
 from node.transport.bodies import load as load_body

@@ -13,9 +13,9 @@ from node.consensus.effects import TruncateLog
 from node.engine.disk import Disk
 from node.engine.process import Process
 from node.protocol.codes import FlushMode, VoterState
+from node.store.errors import StoreIOError
 from node.store.files.hard_state import HARDSTATE
 from node.store.files.platform import OsPlatform
-from node.store.log_store import StoreIOError
 from tests.unit.store_fixtures import fill, kill, open_store, record, sync
 from tests.unit.test_disk_reads import never
 

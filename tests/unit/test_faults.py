@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from node.protocol.entry import EntryError
+from node.store.errors import StoreCorrupt
 from node.store.faults.ranges import cut, fault_at, in_words, merged, next_fault
 from node.store.faults.results import Fault
-from node.store.log_store import StoreCorrupt
 from node.store.memory_store import MemoryStore
 from tests.unit.core_kit import store_of
 

@@ -11,10 +11,11 @@ import pytest
 
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import BODY_BYTES_MAX, EntryError, Magic, Slab, decode_slab
+from node.store.errors import StoreCorrupt, StoreFull, StoreIOError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT, read_checkpoint
 from node.store.files.platform import OS
-from node.store.log_store import HardState, StoreCorrupt, StoreFull, StoreIOError, StoreRefused
+from node.store.log_store import HardState
 from node.store.sync_ticket import Mark
 from node.store.truncation import Truncation
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
@@ -91,7 +92,7 @@ def test_reopening_finds_everything_again(tmp_path: Path) -> None:
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     script = (
-        "import sys; from node.store.file_store import FileStore; from node.store.log_store import StoreRefused\n"
+        "import sys; from node.store.file_store import FileStore; from node.store.errors import StoreRefused\n"
         "try: FileStore.open(sys.argv[1], group='g', node_id='n0', data_file_size=4096, index_file_size=1024)\n"
         "except StoreRefused as error: print('refused:', error)"
     )

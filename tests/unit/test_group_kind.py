@@ -15,9 +15,10 @@ from node.protocol.codes import ResponseCode
 from node.protocol.entry import HEAD_BYTES, Entry, Magic
 from node.protocol.group_kind import PLAIN, Channel, capabilities, is_kind_name, kind_in
 from node.protocol.messages import Hello
+from node.store.errors import StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.identity import IDENTITY, KIND_FORMAT_VERSION, read_identity
-from node.store.log_store import HardState, StoreRefused
+from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
 from tests.unit.core_kit import GROUP_ID, NOW, Solo, config_of
 from tests.unit.group_kind_kit import FIRST_MS, STAMPED, body_of, place_in

@@ -22,9 +22,9 @@ from node.protocol.messages import (
     TransferTicket,
     VoteRequest,
 )
+from node.store.errors import StoreCorrupt
 from node.store.faults.ranges import merged
 from node.store.faults.results import Fault, Mended
-from node.store.log_store import StoreCorrupt
 from tests.unit.core_kit import Leader, Solo, store_of
 
 OK = ResponseCode.SUCCESS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.store.log_store import StoreFull
+from node.store.errors import StoreFull
 from node.store.memory_store import MemoryStore
 from tests.unit.store_fixtures import record
 

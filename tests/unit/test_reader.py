@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.protocol.entry import decode_slab
-from node.store.log_store import StoreCorrupt, StoreError
+from node.store.errors import StoreCorrupt, StoreError
 from node.store.reader import StoreReader
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES, INDEX_BYTES, build, currterm, flip

@@ -9,11 +9,12 @@ import pytest
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import Magic
+from node.store.errors import StoreCorrupt
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.os_files import SECTOR_BYTES
 from node.store.files.platform import OS
 from node.store.files.segment import Segment
-from node.store.log_store import HardState, StoreCorrupt
+from node.store.log_store import HardState
 from node.store.recovery.log_recovery import Recovery
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES, blank_out, build, currterm, flip

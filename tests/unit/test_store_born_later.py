@@ -8,9 +8,10 @@ import pytest
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import TERM_LEAP_MAX, EntryError, Slab
+from node.store.errors import StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.identity import Base
-from node.store.log_store import EntryMeta, LogStore, StoreRefused
+from node.store.log_store import EntryMeta, LogStore
 from node.store.memory_store import MemoryStore
 from node.store.pins import PINS_MAX, PinnedError
 from node.store.reader import StoreReader

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from node.protocol.codes import VoterState
+from node.store.errors import StoreIOError
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.identity import Base
 from node.store.files.java_files import JAVA_CHECKPOINT
-from node.store.log_store import EntryMeta, HardState, StoreIOError, TruncationRecord
+from node.store.log_store import EntryMeta, HardState, TruncationRecord
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
 from tests.simulation.disk_faults import MIDDLE
 

@@ -11,11 +11,12 @@ import pytest
 
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import Entry, EntryError, Slab
+from node.store.errors import StoreCorrupt
 from node.store.faults.results import Fault, Mended
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.platform import OS
-from node.store.log_store import HardState, StoreCorrupt
+from node.store.log_store import HardState
 from node.store.reader import StoreReader
 from node.store.term_table import TermTable
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from node.store.errors import StoreFull, StoreIOError
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.platform import OsPlatform
-from node.store.log_store import StoreFull, StoreIOError
 from tests.unit import store_fixtures
 
 DATA_BYTES = 64 * 1024

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from node.store.errors import StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
-from node.store.log_store import StoreRefused
 from node.store.reader import StoreReader
 from tests.unit.store_fixtures import entries_of, open_store, sync
 from tests.unit.store_layout import DATA_BYTES

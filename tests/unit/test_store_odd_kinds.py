@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from node.store.errors import StoreRefused
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.platform import OS, OsPlatform
-from node.store.log_store import StoreRefused
 from node.store.reader import StoreReader
 from node.store.repair.problems import look
 from tests.unit.store_fixtures import fill, open_store, sync

@@ -12,11 +12,11 @@ import pytest
 from node.consensus.effects import MendLog
 from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Slab
 from node.protocol.messages import FetchRequest
+from node.store.errors import StoreCorrupt
 from node.store.faults.results import Fault, Mended
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.straight import LAYOUT, NOWHERE, read_straight_from
-from node.store.log_store import StoreCorrupt
 from node.store.reader import StoreReader
 from node.store.slab_pieces import straightened, wrong_positions
 from tests.unit.core_kit import Solo, store_of

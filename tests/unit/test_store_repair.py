@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from node.protocol.codes import VoterState
-from node.store.log_store import HardState, StoreCorrupt, StoreRefused
+from node.store.errors import StoreCorrupt, StoreRefused
+from node.store.log_store import HardState
 from node.store.reader import StoreReader
 from node.store.repair.command import main
 from tests.unit.store_fixtures import entries_of, open_store

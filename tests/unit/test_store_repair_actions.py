@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from node.protocol.codes import FlushMode, VoterState
+from node.store.errors import StoreError, StoreFull, StoreRefused
 from node.store.files.platform import OS
-from node.store.log_store import HardState, StoreError, StoreFull, StoreRefused
+from node.store.log_store import HardState
 from node.store.reader import StoreReader
 from node.store.repair.actions import accept_loss, discard_from, set_term
 from node.store.repair.adopt import adopt

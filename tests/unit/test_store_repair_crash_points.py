@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from node.protocol.codes import VoterState
+from node.store.errors import StoreRefused
 from node.store.file_store import FileStore
-from node.store.log_store import HardState, StoreRefused
+from node.store.log_store import HardState
 from node.store.repair.actions import accept_loss, discard_from, set_term
 from node.store.repair.adopt import adopt
 from node.store.repair.command import Action

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from node.protocol.codes import VoterState
+from node.store.errors import StoreRefused
 from node.store.files.platform import OS, Platform
-from node.store.log_store import HardState, StoreRefused
+from node.store.log_store import HardState
 from node.store.repair.dry_run import DryRun
 from tests.simulation.disk import SimulatedPlatform
 from tests.unit.store_fixtures import entries_of, fill, open_store, record

@@ -9,10 +9,10 @@ import pytest
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import Entry
+from node.store.errors import StoreRefused
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.identity import read_identity
 from node.store.files.platform import OS
-from node.store.log_store import StoreRefused
 from node.store.reader import StoreReader
 from node.store.repair.adopt import adopt
 from node.store.repair.command import main, perform

@@ -17,11 +17,12 @@ from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import Magic
 from node.protocol.group_id import group_id_of
 from node.protocol.messages import MemberMark
+from node.store.errors import StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.hard_state import CURRTERM, format_currterm, save_hard_state
 from node.store.files.identity import Base, read_base, write_base
 from node.store.files.platform import OS
-from node.store.log_store import EntryMeta, HardState, StoreRefused
+from node.store.log_store import EntryMeta, HardState
 from node.store.reader import StoreReader
 from node.store.repair.command import main
 from node.store.repair.problems import look

@@ -18,17 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from node.protocol.codes import VoterState
 from node.protocol.entry import HEAD_BYTES, INDEX_UNIT_BYTES
 from node.protocol.slab_encode import encode_slab
+from node.store.errors import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.layout import plan_runs
-from node.store.log_store import (
-    HardState,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreIOError,
-    StoreRefused,
-    TruncationRecord,
-)
+from node.store.log_store import HardState, TruncationRecord
 from node.store.pins import PinnedError
 from node.store.reader import StoreReader
 from tests.simulation.disk import SECTOR_BYTES, SimulatedCrash, SimulatedPlatform

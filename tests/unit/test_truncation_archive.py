@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from node.protocol.slab_encode import encode_slab
+from node.store.errors import StoreFull
 from node.store.files.platform import OS
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import StoreFull, TruncationRecord
+from node.store.log_store import TruncationRecord
 
 ORDER = TruncationRecord("n0", "n2", 7, 40, 41, "fork", 39)
 

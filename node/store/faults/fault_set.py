@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from node.store.errors import StoreCorrupt, StoreIOError
 from node.store.faults.known_faults import save_known_faults
 from node.store.faults.ranges import cut, fault_at, in_words, merged, next_fault, without
 from node.store.faults.results import Fault
 from node.store.log_files import LogFiles
-from node.store.log_store import StoreCorrupt, StoreIOError
 
 
 class FaultSet:

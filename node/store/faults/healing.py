@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from node.protocol.entry import INDEX_UNIT, EntryError, Slab
 from node.store.durability import Durability
+from node.store.errors import StoreCorrupt, StoreFull, StoreIOError
 from node.store.faults.fault_set import FaultSet
 from node.store.faults.mending import Mending, NoLinkError, RightLinkError, Stage
 from node.store.faults.results import Fault, Mended
 from node.store.log_files import LogFiles
-from node.store.log_store import StoreCorrupt, StoreFull, StoreIOError
 from node.store.recovery.walk import Cursor, Walk
 from node.store.sync_ticket import Mark
 

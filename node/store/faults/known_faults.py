@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from node.store.errors import StoreFull, StoreRefused
 from node.store.faults.results import Fault
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreFull, StoreRefused
 
 FAULTS = "faults"
 FROM_THE_START = -1

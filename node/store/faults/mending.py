@@ -17,14 +17,15 @@ from pathlib import Path
 
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT_BYTES, BytesLike, EntryError, Slab, crc32, pack_blank
 from node.protocol.slab_verify import verify_slab
+from node.store.errors import StoreIOError, wrap
 from node.store.faults.results import Fault
 from node.store.files.layout import place
-from node.store.files.os_files import wrap, write_all
+from node.store.files.os_files import write_all
 from node.store.files.platform import Platform
 from node.store.files.segment import Segment
 from node.store.files.segment_list import SegmentList
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import StoreIOError, TruncationRecord
+from node.store.log_store import TruncationRecord
 from node.store.recovery.resync import read_head
 from node.store.recovery.unsealed import is_unsealed
 from node.store.recovery.walk import Cursor, Walk

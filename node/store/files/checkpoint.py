@@ -16,9 +16,9 @@ from typing import Final
 from node.protocol.entry import crc32
 from node.protocol.messages import MemberMark
 from node.protocol.value_class import value_class
-from node.store.files.os_files import sync_directory, sync_fd, wrap, write_all
+from node.store.errors import StoreIOError, wrap
+from node.store.files.os_files import sync_directory, sync_fd, write_all
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreIOError
 
 CHECKPOINT: Final = "quorumscope.checkpoint"  # `checkpoint` is what RocketMQ's older DLedger calls a file of its own
 SLOT_SPACING_BYTES = 4096

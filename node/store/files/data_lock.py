@@ -14,9 +14,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from node.store.files.os_files import wrap
+from node.store.errors import StoreRefused, wrap
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreRefused
 
 DATA_LOCK = "lock"
 

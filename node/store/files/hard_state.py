@@ -13,9 +13,10 @@ from typing import Any
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import POSITION_MAX, TERM_LEAP_MAX, TERM_MAX
+from node.store.errors import StoreFull, StoreIOError, StoreRefused
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file, sync_directory, write_synced
 from node.store.files.platform import OS, Platform
-from node.store.log_store import HardState, StoreFull, StoreIOError, StoreRefused
+from node.store.log_store import HardState
 
 CURRTERM = "currterm"
 _TERM_DIGITS = 19

@@ -16,9 +16,10 @@ from typing import Any
 from node.protocol.entry import INDEX_UNIT_BYTES, POSITION_MAX, crc32
 from node.protocol.group_id import is_group_id
 from node.protocol.group_kind import PLAIN_NAME, is_kind_name
-from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file, wrap
+from node.store.errors import StoreRefused, wrap
+from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file
 from node.store.files.platform import OS, Platform
-from node.store.log_store import EntryMeta, StoreRefused
+from node.store.log_store import EntryMeta
 
 IDENTITY = "quorumscope.json"
 BASE = "base"

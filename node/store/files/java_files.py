@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from node.protocol.entry import POSITION_MAX
+from node.store.errors import StoreIOError, wrap
 from node.store.files.checkpoint import CHECKPOINT, Slot, read_checkpoint
-from node.store.files.os_files import replace_file, sync_directory, wrap, write_synced
+from node.store.files.os_files import replace_file, sync_directory, write_synced
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreIOError
 
 JAVA_CHECKPOINT: Final = "checkpoint"
 OWNER: Final = "quorumscope-owns"

@@ -13,9 +13,8 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from node.store.files.os_files import wrap
+from node.store.errors import StoreFull, wrap
 from node.store.files.platform import Platform
-from node.store.log_store import StoreFull
 
 
 class NextFile:

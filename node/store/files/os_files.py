@@ -13,19 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from node.protocol.entry import crc32
+from node.store.errors import StoreIOError, StoreRefused, wrap
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreError, StoreFull, StoreIOError, StoreRefused
 
 SECTOR_BYTES = 512
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _ZEROS = bytes(1024 * 1024)
-
-
-def wrap(error: OSError, attempt: str) -> StoreError:
-    """The store's own exception for an operating system error, with what was being attempted."""
-    if error.errno in _NO_SPACE:
-        return StoreFull(f"{attempt}: no space left ({error.strerror})")
-    return StoreIOError(f"{attempt}: {error.strerror or error}")
 
 
 def write_all(

@@ -11,9 +11,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from node.store.files.os_files import SECTOR_BYTES, is_zeros, sync_fd, wrap, write_all, zero
+from node.store.errors import StoreIOError, wrap
+from node.store.files.os_files import SECTOR_BYTES, is_zeros, sync_fd, write_all, zero
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreIOError
 
 NAME_DIGITS = 20
 _SCAN_BYTES = 1024 * 1024

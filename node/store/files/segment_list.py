@@ -13,11 +13,11 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from node.store.errors import StoreIOError, StoreRefused, wrap
 from node.store.files.next_file import NextFile
-from node.store.files.os_files import make_directory, sync_directory, wrap
+from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import FILE, LINK, OS, Platform
 from node.store.files.segment import NAME_DIGITS, Segment
-from node.store.log_store import StoreIOError, StoreRefused
 
 
 class Names:

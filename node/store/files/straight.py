@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from node.protocol.entry import POSITION_MAX
+from node.store.errors import StoreRefused
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreRefused
 
 LAYOUT: Final = "layout"
 NOWHERE: Final = POSITION_MAX

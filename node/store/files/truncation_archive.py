@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from node.protocol.entry import POSITION_MAX, BytesLike, Entry, EntryError, unpack_record
-from node.store.files.os_files import make_directory, sync_directory, wrap, write_all, write_synced
+from node.store.errors import StoreFull, StoreIOError, wrap
+from node.store.files.os_files import make_directory, sync_directory, write_all, write_synced
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreFull, StoreIOError, TruncationRecord
+from node.store.log_store import TruncationRecord
 
 FOLDER = "truncated"
 BYTES_MAX = 1024 * 1024 * 1024

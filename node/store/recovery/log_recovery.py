@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import NoReturn
 
 from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Magic, Slab, pack_blank
+from node.store.errors import StoreCorrupt
 from node.store.faults.results import Fault
 from node.store.files.checkpoint import Slot
 from node.store.files.identity import UNKNOWN_TERM
 from node.store.files.segment_list import SegmentList
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import ORIGIN, EntryMeta, StoreCorrupt, TruncationRecord
+from node.store.log_store import ORIGIN, EntryMeta, TruncationRecord
 from node.store.recovery.circumstances import Circumstances, Recovered
 from node.store.recovery.damage import Ending, read_unit
 from node.store.recovery.resync import Head, read_head

@@ -12,9 +12,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from node.store.errors import wrap
 from node.store.faults.known_faults import save_known_faults
 from node.store.faults.results import Fault
-from node.store.files.os_files import sync_directory, wrap, write_all
+from node.store.files.os_files import sync_directory, write_all
 from node.store.files.platform import Platform
 from node.store.files.segment_list import SegmentList
 from node.store.files.truncation_archive import TruncationArchive

@@ -14,6 +14,7 @@ from pathlib import Path
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import BLANK_BYTES, TERM_LEAP_MAX, TERM_MAX
 from node.protocol.group_kind import PLAIN_NAME
+from node.store.errors import StoreRefused
 from node.store.faults.known_faults import first_known_fault
 from node.store.files.checkpoint import CHECKPOINT, Checkpoint, Slot
 from node.store.files.hard_state import (
@@ -46,7 +47,7 @@ from node.store.files.platform import Platform
 from node.store.files.segment_list import SegmentList
 from node.store.files.straight import NOWHERE, read_straight_from, write_straight_from
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import HardState, StoreRefused
+from node.store.log_store import HardState
 from node.store.recovery.circumstances import Circumstances, Recovered
 from node.store.recovery.log_recovery import Recovery
 from node.store.recovery.odd_files import set_lengths_right

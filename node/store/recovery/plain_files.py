@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from node.store.errors import StoreRefused
 from node.store.faults.known_faults import FAULTS
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.hard_state import CURRTERM, HARDSTATE, RESERVE
@@ -20,7 +21,6 @@ from node.store.files.java_files import JAVA_CHECKPOINT
 from node.store.files.platform import FILE, LINK, Platform
 from node.store.files.segment import NAME_DIGITS
 from node.store.files.straight import LAYOUT
-from node.store.log_store import StoreRefused
 
 READ_ONLY: Final = (IDENTITY, BASE, CURRTERM, HARDSTATE, FAULTS, LAYOUT)  # replaced as a whole, never written in place
 WRITTEN: Final = (LOCK, CHECKPOINT, JAVA_CHECKPOINT, RESERVE)

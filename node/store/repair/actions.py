@@ -17,12 +17,13 @@ from pathlib import Path
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import TERM_MAX
+from node.store.errors import StoreFull, StoreRefused
 from node.store.faults.ranges import fault_at, in_words
 from node.store.files.hard_state import CURRTERM, HARDSTATE, load_hard_state, read_currterm, save_hard_state
 from node.store.files.identity import DirectoryLock
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import HardState, StoreFull, StoreRefused
+from node.store.log_store import HardState
 from node.store.reader import StoreReader
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence

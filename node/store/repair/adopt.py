@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from node.protocol.codes import FlushMode, VoterState
+from node.store.errors import StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.hard_state import HARDSTATE, load_hard_state, read_currterm, save_hard_state
@@ -21,7 +22,7 @@ from node.store.files.java_files import carry_over_checkpoint, checkpoint_slot
 from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import HardState, StoreRefused
+from node.store.log_store import HardState
 from node.store.reader import StoreReader
 from node.store.repair.report import Report
 from node.store.repair.tools import archives_reported, file_chunks, record_of

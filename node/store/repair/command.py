@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from node.store.errors import StoreError
 from node.store.files.platform import OS, Platform
-from node.store.log_store import StoreError
 from node.store.repair.actions import accept_loss, discard_from, set_term
 from node.store.repair.adopt import adopt
 from node.store.repair.dry_run import DryRun

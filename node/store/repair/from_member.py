@@ -12,9 +12,9 @@ from pathlib import Path
 
 from node.protocol.entry import EntryError, Slab
 from node.protocol.slab_verify import verify_slab
+from node.store.errors import StoreError, StoreRefused
 from node.store.faults.results import Fault, Mended
 from node.store.files.platform import Platform
-from node.store.log_store import StoreError, StoreRefused
 from node.store.reader import StoreReader
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence

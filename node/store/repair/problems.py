@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from node.protocol.codes import VoterState
+from node.store.errors import StoreCorrupt, StoreError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.hard_state import (
     HARDSTATE,
@@ -23,7 +24,7 @@ from node.store.files.identity import IDENTITY, LOCK, DirectoryLock, read_identi
 from node.store.files.java_files import checkpoint_slot
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import HardState, StoreCorrupt, StoreError, StoreRefused
+from node.store.log_store import HardState
 from node.store.reader import StoreReader
 from node.store.recovery.plain_files import what_is_no_file
 from node.store.repair.adopt import ADOPTING

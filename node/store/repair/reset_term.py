@@ -16,12 +16,13 @@ from pathlib import Path
 from node.protocol.codes import VoterState
 from node.protocol.entry import TERM_MAX
 from node.protocol.group_id import check_group_token, group_id_of
+from node.store.errors import StoreRefused
 from node.store.files.hard_state import CURRTERM, HARDSTATE, read_hard_state, save_hard_state
 from node.store.files.identity import BASE, DirectoryLock, Identity, read_base, write_base
 from node.store.files.java_files import checkpoint_slot
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
-from node.store.log_store import HardState, StoreRefused
+from node.store.log_store import HardState
 from node.store.reader import StoreReader
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence

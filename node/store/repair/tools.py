@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from node.protocol.codes import FlushMode
+from node.store.errors import StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.identity import IDENTITY, Identity, read_identity
 from node.store.files.java_files import checkpoint_slot
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import FOLDER, TruncationArchive
-from node.store.log_store import StoreRefused, TruncationRecord
+from node.store.log_store import TruncationRecord
 from node.store.recovery.opening import open_directory
 from node.store.repair.report import Report
 

@@ -18,8 +18,9 @@ from node.engine.host import Host
 from node.engine.process import Process
 from node.protocol.codes import VoterState
 from node.server import open_store
+from node.store.errors import StoreError
 from node.store.file_store import FileStore
-from node.store.log_store import HardState, StoreError
+from node.store.log_store import HardState
 from node.store.recent_slabs import RecentSlabs
 from tests.simulation.applier import Attachment, StateMachine
 from tests.simulation.clock import MemberClock

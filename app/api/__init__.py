@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from app.api import access, clusters, demo, nodes, operations, operator_actions, users
+from app.api import access, addresses, clusters, demo, nodes, operations, operator_actions, users
 
 PROBLEM_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -27,5 +27,5 @@ PROBLEM_SCHEMA: dict[str, Any] = {
 PROBLEM = {"description": "A problem", "content": {"application/problem+json": {"schema": PROBLEM_SCHEMA}}}
 
 router = APIRouter(responses={422: PROBLEM, "default": PROBLEM})
-for one in (clusters, nodes, operator_actions, operations, access, users, demo):
+for one in (clusters, addresses, nodes, operator_actions, operations, access, users, demo):
     router.include_router(one.router)

@@ -55,8 +55,9 @@ def replicas_of(console: Console, view: GroupView) -> list[ReplicaSpec]:
     settings = console.settings
     ca_file = str(settings.node_ca_file) if settings.node_ca_file is not None else None
     return [
-        ReplicaSpec("http", member.control_url or "", member.id, settings.node_token, ca_file)
+        ReplicaSpec("http", url, member.id, console.addresses.token_for(url) if url else None, ca_file)
         for member in view.members
+        for url in [member.control_url or ""]
     ]
 
 

@@ -7,18 +7,21 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, Time, time_or_none
+from app.api.addresses import NodeToken
+from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, Time, ViewerDep, time_or_none
 from app.health.group_view import GroupView
 
 router = APIRouter(tags=["clusters"])
 
 
 class NewCluster(BaseModel):
-    """The control plane of any member; it names the others."""
+    """The control plane of any member; it names the others. Where a token is in force, the addresses of those wait
+    for an approval (`clusters/{id}/addresses`)."""
 
     model_config = ConfigDict(extra="forbid")
     control_url: Annotated[str, Field(min_length=1, max_length=512)]
     name: Annotated[str | None, Field(min_length=1, max_length=128)] = None
+    node_token: NodeToken | None = None
 
 
 class ClusterPatch(BaseModel):
@@ -46,8 +49,8 @@ async def list_clusters(console: ConsoleDep) -> Json:
 
 
 @router.post("/clusters", status_code=201)
-async def add_cluster(body: NewCluster, console: ConsoleDep, response: Response) -> Json:
-    view = await console.add_cluster(body.control_url, body.name)
+async def add_cluster(body: NewCluster, console: ConsoleDep, viewer: ViewerDep, response: Response) -> Json:
+    view = await console.add_cluster(body.control_url, body.name, by=viewer.name, token=body.node_token)
     response.headers["location"] = f"/api/v1/clusters/{view.cluster.id}"
     return summary(view)
 

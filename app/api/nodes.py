@@ -5,7 +5,7 @@ Every answer names the `node_id` it came from. What a node refuses is passed on 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
@@ -27,6 +27,7 @@ from app.console.nodes import ANSWER_BYTES_MAX
 from app.console.proxy import pick
 
 router = APIRouter(prefix="/clusters/{cluster_id}", tags=["nodes"])
+SEGMENT_TIMEOUT_S: Final = 30.0
 As = Literal["text", "json", "hex", "base64"]
 Seq = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 Member = Annotated[str, Path(max_length=64)]
@@ -140,7 +141,9 @@ async def segment(
     _, url = pick(console.group_view(cluster_id), node)
     wanted = request.headers.get("range") or f"bytes=0-{ANSWER_BYTES_MAX - 1}"
     passed = {"range": wanted} | {k: v for k, v in request.headers.items() if k in ("if-match", "if-none-match")}
-    answer = await console.nodes.request("GET", url, f"segments/{kind}/{name}", headers=passed)
+    answer = await console.nodes.request(
+        "GET", url, f"segments/{kind}/{name}", headers=passed, timeout_s=SEGMENT_TIMEOUT_S
+    )
     kept = ("content-type", "content-range", "accept-ranges", "etag")
     headers = {key: answer.headers[key] for key in kept if key in answer.headers}
     return Response(answer.content, status_code=answer.status_code, headers=headers)

@@ -36,7 +36,7 @@ from app.security.identity import Identity
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
     "app.console.pages", "app.console.docs_pages", "app.console.people_pages", "app.console.audit_pages",
-    "app.console.repair_pages",
+    "app.console.repair_pages", "app.console.address_pages",
 )  # fmt: skip
 API_PARTS = ("app.api.audits", "app.api.repairs")
 BODY_BYTES_MAX = 8 << 20

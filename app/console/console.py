@@ -16,17 +16,17 @@ from typing import Any
 
 import httpx2
 
-from app.console import proxy, recent
+from app.console import attaching, proxy, recent
+from app.console.addresses import CONFIGURATION, Addresses
 from app.console.aggregate import ClusterInfo
 from app.console.cursors import before_id
 from app.console.demo import Demo
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound, TermMoved, UnknownCluster
 from app.console.history import History
-from app.console.nodes import Nodes, normal_control_url
+from app.console.nodes import Nodes
 from app.console.preflight import Preflight, preflight
 from app.console.repairs import KIND, Repairs
 from app.console.sample import NodeSample
-from app.console.sampler import ask
 from app.console.settings import ConsoleSettings, Seed
 from app.console.transfers import Transfers
 from app.console.watch import Watch
@@ -35,9 +35,9 @@ from app.db.engine import Sessions
 from app.db.models import Cluster
 from app.db.repositories import RUNNING, Clusters, Events, Operations
 from app.health.group_view import AuditView, GroupView, Incident
+from app.security.sealed import Seal, key_file_of
 from node.background import Background, reason_of
 from node.views.events import EventView
-from node.views.state import PeerView, StateView
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,9 @@ class Console:
         self, settings: ConsoleSettings, sessions: Sessions, transport: httpx2.AsyncBaseTransport | None = None
     ) -> None:
         self.settings = settings
-        self.nodes = Nodes(settings, transport)
+        urls = [url for one in settings.seeds if (url := attaching.url_or_none(one.control_url))]
+        self.addresses = Addresses(sessions, Seal(key_file_of(settings.db_url)), settings.node_token, urls)
+        self.nodes = Nodes(settings, transport, self.addresses.token_for)
         self.clusters_kept = Clusters(sessions)
         self.operations_kept = Operations(sessions)
         self.events_kept = Events(sessions)
@@ -78,6 +80,7 @@ class Console:
 
     async def start(self) -> None:
         await self.operations_kept.orphaned()
+        await self.addresses.load()
         for row in await self.clusters_kept.all():
             self.watch(row)
         self.background.keep("assembling views", self.assemble_forever)
@@ -96,13 +99,16 @@ class Console:
         await self.nodes.close()
 
     def watch(self, row: Cluster) -> Watch:
-        members = [NodeSample(one.node_id, one.address, one.control_url) for one in row.nodes]
+        members = [
+            NodeSample(one.node_id, one.address, *attaching.where(self.addresses, row.id, one)) for one in row.nodes
+        ]
         info = ClusterInfo(row.id, row.name, row.group, row.group_id, demo=self.settings.demo)
         one = Watch(
             info,
             members,
             self.nodes,
             self.settings.sample_interval_ms / 1000,
+            addresses=self.addresses,
             on_events=self.take_events,
             on_address=self.address_learned,
             audits=self.audits,
@@ -129,7 +135,7 @@ class Console:
         """Tries until the group is found: a console may start before its nodes."""
         while True:
             try:
-                await self.add_cluster(seed.control_url, seed.name)
+                await self.add_cluster(seed.control_url, seed.name, by=CONFIGURATION)
                 self.seed_problems.pop(seed.control_url, None)
                 return
             except ConsoleError as error:
@@ -186,28 +192,10 @@ class Console:
         views = [self.group_view(cluster_id)] if cluster_id is not None else self.clusters()
         return [{"cluster_id": view.cluster.id, **one.to_json()} for view in views for one in view.problems]
 
-    async def add_cluster(self, control_url: str, name: str | None = None) -> GroupView:
-        """One control plane names them all: `state.peers` carries the others' addresses."""
-        url = normal_control_url(control_url)
-        state = await ask(self.nodes, url, StateView)
-        if not state.group or not state.self_id:
-            raise Invalid(f"{url} is no control plane of a node: it names neither group nor node")
-        found = {one.id: one for one in state.peers or () if one.id}
-        found.setdefault(state.self_id, PeerView(id=state.self_id))
-        members = [
-            (key, one.address or "", url if key == state.self_id else url_or_none(one.control_url))
-            for key, one in sorted(found.items())
-        ]
-        # One at a time: two seeds of one group must find one row, not make two.
-        async with self.attaching:
-            row = await self.clusters_kept.save(name, state.group, members, state.group_id)
-            known = self.watches.get(row.id)
-            if known is not None and known.follow(row.name, {one.node_id: one.control_url for one in row.nodes}):
-                return known.assemble()
-            fresh = self.watch(row)
-            if known is not None:
-                await known.stop()
-            return fresh.view
+    async def add_cluster(
+        self, control_url: str, name: str | None = None, *, by: str, token: str | None = None
+    ) -> GroupView:
+        return await attaching.add_cluster(self, control_url, name, by=by, token=token)
 
     async def rename_cluster(self, cluster_id: str, name: str) -> GroupView:
         watch = self.watch_of(cluster_id)
@@ -220,6 +208,7 @@ class Console:
         del self.watches[cluster_id]
         await watch.stop()
         await self.clusters_kept.remove(cluster_id)
+        self.addresses.forget(cluster_id)
 
     # --- nodes ---
 
@@ -340,10 +329,3 @@ class Console:
         _, url = proxy.pick(self.group_view(operation["cluster_id"]), operation["node_id"])
         await self.transfers.cancel(operation, url)
         return await self.operation(operation_id)
-
-
-def url_or_none(url: str | None) -> str | None:
-    """One that no member can be asked at is as good as none: another member may name a better one."""
-    with contextlib.suppress(Invalid):
-        return normal_control_url(url) if url else None
-    return None

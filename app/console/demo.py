@@ -34,9 +34,7 @@ class Demo:
         if self.url is None:
             raise NotFound("This console belongs to no demo.", title="No demo")
         try:
-            answer = await self.nodes.client.request(
-                method, f"{self.url}/{path}", params=params, timeout=TIMEOUT_S, headers={"authorization": ""}
-            )
+            answer = await self.nodes.client.request(method, f"{self.url}/{path}", params=params, timeout=TIMEOUT_S)
             body = answer.json()
         except (httpx2.HTTPError, ValueError):
             # The error's own text would name the address.

@@ -1,27 +1,31 @@
 """The console's client of control planes: one connection pool for all, bounded, with short time limits.
 
-Invariants: at most IN_FLIGHT_MAX requests at a time over all nodes; an answer longer than ANSWER_BYTES_MAX is refused;
-a redirect is never followed (a control plane has none, and our token must not travel).
+Invariants: at most IN_FLIGHT_MAX requests at a time over all nodes. An answer is bounded while it is read: by
+ANSWER_BYTES_MAX as it comes over the wire (no compression is asked for, and none is undone), and by one time limit for
+everything from the connection to its last byte, so that a byte now and then keeps nobody busy. A redirect is never
+followed (a control plane has none), and a token goes only where `credentials` says (app.console.addresses).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json as json_text
 import ssl
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 import httpx2
 
-from app.console.errors import ConsoleError, Invalid, NodeUnreachable
+from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.settings import ConsoleSettings
 from node.background import reason_of
-from node.protocol.peers import check_host
 
-IN_FLIGHT_MAX = 64
-ANSWER_BYTES_MAX = 16 << 20
-TIMEOUT_S = 2.0
-CONNECT_TIMEOUT_S = 1.0
+IN_FLIGHT_MAX: Final = 64
+ANSWER_BYTES_MAX: Final = 16 << 20
+TIMEOUT_S: Final = 2.0  # for each step: a connection's next bytes
+TOTAL_S: Final = 5.0  # for all of it
+CONNECT_TIMEOUT_S: Final = 1.0
 
 
 class NodeRefused(ConsoleError):
@@ -44,33 +48,30 @@ class NodeRefused(ConsoleError):
         self.body = body
 
 
-def normal_control_url(text: str) -> str:
-    """`http://host:port` without a path; Invalid otherwise."""
-    url = text.strip().rstrip("/").removesuffix("/api/v1")
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        port = parts.port
-        check_host(parts.hostname or "")
-    except ValueError as error:
-        raise Invalid(f"{text!r}: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query or parts.username:
-        raise Invalid(f"{text!r} is not the address of a control plane, such as http://127.0.0.1:8431")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}" + (f":{port}" if port else "")
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a control plane answered, read to its end."""
+
+    status_code: int
+    headers: Mapping[str, str]
+    content: bytes
 
 
 class Nodes:
     """A thin client over httpx2; `transport` replaces the network in tests."""
 
-    def __init__(self, settings: ConsoleSettings, transport: httpx2.AsyncBaseTransport | None = None) -> None:
-        headers = {"accept": "application/json"}
-        if settings.node_token:
-            headers["authorization"] = f"Bearer {settings.node_token}"
+    def __init__(
+        self,
+        settings: ConsoleSettings,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        credentials: Callable[[str], str | None] = lambda _url: None,
+    ) -> None:
+        self.credentials = credentials
         verify: ssl.SSLContext | bool = True
         if settings.node_ca_file is not None:
             verify = ssl.create_default_context(cafile=str(settings.node_ca_file))
         self.client = httpx2.AsyncClient(
-            headers=headers,
+            headers={"accept": "application/json", "accept-encoding": "identity"},
             timeout=httpx2.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx2.Limits(max_connections=IN_FLIGHT_MAX, max_keepalive_connections=IN_FLIGHT_MAX),
             follow_redirects=False,
@@ -93,16 +94,24 @@ class Nodes:
         json: Any = None,
         headers: dict[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> httpx2.Response:
-        """The answer, whatever its status; NodeUnreachable when there is none."""
+        token: str | None = None,
+    ) -> Answer:
+        """The answer, whatever its status; NodeUnreachable when there is none. `token`: instead of the known one, for
+        an address that somebody with the right to do so has just given."""
         asked = {key: value for key, value in (params or {}).items() if value is not None}
+        sent = dict(headers or {})
+        shown = token or self.credentials(control_url)
+        if shown:
+            sent["authorization"] = f"Bearer {shown}"
         limit: Any = httpx2.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
+        target = f"{control_url}/api/v1/{path}"
         try:
-            async with self.slots:
-                return await self.client.request(
-                    method, f"{control_url}/api/v1/{path}", params=asked, json=json, headers=headers, timeout=limit
-                )
-        except httpx2.TimeoutException:
+            async with self.slots, asyncio.timeout(TOTAL_S if timeout_s is None else timeout_s):
+                stream = self.client.stream(method, target, params=asked, json=json, headers=sent, timeout=limit)
+                async with stream as answer:
+                    content = await read_bounded(answer, control_url, path)
+                    return Answer(answer.status_code, answer.headers, content)
+        except (httpx2.TimeoutException, TimeoutError):
             raise NodeUnreachable(f"{control_url} did not answer in time", code="timeout") from None
         except httpx2.HTTPError as error:
             raise NodeUnreachable(f"{control_url}: {error or type(error).__name__}", code="unreachable") from None
@@ -112,12 +121,12 @@ class Nodes:
     async def json(self, method: str, control_url: str, path: str, **more: Any) -> dict[str, Any]:
         """The answer's object; NodeRefused for an error status."""
         answer = await self.request(method, control_url, path, **more)
-        if len(answer.content) > ANSWER_BYTES_MAX:
-            raise NodeUnreachable(f"{control_url} answered {len(answer.content)} bytes for {path}", code="too_long")
         try:
-            body = answer.json() if answer.content else {}
+            body = json_text.loads(answer.content) if answer.content else {}
         except (ValueError, RecursionError):
             body = None
+        if 300 <= answer.status_code < 400:
+            raise NodeUnreachable(f"{control_url} answered {path} with a redirect; it is not followed", code="redirect")
         if answer.status_code >= 400:
             raise NodeRefused(answer.status_code, body if isinstance(body, dict) else {}, control_url)
         if not isinstance(body, dict):
@@ -126,3 +135,18 @@ class Nodes:
 
     async def get(self, control_url: str, path: str, **params: Any) -> dict[str, Any]:
         return await self.json("GET", control_url, path, params=params)
+
+
+async def read_bounded(answer: httpx2.Response, control_url: str, path: str) -> bytes:
+    """The body as it came over the wire; NodeUnreachable as soon as it is too long, or where it is compressed."""
+    coding = answer.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        raise NodeUnreachable(f"{control_url} answered {path} compressed ({coding[:20]!r})", code="compressed")
+    body = bytearray()
+    async for piece in answer.aiter_bytes():
+        body += piece
+        if len(body) > ANSWER_BYTES_MAX:
+            raise NodeUnreachable(
+                f"{control_url} answered more than {ANSWER_BYTES_MAX} bytes for {path}", code="too_long"
+            )
+    return bytes(body)

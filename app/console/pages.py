@@ -20,6 +20,7 @@ from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, Time, View
 from app.api.nodes import Member, Seq
 from app.console import format as fmt
 from app.console import fragments
+from app.console.address_pages import token_of
 from app.console.console import Console
 from app.console.errors import ConsoleError, Invalid, NotFound
 from app.console.fragments import LIVE, install
@@ -67,10 +68,12 @@ async def new_cluster(request: Request) -> Response:
 
 
 @router.post("/clusters")
-async def add_cluster(request: Request, console: ConsoleDep, control_url: Text, name: Text = "") -> Response:
+async def add_cluster(
+    request: Request, console: ConsoleDep, viewer: ViewerDep, control_url: Text, name: Text = "", node_token: Text = ""
+) -> Response:
     """A wrong address comes back in the form, filled in as it was."""
     try:
-        view = await console.add_cluster(control_url, name.strip() or None)
+        view = await console.add_cluster(control_url, name.strip() or None, by=viewer.name, token=token_of(node_token))
     except ConsoleError as error:
         context = {"error": error.detail, "control_url": control_url, "name": name}
         return page(request, "cluster_new", context, error.status)

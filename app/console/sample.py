@@ -20,7 +20,8 @@ class NodeSample:
 
     node_id: str
     address: str
-    control_url: str | None
+    control_url: str | None  # one that may be asked (app.console.addresses)
+    waiting_url: str | None = None  # named by a member, and asked only once an admin approves it
     added_at: datetime = field(default_factory=partial(datetime.now, UTC))
     last_seen: datetime | None = None
     last_seen_ns: int | None = None

@@ -72,13 +72,14 @@ class Poller:
         """One sample: state first, the leader's views with it, events now and then."""
         sample = self.sample
         if sample.control_url is None:
-            sample.problem = "no member has named its control plane's address"
+            sample.misses += 1
+            sample.problem = waits(sample) or "no member has named its control plane's address"
             return
         try:
             state = await self.ask(StateView)
         except ConsoleError as error:
             sample.misses += 1
-            sample.problem = error.detail
+            sample.problem = "; ".join(said for said in (error.detail, waits(sample)) if said)
             return
         if state.self_id != sample.node_id:
             sample.misses += 1
@@ -136,10 +137,16 @@ class Poller:
         return await ask(self.nodes, self.sample.control_url, view, **params)
 
 
-async def ask(nodes: Nodes, control_url: str, view: type[V], **params: Any) -> V:
+def waits(sample: NodeSample) -> str | None:
+    if sample.waiting_url is None:
+        return None
+    return f"the address {sample.waiting_url}, which a member named for it, waits for an admin's approval"
+
+
+async def ask(nodes: Nodes, control_url: str, view: type[V], *, token: str | None = None, **params: Any) -> V:
     """One view of one node. Raises ConsoleError, also for what cannot be read."""
     name = NAMES[view]
     try:
-        return read(view, await nodes.get(control_url, name, **params))
+        return read(view, await nodes.json("GET", control_url, name, params=params, token=token))
     except Unreadable as error:
         raise NodeUnreachable(f"{control_url}: its {name} cannot be read: {error}", code="odd_answer") from None

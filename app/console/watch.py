@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from app.console.addresses import Addresses, normal_control_url
 from app.console.aggregate import ClusterInfo, group_view
 from app.console.errors import Invalid
-from app.console.nodes import Nodes, normal_control_url
+from app.console.nodes import Nodes
 from app.console.sample import NodeSample
 from app.console.sampler import Poller
 from app.console.verdict import conclude
@@ -44,12 +45,14 @@ class Watch:
         nodes: Nodes,
         interval_s: float,
         *,
+        addresses: Addresses,
         on_events: EventSink,
         on_address: AddressSink,
         on_group_id: GroupIdSink = lambda _cluster_id, _group_id: None,
         audits: Mapping[str, AuditView | None] | None = None,
         recent: Mapping[str, tuple[Incident, ...]] | None = None,
     ) -> None:
+        self.addresses = addresses
         self.on_group_id = on_group_id
         self.info = info
         self.interval_s = interval_s
@@ -128,8 +131,9 @@ class Watch:
         return reported or (seen.isoformat() if seen else None)
 
     def learn_addresses(self) -> None:
-        """Members tell each other's control planes: a node that came back elsewhere is found again."""
-        reported: dict[str, list[tuple[str, str]]] = {}
+        """Members tell each other's control planes: a node that came back elsewhere is found again, there where it may
+        be asked."""
+        reported: dict[str, list[tuple[str, str, str]]] = {}
         for teller in self.samples:
             if teller.reach != "ok" or teller.state is None:
                 continue
@@ -139,19 +143,52 @@ class Watch:
                         url = normal_control_url(peer.control_url)
                     except Invalid:
                         continue  # nothing that could be asked
-                    reported.setdefault(peer.id, []).append((url, peer.address or ""))
+                    reported.setdefault(peer.id, []).append((url, peer.address or "", teller.node_id))
         for node_id, addresses in reported.items():
             poller = self.pollers.get(node_id)
             if poller is not None and poller.sample.reach != "ok":
                 self.try_another(poller.sample, addresses)
 
-    def try_another(self, sample: NodeSample, addresses: list[tuple[str, str]]) -> None:
-        """An address nobody names any more is left at once, one that is disputed after some misses."""
+    def try_another(self, sample: NodeSample, addresses: list[tuple[str, str, str]]) -> None:
+        """An address nobody names any more is left at once, one that is disputed after some misses; a new one waits."""
         others = [one for one in addresses if one[0] != sample.control_url]
         named = len(others) < len(addresses)
-        if not others or (named and sample.misses % MISSES_UNTIL_NEXT_ADDRESS != MISSES_UNTIL_NEXT_ADDRESS - 1):
+        allowed = [
+            one
+            for one in others
+            if self.addresses.named(self.info.id, sample.node_id, one[0], by=one[2], first=sample.control_url is None)
+        ]
+        sample.waiting_url = self.addresses.waits_for(self.info.id, sample.node_id)
+        if not allowed or (named and sample.misses % MISSES_UNTIL_NEXT_ADDRESS != MISSES_UNTIL_NEXT_ADDRESS - 1):
             return
-        sample.control_url, sample.address = others[0][0], others[0][1] or sample.address
+        self.move(sample, *allowed[0][:2])
+
+    def approved(self, control_url: str, node_id: str | None) -> None:
+        """An admin approved an address: the node that it was named for is asked there, unless it answers elsewhere."""
+        for sample in self.samples:
+            sample.waiting_url = self.addresses.waits_for(self.info.id, sample.node_id)
+            if sample.node_id == node_id and sample.reach != "ok" and sample.control_url != control_url:
+                self.move(sample, control_url)
+
+    def withdrawn(self, control_url: str) -> None:
+        for sample in self.samples:
+            if sample.control_url == control_url:
+                self.move(sample, None)
+            sample.waiting_url = self.addresses.waits_for(self.info.id, sample.node_id)
+
+    def token_changed(self) -> None:
+        """An address that may not be asked any more waits."""
+        for sample in self.samples:
+            url = sample.control_url
+            if url is not None and not self.addresses.named(
+                self.info.id, sample.node_id, url, by="an earlier first use", first=False
+            ):
+                self.move(sample, None)
+
+    def move(self, sample: NodeSample, control_url: str | None, address: str = "") -> None:
+        """From now on the node is asked there."""
+        sample.control_url, sample.address = control_url, address or sample.address
+        sample.waiting_url = self.addresses.waits_for(self.info.id, sample.node_id)
         sample.misses += 1
         self.on_address(self.info.id, sample)
 

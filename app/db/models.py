@@ -1,7 +1,7 @@
 """The console's tables (audits have their own module).
 
-Secrets are stored as SHA-256 of a random 256-bit token: whoever reads the database can neither log in nor call the API.
-Passwords, which people choose, go through argon2.
+Ways in are stored as SHA-256 of a random 256-bit token: whoever reads the database can neither log in nor call the API.
+Passwords, which people choose, go through argon2; tokens that the console itself shows to others are sealed.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Cluster(Base):
     group: Mapped[str] = mapped_column(String(128))
     group_id: Mapped[str | None] = mapped_column(String(64))  # None: the group has none, or no member reported it yet
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    # The token for this group's control planes (app.security.sealed); None: the one that the console was started with.
+    node_token_sealed: Mapped[bytes | None] = mapped_column(LargeBinary)
     nodes: Mapped[list[ClusterNode]] = relationship(
         lazy="selectin", cascade="all, delete-orphan", order_by="ClusterNode.node_id"
     )
@@ -83,6 +85,17 @@ class ClusterNode(Base):
     node_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     address: Mapped[str] = mapped_column(String(255), default="")
     control_url: Mapped[str | None] = mapped_column(String(512))
+
+
+class ClusterAddress(Base):
+    """An address of a group's control planes that may be asked (app.console.addresses)."""
+
+    __tablename__ = "cluster_addresses"
+    cluster_id: Mapped[str] = mapped_column(ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True)
+    control_url: Mapped[str] = mapped_column(String(512), primary_key=True)
+    # An admin's name, or "the configuration".
+    approved_by: Mapped[str] = mapped_column(String(64))
+    approved_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class OperationRow(Base):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -71,6 +71,14 @@ class Clusters:
         where = (ClusterNode.cluster_id == cluster_id) & (ClusterNode.node_id == node_id)
         async with self.sessions() as db, db.begin():
             await db.execute(update(ClusterNode).where(where).values(address=address, control_url=control_url))
+
+    async def move_all(self, cluster_id: str, control_urls: Mapping[str, str | None]) -> Cluster:
+        """Each node's control plane is there now; the row as it is then."""
+        async with self.sessions() as db, db.begin():
+            row = await db.get_one(Cluster, cluster_id)
+            for node in row.nodes:
+                node.control_url = control_urls.get(node.node_id, node.control_url)
+        return row
 
     async def named(self, cluster_id: str, group_id: str) -> None:
         """Stores the group's id, once a member has reported it."""

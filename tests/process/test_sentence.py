@@ -16,13 +16,16 @@ import httpx2
 import pytest
 
 from app.commands.group import look_closely, pressing_of
+from app.console.addresses import Addresses
 from app.console.aggregate import ClusterInfo
 from app.console.nodes import Nodes
 from app.console.sample import NodeSample
 from app.console.settings import ConsoleSettings
 from app.console.watch import Watch
+from app.db.engine import open_engine, open_sessions
 from app.demo.run import Demo, DemoOptions
 from app.health.group_view import AuditView, GroupView
+from app.security.sealed import Seal
 from node.views.events import EventView
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -84,8 +87,11 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watcher]:
         samples = [NodeSample(one.id, one.address, one.control_url) for one in demo.members.values()]
         events: list[EventView] = []
         audits: dict[str, AuditView | None] = {}
+        urls = [one.control_url for one in demo.members.values()]
+        kept = open_sessions(open_engine(f"sqlite:///{tmp_path / 'console.db'}"))
         watch = Watch(
             ClusterInfo("demo", "demo", "demo", demo=True), samples, nodes, SAMPLE_S,
+            addresses=Addresses(kept, Seal(tmp_path / "key"), None, urls),
             on_events=lambda _cluster, node, items: events.extend(items if node is None else []),
             on_address=lambda _cluster, _sample: None,
             audits=audits,

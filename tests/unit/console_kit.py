@@ -70,7 +70,7 @@ class Kit:
         assert answer.status_code == 303, answer.text
         return Person(client, csrf_token_of(client.cookies[self.app.state.cookie_name()]))
 
-    async def until(self, wanted: Callable[[], Any], seconds: float = 10.0) -> Any:
+    async def until(self, wanted: Callable[[], Any], seconds: float = 60.0) -> Any:
         """Waits for a condition, not for a time."""
         async with asyncio.timeout(seconds):
             while not (found := wanted()):  # noqa: ASYNC110 - what is awaited has no event

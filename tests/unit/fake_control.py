@@ -122,7 +122,7 @@ class FakeGroup(httpx2.AsyncBaseTransport):
             one.role = "LEADER" if one.id == node_id else "FOLLOWER"
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        base = f"http://{request.url.netloc.decode()}"
+        base = f"{request.url.scheme}://{request.url.netloc.decode()}"
         node = next((one for one in self.nodes.values() if one.url == base), None)
         if node is None or not node.alive:
             raise httpx2.ConnectError("connection refused", request=request)

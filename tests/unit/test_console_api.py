@@ -173,18 +173,27 @@ def test_numbers_out_of_range_are_refused_not_crashed_on(tmp_path: Path) -> None
     run(work())
 
 
-def test_a_node_that_moved_is_found_again_through_its_peers(tmp_path: Path) -> None:
+def test_a_node_that_moved_is_found_again_once_an_admin_approves_the_address(tmp_path: Path) -> None:
     async def work() -> None:
         group = FakeGroup()
         async with running(tmp_path, group) as kit:
             await kit.watched()
             group.nodes["n2"].url = "http://127.0.0.1:9999"
             watch = kit.console.watch_of("demo")
-            await kit.until(lambda: watch.pollers["n2"].sample.control_url == "http://127.0.0.1:9999")
+            sample = watch.pollers["n2"].sample
+            await kit.until(lambda: "waits for an admin's approval" in (sample.problem or ""))
+            assert sample.control_url == "http://127.0.0.1:8433", "it was not asked there"
+            ann = await kit.person()
+            listed = (await ann.get("/api/v1/clusters/demo/addresses")).json()["items"]
+            (waiting,) = [one for one in listed if one["state"] == "waiting"]
+            assert (waiting["control_url"], waiting["node_id"]) == ("http://127.0.0.1:9999", "n2")
+            body = {"control_url": waiting["control_url"]}
+            assert (await ann.change("POST", "/api/v1/clusters/demo/addresses", json=body)).status_code == 200
+            await kit.until(lambda: sample.control_url == "http://127.0.0.1:9999")
             await kit.until(lambda: watch.view.members[2].reach == "ok" and not watch.view.problems)
         async with running(tmp_path, group, seeded=False) as kit:
             urls = [one.control_url for one in kit.console.watch_of("demo").samples]
-            assert "http://127.0.0.1:9999" in urls, "what was learned survives a restart"
+            assert "http://127.0.0.1:9999" in urls, "what was approved survives a restart"
 
     run(work())
 

@@ -37,7 +37,7 @@ def test_another_group_of_this_name_gets_a_row_of_its_own(tmp_path: Path) -> Non
             await kit.watched()
             for node in kit.group.nodes.values():
                 node.group_id = "2e" * 16
-            view = await kit.console.add_cluster(kit.group.nodes["n0"].url)
+            view = await kit.console.add_cluster(kit.group.nodes["n0"].url, by="ann")
             assert view.cluster.id == "demo-2"
             assert {one.cluster.id for one in kit.console.clusters()} == {"demo", "demo-2"}
 

@@ -1,0 +1,67 @@
+"""The addresses of a group's control planes and its token for them (app.console.addresses); changes are an admin's."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.common import ClusterId, ConsoleDep, ViewerDep
+from app.console import attaching
+from app.console.addresses import AddressesView
+
+router = APIRouter(prefix="/clusters/{cluster_id}", tags=["clusters"])
+Url = Annotated[str, Field(min_length=1, max_length=512)]
+NodeToken = Annotated[
+    str,
+    Field(
+        min_length=16, max_length=256, pattern=r"^[\x21-\x7e]+$",
+        description="what this group's control planes ask for; without it the one that the console was started with",
+    ),
+]  # fmt: skip
+
+
+class Approval(BaseModel):
+    """Scheme, host and port, as `GET addresses` lists it. `node_id`: whose it is, where no member named it."""
+
+    model_config = ConfigDict(extra="forbid")
+    control_url: Url
+    node_id: Annotated[str | None, Field(min_length=1, max_length=64)] = None
+
+
+class NewNodeToken(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    token: NodeToken
+
+
+@router.get("/addresses")
+async def list_addresses(cluster_id: ClusterId, console: ConsoleDep) -> AddressesView:
+    return attaching.addresses_of(console, cluster_id)
+
+
+@router.post("/addresses")
+async def approve_address(
+    cluster_id: ClusterId, body: Approval, console: ConsoleDep, viewer: ViewerDep
+) -> AddressesView:
+    return await attaching.approve_address(console, cluster_id, body.control_url, viewer.name, body.node_id)
+
+
+@router.delete("/addresses")
+async def withdraw_address(
+    cluster_id: ClusterId, console: ConsoleDep, control_url: Annotated[str, Query(max_length=512)]
+) -> AddressesView:
+    """It is not asked any more; one that waits is dropped until a member names it again."""
+    return await attaching.withdraw_address(console, cluster_id, control_url)
+
+
+@router.put("/node-token", status_code=204)
+async def set_node_token(cluster_id: ClusterId, body: NewNodeToken, console: ConsoleDep) -> None:
+    """Stored sealed (app.security.sealed), and never shown again."""
+    await attaching.set_node_token(console, cluster_id, body.token)
+
+
+@router.delete("/node-token", status_code=204)
+async def drop_node_token(cluster_id: ClusterId, console: ConsoleDep) -> None:
+    """Back to the token that the console was started with, where there is one."""
+    await attaching.set_node_token(console, cluster_id, None)

@@ -1,0 +1,62 @@
+"""The page of a group's addresses: which are asked, which wait for an approval, and the group's token."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from pydantic import TypeAdapter, ValidationError
+from starlette.responses import RedirectResponse, Response
+
+from app.api.addresses import NodeToken
+from app.api.common import ClusterId, ConsoleDep, ViewerDep
+from app.console import attaching
+from app.console.errors import Invalid
+
+router = APIRouter(include_in_schema=False)
+Url = Annotated[str, Form(max_length=512)]
+
+
+def token_of(text: str) -> str | None:
+    """A token from a form; None where the field was left empty."""
+    if not text.strip():
+        return None
+    try:
+        return TypeAdapter(NodeToken).validate_python(text.strip())
+    except ValidationError:
+        raise Invalid("A token is one word of 16 to 256 visible characters.") from None
+
+
+def back(cluster_id: str) -> Response:
+    return RedirectResponse(f"/clusters/{cluster_id}/addresses", status_code=303)
+
+
+@router.get("/clusters/{cluster_id}/addresses")
+async def addresses(request: Request, cluster_id: ClusterId, console: ConsoleDep, viewer: ViewerDep) -> Response:
+    found = attaching.addresses_of(console, cluster_id)
+    context = {
+        "rows": found.items,
+        "token": found.token,
+        "cluster": console.watch_of(cluster_id).info,
+        "admin": viewer.can("admin"),
+    }
+    answer: Response = request.app.state.templates.TemplateResponse(request, "addresses.html", context)
+    return answer
+
+
+@router.post("/clusters/{cluster_id}/addresses")
+async def approve(cluster_id: ClusterId, console: ConsoleDep, viewer: ViewerDep, control_url: Url) -> Response:
+    await attaching.approve_address(console, cluster_id, control_url, viewer.name)
+    return back(cluster_id)
+
+
+@router.post("/clusters/{cluster_id}/addresses/withdraw")
+async def withdraw(cluster_id: ClusterId, console: ConsoleDep, control_url: Url) -> Response:
+    await attaching.withdraw_address(console, cluster_id, control_url)
+    return back(cluster_id)
+
+
+@router.post("/clusters/{cluster_id}/node-token")
+async def set_token(cluster_id: ClusterId, console: ConsoleDep, token: Url = "") -> Response:
+    await attaching.set_node_token(console, cluster_id, token_of(token))
+    return back(cluster_id)

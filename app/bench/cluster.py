@@ -17,8 +17,10 @@ from typing import Any
 
 from app.bench.common import free_ports
 from app.bench.views import leaders_watermarks
+from app.demo.relay import Links
 from node.children import apart, environment, python
 from node.client import LedgerClient, LedgerError
+from node.config import format_peers, parse_peers, split_address
 
 GROUP = "bench"
 START_WITHIN_S = 30.0
@@ -40,6 +42,9 @@ class BenchCluster:
     peers: str = ""
     # How a member reaches the others, where that is not the straight way: its whole `peers` text, by its id.
     routes: dict[str, str] = field(default_factory=dict)
+    # Members reach each other over relays that can be slowed; clients reach them directly.
+    over_relays: bool = False
+    links: Links | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="quorumscope-bench-", dir=self.parent))
@@ -50,7 +55,8 @@ class BenchCluster:
         self.peers = ";".join(f"{node_id}-127.0.0.1:{port}" for node_id, port in zip(ids, ports, strict=False))
         self.control_ports = dict(zip(ids, ports[self.size :], strict=True))
         try:
-            await self.before_start()
+            if self.over_relays:
+                await self._lay_relays()
             await asyncio.gather(*(self.start(node_id) for node_id in ids))
             if self.with_control:
                 await asyncio.gather(*(self.start_control(node_id) for node_id in ids))
@@ -62,8 +68,13 @@ class BenchCluster:
             raise
         return self
 
-    async def before_start(self) -> None:
-        """Addresses are known, nobody runs: a subclass lays its links."""
+    async def _lay_relays(self) -> None:
+        addresses = parse_peers(self.peers)
+        self.links = Links({node_id: split_address(address) for node_id, address in addresses.items()})
+        await self.links.start()
+        self.routes = {
+            node_id: format_peers(self.links.peers_of(node_id, address)) for node_id, address in addresses.items()
+        }
 
     async def __aexit__(self, *_: object) -> None:
         for process in self.all_processes():
@@ -71,6 +82,8 @@ class BenchCluster:
                 process.kill()
                 await process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
+        if self.links is not None:
+            await self.links.stop()
 
     def all_processes(self) -> list[Process]:
         """Engines, and control planes where there are any."""

@@ -14,7 +14,7 @@ import signal
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +25,7 @@ from app.bench.machine import machine, touch_memory
 from app.bench.paced import paced
 from app.bench.running import measured
 from app.bench.views import leaders_watermarks, state_of
-from app.demo.relay import Links
 from node.client import LedgerClient
-from node.config import format_peers, parse_peers, split_address
 from node.protocol.entry import HEAD_BYTES
 
 HOWS: Final = ("stopped", "throttled")
@@ -52,26 +50,6 @@ class SlowFollowerOptions:
 
 
 @dataclass(slots=True)
-class LinkedCluster(BenchCluster):
-    """Members reach each other over relays that can be slowed; clients reach them directly."""
-
-    links: Links | None = field(default=None, init=False)
-
-    async def before_start(self) -> None:
-        addresses = parse_peers(self.peers)
-        self.links = Links({node_id: split_address(address) for node_id, address in addresses.items()})
-        await self.links.start()
-        self.routes = {
-            node_id: format_peers(self.links.peers_of(node_id, address)) for node_id, address in addresses.items()
-        }
-
-    async def __aexit__(self, *error: object) -> None:
-        await BenchCluster.__aexit__(self, *error)
-        if self.links is not None:
-            await self.links.stop()
-
-
-@dataclass(slots=True)
 class Patient:
     """The member that is made slow."""
 
@@ -83,7 +61,6 @@ class Patient:
         if self.options.how == "stopped":
             self.cluster.signal(self.node_id, signal.SIGSTOP)
             return
-        assert isinstance(self.cluster, LinkedCluster)
         assert self.cluster.links is not None
         for relay in self.cluster.links.of(self.node_id):
             relay.bytes_per_s = self.options.link_mb_per_s * 1e6
@@ -92,7 +69,6 @@ class Patient:
         if self.options.how == "stopped":
             self.cluster.signal(self.node_id, signal.SIGCONT)
             return
-        assert isinstance(self.cluster, LinkedCluster)
         assert self.cluster.links is not None
         self.cluster.links.mend(self.node_id)
 
@@ -151,8 +127,7 @@ async def catch_up(cluster: BenchCluster, patient: Patient, entry_bytes: int) ->
 
 
 async def _run(options: SlowFollowerOptions) -> dict[str, Any]:
-    kind = BenchCluster if options.how == "stopped" else LinkedCluster
-    cluster = kind(options.flush, parent=options.directory)
+    cluster = BenchCluster(options.flush, parent=options.directory, over_relays=options.how == "throttled")
     on = machine(cluster.directory)
     entry_bytes = options.body_bytes + HEAD_BYTES
     well: list[Sample] = []

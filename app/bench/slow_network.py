@@ -24,12 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from app.bench.cluster import BenchCluster
 from app.bench.common import percentile, say
 from app.bench.leaderships import tick_gaps_ms
 from app.bench.load import different_bodies
 from app.bench.machine import machine
 from app.bench.running import measured
-from app.bench.slow_follower import LinkedCluster, term_of
+from app.bench.slow_follower import term_of
 from app.bench.views import leaders_watermarks
 from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown
 from node.protocol.entry import BODY_BYTES_MAX
@@ -147,7 +148,7 @@ def row(body_bytes: int, options: SlowNetworkOptions, rounds: Sequence[Outcomes]
 
 
 async def _run(options: SlowNetworkOptions) -> dict[str, Any]:
-    cluster = LinkedCluster(options.flush, parent=options.directory)
+    cluster = BenchCluster(options.flush, parent=options.directory, over_relays=True)
     on = machine(cluster.directory)
     link_bytes_per_s = options.link_mb_per_s * 1e6
     sizes = [options.body_bytes, *([BODY_BYTES_MAX] if options.largest else [])]

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 from node.protocol.codes import FlushMode
 from node.protocol.entry import Entry, Magic, Slab
@@ -60,9 +59,8 @@ class FileStore(LogStore):
         self._pins = Pins()
         self._closed = False
 
-    @classmethod
+    @staticmethod
     def open(
-        cls,
         directory: Path | str,
         *,
         group: str,
@@ -84,13 +82,13 @@ class FileStore(LogStore):
             Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform,
             serving, group_id, born_at, kind,
         )  # fmt: skip
-        return cls.made_of(opened, page_cache_bytes)
+        return FileStore.made_of(opened, page_cache_bytes)
 
-    @classmethod
-    def made_of(cls, opened: Opened, page_cache_bytes: int = 0) -> Self:
+    @staticmethod
+    def made_of(opened: Opened, page_cache_bytes: int = 0) -> FileStore:
         """Raises StoreFull, StoreIOError; then nothing is held."""
         try:
-            return cls(opened, page_cache_bytes)
+            return FileStore(opened, page_cache_bytes)
         except BaseException:
             for held in (opened.data, opened.index, opened.checkpoint):
                 held.close()

@@ -19,6 +19,7 @@ from node.protocol.codes import VoterState
 from node.protocol.entry import TERM_MAX
 from node.store.errors import StoreFull, StoreRefused
 from node.store.faults.ranges import fault_at, in_words
+from node.store.file_store import FileStore
 from node.store.files.hard_state import CURRTERM, HARDSTATE, load_hard_state, read_currterm, save_hard_state
 from node.store.files.identity import DirectoryLock
 from node.store.files.platform import Platform
@@ -27,7 +28,16 @@ from node.store.log_store import HardState
 from node.store.reader import StoreReader
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence
-from node.store.repair.tools import RepairStore, archives_reported, file_chunks, our_identity, record_of
+from node.store.repair.tools import (
+    archives_reported,
+    cut_record,
+    file_chunks,
+    open_for_repair,
+    our_identity,
+    record_of,
+    scrub_all,
+    settle,
+)
 
 COMMAND = "quorumscope store repair"
 
@@ -95,11 +105,11 @@ def discard_from(directory: Path, index: int, platform: Platform) -> Report:
         )
         committed = store.recovered_commit_index
         try:
-            store.truncate(index, store.record(f"discard-from {index} by hand", index))
+            store.truncate(index, cut_record(store, f"discard-from {index} by hand", index))
         except StoreFull:  # no room for the archive: nothing was cut, and nothing was reported meanwhile
             store.save_hard_state(known)  # and how it stopped is still to be judged
             raise
-        store.settle()
+        settle(store)
         if committed >= index:
             words = sentence(range_in_words(index, min(committed, end)))
             report.may_be_lost.append(f"{words}: COMMITTED as far as this member knows, so acknowledged.")
@@ -150,7 +160,7 @@ def accept_loss(directory: Path, term: int | None, platform: Platform) -> Report
         old = file_chunks(directory, (HARDSTATE, CURRTERM), platform)
         order = record_of(report.node_id or "", store.end_index, store.end_term, "accept-loss by hand")
         TruncationArchive(directory, platform=platform).add(order, old)
-        store.settle()
+        settle(store)
         store.save_hard_state(state)
         report.problems += faults_left(directory, store)
         report.next += [
@@ -163,13 +173,13 @@ def accept_loss(directory: Path, term: int | None, platform: Platform) -> Report
 
 
 @contextmanager
-def _opened(directory: Path, action: str, platform: Platform) -> Iterator[tuple[RepairStore, Report]]:
+def _opened(directory: Path, action: str, platform: Platform) -> Iterator[tuple[FileStore, Report]]:
     """The store, opened and looked through; its state after the action is in the report."""
-    store = RepairStore.by_identity(directory, platform)
+    store = open_for_repair(directory, platform)
     try:
         identity = our_identity(directory, platform)
         report = Report(directory, action, group=identity.group, node_id=identity.node_id)
-        store.scrub_all()
+        scrub_all(store)
         with archives_reported(report, directory, platform):
             yield store, report
         report.see(store)

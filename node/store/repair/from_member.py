@@ -14,11 +14,12 @@ from node.protocol.entry import EntryError, Slab
 from node.protocol.slab_verify import verify_slab
 from node.store.errors import StoreError, StoreRefused
 from node.store.faults.results import Fault, Mended
+from node.store.file_store import FileStore
 from node.store.files.platform import Platform
 from node.store.reader import StoreReader
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence
-from node.store.repair.tools import RepairStore, archives_reported, our_identity
+from node.store.repair.tools import archives_reported, open_for_repair, our_identity, scrub_all
 
 _ATTEMPTS_PER_SOURCE = 8
 
@@ -35,15 +36,15 @@ def heal_from(directory: Path, others: Sequence[Path], platform: Platform) -> Re
             raise StoreRefused(f"{other} belongs to group {reader.identity.group!r}, not to {identity.group!r}")
         sources.append(reader)
     report = Report(directory, "from " + ", ".join(map(str, others)), group=identity.group, node_id=identity.node_id)
-    store = RepairStore.by_identity(directory, platform)
+    store = open_for_repair(directory, platform)
     try:
-        store.scrub_all()
+        scrub_all(store)
         with archives_reported(report, directory, platform):
             if not store.faults:
                 report.done.append("Every record was read and none is damaged: nothing was to be healed.")
             for fault in store.faults:
                 _heal(store, fault, sources, report)
-        store.scrub_all()
+        scrub_all(store)
         report.problems += faults_left(directory, store)
         report.see(store)
         if not report.problems:
@@ -53,7 +54,7 @@ def heal_from(directory: Path, others: Sequence[Path], platform: Platform) -> Re
         store.close()
 
 
-def _heal(store: RepairStore, fault: Fault, sources: list[StoreReader], report: Report) -> None:
+def _heal(store: FileStore, fault: Fault, sources: list[StoreReader], report: Report) -> None:
     """One fault, from its left end to its right; a source whose entry did not fit is not asked for it again."""
     words = sentence(range_in_words(fault.first_index, fault.last_index))
     unfit: set[tuple[Path, int]] = set()

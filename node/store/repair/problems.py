@@ -30,7 +30,7 @@ from node.store.recovery.plain_files import what_is_no_file
 from node.store.repair.adopt import ADOPTING
 from node.store.repair.dry_run import DryRun
 from node.store.repair.report import Problem, Report, range_in_words, sentence
-from node.store.repair.tools import RepairStore
+from node.store.repair.tools import open_for_repair, scrub_all
 
 _START = "Start the member: it heals this by itself from any member that holds these entries whole."
 
@@ -80,11 +80,11 @@ def look(directory: Path, platform: Platform) -> Report:
         return report
     is_term_lost = _look_at_hard_state(report, directory, dry)
     try:
-        store = RepairStore.by_identity(directory, dry)
+        store = open_for_repair(directory, dry)
     except StoreError as error:
         report.problems.append(_refused(directory, error))
         return report
-    store.scrub_all()
+    scrub_all(store)
     report.see(store)
     report.problems += faults_left(directory, store)
     report.notes += [f"The next start will say: {alarm}" for alarm in store.alarms]

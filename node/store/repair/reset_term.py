@@ -26,7 +26,15 @@ from node.store.log_store import HardState
 from node.store.reader import StoreReader
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence
-from node.store.repair.tools import RepairStore, archives_reported, file_chunks, our_identity, record_of
+from node.store.repair.tools import (
+    archives_reported,
+    cut_record,
+    file_chunks,
+    open_for_repair,
+    our_identity,
+    record_of,
+    settle,
+)
 
 
 def reset_term(directory: Path, term: int, token: str, platform: Platform) -> Report:
@@ -94,15 +102,15 @@ def _forget_above(directory: Path, term: int, report: Report, platform: Platform
 
     The lock is taken anew, which an engine that is started meanwhile would lose.
     """
-    store = RepairStore.by_identity(directory, platform)
+    store = open_for_repair(directory, platform)
     try:
         store.note_marks(tuple(mark for mark in store.recovered_marks if mark.term <= term))
         first, end = store.last_index_of_term(term) + 1, store.end_index
         if first <= end:
             report.done.append(f"{sentence(range_in_words(first, end))}: copied to the archive, then cut.")
             report.may_be_lost.append(f"{sentence(range_in_words(first, end))}: may have been acknowledged.")
-            store.truncate(first, store.record(f"reset-term {term} by hand", first))
-            store.settle()
+            store.truncate(first, cut_record(store, f"reset-term {term} by hand", first))
+            settle(store)
         report.problems += faults_left(directory, store)
         report.see(store)
     finally:

@@ -36,43 +36,45 @@ def our_identity(directory: Path, platform: Platform) -> Identity:
     return identity
 
 
-class RepairStore(FileStore):
-    """A store whose closing can leave the evidence of its last stop as it was found."""
+def open_for_repair(directory: Path, platform: Platform) -> FileStore:
+    """Recovers and opens as an engine would, settings from `quorumscope.json`. Raises StoreError.
 
-    @classmethod
-    def by_identity(cls, directory: Path, platform: Platform) -> RepairStore:
-        """Recovers and opens as an engine would, settings from `quorumscope.json`. Raises StoreError."""
-        identity = our_identity(directory, platform)
-        found = checkpoint_slot(directory, platform)
-        opened = open_directory(
-            directory, identity.group, identity.node_id, identity.data_file_size, identity.index_file_size, False,
-            FlushMode.SYNC, None, platform,
-        )  # fmt: skip
-        if found is not None and not found.clean and found.boot_id != opened.boot_id:
-            opened.boot_id = found.boot_id
-        store = cls.made_of(opened)
-        store.durability.may_say_clean = found is None or found.clean
-        return store
+    Until `settle` its closing leaves the evidence of the last stop as it was found.
+    """
+    identity = our_identity(directory, platform)
+    found = checkpoint_slot(directory, platform)
+    opened = open_directory(
+        directory, identity.group, identity.node_id, identity.data_file_size, identity.index_file_size, False,
+        FlushMode.SYNC, None, platform,
+    )  # fmt: skip
+    if found is not None and not found.clean and found.boot_id != opened.boot_id:
+        opened.boot_id = found.boot_id
+    store = FileStore.made_of(opened)
+    store.durability.may_say_clean = found is None or found.clean
+    return store
 
-    def settle(self) -> None:
-        """The last stop is judged: this machine's boot counts from now on, and `close` says clean."""
-        self.durability.boot_id = self.files.platform.boot_id()
-        self.durability.may_say_clean = True
 
-    def scrub_all(self) -> None:
-        """Reads everything from the disk itself: afterwards `faults` is all that is wrong with the entries."""
-        index = self.begin_index
-        while index <= self.end_index:
-            step = self.scrub(index, _SCRUB_BYTES)
-            self.note_faults(step.faults)
-            index = step.next_index
+def settle(store: FileStore) -> None:
+    """The last stop is judged: this machine's boot counts from now on, and `close` says clean."""
+    store.durability.boot_id = store.files.platform.boot_id()
+    store.durability.may_say_clean = True
 
-    def record(self, reason: str, from_index: int) -> TruncationRecord:
-        """Who does this and why, as the archive and the console show it."""
-        return TruncationRecord(
-            self.files.node_id, None, self.end_term, from_index, self.end_index, f"repair: {reason}",
-            self.recovered_commit_index,
-        )  # fmt: skip
+
+def scrub_all(store: FileStore) -> None:
+    """Reads everything from the disk itself: afterwards `faults` is all that is wrong with the entries."""
+    index = store.begin_index
+    while index <= store.end_index:
+        step = store.scrub(index, _SCRUB_BYTES)
+        store.note_faults(step.faults)
+        index = step.next_index
+
+
+def cut_record(store: FileStore, reason: str, from_index: int) -> TruncationRecord:
+    """Who cuts this and why, as the archive and the console show it."""
+    return TruncationRecord(
+        store.files.node_id, None, store.end_term, from_index, store.end_index, f"repair: {reason}",
+        store.recovered_commit_index,
+    )  # fmt: skip
 
 
 def record_of(node_id: str, end_index: int, end_term: int, reason: str) -> TruncationRecord:

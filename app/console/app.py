@@ -38,7 +38,7 @@ PAGE_PARTS = (
     "app.console.pages", "app.console.docs_pages", "app.console.people_pages", "app.console.audit_pages",
     "app.console.repair_pages", "app.console.address_pages",
 )  # fmt: skip
-API_PARTS = ("app.api.audits", "app.api.repairs")
+API_PARTS = ("app.api.audits", "app.api.repairs", "app.api.alerts")
 BODY_BYTES_MAX = 8 << 20
 
 

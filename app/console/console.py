@@ -29,7 +29,7 @@ from app.console.repairs import KIND, Repairs
 from app.console.sample import NodeSample
 from app.console.settings import ConsoleSettings, Seed
 from app.console.transfers import Transfers
-from app.console.watch import Watch
+from app.console.watch import Note, Watch
 from app.db.base import utc_now
 from app.db.engine import Sessions
 from app.db.models import Cluster
@@ -72,6 +72,8 @@ class Console:
         self.audits: dict[str, AuditView | None] = {}
         # Group -> what was over within the last hour, newest first (`app.console.recent`).
         self.recent: dict[str, tuple[Incident, ...]] = {}
+        # (group, problem) -> what people said of it (`app.notify.notifier`).
+        self.notes: dict[tuple[str, str], Note] = {}
         self.event_queue: asyncio.Queue[tuple[str, str | None, Sequence[EventView]]] = asyncio.Queue(EVENT_QUEUE_MAX)
         self.attaching = asyncio.Lock()
         self.background = Background()
@@ -113,6 +115,7 @@ class Console:
             on_address=self.address_learned,
             audits=self.audits,
             recent=self.recent,
+            notes=self.notes,
             on_group_id=self.group_id_learned,
         )
         self.watches[row.id] = one

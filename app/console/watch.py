@@ -32,6 +32,8 @@ from node.views.state import StateView
 EventSink = Callable[[str, str | None, Sequence[EventView]], None]
 AddressSink = Callable[[str, NodeSample], None]
 GroupIdSink = Callable[[str, str], None]
+# The fields of a problem that people set: `acknowledged_by`, `muted_until`.
+Note = Mapping[str, str | None]
 MISSES_UNTIL_NEXT_ADDRESS = 10
 
 
@@ -51,8 +53,10 @@ class Watch:
         on_group_id: GroupIdSink = lambda _cluster_id, _group_id: None,
         audits: Mapping[str, AuditView | None] | None = None,
         recent: Mapping[str, tuple[Incident, ...]] | None = None,
+        notes: Mapping[tuple[str, str], Note] | None = None,
     ) -> None:
         self.addresses = addresses
+        self.notes = {} if notes is None else notes
         self.on_group_id = on_group_id
         self.info = info
         self.interval_s = interval_s
@@ -117,12 +121,20 @@ class Watch:
         self.recall.observe(view, at_s, now)
         recent = self.recent.get(self.info.id, ())
         view = view.model_copy(update={"leader_since": self.leader_since(view), "recent": recent})
-        self.view = view = conclude(classify(view, self.recall, now))
+        self.view = view = self.with_notes(conclude(classify(view, self.recall, now)))
         self.note_problems(view)
         over = self.incidents.observe(view, now)
         if over is not None:
             self.on_events(self.info.id, None, [event_of_incident(over)])
         return view
+
+    def with_notes(self, view: GroupView) -> GroupView:
+        """With what people said of the problems: who has taken one on, until when one is muted."""
+        noted = {one.id: self.notes.get((self.info.id, one.id)) for one in view.problems}
+        if not any(noted.values()):
+            return view
+        problems = tuple(one.model_copy(update=dict(noted[one.id] or {})) for one in view.problems)
+        return view.model_copy(update={"problems": problems})
 
     def leader_since(self, view: GroupView) -> str | None:
         """The leader's own word goes back further than what this console saw."""

@@ -1,7 +1,8 @@
 """The console's tables (audits have their own module).
 
 Ways in are stored as SHA-256 of a random 256-bit token: whoever reads the database can neither log in nor call the API.
-Passwords, which people choose, go through argon2; tokens that the console itself shows to others are sealed.
+Passwords, which people choose, go through argon2; what the console itself shows to others is sealed (tokens for control
+planes, keys of webhooks, passwords of mail servers).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import Boolean, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from app.db.base import Base, utc_now
@@ -167,3 +168,78 @@ class ConsoleMeta(Base):
     __tablename__ = "console_meta"
     key: Mapped[str] = mapped_column(String(32), primary_key=True)
     value: Mapped[str] = mapped_column(Text)
+
+
+class AlertRoute(Base):
+    """A way on which messages about problems go; `settings` are its kind's (app.notify.routes)."""
+
+    __tablename__ = "alert_routes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    severity: Mapped[str] = mapped_column(String(16))
+    hold_s: Mapped[int] = mapped_column(Integer)
+    reminder_s: Mapped[int | None] = mapped_column(Integer)
+    enabled: Mapped[bool] = mapped_column(Boolean)
+    settings: Mapped[dict[str, Any]]
+    # The key of a webhook's signature, or the password of a mail server (app.security.sealed); never in an answer.
+    secret_sealed: Mapped[bytes | None] = mapped_column(LargeBinary)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    delivered_at: Mapped[datetime | None]
+    # Since when every attempt has failed, and why the last one did.
+    failing_since: Mapped[datetime | None]
+    error: Mapped[str | None] = mapped_column(Text)
+
+
+class AlertRow(Base):
+    """A problem that stands, what was sent of it, and who acknowledged it; gone when it is over."""
+
+    __tablename__ = "alerts"
+    scope: Mapped[str] = mapped_column(String(64), primary_key=True)
+    problem_id: Mapped[str] = mapped_column(String(255), primary_key=True)
+    scope_name: Mapped[str] = mapped_column(String(128))
+    problem: Mapped[dict[str, Any]]
+    sent: Mapped[dict[str, Any]]
+    noticed_at: Mapped[datetime]
+    seen_at: Mapped[datetime]
+    acknowledged_by: Mapped[str | None] = mapped_column(String(64))
+    acknowledged_at: Mapped[datetime | None]
+
+
+class AlertMute(Base):
+    __tablename__ = "alert_mutes"
+    scope: Mapped[str] = mapped_column(String(64), primary_key=True)
+    problem_id: Mapped[str] = mapped_column(String(255), primary_key=True)
+    until: Mapped[datetime]
+    by: Mapped[str] = mapped_column(String(64))
+    at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class AlertWindow(Base):
+    """A maintenance window of one group; of everything where `scope` is None."""
+
+    __tablename__ = "alert_windows"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    scope: Mapped[str | None] = mapped_column(String(64))
+    begin: Mapped[datetime]
+    until: Mapped[datetime]
+    reason: Mapped[str] = mapped_column(String(200))
+    by: Mapped[str] = mapped_column(String(64))
+    at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class AlertMessage(Base):
+    """A message on one route: while `state` is pending it waits to be delivered, afterwards it is history."""
+
+    __tablename__ = "alert_messages"
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    route_id: Mapped[int] = mapped_column(Integer, index=True)
+    route_name: Mapped[str] = mapped_column(String(64))
+    kind: Mapped[str] = mapped_column(String(16))
+    payload: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    attempts: Mapped[int] = mapped_column(Integer)
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    ended_at: Mapped[datetime | None]
+    # What was answered, or why the last attempt failed.
+    result: Mapped[str | None] = mapped_column(Text)

@@ -76,7 +76,10 @@ class NextStep(View):
 
 
 class Problem(NextStep):
-    """Something that is wrong, since when, and what to do; `what` is the text without an age."""
+    """Something that is wrong, since when, and what to do; `what` is the text without an age.
+
+    `acknowledged_by`, `muted_until`: who has taken it on, and until when no message is sent of it.
+    """
 
     id: Text
     code: Text
@@ -87,6 +90,9 @@ class Problem(NextStep):
     what: str
     since: Text
     next_step: str
+    acknowledged_by: Text | None = None
+    acknowledged_at: Text | None = None
+    muted_until: Text | None = None
 
 
 class Incident(View):

@@ -66,6 +66,9 @@ TABLE: tuple[Rule, ...] = (
     rule("POST", PAGE + r"/audits(/.*)?|/audits(/.*)?", Right.OPERATE),
     rule("POST", r"/operations/[^/]+/cancel", Right.OPERATE),
     rule("POST", r"/demo(/.*)?|/api/v1/demo(/.*)?", Right.OPERATE),
+    # Alerts: where messages go is the admins' affair, what is silent the operators'.
+    rule(CHANGE, r"/api/v1/alerts/routes(/.*)?|/notifications/routes(/.*)?", Right.ADMIN),
+    rule(CHANGE, r"/api/v1/alerts/.*|/notifications/.*", Right.OPERATE),
     # People and the trail.
     rule("GET " + CHANGE, r"/api/v1/(users|admin-trail)(/.*)?", Right.ADMIN),
     rule("GET POST", r"/(users|admin-trail|settings)(/.*)?", Right.ADMIN),

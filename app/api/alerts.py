@@ -1,0 +1,338 @@
+"""Alerts: what stands and who has taken it on, mutes, maintenance windows, routes of messages, and their history.
+
+Problems keep their ids; `scope` is the id of a group, or `_console` for the console's own. Who may do what is in
+app.security.policy: operators acknowledge, mute and announce maintenance, admins make routes. The parts' life is here:
+`start` and `stop` are called with the console's.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.exc import IntegrityError
+
+from app.api.common import ConsoleDep, Cursor, Json, Limit, RowId, ViewerDep, page_of, time_or_none
+from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
+from app.console.settings import ConsoleSettings
+from app.db.alerts import Alerts
+from app.db.base import rfc3339, utc_now
+from app.db.models import AlertMessage, AlertRoute, AlertWindow
+from app.notify import delivery, rules
+from app.notify.message import trial_payload
+from app.notify.notifier import Notifier
+from app.notify.outbox import DELIVERED, FAILED, Health, Message
+from app.notify.routes import NAME, ROUTES_MAX, NewRoute, RoutePatch, new_row, route_json
+from app.notify.rules import Alert
+from app.notify.webhook import NotDelivered
+from app.security.sealed import SealError
+
+router = APIRouter(prefix="/alerts", tags=["alerts"])
+SILENT_MAX: Final = timedelta(days=30)
+WINDOWS_MAX: Final = 200
+Scope = Annotated[str, Path(max_length=64)]
+ProblemId = Annotated[str, Path(max_length=255)]
+RouteName = Annotated[str, Path(pattern=NAME)]
+When = Annotated[str, Field(max_length=40, description="RFC 3339")]
+
+
+async def start(app: FastAPI) -> None:
+    notifier = app.state.notifier = Notifier(
+        app.state.console, Alerts(app.state.sessions), console_url_of(app.state.settings)
+    )
+    await notifier.start()
+
+
+async def stop(app: FastAPI) -> None:
+    await app.state.notifier.stop()
+
+
+def console_url_of(settings: ConsoleSettings) -> str:
+    """How people reach the console, as far as its settings say."""
+    if settings.allowed_hosts and settings.secure:
+        return f"https://{settings.allowed_hosts[0]}" + ("" if settings.behind_proxy else f":{settings.port}")
+    return settings.url
+
+
+def notifier_of(request: Request) -> Notifier:
+    notifier: Notifier = request.app.state.notifier
+    return notifier
+
+
+NotifierDep = Annotated[Notifier, Depends(notifier_of)]
+
+
+class Mute(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    until: When
+
+
+class NewWindow(BaseModel):
+    """`group` absent or null: everything. `begin` absent: now."""
+
+    model_config = ConfigDict(extra="forbid")
+    group: Annotated[str | None, Field(max_length=64)] = None
+    begin: When | None = None
+    until: When
+    reason: Annotated[str, Field(max_length=200)] = ""
+
+
+# --- what stands ---------------------------------------------------------------------------------------------------
+
+
+@router.get("")
+async def list_alerts(notifier: NotifierDep) -> Json:
+    """Every problem that stands, worst first, with who has taken it on, why it is silent, and what was sent of it."""
+    return {"items": alerts_json(notifier), "next": None}
+
+
+def alerts_json(notifier: Notifier) -> list[Json]:
+    now = utc_now()
+    weighty = sorted(
+        notifier.memory.values(), key=lambda one: (-rules.weight(one.open.problem.severity), one.began, one.open.key)
+    )
+    return [alert_json(notifier, one, now) for one in weighty]
+
+
+def alert_json(notifier: Notifier, alert: Alert, now: datetime) -> Json:
+    key, problem = alert.open.key, alert.open.problem
+    mute = notifier.mutes.get(key)
+    muted = mute is not None and mute.until > now
+    names = {row.id: row.name for row in notifier.routes.values()}
+    return {
+        "scope": key.scope,
+        "group": None if key.scope == rules.CONSOLE else alert.open.scope_name,
+        "problem": problem.to_json(),
+        "since": rfc3339(alert.began),
+        "noticed_at": rfc3339(alert.noticed_at),
+        "seen_at": rfc3339(alert.seen_at),
+        "silent": notifier.silence(now).why(alert, now),
+        "acknowledged_by": alert.acknowledged_by,
+        "acknowledged_at": rfc3339(alert.acknowledged_at) if alert.acknowledged_at else None,
+        "muted_until": rfc3339(mute.until) if mute is not None and muted else None,
+        "muted_by": mute.by if mute is not None and muted else None,
+        "sent": [
+            {"route": names[route_id], "severity": last.severity, "at": rfc3339(last.at)}
+            for route_id, last in sorted(alert.sent.items())
+            if route_id in names
+        ],
+    }
+
+
+def standing(notifier: Notifier, scope: str, problem_id: str) -> Alert:
+    found = notifier.memory.get(rules.key_of(scope, problem_id))
+    if found is None:
+        raise NotFound(f"No problem {problem_id!r} stands in {scope!r}; it may be over.", title="Unknown problem")
+    return found
+
+
+@router.post("/problems/{scope}/{problem_id}/acknowledge")
+async def acknowledge(scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep) -> Json:
+    """Takes it on: no more messages about it but that it is over."""
+    alert = standing(notifier, scope, problem_id)
+    return alert_json(notifier, await notifier.acknowledge(alert.open.key, viewer.name) or alert, utc_now())
+
+
+@router.post("/problems/{scope}/{problem_id}/unacknowledge")
+async def unacknowledge(scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Json:
+    alert = standing(notifier, scope, problem_id)
+    return alert_json(notifier, await notifier.acknowledge(alert.open.key, None) or alert, utc_now())
+
+
+@router.post("/problems/{scope}/{problem_id}/mute")
+async def mute(scope: Scope, problem_id: ProblemId, body: Mute, notifier: NotifierDep, viewer: ViewerDep) -> Json:
+    """No message about it until then, also when it comes again; one when it still stands then."""
+    alert = standing(notifier, scope, problem_id)
+    await notifier.mute(alert.open.key, soon(body.until, "until"), viewer.name)
+    return alert_json(notifier, alert, utc_now())
+
+
+@router.post("/problems/{scope}/{problem_id}/unmute", status_code=204)
+async def unmute(scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> None:
+    await notifier.unmute(rules.key_of(scope, problem_id))
+
+
+def soon(text: str, name: str) -> datetime:
+    """A time in the future, at most SILENT_MAX away: what is silent for ever is forgotten."""
+    until, now = time_or_none(text, name), utc_now()
+    assert until is not None
+    if until <= now:
+        raise Invalid(f"`{name}` lies in the past")
+    if until > now + SILENT_MAX:
+        raise Invalid(f"`{name}` is more than {SILENT_MAX.days} days away")
+    return until
+
+
+# --- maintenance ---------------------------------------------------------------------------------------------------
+
+
+@router.get("/windows")
+async def list_windows(notifier: NotifierDep) -> Json:
+    now = utc_now()
+    return {"items": [window_json(row, now) for row in notifier.windows], "next": None}
+
+
+@router.post("/windows", status_code=201)
+async def add_window(body: NewWindow, notifier: NotifierDep, console: ConsoleDep, viewer: ViewerDep) -> Json:
+    """No message about this group's problems (or any) from `begin` to `until`; one when they still stand then."""
+    until = soon(body.until, "until")
+    begin = time_or_none(body.begin, "begin") or utc_now()
+    if begin >= until:
+        raise Invalid("`begin` must be before `until`")
+    if body.group is not None:
+        console.watch_of(body.group)
+    if len(notifier.windows) >= WINDOWS_MAX:
+        raise Conflict(f"There are {WINDOWS_MAX} maintenance windows already; remove one first.")
+    row = AlertWindow(
+        scope=body.group, begin=begin, until=until, reason=body.reason.strip(), by=viewer.name, at=utc_now()
+    )
+    await notifier.kept.add_window(row)
+    notifier.windows = await notifier.kept.windows()
+    return window_json(row, utc_now())
+
+
+@router.delete("/windows/{window_id}", status_code=204)
+async def remove_window(window_id: RowId, notifier: NotifierDep) -> None:
+    if all(row.id != window_id for row in notifier.windows):
+        raise NotFound("There is no such maintenance window.")
+    await notifier.kept.remove_window(window_id)
+    notifier.windows = await notifier.kept.windows()
+
+
+def window_json(row: AlertWindow, now: datetime) -> Json:
+    return {
+        "id": row.id,
+        "group": row.scope,
+        "begin": rfc3339(row.begin),
+        "until": rfc3339(row.until),
+        "state": "over" if row.until <= now else "open" if row.begin <= now else "announced",
+        "reason": row.reason,
+        "by": row.by,
+    }
+
+
+# --- routes --------------------------------------------------------------------------------------------------------
+
+
+@router.get("/routes")
+async def list_routes(notifier: NotifierDep, viewer: ViewerDep) -> Json:
+    """Admins also see the targets as they were written down; secrets nobody sees."""
+    rows = sorted(notifier.routes.values(), key=lambda row: row.name)
+    return {"items": [shown(notifier, row, viewer.can("admin")) for row in rows], "next": None}
+
+
+@router.post("/routes", status_code=201)
+async def add_route(body: NewRoute, notifier: NotifierDep, response: Response) -> Json:
+    """A webhook's key that the console made is in this answer (`secret`) and nowhere else."""
+    if len(notifier.routes) >= ROUTES_MAX:
+        raise Conflict(f"There are {ROUTES_MAX} routes already; remove one first.")
+    try:
+        row, made = new_row(body, notifier.seal, utc_now())
+    except SealError as error:
+        raise ConsoleError(str(error), status=503, title="The secret cannot be stored") from None
+    try:
+        await notifier.kept.add_route(row)
+    except IntegrityError:
+        raise Conflict(f"There is a route {body.name} already.") from None
+    notifier.routes[row.id] = row
+    response.headers["location"] = f"/api/v1/alerts/routes/{row.name}"
+    return {**shown(notifier, row, True), **({"secret": made} if made is not None else {})}
+
+
+def route_named(notifier: Notifier, name: str) -> AlertRoute:
+    found = next((row for row in notifier.routes.values() if row.name == name), None)
+    if found is None:
+        raise NotFound(f"There is no route {name!r}.", title="Unknown route")
+    return found
+
+
+@router.get("/routes/{name}")
+async def one_route(name: RouteName, notifier: NotifierDep, viewer: ViewerDep) -> Json:
+    return shown(notifier, route_named(notifier, name), viewer.can("admin"))
+
+
+@router.patch("/routes/{name}")
+async def change_route(name: RouteName, body: RoutePatch, notifier: NotifierDep) -> Json:
+    """When it gets messages; where it leads does not change: make another one and remove this."""
+    row = route_named(notifier, name)
+    values: dict[str, Any] = body.model_dump(exclude_unset=True)
+    missing = [key for key, value in values.items() if value is None and key != "reminder_s"]
+    if missing:
+        raise Invalid(f"{', '.join(missing)}: null is no value for it")
+    if values:
+        await notifier.kept.change_route(row.id, **values)
+        for key, value in values.items():
+            setattr(row, key, value)
+        if not row.enabled:
+            notifier.outbox.drop(row.id, "the route was switched off")
+    return shown(notifier, row, True)
+
+
+@router.delete("/routes/{name}", status_code=204)
+async def remove_route(name: RouteName, notifier: NotifierDep) -> None:
+    """What waits on it is given up; its history stays."""
+    row = route_named(notifier, name)
+    await notifier.kept.remove_route(row.id)
+    notifier.routes.pop(row.id, None)
+    notifier.outbox.drop(row.id, "the route was removed")
+    notifier.outbox.health.pop(row.id, None)
+
+
+@router.post("/routes/{name}/test")
+async def trial(name: RouteName, notifier: NotifierDep, viewer: ViewerDep) -> Json:
+    """One attempt now, also on a route that is switched off; the answer says how it went."""
+    return await try_route(notifier, route_named(notifier, name), viewer.name)
+
+
+async def try_route(notifier: Notifier, row: AlertRoute, by: str) -> Json:
+    began = utc_now()
+    message = Message(row.id, row.name, trial_payload(row.name, by, began, notifier.console_url), began, attempts=1)
+    health = notifier.outbox.health.setdefault(row.id, Health())
+    try:
+        answer = await delivery.send(row, notifier.seal, message.payload)
+    except NotDelivered as error:
+        message.end(FAILED, str(error), utc_now())
+        health.failed(utc_now(), str(error))
+    else:
+        message.end(DELIVERED, answer, utc_now())
+        health.delivered(utc_now())
+    notifier.outbox.messages[message.id] = message  # with the next look it is stored, as history
+    took_ms = round((utc_now() - began).total_seconds() * 1000)
+    return {"id": message.id, "route": row.name, "state": message.state, "result": message.result, "took_ms": took_ms}
+
+
+def shown(notifier: Notifier, row: AlertRoute, whole: bool) -> Json:
+    health = notifier.outbox.health.get(row.id)
+    answer = route_json(row, len(notifier.outbox.waiting(row.id)), whole=whole)
+    if health is not None:
+        answer["delivered_at"] = rfc3339(health.delivered_at) if health.delivered_at else None
+        answer["failing_since"] = rfc3339(health.failing_since) if health.failing_since else None
+        answer["error"] = health.error
+    return answer
+
+
+# --- history -------------------------------------------------------------------------------------------------------
+
+
+@router.get("/messages")
+async def list_messages(notifier: NotifierDep, limit: Limit = 50, cursor: Cursor = None) -> Json:
+    """Newest first: what was sent, what waits, and what was given up. The last second's may be missing."""
+    return page_of([message_json(row) for row in await notifier.kept.messages(limit + 1, cursor)], limit)
+
+
+def message_json(row: AlertMessage) -> Json:
+    return {
+        "id": row.id,
+        "route": row.route_name,
+        "kind": row.kind,
+        "state": row.state,
+        "attempts": row.attempts,
+        "created_at": rfc3339(row.created_at),
+        "ended_at": rfc3339(row.ended_at) if row.ended_at else None,
+        "result": row.result,
+        "text": row.payload.get("text"),
+        "group": row.payload.get("group"),
+        "problem": row.payload.get("problem"),
+    }

@@ -1,0 +1,245 @@
+"""The notifier: looks at all open problems every second, stores which messages are due, and has them delivered.
+
+It holds everything in memory and stores what changed, in one transaction, before anything is sent: after a restart it
+goes on where it was, and a message may go out twice, under one id, never not at all. Invariants: a database that
+cannot be written costs no message (it is sent all the same, and stored later), and is itself a problem worth one; what
+fails here costs no page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from app.console.console import Console
+from app.db.alerts import Alerts
+from app.db.base import rfc3339, utc_now
+from app.db.models import AlertMute, AlertRoute, AlertWindow
+from app.health.group_view import Problem
+from app.notify import delivery, rules
+from app.notify.message import payload_of
+from app.notify.outbox import Health, Message, Outbox, message_of
+from app.notify.routes import rule_of
+from app.notify.rules import Alert, Key, OpenProblem, Silence, Window
+from app.notify.storing import alert_of, health_columns, mark, row_of
+from app.notify.webhook import NotDelivered
+from app.security.sealed import Seal
+from node.background import Background
+
+log = logging.getLogger(__name__)
+Json = dict[str, Any]
+TICK_S: Final = 1.0
+TRIM_EVERY_S: Final = 600.0
+# A console that has just started has not seen everything: what it does not see yet is not over, what it sees first may
+# be gone with the first answers.
+OPENS_AFTER_S: Final = 5.0
+OVER_AFTER_START_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class Notifier:
+    """See the module's docstring."""
+
+    console: Console
+    kept: Alerts
+    console_url: str
+    memory: dict[Key, Alert] = field(default_factory=dict)
+    stored: dict[Key, Alert] = field(default_factory=dict)
+    routes: dict[int, AlertRoute] = field(default_factory=dict)
+    mutes: dict[Key, AlertMute] = field(default_factory=dict)
+    windows: list[AlertWindow] = field(default_factory=list)
+    outbox: Outbox = field(init=False)
+    background: Background = field(default_factory=Background)
+    started_at: datetime = field(default_factory=utc_now)
+    loaded: bool = False
+    unsaved_since: datetime | None = None
+    trimmed_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        self.outbox = Outbox(self.send, utc_now)
+
+    # --- life ---
+
+    async def start(self) -> None:
+        self.background.keep("messages about problems", self.run)
+
+    async def stop(self) -> None:
+        await self.background.stop()
+        await self.outbox.background.stop()
+        if self.loaded:
+            await self.save()
+
+    async def run(self) -> None:
+        while not self.loaded:
+            try:
+                await self.load()
+            except Exception:
+                log.exception("the routes could not be read; they are read again")
+                await asyncio.sleep(TICK_S)
+        while True:
+            try:
+                await self.tick()
+            except Exception:
+                log.exception("what is to be sent could not be found out")
+            await asyncio.sleep(TICK_S)
+
+    async def load(self) -> None:
+        routes, standing = await self.kept.routes(), await self.kept.standing()
+        mutes, windows, pending = await self.kept.mutes(), await self.kept.windows(), await self.kept.pending()
+        self.routes = {row.id: row for row in routes}
+        for row in routes:
+            failures = delivery.FAILURES if row.failing_since is not None else 0
+            self.outbox.health[row.id] = Health(row.delivered_at, row.failing_since, failures, row.error)
+        self.memory = {key: alert for row in standing if (alert := alert_of(row)) and (key := alert.open.key)}
+        self.stored = dict(self.memory)
+        self.mutes = {Key(row.scope, row.problem_id): row for row in mutes}
+        self.windows = windows
+        for message in map(message_of, pending):
+            self.outbox.add(message)
+        self.started_at, self.loaded = utc_now(), True
+
+    # --- each second ---
+
+    async def tick(self) -> None:
+        now = utc_now()
+        if now - self.started_at >= timedelta(seconds=OPENS_AFTER_S):
+            self.look(now)
+        await self.save()
+        await self.trim(now)
+        enabled = [row.id for row in self.routes.values() if row.enabled]
+        self.outbox.deliver(enabled)
+
+    def look(self, now: datetime) -> None:
+        routes = [rule_of(row) for row in self.routes.values() if row.enabled]
+        over_from = self.started_at + timedelta(seconds=OVER_AFTER_START_S)
+        self.memory, due = rules.step(self.open_problems(), self.memory, routes, self.silence(now), now, over_from)
+        for one in due:
+            name = self.routes[one.route_id].name
+            self.outbox.add(Message(one.route_id, name, payload_of(one, name, self.console_url), now))
+        self.note_on_problems(now)
+
+    def open_problems(self) -> list[OpenProblem]:
+        found = [
+            OpenProblem(rules.key_of(view.cluster.id, one.id), view.cluster.name, one)
+            for view in self.console.clusters()
+            for one in view.problems
+        ]
+        own = [(one, self.route_named(one)) for one in self.own_problems()]
+        return found + [OpenProblem(Key(rules.CONSOLE, one.id), "console", one, about) for one, about in own]
+
+    def own_problems(self) -> list[Problem]:
+        return delivery.problems_of(self.routes.values(), self.outbox)
+
+    def route_named(self, problem: Problem) -> int | None:
+        """The route that the problem is about."""
+        if problem.code != delivery.CODE:
+            return None
+        return next((row.id for row in self.routes.values() if delivery.problem_id(row.name) == problem.id), None)
+
+    def silence(self, now: datetime) -> Silence:
+        mutes = {key: row.until for key, row in self.mutes.items() if row.until > now}
+        return Silence(mutes, [Window(row.begin, row.until, row.scope) for row in self.windows])
+
+    def note_on_problems(self, now: datetime) -> None:
+        """Puts at each problem who has taken it on, for everybody who reads the group's view."""
+        notes = self.console.notes
+        notes.clear()
+        for key, alert in self.memory.items():
+            mute = self.mutes.get(key)
+            muted = rfc3339(mute.until) if mute is not None and mute.until > now else None
+            if alert.acknowledged_by is not None or muted is not None:
+                at = rfc3339(alert.acknowledged_at) if alert.acknowledged_at else None
+                by = alert.acknowledged_by
+                notes[key.scope, alert.open.problem.id] = {
+                    "acknowledged_by": by, "acknowledged_at": at, "muted_until": muted,
+                }  # fmt: skip
+
+    async def save(self) -> None:
+        try:
+            await self.store()
+        except Exception:
+            if self.unsaved_since is None:  # once, not every second
+                log.exception("what was sent could not be stored; messages go out all the same")
+                self.unsaved_since = utc_now()
+        else:
+            self.unsaved_since = None
+
+    async def store(self) -> None:
+        """What changed, in one transaction. Raises what the database raises."""
+        changed = {key: one for key, one in self.memory.items() if mark(one) != mark(self.stored.get(key))}
+        gone = [key for key in self.stored if key not in self.memory]
+        messages = [one for one in self.outbox.messages.values() if one.dirty]
+        healths = {key: one for key, one in self.outbox.health.items() if one.dirty and key in self.routes}
+        if not (changed or gone or messages or healths):
+            return
+        written: list[Message | Health] = [*messages, *healths.values()]
+        for one in written:
+            one.dirty = False  # what changes from here on is stored next time
+        columns = {route_id: health_columns(health) for route_id, health in healths.items()}
+        try:
+            await self.kept.save(
+                [row_of(alert) for alert in changed.values()],
+                [(key.scope, key.problem_id) for key in gone],
+                [message.row() for message in messages],
+                columns.items(),
+            )
+        except BaseException:
+            for one in written:
+                one.dirty = True
+            raise
+        self.stored.update(changed)
+        for key in gone:
+            self.stored.pop(key, None)
+        for route_id, values in columns.items():
+            for name, value in values.items():
+                setattr(self.routes[route_id], name, value)
+        self.outbox.forget(messages)
+
+    async def trim(self, now: datetime) -> None:
+        if self.trimmed_at is None or now - self.trimmed_at >= timedelta(seconds=TRIM_EVERY_S):
+            self.trimmed_at = now
+            self.mutes = {key: row for key, row in self.mutes.items() if row.until > now}
+            await self.kept.trim(now)
+            self.windows = await self.kept.windows()
+
+    async def send(self, route_id: int, payload: Json) -> str:
+        row = self.routes.get(route_id)
+        if row is None:
+            raise NotDelivered("the route was removed")
+        return await delivery.send(row, self.seal, payload)
+
+    @property
+    def seal(self) -> Seal:
+        return self.console.addresses.seal
+
+    # --- what people do ---
+
+    async def acknowledge(self, key: Key, by: str | None) -> Alert | None:
+        """Takes it on, or (`by` None) leaves it again; None where no such problem stands."""
+        alert = self.memory.get(key)
+        if alert is None:
+            return None
+        self.memory[key] = replace(alert, acknowledged_by=by, acknowledged_at=utc_now() if by is not None else None)
+        try:
+            await self.store()
+        except BaseException:
+            if key in self.memory:
+                before = alert.acknowledged_by, alert.acknowledged_at
+                self.memory[key] = replace(self.memory[key], acknowledged_by=before[0], acknowledged_at=before[1])
+            raise
+        self.note_on_problems(utc_now())
+        return self.memory.get(key, alert)
+
+    async def mute(self, key: Key, until: datetime, by: str) -> None:
+        row = AlertMute(scope=key.scope, problem_id=key.problem_id, until=until, by=by, at=utc_now())
+        await self.kept.mute(row)
+        self.mutes[key] = row
+        self.note_on_problems(utc_now())
+
+    async def unmute(self, key: Key) -> None:
+        await self.kept.unmute(key.scope, key.problem_id)
+        self.mutes.pop(key, None)
+        self.note_on_problems(utc_now())

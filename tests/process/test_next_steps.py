@@ -21,7 +21,7 @@ import pytest
 from app.db.base import rfc3339, utc_now
 from app.health.audited import open_audit
 from app.health.group_view import AuditView, GroupView, Problem
-from tests.process.test_sentence import Watcher, follower_of, run
+from tests.process.test_sentence import Watcher, flip, follower_of, run
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,6 @@ async def curl(line: str | None) -> None:
 def test_a_member_that_is_cut_off_is_healed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(watcher: Watcher) -> None:
         assert watcher.demo.breaker is not None
-        watcher.demo.breaker.mend_after_s = 600.0  # nothing else ends it
         node = follower_of(watcher)
         await watcher.demo.breaker.do("partition", node)
         one = await problem(watcher, node, {"cut_off"})
@@ -129,10 +128,8 @@ async def audit(watcher: Watcher, low: int | None = None, high: int | None = Non
 
 def test_a_flipped_bit_that_an_audit_found_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(watcher: Watcher) -> None:
-        assert watcher.demo.breaker is not None
-        await asyncio.sleep(2)
         node = follower_of(watcher)
-        flipped = await watcher.demo.breaker.do("flip", node)
+        flipped = await flip(watcher, node)
         first = await audit(watcher)
         assert (first.verdict, first.found_from, first.found_to) == ("divergent", flipped.index, flipped.index)
         watcher.audits["demo"] = first
@@ -155,10 +152,8 @@ def test_a_damaged_store_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     async def work(watcher: Watcher) -> None:
         assert watcher.demo.breaker is not None
-        watcher.demo.breaker.mend_after_s = 600.0
-        await asyncio.sleep(2)
         node = follower_of(watcher)
-        flipped = await watcher.demo.breaker.do("flip", node)
+        flipped = await flip(watcher, node)
         await watcher.demo.breaker.do("partition", node)
         one = await problem(watcher, node, {"cut_off"})
         url = watcher.demo.members[node].control_url

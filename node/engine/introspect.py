@@ -75,6 +75,7 @@ class Introspection:
         size_bytes = _known(store, "size_bytes", "log.size_bytes", unknown)
         durable_position = _known(store, "durable_position", "durable_position", unknown)
         truncations = _known(store, "truncation_count", "truncation_count", unknown)
+        made_late = _known(store, "files_made_late", "files_made_late", unknown)
         if status.log.applied_index is None:
             _missing(unknown, "log.applied_index", NOT_SAID)
         if status.log.committed_chain is None:
@@ -101,6 +102,7 @@ class Introspection:
             data_dir=_shown(str(settings.store_directory)),
             durable_position=durable_position,
             truncation_count=truncations,
+            files_made_late=made_late,
             leader_ready=status.leader_ready,
             quorum_contact_ms=status.quorum_contact_ms,
             reads_pending=status.reads_pending,

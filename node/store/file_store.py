@@ -189,6 +189,11 @@ class FileStore(LogStore):
         """How many cuts this store has seen."""
         return self.files.archive.count
 
+    @property
+    def files_made_late(self) -> int:
+        """How often an append had to wait for a new file, since the store was opened: none was made ahead (S9)."""
+        return self.files.data.made_late + self.files.index.made_late
+
     # --- appending and looking up --------------------------------------------------------------------------------
 
     def append_as_leader(

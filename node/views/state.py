@@ -180,6 +180,7 @@ class StateView(AnswerView):
     data_dir: Text | None = None
     durable_position: Whole | None = None
     truncation_count: Whole | None = None
+    files_made_late: Whole | None = None
     leader_ready: Flag | None = None
     quorum_contact_ms: Number | None = None
     reads_pending: Whole | None = None

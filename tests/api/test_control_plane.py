@@ -215,6 +215,7 @@ def test_health_and_metrics(group: Group, leader: str) -> None:
     assert group.get(leader, "/leaderz").status_code == 200 and group.get(follower, "/leaderz").status_code == 503
     text = group.get(leader, "/metrics").text
     assert 'quorumscope_role{role="LEADER"} 1.0' in text and 'quorumscope_peer_lag_entries{peer="n1"}' in text
+    assert f"quorumscope_files_made_late {float(group.state(leader)['files_made_late'])}" in text
 
 
 def test_truncations_of_a_sound_group_are_none(group: Group, leader: str) -> None:

@@ -91,6 +91,7 @@ def test_without_one_an_append_makes_the_file_itself_and_is_counted(tmp_path: Pa
     held = entries_of(store)
     assert len(names(tmp_path)) == 3
     assert store.files.data.made_late == 2, "the first one was made when the store was opened"
+    assert store.files_made_late == 2 and store.files.index.made_late == 0
     kill(store)
     again = open_store(tmp_path)
     assert entries_of(again) == held

@@ -2,7 +2,9 @@
 
 Invariants that it keeps itself: a process that has crashed changes nothing any more, however long its code goes on
 unwinding. What it judges (SAFETY S9, `node/engine/disk.py`), once the store is open and until its engine has ended: the
-loop reads no data or index file and waits for no sync, of a directory neither; a reading thread changes nothing.
+loop reads no data or index file and waits for no sync, of a directory neither; a reading thread changes nothing. The
+one exception is counted by the product itself (`files_made_late`): an append that needs a file which is not made yet
+makes it, and syncs that file and its folder once each.
 """
 
 from __future__ import annotations
@@ -37,13 +39,18 @@ class DriverPlatform(SimulatedPlatform):
         self.on_crash: Callable[[], None] = lambda: None  # at once, before anything unwinds
         self.violate: Callable[[Violation], None] = lambda _violation: None
         self.observed: Callable[[], bool] = lambda: False  # whether it is an observer who asks
-        self._made = Path()  # of the log, made on the loop: its length and its name are synced there
+        # A file of the log that none was made ahead for: what is still to be synced of it, by the append that needs it.
+        self._made_late: set[tuple[str, str]] = set()
+        self._late_count: Callable[[], int] = lambda: 0  # the store's own count of such files
+        self._late_seen = 0
         # None: a store is being opened or closed, or none is open.
         self._serving: tuple[SimulatedLoop, Threads] | None = None
 
-    def serve(self, loop: SimulatedLoop, threads: Threads) -> None:
+    def serve(self, loop: SimulatedLoop, threads: Threads, files_made_late: Callable[[], int]) -> None:
         """The store is open: from now on the loop's turn has to leave the disk alone."""
         self._serving = loop, threads
+        self._late_count, self._late_seen = files_made_late, files_made_late()
+        self._made_late.clear()
 
     def serve_no_more(self) -> None:
         """What is left to do keeps nobody waiting."""
@@ -72,10 +79,14 @@ class DriverPlatform(SimulatedPlatform):
         if self.taken_from:
             raise SimulatedCrash(f"{what} of {path} by a process that is gone")
         caller = self._caller()
-        if caller == "loop" and what == "create" and any(folder in path for folder in LOG_FOLDERS):
-            self._made = Path(path)
-        if caller == "loop" and what in SYNCS and Path(path) not in (self._made, self._made.parent):
-            self.violate(Violation("no_sync_on_loop", f"{self._name}: {what} of {path} on its loop"))
+        if caller == "loop" and what == "create" and self._late_count() != self._late_seen:
+            self._late_seen = self._late_count()
+            self._made_late = {("fdatasync", path), ("sync_directory", str(Path(path).parent))}
+        if caller == "loop" and what in SYNCS:
+            if (what, path) in self._made_late:
+                self._made_late.remove((what, path))
+            else:
+                self.violate(Violation("no_sync_on_loop", f"{self._name}: {what} of {path} on its loop"))
         elif caller == "reader":
             text = f"{self._name}: {what} of {path} by a reading thread, beside whatever the writer does"
             self.violate(Violation("one_thread_writes", text))

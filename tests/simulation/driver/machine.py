@@ -156,7 +156,7 @@ class Machine:
         else:
             self.engine, self.store, self.replica = engine, store, engine.replica
             assert self._threads is not None
-            self.platform.serve(loop, self._threads)
+            self.platform.serve(loop, self._threads, lambda: store.files_made_late)
             # In proportion to the election time-out, as all the others; the product has no setting for it.
             timing, read_timeout_ns = engine.replica.config.timing, 4 * self.world.config.election_ms * MS
             object.__setattr__(timing, "read_timeout_ns", read_timeout_ns)

@@ -51,6 +51,7 @@ class Nemesis(Schemes):
         self._takes_power: dict[str, bool] = {}
         self._copies: dict[str, list[Copied]] = {}
         self._operator_calls: list[str] = []
+        self._still_until_ns: dict[Process, int] = {}
 
     def start(self) -> None:
         """Each kind of fault comes at its own rate."""
@@ -213,9 +214,17 @@ class Nemesis(Schemes):
         return self._fault("stall", f"{len(processes)} members for {still_ns / MS:.1f} ms")
 
     def _stand_still(self, process: Process, still_ns: int) -> None:
-        if process.alive and not process.paused:
+        """One that stands still already does so for longer: else it would be awake while the others are not."""
+        if process.alive and (not process.paused or process in self._still_until_ns):
             process.paused = True
-            self._world.schedule(still_ns, self._end, self._resume, (process,))
+            until_ns = self._world.now + still_ns
+            self._still_until_ns[process] = max(until_ns, self._still_until_ns.get(process, 0))
+            self._world.schedule(still_ns, self._end, self._go_on, (process,))
+
+    def _go_on(self, process: Process) -> None:
+        if self._world.now >= self._still_until_ns.get(process, 0):
+            self._still_until_ns.pop(process, None)
+            self._resume(process)
 
     def _stop(self) -> bool:
         member = self._victim()

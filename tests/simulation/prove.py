@@ -34,6 +34,7 @@ from tests.simulation.report import SeedResult
 SEEDS_PER_MUTANT = 200
 SEEDS_PER_WORLD = 100
 WORLDS_AT_ONCE = 20
+PIECES_PER_LINE = 25
 FIXED_MOST = 100_000  # the fixed seeds, and those of a campaign by hand, are below
 KNOWN_SEEDS = Path(__file__).parent / "mutants" / "seeds.json"
 STEPS = 2_000
@@ -205,10 +206,14 @@ def prove_worlds(names: Sequence[str], *, seeds: int, steps: int, jobs: int) -> 
     """The mutants' own worlds on clean code, in pieces so that no process is left with the longest one."""
     pieces = [(name, part) for name in different_worlds(names) for part in _parts(range(seeds))]
     found: list[Worlds] = []
+    began = time.monotonic()
     for one in _over(jobs, partial(check_worlds, steps=steps), pieces):
         found.append(one)
         if one.violation is not None:
             print(f"NOT CLEAN: the world of {one.mutant}, seed {one.seed}: {one.violation}", flush=True)
+        if len(found) % PIECES_PER_LINE == 0:
+            done = f"{sum(one.seeds for one in found)} of {sum(map(len, (part for _, part in pieces)))} worlds"
+            print(f"{done} in {time.monotonic() - began:.0f} s, the last of {one.mutant}", flush=True)
     clean = "clean" if _all_clean(found) else "NOT clean"
     print(f"{sum(one.seeds for one in found)} worlds of planted bugs, without them: {clean}", flush=True)
     return found

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from node.consensus.api import MS
 from node.consensus.effects import Event
 from node.protocol.messages import Message
 from tests.simulation.clock import MemberClock
@@ -143,6 +144,24 @@ def test_what_a_pause_held_back_arrives_at_once() -> None:
     assert world.leader() is not leader  # another one was elected meanwhile, in a higher term
     process.resume()
     assert not process._backlog
+    world.heal_and_settle()
+
+
+def test_who_stands_still_when_another_stall_begins_does_so_until_both_are_over() -> None:
+    """Else it went on alone, while those who had gone on before stood still again: not one stall of all of them."""
+    world = World.from_seed(2, **calm())
+    world.run(800)
+    process = world.members["n0"].process
+    assert process is not None
+    began = world.now
+    world.nemesis._stand_still(process, 10 * MS)
+    world.nemesis._stand_still(process, 50 * MS)
+    while process.paused:
+        world.run(1)
+    assert world.now - began >= 50 * MS
+    world.nemesis._stand_still(process, 10 * MS)
+    while process.paused:
+        world.run(1)
     world.heal_and_settle()
 
 

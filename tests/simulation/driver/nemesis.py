@@ -31,6 +31,7 @@ class DriverNemesis:
     def __init__(self, world: DriverWorld, rng: random.Random) -> None:
         self._world, self._rng = world, rng
         self.active = True
+        self._still_until_ns: dict[tuple[str, int], int] = {}  # by member and incarnation
 
     def start(self) -> None:
         for name in FAULTS:
@@ -168,15 +169,25 @@ class DriverNemesis:
         election_ns = self._world.config.election_ms * MS
         still_ns = int(election_ns * 0.4 * 25 ** self._rng.random())
         for member in self._world.members.values():
-            if not member.paused:
+            if not member.paused or (member.id, member.incarnation) in self._still_until_ns:
                 begins_ns = self._rng.randrange(election_ns // 10)
                 self._world.timeline.schedule(begins_ns, self._end, self._stand_still, (member, still_ns))
         return True
 
     def _stand_still(self, member: Machine, still_ns: int) -> None:
-        if member.up and not member.paused:
+        """One that stands still already does so for longer: else it would be awake while the others are not."""
+        life = member.id, member.incarnation
+        if member.up and (not member.paused or life in self._still_until_ns):
             member.pause()
-            self._world.timeline.schedule(still_ns, self._end, member.resume, ())
+            until_ns = self._world.now + still_ns
+            self._still_until_ns[life] = max(until_ns, self._still_until_ns.get(life, 0))
+            self._world.timeline.schedule(still_ns, self._end, self._go_on, (member, life))
+
+    def _go_on(self, member: Machine, life: tuple[str, int]) -> None:
+        if self._world.now >= self._still_until_ns.get(life, 0):
+            self._still_until_ns.pop(life, None)
+            if (member.id, member.incarnation) == life:
+                member.resume()
 
     def _stop(self) -> bool:
         member = self._victim()

@@ -52,7 +52,7 @@ async def shell(command: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_shell(
         command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         output, _ = await process.communicate()
     assert process.returncode is not None
     return process.returncode, output.decode()
@@ -112,7 +112,7 @@ def test_a_node_that_was_killed_is_started_as_it_was(tmp_path: Path, monkeypatch
 
 
 async def audit(watcher: Watcher, low: int | None = None, high: int | None = None) -> AuditView:
-    """A real one, as the console would keep it."""
+    """A real one, as the console would keep it; it starts a Spark of its own."""
     urls = [word for one in watcher.demo.members.values() for word in ("--node", one.control_url)]
     bounds = [] if low is None or high is None else ["--from", str(low), "--to", str(high)]
     _, output = await shell(shlex.join(["quorumscope", "audit", *urls, *bounds, "--json"]) + " 2>/dev/null")
@@ -126,6 +126,8 @@ async def audit(watcher: Watcher, low: int | None = None, high: int | None = Non
     )  # fmt: skip
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_flipped_bit_that_an_audit_found_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(watcher: Watcher) -> None:
         node = follower_of(watcher)

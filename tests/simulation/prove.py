@@ -204,7 +204,8 @@ def rewrite_known(catches: Iterable[Catch]) -> None:
 
 def prove_worlds(names: Sequence[str], *, seeds: int, steps: int, jobs: int) -> list[Worlds]:
     """The mutants' own worlds on clean code, in pieces so that no process is left with the longest one."""
-    pieces = [(name, part) for name in different_worlds(names) for part in _parts(range(seeds))]
+    # A part of each world first: what is broken in general shows early.
+    pieces = [(name, part) for part in _parts(range(seeds)) for name in different_worlds(names)]
     found: list[Worlds] = []
     began = time.monotonic()
     for one in _over(jobs, partial(check_worlds, steps=steps), pieces):

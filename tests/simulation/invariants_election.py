@@ -292,11 +292,27 @@ class Elections(Observer):
         if self._settled_term is None:
             if len(leaders) == 1 and None not in leaders and replicas[0] is not None and replicas[0].leader_id:
                 self._settled_term = replicas[0].term
+        elif self._stood_still_too_long(world):
+            self._unsettled = True  # for good: by the clock it has to step down, now or when it goes on
         elif any(one is not None and one.term != self._settled_term for one in replicas):
             text = f"the leadership of term {self._settled_term} ended although nobody was gone\n{world.describe()}"
             raise Violation("stall_keeps_leader", text)
         elif all(one is not None and one.role is not Role.LEADER for one in replicas):
             raise Violation("stall_keeps_leader", f"nobody leads term {self._settled_term} any more")
+
+    def _stood_still_too_long(self, world: World) -> bool:
+        """E6: after so long by the clock a leader that no quorum answered steps down, whoever stood still."""
+        heard: dict[str, list[int]] = {}
+        for (leader_id, _), at in self._contact.items():
+            heard.setdefault(leader_id, []).append(at)
+        for leader_id, times in heard.items():
+            leader = world.members[leader_id].replica
+            if leader is None or leader.role is not Role.LEADER or leader.term != self._settled_term:
+                continue
+            needed = len(world.ids) // 2  # beside itself
+            most_ns = leader.config.timing.quorum_silence_max_ns * 0.95  # clocks drift
+            return len(times) >= needed and world.now - sorted(times)[-needed] > most_ns
+        return False
 
     def _check_quorum(self, world: World, member: Member) -> None:
         """E6: a leader without a quorum of answers for long steps down."""

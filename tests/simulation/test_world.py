@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from node.consensus.api import MS
+from node.consensus.api import MS, SECOND
 from node.consensus.effects import Event
+from node.protocol.codes import Role
 from node.protocol.messages import Message
 from tests.simulation.clock import MemberClock
+from tests.simulation.invariants import checks
 from tests.simulation.member import Member
 from tests.simulation.observer import Observer, Violation
 from tests.simulation.swarm import CALM, FAULTS, Swarm, fenced
@@ -162,6 +164,23 @@ def test_who_stands_still_when_another_stall_begins_does_so_until_both_are_over(
     world.nemesis._stand_still(process, 10 * MS)
     while process.paused:
         world.run(1)
+    world.heal_and_settle()
+
+
+def test_a_leader_that_stood_still_for_longer_than_any_silence_may_last_steps_down_in_peace() -> None:
+    """By the clock it must (E6), though everybody stood still alike: no violation of `stall_keeps_leader`."""
+    world = World.from_seed(2, observers=checks(), **calm())
+    world.run(800)
+    leader = world.leader()
+    assert leader is not None and leader.replica is not None
+    still_ns = leader.replica.config.timing.quorum_silence_max_ns + 10 * MS
+    for member in world.members.values():
+        assert member.process is not None
+        world.nemesis._stand_still(member.process, still_ns)
+    until = world.now + still_ns + SECOND
+    while world.now < until:
+        world.run(1)
+    assert leader.replica.term > 1 or leader.replica.role is not Role.LEADER
     world.heal_and_settle()
 
 

@@ -9,9 +9,9 @@ from app.db.base import rfc3339
 from app.db.models import AlertRoute
 from app.health.facts import ATTENTION
 from app.health.group_view import Problem
-from app.notify import webhook
+from app.notify import mail, webhook
 from app.notify.outbox import Outbox
-from app.notify.routes import secret_of, target_of
+from app.notify.routes import MailTarget, secret_of, target_of
 from app.security.sealed import Seal, SealError
 
 Json = dict[str, Any]
@@ -27,6 +27,8 @@ async def send(row: AlertRoute, seal: Seal, payload: Json) -> str:
         secret = secret_of(row, seal)
     except SealError as error:
         raise webhook.NotDelivered(f"the route's secret cannot be read: {error}") from None
+    if row.kind == "mail":
+        return await mail.send(MailTarget.model_validate(row.settings), secret, payload)
     return await webhook.post(row.settings["url"], secret or "", payload)
 
 

@@ -77,7 +77,7 @@ class HeldFiles(OsPlatform):
     def file_size(self, fd: int) -> int:
         return len(self._open[fd])
 
-    def lock_shared(self, fd: int) -> int | None:
+    def lock_first_byte(self, fd: int, *, alone: bool) -> int | None:
         return None  # no broker beside us
 
     def lock(self, fd: int) -> None:

@@ -291,7 +291,7 @@ class SimulatedPlatform:
         self._find(directory)
         return 0 if self.faults.enospc else self.faults.free_bytes
 
-    def lock_shared(self, fd: int) -> int | None:
+    def lock_first_byte(self, fd: int, *, alone: bool) -> int | None:
         return None  # no broker beside us
 
     def lock(self, fd: int) -> None:

@@ -8,7 +8,6 @@ before the entries it stands for are removed.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from typing import Any
 from node.protocol.entry import INDEX_UNIT_BYTES, POSITION_MAX, crc32
 from node.protocol.group_id import is_group_id
 from node.protocol.group_kind import PLAIN_NAME, is_kind_name
-from node.store.errors import StoreRefused, wrap
+from node.store.errors import StoreRefused
+from node.store.files.lock_file import LockFile
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file
 from node.store.files.platform import OS, Platform
 from node.store.log_store import EntryMeta
@@ -172,20 +172,17 @@ class DirectoryLock:
     """Held as long as the store is open; the kernel releases it when the process ends, however it ends."""
 
     def __init__(self, directory: Path, platform: Platform = OS) -> None:
+        """Raises StoreRefused where another process holds it, StoreError where the file cannot be had."""
         path = directory / LOCK
-        self._platform = platform
-        try:
-            self._fd = platform.open(path, os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            raise wrap(error, f"opening {path}") from error
-        try:
-            platform.lock(self._fd)
-        except OSError as error:
-            platform.close(self._fd)
-            raise StoreRefused(f"{directory} is open in another process (it holds {path})") from error
+
+        def take(fd: int) -> None:
+            try:
+                platform.lock(fd)
+            except OSError as error:
+                raise StoreRefused(f"{directory} is open in another process (it holds {path})") from error
+
+        self._file = LockFile(path, platform, take)
 
     def release(self) -> None:
         """Idempotent."""
-        if self._fd >= 0:
-            self._platform.close(self._fd)
-            self._fd = -1
+        self._file.release()

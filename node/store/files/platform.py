@@ -82,10 +82,11 @@ class Platform(Protocol):
         """Takes the file's exclusive lock or raises OSError; it ends with the descriptor."""
         ...
 
-    def lock_shared(self, fd: int) -> int | None:
-        """Takes a shared record lock of byte 0, which ends with the descriptor; None, or the process that keeps it out.
+    def lock_first_byte(self, fd: int, *, alone: bool) -> int | None:
+        """Takes a record lock of byte 0, shared or exclusive (`alone`), which ends with the descriptor.
 
-        0 or less: that process is not one of this machine that can be named.
+        None, or the process that keeps it out. -1: a lock like ours does, which belongs to an open file. 0 or less
+        otherwise: that process is not one of this machine that can be named.
         """
         ...
 
@@ -187,8 +188,8 @@ class OsPlatform:
     def lock(self, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def lock_shared(self, fd: int) -> int | None:
-        wanted = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
+    def lock_first_byte(self, fd: int, *, alone: bool) -> int | None:
+        wanted = _FLOCK.pack(fcntl.F_WRLCK if alone else fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
         except OSError as error:

@@ -4,7 +4,8 @@ take.
 Without an action it says what is wrong and which command settles it. Every action runs on a dry run first; with
 `--dry-run` that is all. So one that refuses has changed nothing, and both say the same.
 
-Invariants: the engine must not run (the lock is taken); nothing is asked, so scripts can run it; the result goes to
+Invariants: neither engine nor supervisor nor a RocketMQ broker runs there: the store's own lock is taken, and
+`DATA/lock` from before the first write to after the last. Nothing is asked, so scripts can run it; the result goes to
 stdout as text or JSON, a refusal to stderr in one line.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from node.store.errors import StoreError
+from node.store.files.data_lock import DataLock
 from node.store.files.platform import OS, Platform
 from node.store.repair.actions import accept_loss, discard_from, set_term
 from node.store.repair.adopt import adopt
@@ -32,11 +34,20 @@ Action = Callable[[Path, Platform], Report]
 
 def perform(action: Action, directory: Path, *, dry_run: bool, platform: Platform = OS) -> Report:
     """Tries it where nothing can happen, then does it. Raises StoreError: a trial that fails changes nothing."""
-    report = action(directory, DryRun(platform))
+    report = _alone(action, directory, DryRun(platform))
     if not dry_run:
-        report = action(directory, platform)
+        report = _alone(action, directory, platform)
     report.dry_run = dry_run
     return report
+
+
+def _alone(action: Action, directory: Path, platform: Platform) -> Report:
+    """No engine, no supervisor and no RocketMQ broker has the data directory, and none can start meanwhile."""
+    lock = DataLock(directory.absolute().parent, platform, alone=True)
+    try:
+        return action(directory, platform)
+    finally:
+        lock.release()
 
 
 def _action(options: argparse.Namespace) -> Action | None:

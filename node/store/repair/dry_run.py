@@ -13,14 +13,16 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from node.store.files.platform import FILE, OS, Platform
 
+T = TypeVar("T")
 _PAGE_BYTES = 4096
 _ZERO_PAGE = bytes(_PAGE_BYTES)
 
@@ -188,16 +190,21 @@ class DryRun:
 
     def lock(self, fd: int) -> None:
         """Whether nobody else holds it now; it is released at once."""
-        file = self._opened[fd].file
-        if isinstance(file, _Layer):
-            tried = self._below.open(file.path, os.O_RDONLY)
-            try:
-                self._below.lock(tried)
-            finally:
-                self._below.close(tried)
+        self._try(fd, os.O_RDONLY, self._below.lock)
 
-    def lock_shared(self, fd: int) -> int | None:
-        return None
+    def lock_first_byte(self, fd: int, *, alone: bool) -> int | None:
+        return self._try(fd, os.O_RDWR, lambda tried: self._below.lock_first_byte(tried, alone=alone))
+
+    def _try(self, fd: int, flags: int, lock: Callable[[int], T]) -> T | None:
+        """A lock of the file below, where there is one: taken and given up."""
+        file = self._opened[fd].file
+        if not isinstance(file, _Layer):
+            return None
+        tried = self._below.open(file.path, flags)
+        try:
+            return lock(tried)
+        finally:
+            self._below.close(tried)
 
     def space_left_bytes(self, directory: Path) -> int | None:
         return self._below.space_left_bytes(directory)

@@ -1,0 +1,37 @@
+"""A file that is kept open for the lock on it: which lock, its taker knows (`DirectoryLock`, `DataLock`).
+
+Invariants: the lock ends with the descriptor, so with the process, however it ends; where it is not had, nothing is
+held.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from node.store.errors import wrap
+from node.store.files.platform import Platform
+
+
+class LockFile:
+    """Held until `release`. `take`: locks the descriptor, or raises."""
+
+    def __init__(self, path: Path, platform: Platform, take: Callable[[int], None]) -> None:
+        """Raises StoreError where the file cannot be had, and what `take` raises."""
+        self._platform = platform
+        try:
+            self._fd = platform.open(path, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise wrap(error, f"opening {path}") from error
+        try:
+            take(self._fd)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Idempotent."""
+        if self._fd >= 0:
+            self._platform.close(self._fd)
+            self._fd = -1

@@ -144,3 +144,17 @@ def memory_table(result: dict[str, Any]) -> list[str]:
             f"{row['process']:<12} {row['max_mb']:>9.1f} {row['last_mb']:>9.1f} {row['growth_mb_per_h']:>12.1f}"
         )
     return lines
+
+
+def sentences_table(result: dict[str, Any]) -> list[str]:
+    """One line a break; then what was false, in its own words."""
+    lines = [f"{'break':<22} {'runs':>5} {'p50 s':>6} {'p95 s':>6} {'max s':>6} {'unseen':>7} {'false':>6}"]
+    for row in result["results"]:
+        took = " ".join(f"{'-' if row[name] is None else row[name]:>6}" for name in ("p50_s", "p95_s", "max_s"))
+        lines.append(f"{row['case']:<22} {row['runs']:>5} {took} {row['unseen']:>7} {row['false']:>6}")
+    lines += [f"false: {row['case']}, {text}" for row in result["results"] for text in row["false_sentences"]]
+    lines.append(
+        f"from knowable to the right sentence: p95 {result['p95_s']:.2f} s, at most {result['max_s']:.2f} s;"
+        f" {result['false']} false sentences; the group was looked at every {result['look_every_s']:g} s"
+    )
+    return lines

@@ -15,6 +15,7 @@ from app.bench.report import (
     latency_text,
     memory_table,
     on_machine,
+    sentences_table,
     slow_follower_table,
     slow_network_table,
     stalls_text,
@@ -40,7 +41,8 @@ Examples:
   quorumscope bench latency
   quorumscope bench stalls --runs 100
   quorumscope bench busy --seconds 600
-  quorumscope bench memory --minutes 60"""
+  quorumscope bench memory --minutes 60
+  quorumscope bench sentences --runs 20 --only leader"""
 
 commands = typer.Typer(help=HELP, epilog=EXAMPLES, no_args_is_help=True, rich_markup_mode=None)
 FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
@@ -342,6 +344,31 @@ def memory(
     )
     _show(_measured(lambda: run(options)), as_json, memory_table)
     return Exit.FINE
+
+
+@commands.command()
+def sentences(
+    runs: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How often each break is done.")] = 20,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Only breaks whose name has this in it; repeatable.")
+    ] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """What the console says of a broken group, and how soon.
+
+    Every break of the demo, of a follower and of the leader; each look is judged. Ends with 1 after a false sentence.
+    """
+    from app.bench.sentences import CASES, SentencesOptions, run
+
+    for part in only or ():
+        if not any(part in one.name for one in CASES):
+            known = ", ".join(one.name for one in CASES)
+            raise Failure(Exit.USAGE, f'--only "{part}" is part of no break: {known}')
+    options = SentencesOptions(runs=runs, cases=tuple(only or ()), directory=_directory(data))
+    result = _measured(lambda: run(options))
+    _show(result, as_json, sentences_table)
+    return Exit.FINDING if result["false"] else Exit.FINE
 
 
 def register(app: typer.Typer) -> None:

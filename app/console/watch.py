@@ -20,7 +20,7 @@ from app.console.sampler import Poller
 from app.console.verdict import conclude
 from app.db.base import utc_now
 from app.health.classify import classify
-from app.health.facts import seconds_since, spell, time_of
+from app.health.facts import rfc3339, seconds_since, spell, time_of
 from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.health.incidents import Incidents, event_of_incident
 from app.health.recall import Recall
@@ -71,7 +71,6 @@ class Watch:
         self.audits = {} if audits is None else audits
         self.recent = {} if recent is None else recent
         self.incidents = Incidents()
-        self.problems: Mapping[str, Problem] | None = None
         self.view = self.assemble()
 
     @property
@@ -122,7 +121,7 @@ class Watch:
         recent = self.recent.get(self.info.id, ())
         view = view.model_copy(update={"leader_since": self.leader_since(view), "recent": recent})
         self.view = view = self.with_notes(conclude(classify(view, self.recall, now)))
-        self.note_problems(view)
+        self.note_problems(view.as_of)
         over = self.incidents.observe(view, now)
         if over is not None:
             self.on_events(self.info.id, None, [event_of_incident(over)])
@@ -204,14 +203,11 @@ class Watch:
         sample.misses += 1
         self.on_address(self.info.id, sample)
 
-    def note_problems(self, view: GroupView) -> None:
-        """Opened and closed problems, as events; the first view only sets the mark."""
-        now_open = {one.id: one for one in view.problems}
-        before, self.problems = self.problems, now_open
-        if before is None:
-            return
-        events = [opened(one, view.as_of) for key, one in now_open.items() if key not in before]
-        events += [closed(one, view.as_of) for key, one in before.items() if key not in now_open]
+    def note_problems(self, as_of: str) -> None:
+        """Problems that opened, and those that are known to be over, as events."""
+        openings = self.recall.openings
+        events = [opened(one, as_of) for one in openings.opened]
+        events += [closed(one, rfc3339(at)) for one, at in openings.closed]
         if events:
             self.on_events(self.info.id, None, events)
 

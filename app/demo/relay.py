@@ -164,12 +164,19 @@ class Links:
         for relay in self.of(member_id):
             relay.cut()
 
+    def cut_way(self, member_id: str, *, inward: bool) -> None:
+        """Cuts one way: nothing reaches a member (`inward`), or nothing of it reaches the others."""
+        for (source, target), relay in self.relays.items():
+            if member_id in (source, target):
+                to_it = target == member_id
+                relay.cut(forward=to_it is inward, backward=to_it is not inward)
+
     def slow(self, member_id: str, delay_s: float) -> None:
         """Delays everything from and to a member."""
         for relay in self.of(member_id):
             relay.delay_s = delay_s
 
     def mend(self, member_id: str) -> None:
-        """Undoes both."""
+        """Undoes all of that."""
         for relay in self.of(member_id):
             relay.mend()

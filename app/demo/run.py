@@ -52,7 +52,10 @@ STORE_SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """The options of `quorumscope demo`. `directory` None: one of its own, gone afterwards unless `keep`."""
+    """The options of `quorumscope demo`. `directory` None: one of its own, gone afterwards unless `keep`.
+
+    `noted`: other commands find it, which a bench's demo does without.
+    """
 
     rate_per_s: float = 200.0
     body_bytes_max: int = 256_000_000
@@ -65,6 +68,7 @@ class DemoOptions:
     directory: Path | None = None
     keep: bool = False
     mend_after_s: float = MEND_AFTER_S
+    noted: bool = True
 
 
 def demo_directory(wanted: Path | None) -> Path:
@@ -146,7 +150,8 @@ class Demo:
         if self.options.console:
             await self._start_console()
         await self._wait_for_leader()
-        self.note = write_note(self._note())
+        if self.options.noted:
+            self.note = write_note(self._note())
         self.feeder = Feeder(
             self.client, await source, self.options.rate_per_s, self.options.body_bytes_max, self.remark
         )  # fmt: skip

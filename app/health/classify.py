@@ -71,8 +71,8 @@ AGE: Final = re.compile(r",? for \{age\}| \{age\} ago|, \{age\} ago")
 def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool = False) -> GroupView:
     """The view with all its problems, worst first, and what is unproven; remembers since when each stands."""
     facts = Facts(view, recall, now, first_look)
-    found = once([finding for rule in RULES for finding in rule(facts)])
-    recall.forget_all_but({problem_id(one) for one in found})
+    found = once([finding for rule in RULES for finding in rule(facts)], view.leader_id)
+    recall.forget_all_but({problem_id(one) for one in found} | recall.openings.ids)
     problems: list[Problem] = []
     pending = False
     for one in found:
@@ -83,9 +83,11 @@ def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool
             continue
         problems.append(problem_of(one, since, now, view))
     ordered = sorted(problems, key=lambda one: SEVERITY_ORDER.index(one.severity))
-    return view.model_copy(
+    judged = view.model_copy(
         update={"problems": tuple(ordered), "unproven": tuple(unproven(facts)), "pending": pending},
     )
+    recall.openings.observe(judged, EXPLAINS, now)
+    return judged
 
 
 def problem_of(one: Finding, since: datetime, now: datetime, view: GroupView) -> Problem:
@@ -109,11 +111,13 @@ def problem_of(one: Finding, since: datetime, now: datetime, view: GroupView) ->
     )
 
 
-def once(found: list[Finding]) -> list[Finding]:
-    """Without what another finding of the same member explains."""
+def once(found: list[Finding], leader_id: str | None) -> list[Finding]:
+    """Without what another finding of the same member explains, or the leader's own slow link."""
     if any(one.code in ("never_reached", "all_silent") and one.node_id is None for one in found):
         found = [one for one in found if one.code not in ("never_reached", "replica_silent") or one.node_id is None]
     explained = {(code, one.node_id) for one in found for code in EXPLAINS.get(one.code, ())}
+    if any(one.code == "slow_link" and one.node_id == leader_id for one in found):
+        explained |= {(code, one.node_id) for one in found for code in EXPLAINS["slow_link"]}
     return [one for one in found if (one.code, one.node_id) not in explained]
 
 

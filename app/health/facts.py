@@ -18,6 +18,8 @@ CRITICAL, ATTENTION, UNKNOWN, INFO = "critical", "attention", "unknown", "info"
 SEVERITY_ORDER: Final = (CRITICAL, UNKNOWN, ATTENTION, INFO)
 HEARTBEAT_MS: Final = 2000  # DLedger's, for members that do not tell theirs
 ELECTION_TIMEOUT_MAX_MS: Final = 1000
+SLOW_MS: Final = 100
+SLOW_TIMES: Final = 5  # slower than the others by so much; alone, SLOW_MS decides
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import Final
 
 from app.health.facts import INFO, rfc3339, spelled_range, time_of
 from app.health.group_view import GroupView, Incident, Problem
+from app.health.openings import QUIET_S
 from node.views.events import EventView
 
-QUIET_S: Final = 3.0
 KEPT_S: Final = 3600.0
 # A member learns what it has to cut after it is back.
 CUTS_WITHIN_S: Final = 60.0

@@ -12,13 +12,11 @@ from datetime import datetime
 from statistics import median
 from typing import Final
 
-from app.health.facts import ATTENTION, Facts, Finding, join, moment
+from app.health.facts import ATTENTION, SLOW_MS, SLOW_TIMES, Facts, Finding, join, moment, time_of
 from app.health.group_view import MemberView
 from node.views.state import LinkView
 
-SLOW_MS: Final = 100
-SLOW_TIMES: Final = 5  # slower than the others by so much; alone, SLOW_MS decides
-SLOW_GRACE_S: Final = 1.0
+SLOW_GRACE_S: Final = 0.5
 OLD_ACKS_GRACE_S: Final = 1.5
 RESENDS_WINDOW_S: Final = 10.0
 RESENDS_MIN: Final = 5
@@ -31,9 +29,10 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
     for one in facts.followers if leader is not None else []:
         assert leader is not None
         ours, theirs = heard_ms(leader, one), one.link_to(leader.id)
-        hears_ms = None if theirs is None else theirs.last_heard_ms
+        hears_ms = silence_ms(facts, leader, one)
         deaf = ours is not None and ours > facts.patience_ms
         mute = hears_ms is not None and hears_ms > facts.patience_ms
+        way = one_way(facts, leader, one, ours, hears_ms)
         if one.role == "LEADER" and one.term == leader.term:
             continue  # `two_leaders` says it
         if one.role == "LEADER":
@@ -46,18 +45,41 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
             grace_s = OLD_ACKS_GRACE_S if leader.link_to(one.id) is None else 0.0
             since = since_of(facts, leader, one, ours, hears_ms)
             yield Finding("cut_off", ATTENTION, text, one.id, since, grace_s)
-        elif mute:
+        elif way is not None and way == one.id:
             text = f"{one.id} does not hear the leader {leader.id}, which hears it: a one-way link, for {{age}}"
-            yield Finding("one_way", ATTENTION, text, one.id, facts.when(one, hears_ms or 0), 0.5)
-        elif deaf:
+            yield Finding("one_way", ATTENTION, text, one.id, facts.when(one, hears_ms or 0))
+        elif way is not None:
             text = f"The leader {leader.id} does not hear {one.id}, which hears it: a one-way link, for {{age}}"
-            yield Finding("one_way", ATTENTION, text, one.id, facts.when(leader, ours or 0), 0.5)
+            yield Finding("one_way", ATTENTION, text, one.id, facts.when(leader, ours or 0))
         elif (follows := one.leader_id) != leader.id and follows is not None:
             text = f"{one.id} is cut off: it follows {follows}, not the leader {leader.id}, for {{age}}"
             yield Finding("cut_off", ATTENTION, text, one.id, grace_s=OLD_ACKS_GRACE_S)
         elif follows is None and (ours is None or hears_ms is None):
             text = f"{one.id} follows nobody, though {leader.id} leads, for {{age}}"
             yield Finding("cut_off", ATTENTION, text, one.id, grace_s=OLD_ACKS_GRACE_S)
+
+
+def silence_ms(facts: Facts, leader: MemberView, one: MemberView) -> float | None:
+    """For how long a follower has heard nothing of its leader; what leads only now had nothing to say before."""
+    link = one.link_to(leader.id)
+    heard = None if link is None else link.last_heard_ms
+    led, asked = time_of(leader.state.role_since if leader.state else None), time_of(one.last_seen)
+    if heard is None or led is None or asked is None:
+        return heard
+    return min(heard, max(0.0, (asked - led).total_seconds() * 1000))
+
+
+def one_way(facts: Facts, leader: MemberView, one: MemberView, ours: float | None, theirs: float | None) -> str | None:
+    """Who of the two hears nothing while the other goes on hearing it; None where that is not so, or not known.
+
+    The two were asked at different instants: what counts is when each of them heard the other last.
+    """
+    if ours is None or theirs is None or max(ours, theirs) <= facts.patience_ms:
+        return None
+    heard_at, hears_at = facts.when(leader, ours), facts.when(one, theirs)
+    if abs((heard_at - hears_at).total_seconds()) * 1000 <= facts.patience_ms / 2:
+        return None
+    return one.id if hears_at < heard_at else leader.id
 
 
 def heard_ms(leader: MemberView, one: MemberView) -> float | None:
@@ -107,21 +129,35 @@ def not_connected(facts: Facts) -> Iterator[Finding]:
 
 def slow_link(facts: Facts) -> Iterator[Finding]:
     """Who answers heartbeats much later than the others."""
-    leader = facts.leader
-    links = (leader.link_to(one.id) for one in facts.followers) if leader is not None else ()
-    known = {link.peer_id: link.rtt_ms for link in links if link is not None and link.rtt_ms is not None}
+    leader, known = facts.leader, round_trips(facts)
     for node_id, rtt_ms in known.items():
-        others = [rtt for other, rtt in known.items() if other != node_id]
-        usual = median(others) if others else None
-        if rtt_ms < SLOW_MS or (usual is not None and rtt_ms < SLOW_TIMES * usual):
+        usual = usual_ms(known, node_id)
+        if not is_slow(rtt_ms, usual):
             continue
-        rest = f", the {'others' if len(others) > 1 else 'other'} in {spell_ms(usual)}" if usual is not None else ""
+        rest = f", the {'others' if len(known) > 2 else 'other'} in {spell_ms(usual)}" if usual is not None else ""
         text = f"{node_id} answers the leader in {spell_ms(rtt_ms)}{rest}, for {{age}}"
         yield Finding("slow_link", ATTENTION, text, node_id, grace_s=SLOW_GRACE_S)
     if leader is not None and len(known) > 1 and all(rtt >= SLOW_MS for rtt in known.values()):
         usual = median(known.values())
         text = f"All followers answer the leader {leader.id} slowly, in {spell_ms(usual)}, for {{age}}"
         yield Finding("slow_link", ATTENTION, text, leader.id, grace_s=SLOW_GRACE_S)
+
+
+def round_trips(facts: Facts) -> dict[str, float]:
+    """How long each follower takes to answer a heartbeat, where that is known."""
+    leader = facts.leader
+    links = (leader.link_to(one.id) for one in facts.followers) if leader is not None else ()
+    return {link.peer_id: link.rtt_ms for link in links if link is not None and link.rtt_ms is not None}
+
+
+def usual_ms(known: dict[str, float], node_id: str) -> float | None:
+    """What the others take."""
+    others = [rtt for other, rtt in known.items() if other != node_id]
+    return median(others) if others else None
+
+
+def is_slow(rtt_ms: float, usual: float | None) -> bool:
+    return rtt_ms >= SLOW_MS and (usual is None or rtt_ms >= SLOW_TIMES * usual)
 
 
 def spell_ms(value: float) -> str:

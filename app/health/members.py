@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -17,7 +17,7 @@ from app.health.facts import (
 )
 from app.health.group_view import MemberView
 from app.health.links import heard_ms
-from node.views.state import RepairView
+from node.views.state import FaultView, RepairView
 
 # One sentence tells these: see `damaged`.
 DAMAGE_ALARMS: Final = ("log_damaged", "log_unrecoverable")
@@ -76,47 +76,67 @@ def still_heard(facts: Facts, one: MemberView) -> str:
     return "; the leader still hears it" if age_ms is not None and age_ms <= facts.patience_ms else ""
 
 
+def said_before(one: MemberView, text: str) -> str:
+    """What a member says of itself; what it said before it fell silent is reported as that, for it may be over."""
+    if one.reach == "ok":
+        return f"{one.id} {text}"
+    since = "its engine went down" if one.reach == "down" else "it fell silent"
+    return f"Before {since}, {one.id} said that it {text}"
+
+
 def alarms(facts: Facts) -> Iterator[Finding]:
     for one in facts.members:
-        if one.reach != "ok" or one.state is None:
-            continue
-        for alarm in one.state.alarms or ():
+        for alarm in (one.state and one.state.alarms) or ():
             code = alarm.code or "alarm"
-            if code in DAMAGE_ALARMS and one.state.faults:
+            if code in DAMAGE_ALARMS and one.state is not None and one.state.faults:
                 continue  # `damaged` says it in one sentence
             severity = SEVERITIES.get(alarm.severity or "", CRITICAL if code.endswith("full") else ATTENTION)
-            text = f"{one.id} raises {code.replace('_', ' ')}" + (f": {alarm.text}" if alarm.text else "")
-            yield Finding(f"alarm_{code}", severity, text, one.id, time_of(alarm.since))
+            text = f"raises {code.replace('_', ' ')}" + (f": {alarm.text}" if alarm.text else "")
+            severity = severity if one.reach == "ok" else weaker(severity)
+            yield Finding(f"alarm_{code}", severity, said_before(one, text), one.id, time_of(alarm.since))
+
+
+def weaker(severity: str) -> str:
+    """Of what may be over: that its member is silent weighs more."""
+    return ATTENTION if severity == CRITICAL else severity
 
 
 def damaged(facts: Facts) -> Iterator[Finding]:
     """A member that cannot read part of its own log: which, what it may not do, and whether that heals."""
     for one in facts.members:
         state = one.state
-        if one.reach != "ok" or state is None or not state.faults:
+        if state is None or not state.faults:
             continue
         faults, repair = state.faults, state.repair or RepairView()
         spans = [spelled_range(fault.first_index, fault.last_index) for fault in faults]
         which = ", ".join(spans[:3]) + (f" and {len(spans) - 3} more ranges" if len(spans) > 3 else "")
-        may_not = f"it votes, but cannot lead, does not count from entry {faults[0].first_index:,} on"
-        whose = "it" if len(faults) == 1 and faults[0].entries == 1 else "them"
         since = next((alarm.since for alarm in state.alarms or () if alarm.code == "log_damaged"), None)
-        if repair.hopeless:
-            tail = "no member of the group can give what was written: `quorumscope store verify` shows what is gone"
-        elif repair.peer_id:
-            tail = f"it is being repaired from {repair.peer_id}, for {{age}}"
-        else:
-            tail = "it is repaired as soon as a peer that holds it answers, for {age}"
-        text = f"{one.id} cannot read {which} of its log: {may_not} and does not serve {whose}; {tail}"
-        severity = CRITICAL if repair.hopeless else ATTENTION
+        text, severity = said_before(one, f"cannot read {which} of its log"), ATTENTION
+        if one.reach == "ok":
+            text += f": {meanwhile(faults, repair)}"
+            severity = CRITICAL if repair.hopeless else ATTENTION
         low, high = min(fault.first_index for fault in faults), max(fault.last_index for fault in faults)
         yield Finding(
             "log_damaged", severity, text, one.id, time_of(since), from_index=low, to_index=high
         )  # fmt: skip
 
 
+def meanwhile(faults: Sequence[FaultView], repair: RepairView) -> str:
+    """What a damaged member may not do, and whether it heals."""
+    may_not = f"it votes, but cannot lead, does not count from entry {faults[0].first_index:,} on"
+    whose = "it" if len(faults) == 1 and faults[0].entries == 1 else "them"
+    if repair.hopeless:
+        tail = "no member of the group can give what was written: `quorumscope store verify` shows what is gone"
+    elif repair.peer_id:
+        tail = f"it is being repaired from {repair.peer_id}, for {{age}}"
+    else:
+        tail = "it is repaired as soon as a peer that holds it answers, for {age}"
+    return f"{may_not} and does not serve {whose}; {tail}"
+
+
 def voter_state(facts: Facts) -> Iterator[Finding]:
     for one in facts.members:
         reported = VOTER_STATES.get((one.state and one.state.voter_state) or "")
-        if one.reach == "ok" and reported is not None:
-            yield Finding("voter_restricted", ATTENTION, f"{one.id} {reported}, for {{age}}", one.id, grace_s=2.0)
+        if reported is not None:
+            text = said_before(one, reported) + ", for {age}"
+            yield Finding("voter_restricted", ATTENTION, text, one.id, grace_s=2.0)

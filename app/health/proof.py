@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.health.facts import Facts
+from app.health.facts import SLOW_MS, Facts
 from app.health.group_view import Doubt, MemberView
-from app.health.links import heard_ms
+from app.health.links import heard_ms, round_trips, spell_ms
 
 HEARTBEATS: Final = 3
 FRESH_MS: Final = 1500  # three samples
@@ -62,6 +62,9 @@ def unheard(facts: Facts, leader: MemberView, one: MemberView) -> list[str]:
         return [f"{leader.id} heard {one.id} {ours / 1000:.1f} s ago"]
     if theirs is not None and theirs > limit_ms:
         return [f"{one.id} heard {leader.id} {theirs / 1000:.1f} s ago"]
+    took_ms = round_trips(facts).get(one.id)
+    if took_ms is not None and took_ms >= SLOW_MS:
+        return [f"{one.id} answers the leader in {spell_ms(took_ms)}"]
     return []
 
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from app.health.group_view import GroupView, MemberView
+from app.health.openings import Openings
 
 WINDOW_S = 60.0
 SAMPLES_MAX = 240
@@ -21,6 +22,8 @@ SAMPLES_MAX = 240
 TREND_S = 3.0
 TREND_WINDOW_S = 10.0
 ELECTION_S = 4.0
+SETTLED_S = 10.0
+UNHEARD_MS = 1000  # pushes to whom the leader has not heard for so long are sent again, of course
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ class Recall:
     leader_since: datetime | None = None
     first_seen: dict[str, datetime] = field(default_factory=dict)
     noticed: dict[str, datetime] = field(default_factory=dict)
+    openings: Openings = field(default_factory=Openings)
 
     def observe(self, view: GroupView, at_s: float, now: datetime) -> None:
         leader = view.leader
@@ -84,7 +88,11 @@ class Recall:
         for node_id, lag in view.lags().items():
             self.lags.setdefault(node_id, Series()).add(at_s, lag)
         for one in view.members:
-            self.resends.setdefault(one.id, Series()).add(at_s, one.dispatcher.resends if one.dispatcher else None)
+            series = self.resends.setdefault(one.id, Series())
+            if heard_lately(leader, one):
+                series.add(at_s, one.dispatcher.resends if one.dispatcher else None)
+            else:
+                series.points.clear()
         log = leader.log
         self.committed.add(at_s, log.committed_index)
         if log.end_index is not None and log.committed_index is not None:
@@ -103,12 +111,15 @@ class Recall:
             self.leader, self.leader_since = (leader.id, view.term), now
 
     def elections(self) -> int:
-        """How often the term grew in the last minute; what follows within ELECTION_S belongs to the same failover."""
+        """How often the term grew in the last minute; what follows within ELECTION_S belongs to the same failover.
+
+        0 once the last one has stood for SETTLED_S.
+        """
         count, settled_at = 0, float("-inf")
         for (_, before), (at_s, after) in pairwise(self.terms.points):
             if after > before and at_s - settled_at >= ELECTION_S:
                 count, settled_at = count + 1, at_s
-        return count
+        return count if count and self.terms.points[-1][0] - settled_at < SETTLED_S else 0
 
     def since(self, problem_id: str, since: datetime, now: datetime) -> datetime:
         """When this problem began; a rule that learns of an earlier moment is believed, a later one is not."""
@@ -122,5 +133,12 @@ class Recall:
         return (now - self.noticed.get(problem_id, now)).total_seconds()
 
     def forget_all_but(self, problem_ids: set[str]) -> None:
+        """What is not seen, and not open from before."""
         for gone in self.noticed.keys() - problem_ids:
             del self.first_seen[gone], self.noticed[gone]
+
+
+def heard_lately(leader: MemberView, one: MemberView) -> bool:
+    link = leader.link_to(one.id)
+    ages = [one.mark.last_ack_ms, None if link is None else link.last_heard_ms]
+    return any(age is not None and age <= UNHEARD_MS for age in ages)

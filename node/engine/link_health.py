@@ -1,8 +1,10 @@
 """The health of the two connections to a peer: since when they stand, when it was last heard, round trip.
 
 The round trip is a heartbeat's, one at a time: it waits for no disk on either side, so that it speaks of the link and
-of the peer's loop alone. Invariants: nothing here decides anything, it is shown to operators; what is not known is
-None; a frame costs one clock reading, an append nothing.
+of the peer's loop alone. It is the shorter one of the last two: a heartbeat that waited for a cut link to be mended, or
+for a process that was stopped, says how long that lasted, and not how fast the link is. Invariants: nothing here
+decides anything, it is shown to operators; what is not known is None; a frame costs one clock reading, an append
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from node.consensus.status import LinkStatus
 from node.engine.clock import wall_text
 from node.views.state import LinkView
 
-WEIGHT: Final = 0.3  # of the newest round trip: a link that turned slow shows within half a second of heartbeats
 LOST_AFTER_NS: Final = 5_000_000_000  # a question that nobody answered for so long is given up
 
 
@@ -26,6 +27,7 @@ class LinkHealth:
     out_since_ns: int | None = None
     heard_at_ns: int | None = None
     rtt_ns: float | None = None
+    last_rtt_ns: int | None = None
     asked_opaque: int = -1
     asked_at_ns: int = 0
 
@@ -39,11 +41,12 @@ class LinkHealth:
         if opaque == self.asked_opaque != -1:  # a durable ack that nobody asked for says -1, too
             self.asked_opaque = -1
             took_ns = now_ns - self.asked_at_ns
-            self.rtt_ns = took_ns if self.rtt_ns is None else self.rtt_ns + WEIGHT * (took_ns - self.rtt_ns)
+            self.rtt_ns = took_ns if self.last_rtt_ns is None else min(took_ns, self.last_rtt_ns)
+            self.last_rtt_ns = took_ns
 
     def out_lost(self) -> None:
         """Our connection is gone, and what was asked on it with it."""
-        self.out_since_ns = self.rtt_ns = None
+        self.out_since_ns = self.rtt_ns = self.last_rtt_ns = None
         self.asked_opaque = -1
 
 

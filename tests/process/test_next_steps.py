@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from app.bench.observer import Observer
 from app.db.base import rfc3339, utc_now
 from app.health.audited import open_audit
 from app.health.group_view import AuditView, GroupView, Problem
-from tests.process.test_sentence import Watcher, flip, follower_of, run
+from tests.process.test_sentence import flip, follower_of, run
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def quorumscope_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     yield
 
 
-async def problem(watcher: Watcher, node: str, codes: set[str]) -> Problem:
+async def problem(watcher: Observer, node: str, codes: set[str]) -> Problem:
     """The problem of that member, once it is named."""
 
     def found(view: GroupView) -> list[Problem]:
@@ -66,7 +67,7 @@ async def curl(line: str | None) -> None:
 
 
 def test_a_member_that_is_cut_off_is_healed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(watcher: Watcher) -> None:
+    async def work(watcher: Observer) -> None:
         assert watcher.demo.breaker is not None
         node = follower_of(watcher)
         await watcher.demo.breaker.do("partition", node)
@@ -84,7 +85,7 @@ def test_a_member_that_is_cut_off_is_healed(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_node_that_was_killed_is_started_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(watcher: Watcher) -> None:
+    async def work(watcher: Observer) -> None:
         node = follower_of(watcher)
 
         def control_plane_is_away(view: GroupView) -> bool:
@@ -111,7 +112,7 @@ def test_a_node_that_was_killed_is_started_as_it_was(tmp_path: Path, monkeypatch
         run(tmp_path, monkeypatch, work)
 
 
-async def audit(watcher: Watcher, low: int | None = None, high: int | None = None) -> AuditView:
+async def audit(watcher: Observer, low: int | None = None, high: int | None = None) -> AuditView:
     """A real one, as the console would keep it; it starts a Spark of its own."""
     urls = [word for one in watcher.demo.members.values() for word in ("--node", one.control_url)]
     bounds = [] if low is None or high is None else ["--from", str(low), "--to", str(high)]
@@ -129,7 +130,7 @@ async def audit(watcher: Watcher, low: int | None = None, high: int | None = Non
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_flipped_bit_that_an_audit_found_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(watcher: Watcher) -> None:
+    async def work(watcher: Observer) -> None:
         node = follower_of(watcher)
         flipped = await flip(watcher, node)
         first = await audit(watcher)
@@ -152,7 +153,7 @@ def test_a_flipped_bit_that_an_audit_found_is_repaired(tmp_path: Path, monkeypat
 def test_a_damaged_store_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found while no peer is in reach, so that it does not mend by itself before anybody has read of it."""
 
-    async def work(watcher: Watcher) -> None:
+    async def work(watcher: Observer) -> None:
         assert watcher.demo.breaker is not None
         node = follower_of(watcher)
         flipped = await flip(watcher, node)

@@ -8,7 +8,6 @@ asserted of how long anything took: a machine with other things to do is slow, a
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -17,107 +16,30 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from app.bench.observer import LOOK_EVERY_S, STOOD_STILL_MS, Observer, names, observed, says_in_step
+from app.bench.sentences import CASES, run_case
 from app.commands.group import look_closely, pressing_of
-from app.console.addresses import Addresses
-from app.console.aggregate import ClusterInfo
-from app.console.nodes import Nodes
-from app.console.sample import NodeSample
-from app.console.settings import ConsoleSettings
-from app.console.watch import Watch
-from app.db.engine import open_engine, open_sessions
 from app.demo.breaks import Broken, CannotBreak
 from app.demo.processes import engine_of
-from app.demo.run import Demo, DemoOptions
-from app.health.group_view import AuditView, GroupView
-from app.security.sealed import Seal
-from node.views.events import EventView
+from app.demo.run import DemoOptions
+from app.health.group_view import GroupView
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 MEND_AFTER_S = 600.0  # of their own accord; the test heals them before
-SAMPLE_S = 0.5
 LOOKS = 5  # at a break that was named
 WITHIN_S = 60.0
-STOOD_STILL_MS = 800  # who was not given the processor for so long is taken for silent, and rightly
-
-
-class Watcher:
-    """Looks at the group as the console does, twice a second, and keeps what it read."""
-
-    def __init__(self, demo: Demo, watch: Watch, events: list[EventView], audits: dict[str, AuditView | None]) -> None:
-        self.demo, self.watch, self.events, self.audits = demo, watch, events, audits
-        self.looks: list[tuple[float, GroupView]] = []
-
-    async def run(self) -> None:
-        while True:
-            self.looks.append((time.monotonic(), self.watch.assemble()))
-            await asyncio.sleep(SAMPLE_S)
-
-    @property
-    def view(self) -> GroupView:
-        return self.looks[-1][1]
-
-    async def until(self, what: str, true: Callable[[GroupView], bool], seconds: float = WITHIN_S) -> int:
-        """The number of the first look, from now on, at which it was so."""
-        at, deadline = len(self.looks), time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            while at < len(self.looks):
-                if true(self.looks[at][1]):
-                    return at
-                at += 1
-            await asyncio.sleep(0.1)
-        raise AssertionError(f"never {what}: {self.view.sentence}, {self.view.unproven}, {self.view.problems}")
-
-    async def in_step(self) -> None:
-        """Until all is well, and has been for as long as anything could be remembered wrongly."""
-        await self.until("in step", says_in_step)
-
-
-def says_in_step(view: GroupView) -> bool:
-    return "in step." in view.sentence.headline and "not known" not in view.sentence.headline
-
-
-def names(view: GroupView, node: str, codes: set[str]) -> bool:
-    return any(one.code in codes and one.member == node for one in view.problems)
 
 
 @asynccontextmanager
-async def watched(tmp_path: Path) -> AsyncIterator[Watcher]:
-    """A demo without pages, and a console's eyes on it."""
+async def watched(tmp_path: Path) -> AsyncIterator[Observer]:
     (tmp_path / "demo").mkdir()
     options = DemoOptions(console=False, directory=tmp_path / "demo", mend_after_s=MEND_AFTER_S, rate_per_s=50)
-    demo = Demo(options, tmp_path / "demo", lambda _text: None)
-    nodes = Nodes(ConsoleSettings())
-    try:
-        await demo.start()
-        samples = [NodeSample(one.id, one.address, one.control_url) for one in demo.members.values()]
-        events: list[EventView] = []
-        audits: dict[str, AuditView | None] = {}
-        urls = [one.control_url for one in demo.members.values()]
-        kept = open_sessions(open_engine(f"sqlite:///{tmp_path / 'console.db'}"))
-        watch = Watch(
-            ClusterInfo("demo", "demo", "demo", demo=True), samples, nodes, SAMPLE_S,
-            addresses=Addresses(kept, Seal(tmp_path / "key"), None, urls),
-            on_events=lambda _cluster, node, items: events.extend(items if node is None else []),
-            on_address=lambda _cluster, _sample: None,
-            audits=audits,
-        )  # fmt: skip
-        watch.start()
-        watcher = Watcher(demo, watch, events, audits)
-        looking = asyncio.create_task(watcher.run())
-        try:
-            await watcher.until("looked at", lambda _view: True)
-            await watcher.in_step()
-            yield watcher
-        finally:
-            looking.cancel()
-            await watch.stop()
-    finally:
-        await nodes.close()
-        await demo.stop()
+    async with observed(tmp_path / "demo", options) as watcher:
+        yield watcher
 
 
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Watcher], Awaitable[None]]) -> None:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Observer], Awaitable[None]]) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
     async def all_of_it() -> None:
@@ -127,7 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Watcher
     asyncio.run(all_of_it())
 
 
-async def broken(watcher: Watcher, what: str, node: str, codes: set[str]) -> None:
+async def broken(watcher: Observer, what: str, node: str, codes: set[str]) -> None:
     """Breaks, reads along until the sentence has stood for some looks, heals, and waits until all is well again."""
     breaker = watcher.demo.breaker
     assert breaker is not None
@@ -135,8 +57,8 @@ async def broken(watcher: Watcher, what: str, node: str, codes: set[str]) -> Non
     named = await watcher.until(f"{what} of {node}", lambda view: names(view, node, codes))
     await watcher.until("looked at again", lambda _view: len(watcher.looks) >= named + LOOKS)
     during = watcher.looks[named : named + LOOKS]
-    late = any(after - before > SAMPLE_S + STOOD_STILL_MS / 1000 for (before, _), (after, _) in pairwise(during))
-    allowed = may_be_accused(watcher, node)
+    late = any(after - before > LOOK_EVERY_S + STOOD_STILL_MS / 1000 for (before, _), (after, _) in pairwise(during))
+    allowed = watcher.may_be_accused(node)
     for at_s, view in during:
         said = (what, node, round(at_s - during[0][0], 1), view.sentence, view.problems)
         assert not says_in_step(view), said
@@ -148,14 +70,7 @@ async def broken(watcher: Watcher, what: str, node: str, codes: set[str]) -> Non
     await watcher.in_step()
 
 
-def may_be_accused(watcher: Watcher, node: str) -> set[str | None]:
-    """Who was broken, and who was not given the processor for a while: engines say how long their ticks stood still."""
-    states = [one.state for one in watcher.view.members if one.state is not None]
-    stood_still = {one.self_id for one in states if (one.tick_gap_max_ms or 0) > STOOD_STILL_MS}
-    return {node, None} | stood_still
-
-
-async def flip(watcher: Watcher, node: str) -> Broken:
+async def flip(watcher: Observer, node: str) -> Broken:
     """One bit of the follower's log, as soon as there is an entry that nothing else could explain away."""
     assert watcher.demo.breaker is not None
     async with asyncio.timeout(WITHIN_S):
@@ -166,12 +81,12 @@ async def flip(watcher: Watcher, node: str) -> Broken:
                 await asyncio.sleep(0.1)
 
 
-def follower_of(watcher: Watcher) -> str:
+def follower_of(watcher: Observer) -> str:
     return next(one.id for one in reversed(watcher.view.members) if one.id != watcher.view.leader_id)
 
 
 def test_the_sentence_names_who_is_silent_cut_off_or_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(watcher: Watcher) -> None:
+    async def work(watcher: Observer) -> None:
         node = follower_of(watcher)
         await broken(watcher, "pause", node, {"replica_silent", "cut_off"})
         await broken(watcher, "slow", follower_of(watcher), {"slow_link"})
@@ -183,8 +98,19 @@ def test_the_sentence_names_who_is_silent_cut_off_or_slow(tmp_path: Path, monkey
     run(tmp_path, monkeypatch, work)
 
 
+@pytest.mark.long
+def test_a_way_that_is_cut_and_a_damaged_entry_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(watcher: Observer) -> None:
+        for case in (one for one in CASES if one.break_ in ("deafen", "mute", "flip")):
+            found = await run_case(watcher, case)
+            assert found.right_s is not None, case.name
+            assert not [one for one in found.false if "in step" in one], (case.name, found.node, found.false)
+
+    run(tmp_path, monkeypatch, work)
+
+
 def test_status_says_the_same_and_a_kill_accuses_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(watcher: Watcher) -> None:
+    async def work(watcher: Observer) -> None:
         assert watcher.demo.breaker is not None
         assert pressing_of(await look_closely(watcher.demo.target)) == []
         node = follower_of(watcher)
@@ -201,13 +127,13 @@ def test_status_says_the_same_and_a_kill_accuses_nobody_else(tmp_path: Path, mon
         await watcher.until("started again", lambda _view: engine_of(supervisor) not in (pid, None))
         await watcher.in_step()
         for _, view in watcher.looks[begun:]:
-            assert {one.member for one in view.problems} <= may_be_accused(watcher, killed), view.problems
+            assert {one.member for one in view.problems} <= watcher.may_be_accused(killed), view.problems
 
     run(tmp_path, monkeypatch, work)
 
 
 def test_a_flipped_bit_is_told_once_somebody_has_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(watcher: Watcher) -> None:
+    async def work(watcher: Observer) -> None:
         flipped = await flip(watcher, follower_of(watcher))
         begun = len(watcher.looks)
         async with httpx2.AsyncClient(trust_env=False) as client:
@@ -223,7 +149,7 @@ def test_a_flipped_bit_is_told_once_somebody_has_read_it(tmp_path: Path, monkeyp
         await watcher.until("read and repaired", is_read)
         await watcher.in_step()
         for _, view in watcher.looks[begun:]:
-            assert {one.member for one in view.problems} <= may_be_accused(watcher, flipped.node), view.problems
+            assert {one.member for one in view.problems} <= watcher.may_be_accused(flipped.node), view.problems
             damaged = [one for one in view.members if one.state is not None and one.state.faults]
             assert not (damaged and says_in_step(view)), "a member with a fault that it tells is not in step"
 

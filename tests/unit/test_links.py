@@ -21,7 +21,13 @@ from tests.conftest import free_ports
 MS = 1_000_000
 
 
-def test_a_round_trip_is_smoothed_and_belongs_to_the_question_that_was_asked() -> None:
+def asked_and_answered(health: LinkHealth, opaque: int, at_ms: int, took_ms: int) -> float | None:
+    health.asked(opaque, at_ms * MS)
+    health.answered(opaque, (at_ms + took_ms) * MS)
+    return link_view("n1", health, 0).rtt_ms
+
+
+def test_a_round_trip_belongs_to_the_question_that_was_asked() -> None:
     health = LinkHealth()
     assert link_view("n1", health, 5).rtt_ms is None
     health.asked(1, 0)
@@ -30,11 +36,19 @@ def test_a_round_trip_is_smoothed_and_belongs_to_the_question_that_was_asked() -
     assert health.rtt_ns is None
     health.answered(1, 100 * MS)
     assert link_view("n1", health, 0).rtt_ms == 100
-    health.asked(3, 200 * MS)
-    health.answered(3, 400 * MS)
-    assert link_view("n1", health, 0).rtt_ms == 130
+    assert asked_and_answered(health, 3, 200, 80) == 80
     health.out_lost()
     assert link_view("n1", health, 0).rtt_ms is None, "of a connection that is gone nothing is known"
+
+
+def test_one_late_answer_is_no_slow_link_and_two_are() -> None:
+    """A heartbeat that waited for a cut to be mended says how long the cut lasted, and nothing of the link."""
+    health = LinkHealth()
+    asked_and_answered(health, 1, 0, 2)
+    assert asked_and_answered(health, 2, 100, 4_000) == 2
+    assert asked_and_answered(health, 3, 4_200, 3) == 3
+    assert asked_and_answered(health, 4, 4_300, 500) == 3
+    assert asked_and_answered(health, 5, 4_900, 510) == 500
 
 
 def test_a_question_that_nobody_answers_does_not_stop_the_timing() -> None:

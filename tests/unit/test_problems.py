@@ -457,7 +457,7 @@ def test_since_stays_while_a_problem_stands_and_starts_anew_after() -> None:
     first = story.look().problems[0].since
     assert story.look(20).problems[0].since == first
     story.group.closures["pending"] = 0
-    assert story.look().problems == ()
+    assert story.look(8).problems == ()
     story.group.closures["pending"] = 9_000
     assert story.look().problems[0].since > first
 

@@ -1,0 +1,238 @@
+"""Sentences that were false once: each is a short history of a group, and what may be said of it.
+
+Invariants: what a member said before it fell silent is reported as that; nothing is "over" that nobody looked at; a
+cause that follows from a known one is not another cause.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from app.console.watch import closed, opened
+from app.health.facts import rfc3339
+from app.health.group_view import GroupView
+from node.views.events import EventView
+from tests.unit.fake_control import FakeNode
+from tests.unit.group_story import T0, Story
+
+
+def headline(view: GroupView) -> str:
+    return view.sentence.headline
+
+
+def codes(view: GroupView) -> set[tuple[str, str | None]]:
+    return {(one.code, one.member) for one in view.problems}
+
+
+def events_of(story: Story, looks: int, step: Any = lambda: None) -> list[EventView]:
+    """What a console writes down over so many looks."""
+    found: list[EventView] = []
+    for _ in range(looks):
+        view = story.look(1, step)
+        found += [opened(one, view.as_of) for one in story.recall.openings.opened]
+        found += [closed(one, rfc3339(at)) for one, at in story.recall.openings.closed]
+    return found
+
+
+def kinds(events: list[EventView], code: str) -> list[str]:
+    return [one.kind or "" for one in events if one.detail is not None and one.detail["code"] == code]
+
+
+# --- slow links -------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_that_turned_slow_is_not_in_step_before_it_is_called_slow() -> None:
+    story = Story()
+    story.look(2)
+    story.node("n2").rtt_ms = 250
+    view = story.look()
+    assert view.problems == () and "is not known: n2 answers the leader in 250 ms" in headline(view)
+
+
+def test_what_a_slow_leader_does_to_its_followers_is_no_cause_of_its_own() -> None:
+    story = Story()
+    story.look(2)
+    story.node("n1").rtt_ms = story.node("n2").rtt_ms = 500
+    story.node("n0").end, story.group.committed = 1_055, 1_000
+    story.node("n1").lag_ms = story.node("n2").lag_ms = 1_800
+    assert codes(story.look(4)) == {("slow_link", "n0")}
+
+
+def test_pushes_that_were_sent_again_into_a_cut_are_not_a_problem_once_it_is_mended() -> None:
+    story = Story()
+    story.look(3)
+    lost = story.node("n2")
+
+    def cut() -> None:
+        lost.ack_ms, lost.resends = 9_000, lost.resends + 2
+
+    assert ("cut_off", "n2") in codes(story.look(6, cut))
+    lost.ack_ms = 20
+    assert codes(story.look(12)) == set()
+
+
+# --- elections --------------------------------------------------------------------------------------------------------
+
+
+def test_elections_that_have_settled_are_not_said_not_to() -> None:
+    story = Story()
+    story.look(4)
+    for leader in ("n1", "n2", "n1"):
+        story.group.lead(leader)
+        story.look(12)
+    assert ("term_flapping", None) in codes(story.view)
+    assert codes(story.look(12)) == set(), "the last one was more than ten seconds ago"
+
+
+# --- one way ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_both_ways_is_not_one_way_because_the_leader_was_asked_before() -> None:
+    story = Story()
+    story.look(3)
+    for leader_answers, ack_ms, heard_ms in ((True, 900, 900), (False, 900, 1_400), (False, 900, 1_900)):
+        story.node("n0").alive = leader_answers
+        story.node("n1").ack_ms, story.node("n1").heard_ms["n0"] = ack_ms, heard_ms
+        view = story.look()
+        assert "one_way" not in {one.code for one in view.problems}, view.problems
+        assert "in step." not in headline(view) or "not known" in headline(view)
+
+
+def test_a_way_that_is_cut_is_named_as_soon_as_both_ends_tell() -> None:
+    story = Story()
+    story.look(3)
+    story.node("n1").heard_ms["n0"] = 1_600  # the leader heard it 20 ms ago
+    assert ("one_way", "n1") in codes(story.look())
+
+
+# --- what a silent member said ----------------------------------------------------------------------------------------
+
+
+def broken(story: Story, node: FakeNode) -> None:
+    node.faults = [{"first_index": 5, "last_index": 7, "kind": "crc_invalid", "detail": ""}]
+    node.alarms = [
+        {"code": "log_damaged", "severity": "critical", "since": "2026-01-01T12:00:00.000Z"},
+        {"code": "disk_low", "detail": "3 % left", "since": "2026-01-01T12:00:00.000Z"},
+    ]
+    node.voter_state = "REJOINING"
+
+
+def test_what_a_member_said_before_it_fell_silent_is_told_as_that() -> None:
+    story = Story()
+    story.look()
+    broken(story, story.node("n1"))
+    assert {"log_damaged", "alarm_disk_low", "voter_restricted"} <= {one.code for one in story.look(8).problems}
+    story.node("n1").alive, story.node("n1").ack_ms = False, 9_000
+    view = story.look(8)
+    said = {one.code: one.text for one in view.problems if one.member == "n1"}
+    assert said["replica_silent"].startswith("n1 is silent")
+    for code in ("log_damaged", "alarm_disk_low", "voter_restricted"):
+        assert said[code].startswith("Before it fell silent, n1"), said[code]
+    assert headline(view).startswith("n1 is silent"), "what is so now comes first"
+
+
+def test_an_engine_that_ended_is_not_said_to_do_what_it_did() -> None:
+    story = Story()
+    story.look()
+    broken(story, story.node("n1"))
+    story.look(8)
+    story.node("n1").engine, story.node("n1").ack_ms = "down", 9_000
+    said = {one.code: one.text for one in story.look(8).problems if one.member == "n1"}
+    assert said["log_damaged"].startswith("Before its engine went down, n1")
+
+
+# --- openings and closings --------------------------------------------------------------------------------------------
+
+
+def test_a_problem_that_flaps_has_one_opening_one_closing_and_one_duration() -> None:
+    story = Story()
+    story.look(3)
+    looks = iter([5_000, 5_000, 20, 5_000, 20, 20, 5_000, 5_000])
+
+    def flap() -> None:
+        story.node("n1").ack_ms = next(looks, 20)
+
+    events = events_of(story, 20, flap)
+    assert kinds(events, "cut_off") == ["problem_opened", "problem_closed"]
+    over = next(one for one in events if one.kind == "problem_closed")
+    assert over.text is not None and "Over after 9 s" in over.text, over.text  # it was heard last 5 s before
+
+
+def test_what_nobody_looked_at_is_not_over() -> None:
+    story = Story()
+    story.look(3)
+    story.node("n1").ack_ms = 5_000
+    events = events_of(story, 3)
+    story.node("n1").alive = False  # its control plane goes, too
+    events += events_of(story, 14)
+    assert kinds(events, "cut_off") == ["problem_opened"]
+    story.node("n1").alive, story.node("n1").ack_ms = True, 20
+    events += events_of(story, 10)
+    assert kinds(events, "cut_off") == ["problem_opened", "problem_closed"]
+    assert kinds(events, "replica_silent") == ["problem_opened", "problem_closed"]
+
+
+def test_what_only_a_leader_tells_is_not_over_while_none_is_known() -> None:
+    story = Story()
+    story.look(3)
+    story.node("n2").rtt_ms = 250
+    events = events_of(story, 6)
+    leader = story.node("n0")
+    leader.role, leader.alive = "FOLLOWER", False
+    events += events_of(story, 12)
+    assert kinds(events, "slow_link") == ["problem_opened"]
+
+
+def test_what_another_problem_explains_is_not_over() -> None:
+    story = Story()
+    story.look(3)
+    one = story.node("n2")
+    story.node("n0").end += 1
+    story.node("n1").end, one.lag_ms = 1_001, 4_000
+    events = events_of(story, 3)
+    assert kinds(events, "lagging") == ["problem_opened"]
+    one.ack_ms = 9_000
+    events += events_of(story, 12)
+    assert kinds(events, "lagging") == ["problem_opened"]
+    assert kinds(events, "cut_off") == ["problem_opened"]
+
+
+def test_the_first_look_opens_nothing() -> None:
+    """What was there when a console began is no event."""
+    story = Story()
+    story.node("n2").ack_ms = 9_000
+    assert events_of(story, 1) == []
+    assert story.recall.openings.ids == {"cut_off:n2"}
+
+
+def test_a_moment_long_ago_lends_no_age_to_what_begins_now() -> None:
+    story = Story()
+    story.look(3)
+    story.node("n2").rtt_ms = 250
+    story.look(4)
+    story.node("n2").rtt_ms = 0.8
+    story.look(20)
+    story.node("n2").rtt_ms = 250
+    (slow,) = story.look(4).problems
+    began = T0 + timedelta(seconds=0.5 * (story.looked - 4))
+    assert datetime.fromisoformat(slow.since) >= began
+
+
+def test_the_time_of_an_event_is_that_of_the_look() -> None:
+    story = Story()
+    story.look(2)
+    story.node("n1").ack_ms = 5_000
+    (event,) = events_of(story, 1)
+    assert event.at == story.view.as_of
+
+
+def test_silence_between_two_followers_is_no_silence_of_the_one_that_leads_now() -> None:
+    story = Story()
+    story.look(4)
+    story.group.lead("n2")
+    now = rfc3339(T0 + timedelta(seconds=0.5 * story.looked - 0.2))
+    told = story.node("n2").state
+    story.node("n2").state = lambda: told() | {"role_since": now}  # type: ignore[method-assign]
+    story.node("n0").heard_ms["n2"] = story.node("n1").heard_ms["n2"] = 4_000  # as followers they said nothing
+    assert codes(story.look()) == set()

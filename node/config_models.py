@@ -232,6 +232,8 @@ class ConsoleTable(Table):
     """A login ends after this in any case."""
     history_days: Annotated[int, Field(ge=1, le=3650)] = 30
     """How long history is kept."""
+    trail_days: Annotated[int, Field(ge=1, le=36_500)] = 730
+    """How long the rows of the admin trail are kept."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What the console says on stderr: this and what is graver."""
     log_format: Literal["console", "json"] = "console"

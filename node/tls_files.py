@@ -17,6 +17,8 @@ def tls_trouble(certificate: Path | None, key: Path | None, authority: Path | No
             return f"{path}: there is no such file"
         except OSError as error:
             return f"{path}: {error.strerror}"
+    if key is not None and key.stat().st_mode & 0o007:
+        return f"{key}: others may read this key; chmod o-rwx {key}"
     if certificate is not None and key is not None:
         try:  # a key that is protected gets no pass phrase: nobody may be there to type one
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(str(certificate), str(key), password=lambda: b"")

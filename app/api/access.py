@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
-from app.api.common import Json, RowId, SessionsDep, ViewerDep
-from app.console.errors import Conflict, Invalid, NotFound
+from app.api.common import Json, RowId, SessionsDep, ViewerDep, note
+from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
 from app.db.base import rfc3339, utc_now
 from app.db.models import ApiToken, LoginSession, User
-from app.security.identity import issue_api_token
+from app.security.identity import end_sessions, issue_api_token, revoke_tokens
+from app.security.limits import LoginLimits
+from app.security.links import void_links
+from app.security.passwords import Hashing, TooBusy, weakness
 from app.security.roles import RIGHTS, Viewer
-from app.security.secrets import PASSWORD_CHARS_MAX, PASSWORD_CHARS_MIN, password_matches, passwords
+from app.security.secrets import PASSWORD_CHARS_MAX, PASSWORD_CHARS_MIN
 
 router = APIRouter(tags=["access"])
 
@@ -24,6 +26,12 @@ class NewPassword(BaseModel):
     model_config = ConfigDict(extra="forbid")
     password: Annotated[str, Field(min_length=PASSWORD_CHARS_MIN, max_length=PASSWORD_CHARS_MAX)]
     current: Annotated[str | None, Field(max_length=PASSWORD_CHARS_MAX)] = None
+    end_tokens: Annotated[bool, Field(description="revoke all of one's API tokens as well")] = False
+
+
+class TooManyTries(ConsoleError):
+    status = 429
+    title = "Too many tries"
 
 
 class NewToken(BaseModel):
@@ -41,20 +49,41 @@ async def me(viewer: ViewerDep) -> Json:
 
 
 @router.put("/me/password", status_code=204)
-async def set_password(body: NewPassword, viewer: ViewerDep, sessions: SessionsDep) -> None:
-    """Whoever has a password must name it; whoever came by a link may set the first one. Other sessions end."""
+async def set_password(body: NewPassword, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> None:
+    """Whoever has a password must name it; whoever came by a link may set the first one. Other sessions end, open login
+    links are void, and with `end_tokens` all tokens are revoked. Passwords that are tried first are refused."""
     if viewer.via != "session":
         raise Conflict("A password is set from a session, not with an API token.")
-    async with sessions() as db, db.begin():
-        user = await db.get(User, viewer.user_id)
-        assert user is not None
+    weak = weakness(body.password, viewer.name)
+    if weak is not None:
+        raise Invalid(weak)
+    hashing: Hashing = request.app.state.hashing
+    limits: LoginLimits = request.app.state.login_limits
+    account = f"password of {viewer.name}"
+    async with sessions() as db:
+        user = await db.get_one(User, viewer.user_id)
         known = user.password_hash
-        if known is not None and not await asyncio.to_thread(password_matches, body.current or "", known):
-            raise Invalid("`current` is not the present password.")
-        user.password_hash = await asyncio.to_thread(passwords.hash, body.password)
-        mine = (LoginSession.user_id == user.id) & (LoginSession.id != viewer.credential_id)
-        for other in await db.scalars(select(LoginSession).where(mine)):
-            await db.delete(other)
+    try:
+        if known is not None:
+            wait_s = limits.begin(account, account)
+            if wait_s:
+                raise TooManyTries(f"Wait {wait_s} s, then try again.", headers={"retry-after": str(wait_s)})
+            if not await hashing.matches(body.current or "", known):
+                raise Invalid("`current` is not the present password.")
+            limits.succeeded(account, account)
+        hashed = await hashing.hash(body.password)
+    except TooBusy:
+        limits.undo(account, account)
+        raise TooManyTries("Many passwords are being checked; try again.", headers={"retry-after": "2"}) from None
+    async with sessions() as db, db.begin():
+        user = await db.get_one(User, viewer.user_id)
+        if user.password_hash != known:
+            raise Conflict("The password was changed meanwhile.")
+        user.password_hash = hashed
+        await void_links(db, user.id)
+        ended = await end_sessions(db, user.id, but=viewer.credential_id)
+        revoked = await revoke_tokens(db, user.id) if body.end_tokens else 0
+    note(request, f"users/{viewer.name}", after={"password": "set", "sessions_ended": ended, "tokens_revoked": revoked})
 
 
 @router.get("/sessions")
@@ -68,11 +97,12 @@ async def list_sessions(viewer: ViewerDep, sessions: SessionsDep) -> Json:
 
 
 @router.delete("/sessions/{session_id}", status_code=204)
-async def end_session(session_id: RowId, viewer: ViewerDep, sessions: SessionsDep) -> None:
+async def end_session(session_id: RowId, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> None:
     async with sessions() as db, db.begin():
         row = await db.get(LoginSession, session_id)
         if row is None or not (viewer.can("admin") or row.user_id == viewer.user_id):
             raise NotFound("There is no such session.")
+        note(request, f"sessions/{row.id}", before={"user": row.user.name})
         await db.delete(row)
 
 
@@ -86,7 +116,9 @@ async def list_tokens(viewer: ViewerDep, sessions: SessionsDep) -> Json:
 
 
 @router.post("/tokens", status_code=201)
-async def new_token(body: NewToken, viewer: ViewerDep, sessions: SessionsDep, response: Response) -> Json:
+async def new_token(
+    body: NewToken, request: Request, viewer: ViewerDep, sessions: SessionsDep, response: Response
+) -> Json:
     """The token itself is in this answer and nowhere else. It never has more rights than its owner."""
     if viewer.via != "session":
         raise Conflict("A token cannot make tokens: sign in, or use `quorumscope token`.")
@@ -97,15 +129,17 @@ async def new_token(body: NewToken, viewer: ViewerDep, sessions: SessionsDep, re
         row.user = user
         shown = token_json(row)
     response.headers["location"] = f"/api/v1/tokens/{row.id}"
+    note(request, f"tokens/{row.id}", after=shown)
     return {**shown, "token": token}
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
-async def revoke_token(token_id: RowId, viewer: ViewerDep, sessions: SessionsDep) -> None:
+async def revoke_token(token_id: RowId, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> None:
     async with sessions() as db, db.begin():
         row = await db.get(ApiToken, token_id)
         if row is None or not (viewer.can("admin") or row.user_id == viewer.user_id):
             raise NotFound("There is no such token.")
+        note(request, f"tokens/{row.id}", before=token_json(row))
         row.revoked_at = row.revoked_at or utc_now()
 
 

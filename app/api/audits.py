@@ -15,6 +15,7 @@ from app.console.console import Console
 from app.console.cursors import INT64_MAX, before_id
 from app.console.errors import Conflict, Invalid, NotFound
 from app.db.audits import as_json
+from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView
 
 router = APIRouter(tags=["audits"])
@@ -73,6 +74,7 @@ async def start_audit(
     """Starts an audit of a whole group in the name of the request's viewer."""
     if from_index is not None and to_index is not None and from_index > to_index:
         raise Invalid(f"from_index {from_index} lies behind to_index {to_index}")
+    asked = {"cluster": view.cluster.id, "depth": depth, "from_index": from_index, "to_index": to_index}
     return await runner_of(request).launch(
         cluster_id=view.cluster.id,
         cluster_name=view.cluster.name,
@@ -82,6 +84,7 @@ async def start_audit(
         to_index=to_index,
         requested_by=request.state.viewer.name,
         idempotency_key=idempotency_key,
+        fingerprint=fingerprint(request.state.viewer, "audit", asked),
     )
 
 

@@ -55,6 +55,12 @@ def time_or_none(text: str | None, name: str) -> datetime | None:
         raise Invalid(f"{name}: {text!r} is not an RFC 3339 time with a zone") from None
 
 
+def note(request: Request, target: str, *, before: Any = None, after: Any = None) -> None:
+    """What the trail says of this change: what it was done to, and how that was before and is after."""
+    said = {"target": target, "before": before, "after": after}
+    request.state.trail_detail = {name: value for name, value in said.items() if value is not None}
+
+
 def page_of(items: list[Json], limit: int, key: str = "id") -> Json:
     """`items` was asked for with one more than `limit`."""
     shown = items[:limit]

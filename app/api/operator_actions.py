@@ -51,7 +51,7 @@ async def transfer(
         body.to,
         if_term=body.if_term,
         deadline_ms=body.deadline_ms,
-        requested_by=viewer.name,
+        caller=viewer,
         idempotency_key=key,
     )
     response.headers["location"] = f"/api/v1/operations/{operation['id']}"

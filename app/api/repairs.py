@@ -14,7 +14,9 @@ from app.console.console import Console
 from app.console.cursors import INT64_MAX
 from app.console.errors import Invalid, NotFound
 from app.console.repairs import KIND, Work
+from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView, MemberView
+from app.security.roles import Viewer
 
 Json = dict[str, Any]
 router = APIRouter(prefix="/clusters/{cluster_id}/nodes/{node_id}", tags=["operator actions"])
@@ -49,13 +51,13 @@ async def repair(
     key: Key = None,
 ) -> Json:
     """This member reads its whole log and repairs what is damaged; then that range is audited on all members."""
-    operation = await begin(request, console, cluster_id, node_id, body or Repair(), viewer.name, key)
+    operation = await begin(request, console, cluster_id, node_id, body or Repair(), viewer, key)
     response.headers["location"] = f"/api/v1/operations/{operation['id']}"
     return operation
 
 
 async def begin(
-    request: Request, console: Console, cluster_id: str, node_id: str, asked: Repair, by: str, key: str | None
+    request: Request, console: Console, cluster_id: str, node_id: str, asked: Repair, caller: Viewer, key: str | None
 ) -> Json:
     """The operation, new or the one of the same key."""
     if asked.from_index is not None and asked.to_index is not None and asked.from_index > asked.to_index:
@@ -63,10 +65,11 @@ async def begin(
     view = console.group_view(cluster_id)
     member_of(view, node_id)
     _, url = console.control_url(cluster_id, node_id)
-    progress = {"detail": f"asking {node_id}"}
+    by, said = caller.name, {"cluster": cluster_id, "node": node_id, **asked.model_dump()}
     operation, fresh = await console.operations_kept.open(
-        cluster_id, KIND, by, node_id=node_id, key=key, progress=progress
-    )
+        cluster_id, KIND, by, node_id=node_id, key=key, progress={"detail": f"asking {node_id}"},
+        fingerprint=fingerprint(caller, KIND, said),
+    )  # fmt: skip
     if fresh:
         runner = runner_of(request)
 

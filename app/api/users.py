@@ -5,24 +5,28 @@ Invariant: there is always an admin who can sign in; the last one can be neither
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import delete, func, select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from starlette.responses import StreamingResponse
 
-from app.api.common import Cursor, Json, Limit, SessionsDep, page_of
+from app.api.common import Cursor, Json, Limit, SessionsDep, note, page_of
 from app.console.cursors import before_id
 from app.console.errors import Conflict, NotFound
 from app.db.base import rfc3339, utc_now
-from app.db.models import LoginSession, TrailRow, User
+from app.db.models import TrailRow, User
 from app.security import links
+from app.security.identity import end_sessions
+from app.security.people import NAME, user_named
 from app.security.roles import Role
+from app.security.trail_chain import entries, line_of
 
 router = APIRouter(tags=["people"])
 RoleName = Literal["viewer", "operator", "admin"]
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 Name = Annotated[str, Path(max_length=64)]
 
 
@@ -46,15 +50,17 @@ async def list_users(sessions: SessionsDep) -> Json:
 
 
 @router.post("/users", status_code=201)
-async def add_user(body: NewUser, sessions: SessionsDep, response: Response) -> Json:
+async def add_user(body: NewUser, request: Request, sessions: SessionsDep, response: Response) -> Json:
     """Answers with the one-time login link to hand over."""
     async with sessions() as db, db.begin():
-        if await db.scalar(select(User).where(User.name == body.name)) is not None:
-            raise Conflict(f"There is a user {body.name} already.")
+        known = await user_named(db, body.name)
+        if known is not None:
+            raise Conflict(f"There is a user {known.name} already; names differ by more than case.")
         link = await links.issue_in(db, body.name, body.role)
         user = await find(db, body.name)
         shown = user_json(user)
     response.headers["location"] = f"/api/v1/users/{body.name}"
+    note(request, f"users/{body.name}", after=shown)
     return {**shown, "login_link": link}
 
 
@@ -65,10 +71,11 @@ async def one_user(name: Name, sessions: SessionsDep) -> Json:
 
 
 @router.patch("/users/{name}")
-async def change_user(name: Name, body: UserPatch, sessions: SessionsDep) -> Json:
-    """A disabled user's sessions end at once."""
+async def change_user(name: Name, body: UserPatch, request: Request, sessions: SessionsDep) -> Json:
+    """A disabled user's sessions end at once, and open login links are void."""
     async with sessions() as db, db.begin():
         user = await find(db, name)
+        before = user_json(user)
         loses_admin = (body.role is not None and body.role != "admin") or body.disabled is True
         if loses_admin:
             await keep_an_admin(db, user)
@@ -77,28 +84,38 @@ async def change_user(name: Name, body: UserPatch, sessions: SessionsDep) -> Jso
         if body.disabled is not None:
             user.disabled_at = utc_now() if body.disabled else None
             if body.disabled:
-                await db.execute(delete(LoginSession).where(LoginSession.user_id == user.id))
-        return user_json(user)
+                await end_sessions(db, user.id)
+                await links.void_links(db, user.id)
+        after = user_json(user)
+    note(request, f"users/{user.name}", before=before, after=after)
+    return after
 
 
 @router.delete("/users/{name}", status_code=204)
-async def remove_user(name: Name, sessions: SessionsDep) -> None:
+async def remove_user(name: Name, request: Request, sessions: SessionsDep) -> None:
     async with sessions() as db, db.begin():
         user = await find(db, name)
         await keep_an_admin(db, user)
+        note(request, f"users/{user.name}", before=user_json(user))
         await db.delete(user)
 
 
 @router.post("/users/{name}/login-link", status_code=201)
-async def another_link(name: Name, sessions: SessionsDep) -> Json:
+async def another_link(name: Name, request: Request, sessions: SessionsDep) -> Json:
+    """Earlier links of this user are void from now on; a disabled user gets none."""
     async with sessions() as db, db.begin():
         user = await find(db, name)
-        return {"name": user.name, "login_link": await links.issue_in(db, user.name, None)}
+        note(request, f"users/{user.name}")
+        try:
+            return {"name": user.name, "login_link": await links.issue_in(db, user.name, None)}
+        except links.UserDisabled as error:
+            raise Conflict(str(error)) from None
 
 
 @router.get("/admin-trail")
-async def admin_trail(sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
-    """Newest first. `status` null: the console died while it ran."""
+async def admin_trail(request: Request, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+    """Newest first. `status` null: the console died while it ran. Anonymous failures are summed up."""
+    await request.app.state.failures.flush()
     asked = select(TrailRow).order_by(TrailRow.id.desc()).limit(limit + 1)
     before = before_id(cursor)
     if before is not None:
@@ -107,8 +124,26 @@ async def admin_trail(sessions: SessionsDep, limit: Limit = 100, cursor: Cursor 
         return page_of([trail_json(row) for row in await db.scalars(asked)], limit)
 
 
+@router.get(
+    "/admin-trail/export",
+    response_class=StreamingResponse,
+    responses={200: {"description": "One JSON object a line", "content": {"application/x-ndjson": {}}}},
+)
+async def export_trail(request: Request, sessions: SessionsDep) -> StreamingResponse:
+    """All of it in its hash chain's order; `quorumscope trail verify` says how the hashes are made."""
+    await request.app.state.failures.flush()
+
+    async def lines() -> AsyncIterator[str]:
+        async with sessions() as db:
+            async for chunk in entries(db):
+                yield "".join(line_of(one) for one in chunk)
+
+    headers = {"content-disposition": 'attachment; filename="admin-trail.jsonl"'}
+    return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
+
+
 async def find(db: AsyncSession, name: str) -> User:
-    user = await db.scalar(select(User).where(User.name == name))
+    user = await user_named(db, name)
     if user is None:
         raise NotFound(f"There is no user {name!r}.", title="Unknown user")
     return user
@@ -138,7 +173,9 @@ def trail_json(row: TrailRow) -> Json:
         "role": row.role,
         "via": row.via,
         "address": row.address,
+        "credential": row.credential,
         "action": row.action,
+        "target": row.target,
         "method": row.method,
         "path": row.path,
         "status": row.status,

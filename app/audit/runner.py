@@ -73,11 +73,13 @@ class AuditRunner:
         to_index: int | None,
         requested_by: str,
         idempotency_key: str | None = None,
+        fingerprint: str | None = None,
     ) -> Json:
         """Records the audit and starts its job as soon as there is room."""
         row, fresh = await self.kept.create(
             cluster_id=cluster_id, cluster_name=cluster_name, depth=depth, from_index=from_index, to_index=to_index,
             directory=str(self.root.resolve()), requested_by=requested_by, idempotency_key=idempotency_key,
+            fingerprint=fingerprint,
         )  # fmt: skip
         if fresh:
             directory = Path(row.directory)

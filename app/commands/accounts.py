@@ -1,10 +1,11 @@
-"""`db upgrade`, `user link`, `token …`: the console's database, and the ways in for people and scripts.
+"""`db upgrade`, `user link`, `token …`, `trail …`: the console's database, and the ways in for people and scripts.
 
 Invariant: a login link and a token are printed once and stored only as hashes; a link is good for one login in a day.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ DbOption = Annotated[str | None, typer.Option("--db", metavar="URL", help="The c
 ROLES = ("viewer", "operator", "admin")
 db_commands = typer.Typer(help="The console's database.", no_args_is_help=True, rich_markup_mode=None)
 token_commands = typer.Typer(help="API tokens of the console.", no_args_is_help=True, rich_markup_mode=None)
+trail_commands = typer.Typer(help="The console's admin trail.", no_args_is_help=True, rich_markup_mode=None)
 user_commands = typer.Typer(help="The console's users.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -78,7 +80,10 @@ def link(
         str | None,
         typer.Option(metavar="viewer|operator|admin", help='Their role; a new user is a viewer, "admin" an admin.'),
     ] = None,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="The console's address, for the printed link.")] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The console's address, where it is not the one that it noted itself."),
+    ] = None,
     db: DbOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -88,11 +93,15 @@ def link(
         raise Failure(Exit.USAGE, f'--role "{role}": it is viewer, operator or admin')
     loaded = _settings(db, config)
     with _database(loaded.console.db_url):
-        from app.security.links import issue
+        from app.security.links import issue, noted_address
 
-        path = issue(loaded.console.db_url, name, "admin" if role is None and name == "admin" else role)
+        try:
+            path = issue(loaded.console.db_url, name, "admin" if role is None and name == "admin" else role)
+        except ValueError as error:
+            raise Failure(Exit.USAGE, str(error)) from error
+        known = noted_address(loaded.console.db_url)
     scheme = "https" if loaded.console.tls_cert_file or loaded.console.behind_proxy else "http"
-    address = (url or f"{scheme}://{loaded.console.address}").rstrip("/") + path
+    address = (url or known or f"{scheme}://{loaded.console.address}").rstrip("/") + path
     if as_json:
         show_json({"user": name, "link": address})
     else:
@@ -159,8 +168,47 @@ def revoke(
     return Exit.FINE
 
 
+@trail_commands.command()
+def verify(
+    head: Annotated[
+        str | None, typer.Option(metavar="HASH", help="A hash that was noted elsewhere, and must be in the chain.")
+    ] = None,
+    db: DbOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Recompute the trail's hash chain and compare every row with it."""
+    url = _settings(db, config).console.db_url
+    with _database(url):
+        from app.security.trail_files import verified
+
+        done = verified(url, head)
+    if as_json:
+        show_json(dataclasses.asdict(done))
+    else:
+        for problem in done.problems:
+            print(problem)
+        older = f", {done.older_rows} rows from before there was a chain" if done.older_rows else ""
+        say(f"{'NOT intact' if done.problems else 'intact'}: {done.entries} entries, {done.rows} rows{older}")
+        say(f"newest hash {done.head}: keep it elsewhere, and give it with --head next time")
+    return Exit.FINDING if done.problems else Exit.FINE
+
+
+@trail_commands.command()
+def export(db: DbOption = None, config: ConfigOption = None) -> int:
+    """Print the whole trail with its hashes, one JSON object a line."""
+    url = _settings(db, config).console.db_url
+    with _database(url):
+        from app.security.trail_files import print_all
+
+        head = print_all(url)
+    say(f"newest hash {head}")
+    return Exit.FINE
+
+
 def register(app: typer.Typer) -> None:
     """Adds this family's commands."""
     app.add_typer(db_commands, name="db")
     app.add_typer(user_commands, name="user")
     app.add_typer(token_commands, name="token")
+    app.add_typer(trail_commands, name="trail")

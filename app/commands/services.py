@@ -182,6 +182,7 @@ def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -
         session_idle_s=table.session_idle_s,
         session_max_s=table.session_max_s,
         history_days=table.history_days,
+        trail_days=table.trail_days,
         log_level=table.log_level,
         log_format=table.log_format,
         demo=demo_control is not None,

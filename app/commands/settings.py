@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def shown(value: Any) -> Any:
+    """A setting as it may be looked at: passwords in URLs are hidden."""
+    if isinstance(value, tuple):
+        return tuple(shown(one) for one in value)
+    if not isinstance(value, str) or "://" not in value or "@" not in value:
+        return value
+    return re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", value)
+
+
 def toml_of(value: Any) -> str:
     """A setting as one would write it into the file."""
     value = plain(value)
@@ -75,7 +85,7 @@ def show(
     loaded = _loaded(config, settings)
     if as_json:
         values: dict[str, Any] = {
-            table: {name: plain(getattr(getattr(loaded, table), name)) for name in model.model_fields}
+            table: {name: plain(shown(getattr(getattr(loaded, table), name))) for name in model.model_fields}
             for table, model in TABLES.items()
         }
         values["peers"] = loaded.peers
@@ -88,7 +98,7 @@ def show(
     for table, model in TABLES.items():
         print(f"[{table}]")
         for name in model.model_fields:
-            value = getattr(getattr(loaded, table), name)
+            value = shown(getattr(getattr(loaded, table), name))
             # An empty id and an absent file cannot be written down as themselves.
             text = f"# {name} is not set" if value in (None, "") else f"{name} = {toml_of(value)}"
             print(line(text, f"{table}.{name}"))

@@ -10,6 +10,7 @@ import importlib.util
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
@@ -28,10 +29,14 @@ from app.console.console import Console
 from app.console.live import Fragment, Hub, LiveKey
 from app.console.settings import ConsoleSettings
 from app.db.engine import open_engine, open_sessions, upgrade_async
-from app.db.repositories import meta
+from app.db.repositories import meta, set_meta
 from app.resources import resource
+from app.security import trail
+from app.security.failures import Failures
 from app.security.gate import Gate
 from app.security.identity import Identity
+from app.security.limits import LoginLimits
+from app.security.passwords import Hashing
 
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
@@ -59,15 +64,21 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
     engine = open_engine(settings.db_url)
     sessions = open_sessions(engine)
     identity = Identity(sessions, idle_s=settings.session_idle_s, max_s=settings.session_max_s)
+    failures, hashing = Failures(sessions), Hashing()
     parts = [found for name in (*PAGE_PARTS, *API_PARTS) if (found := part(name)) is not None]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await upgrade_async(settings.db_url)
         app.state.instance = await meta(sessions, "instance", secrets.token_hex(4))
+        await set_meta(sessions, "address", settings.public_url)
         console = app.state.console = Console(settings, sessions, transport)
         hub = app.state.hub = Hub(renderer(app, console))
         await console.start()
+        console.background.keep("summing up failures", failures.flush_forever)
+        console.background.keep(
+            "removing old rows of the trail", partial(trail.trim_forever, sessions, settings.trail_days)
+        )
         started = [one for one in parts if hasattr(one, "start")]
         for one in started:
             await one.start(app)
@@ -78,6 +89,8 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
             for one in reversed(started):
                 await one.stop(app)
             await console.stop()
+            await failures.flush()
+            hashing.close()
             await identity.close()
             await engine.dispose()
 
@@ -91,6 +104,7 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
         exception_handlers=errors.HANDLERS,
     )
     app.state.settings, app.state.sessions, app.state.identity = settings, sessions, identity
+    app.state.failures, app.state.hashing, app.state.login_limits = failures, hashing, LoginLimits()
     app.state.instance = ""
     app.state.cookie_name = lambda: "__Host-qs" if settings.secure else f"qs_{app.state.instance}"
     app.state.templates = templates_of(app)

@@ -32,9 +32,11 @@ from app.console.transfers import Transfers
 from app.console.watch import Note, Watch
 from app.db.base import utc_now
 from app.db.engine import Sessions
+from app.db.idempotency import fingerprint
 from app.db.models import Cluster
 from app.db.repositories import RUNNING, Clusters, Events, Operations
 from app.health.group_view import AuditView, GroupView, Incident
+from app.security.roles import Viewer
 from app.security.sealed import Seal, key_file_of
 from node.background import Background, reason_of
 from node.views.events import EventView
@@ -287,10 +289,12 @@ class Console:
         *,
         if_term: int | None = None,
         deadline_ms: int | None = None,
-        requested_by: str,
+        caller: Viewer,
         idempotency_key: str | None = None,
     ) -> Json:
         view = self.group_view(cluster_id)
+        asked = {"cluster": cluster_id, "to": to, "if_term": if_term, "deadline_ms": deadline_ms}
+        said = fingerprint(caller, "leadership_transfer", asked)
         if if_term is not None and view.term is not None and if_term != view.term:
             raise TermMoved(f"The group is in term {view.term}, not {if_term}; look again, then repeat.")
         checked = preflight(view, to)
@@ -304,10 +308,11 @@ class Console:
         operation, fresh = await self.operations_kept.open(
             cluster_id,
             "leadership_transfer",
-            requested_by,
+            caller.name,
             node_id=leader_id,
             key=idempotency_key,
             progress={"detail": f"from {leader_id} to {to or 'the best peer'}"},
+            fingerprint=said,
         )
         if fresh:
             body = {"to": to, "if_term": if_term if if_term is not None else view.term, "deadline_ms": deadline_ms}

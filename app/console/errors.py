@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fastapi.exceptions import RequestValidationError
@@ -33,6 +34,7 @@ ACTIONS: Final = {
     412: "Look at the page again, then repeat: the group has changed since it was drawn.",
     413: "Send less at once.",
     421: "Open the console by a name it answers to.",
+    429: "Wait as long as it says, then try again.",
     422: "Correct what is named and send it again. Nothing was changed.",
     502: "Look at the group's page: it shows which members answer. Try again once this one does.",
     503: "Try again in a few seconds.",
@@ -53,9 +55,11 @@ class ConsoleError(Exception):
         title: str | None = None,
         code: str | int | None = None,
         action: str | None = None,
+        headers: Mapping[str, str] | None = None,
         **extra: Any,
     ) -> None:
         super().__init__(detail)
+        self.headers = headers or {}
         self.detail, self.code, self.action, self.extra = detail, code, action, extra
         if status is not None:
             self.status = status
@@ -165,7 +169,7 @@ def unexpected(scope: Scope, error: Exception) -> Response:
 
 async def on_console_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ConsoleError)
-    return render(
+    answer = render(
         request.scope,
         error.status,
         error.title,
@@ -174,6 +178,8 @@ async def on_console_error(request: Request, error: Exception) -> Response:
         action=error.action,
         **error.extra,
     )
+    answer.headers.update(error.headers)
+    return answer
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

@@ -1,28 +1,36 @@
 """Ways in and out for people: the one-time link, a password where one is set, and logging out.
 
 Invariants: opening a link consumes nothing; a session is new after every login (an old cookie is closed, never reused);
-`next` never leads off this console; a wrong name and a wrong password answer alike, in the same time.
+`next` never leads off this console; a wrong name and a wrong password answer alike, in the same time. Who fails too
+often waits, per account and per address (app.security.limits): 429 with Retry-After, before anything is hashed. No
+database session is open while a password is checked; a login is in the trail with the transaction that makes its
+session, and failures are summed up there (app.security.failures).
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import RedirectResponse, Response
 
 from app.console.errors import ConsoleError
 from app.db.base import rfc3339
 from app.db.models import User
-from app.security import links
+from app.security import links, trail
+from app.security.failures import Failures
 from app.security.gate import client_address
 from app.security.identity import close_session
+from app.security.limits import LoginLimits
+from app.security.passwords import Hashing, TooBusy
+from app.security.people import user_named
 from app.security.roles import Viewer
-from app.security.secrets import PASSWORD_CHARS_MAX, password_matches
+from app.security.secrets import PASSWORD_CHARS_MAX
 
+BUSY_RETRY_S: Final = 2
+LOGIN_FAILED: Final = "login failed"
+LINK_FAILED: Final = "login link failed"
 router = APIRouter(include_in_schema=False)
 
 
@@ -58,13 +66,39 @@ async def login(
     password: Annotated[str, Form(max_length=PASSWORD_CHARS_MAX)],
     next: Annotated[str, Form(max_length=2048)] = "/",
 ) -> Response:
-    async with request.app.state.sessions() as db, db.begin():
-        user = await db.scalar(select(User).where(User.name == name, User.disabled_at.is_(None)))
-        if not await asyncio.to_thread(password_matches, password, user.password_hash if user else None):
-            request.state.trail_detail = {"tried": name}
-            return page(request, "login.html", 403, next=safe_next(next), error="Wrong name or password.")
-        assert user is not None
-        return await enter(request, db, user, safe_next(next))
+    parts, target = request.app.state, safe_next(next)
+    limits: LoginLimits = parts.login_limits
+    failures: Failures = parts.failures
+    hashing: Hashing = parts.hashing
+    address = client_address(request.scope, parts.settings)
+    wait_s = limits.begin(name, address)
+    if wait_s:
+        failures.note(LOGIN_FAILED, address, 403, name=name, limited=True)
+        return too_many(request, target, wait_s)
+    async with parts.sessions() as db:
+        user = await user_named(db, name)
+    known = user.password_hash if user is not None and user.disabled_at is None else None
+    try:
+        right = await hashing.matches(password, known)
+    except TooBusy:
+        limits.undo(name, address)
+        return too_many(request, target, BUSY_RETRY_S)
+    if not right:
+        failures.note(LOGIN_FAILED, address, 403, name=name)
+        return page(request, "login.html", 403, next=target, error="Wrong name or password.")
+    async with parts.sessions() as db, db.begin():
+        user = await user_named(db, name)
+        if user is None or user.disabled_at is not None or user.password_hash != known:
+            return page(request, "login.html", 403, next=target, error="Wrong name or password.")
+        limits.succeeded(name, address)
+        return await enter(request, db, user, target, "login")
+
+
+def too_many(request: Request, target: str, wait_s: int) -> Response:
+    error = f"Too many tries. Wait {wait_s} s, then try again; a one-time login link works meanwhile."
+    answer = page(request, "login.html", 429, next=target, error=error)
+    answer.headers["retry-after"] = str(wait_s)
+    return answer
 
 
 @router.get("/login/link/{token}")
@@ -81,9 +115,11 @@ async def link_page(request: Request, token: str) -> Response:
 async def use_link(request: Request, token: str) -> Response:
     async with request.app.state.sessions() as db, db.begin():
         user = await links.consume(db, token)
-        if user is None:
-            raise GONE
-        return await enter(request, db, user, "/")
+        if user is not None:
+            return await enter(request, db, user, "/", "login by link")
+    failures: Failures = request.app.state.failures
+    failures.note(LINK_FAILED, client_address(request.scope, request.app.state.settings), GONE.status)
+    raise GONE
 
 
 @router.post("/logout")
@@ -97,19 +133,20 @@ async def logout(request: Request) -> Response:
     return answer
 
 
-async def enter(request: Request, db: AsyncSession, user: User, target: str) -> Response:
-    """A fresh session for `user`; what the browser carried before is closed."""
+async def enter(request: Request, db: AsyncSession, user: User, target: str, action: str) -> Response:
+    """A fresh session for `user`, and its row in the trail; what the browser carried before is closed."""
     before: Viewer | None = request.state.viewer
     if before is not None and before.via == "session":
         await close_session(db, before.credential_id)
     settings = request.app.state.settings
+    address = client_address(request.scope, settings)
     token = await request.app.state.identity.open_session(
-        db,
-        user,
-        address=client_address(request.scope, settings),
-        agent=request.headers.get("user-agent", ""),
+        db, user, address=address, agent=request.headers.get("user-agent", "")
     )
-    request.state.trail_detail = {"user_name": user.name, "role": user.role}
+    viewer = Viewer(user.id, user.name, user.role, "login", 0)
+    path = "/login/link/…" if action != "login" else "/login"
+    row = trail.row_of(viewer, action=action, method="POST", path=path, address=address, target=f"users/{user.name}")
+    await trail.add(db, row, 303)
     answer = RedirectResponse(target, status_code=303)
     answer.set_cookie(**cookie_shape(request), value=token, max_age=settings.session_max_s)
     return answer

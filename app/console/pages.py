@@ -187,7 +187,7 @@ async def move_leadership(
 ) -> Response:
     """`if_term` is the term that the page showed: if the term moved meanwhile, the transfer is refused with 412."""
     operation = await console.transfer(
-        cluster_id, to or None, if_term=if_term, requested_by=viewer.name, idempotency_key=key or None
+        cluster_id, to or None, if_term=if_term, caller=viewer, idempotency_key=key or None
     )
     return see(f"/operations/{operation['id']}")
 

@@ -53,13 +53,18 @@ async def account(request: Request, viewer: ViewerDep, sessions: SessionsDep) ->
 
 @router.post("/account/password")
 async def set_password(
-    viewer: ViewerDep, sessions: SessionsDep, password: Field, current: Annotated[str, Form(max_length=256)] = ""
+    request: Request,
+    viewer: ViewerDep,
+    sessions: SessionsDep,
+    password: Field,
+    current: Annotated[str, Form(max_length=256)] = "",
+    end_tokens: Annotated[bool, Form()] = False,
 ) -> Response:
     try:
-        body = access.NewPassword(password=password, current=current or None)
+        body = access.NewPassword(password=password, current=current or None, end_tokens=end_tokens)
     except ValidationError:
         raise Invalid(f"A password has at least {PASSWORD_CHARS_MIN} characters.") from None
-    await access.set_password(body, viewer, sessions)
+    await access.set_password(body, request, viewer, sessions)
     return back("/account")
 
 
@@ -72,19 +77,21 @@ async def new_token(
     role: RoleField = "viewer",
     days: Annotated[int, Form(ge=1, le=3650)] = 90,
 ) -> Response:
-    made = await access.new_token(access.NewToken(name=name, role=role, days=days), viewer, sessions, Response())
+    made = await access.new_token(
+        access.NewToken(name=name, role=role, days=days), request, viewer, sessions, Response()
+    )
     return await show_account(request, viewer, sessions, status=201, made=made)
 
 
 @router.post("/account/tokens/{token_id}/revoke")
-async def revoke_token(token_id: RowId, viewer: ViewerDep, sessions: SessionsDep) -> Response:
-    await access.revoke_token(token_id, viewer, sessions)
+async def revoke_token(token_id: RowId, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> Response:
+    await access.revoke_token(token_id, request, viewer, sessions)
     return back("/account")
 
 
 @router.post("/account/sessions/{session_id}/end")
-async def end_session(session_id: RowId, viewer: ViewerDep, sessions: SessionsDep) -> Response:
-    await access.end_session(session_id, viewer, sessions)
+async def end_session(session_id: RowId, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> Response:
+    await access.end_session(session_id, request, viewer, sessions)
     return back("/account")
 
 
@@ -108,35 +115,35 @@ async def add_user(
     name: Annotated[str, Form(pattern=users.NAME)],
     role: RoleField = "viewer",
 ) -> Response:
-    made = await users.add_user(users.NewUser(name=name, role=role), sessions, Response())
+    made = await users.add_user(users.NewUser(name=name, role=role), request, sessions, Response())
     return await show_users(request, sessions, status=201, made=made)
 
 
 @router.post("/users/{name}/role")
-async def change_role(name: users.Name, sessions: SessionsDep, role: RoleField) -> Response:
-    await users.change_user(name, users.UserPatch(role=role), sessions)
+async def change_role(name: users.Name, request: Request, sessions: SessionsDep, role: RoleField) -> Response:
+    await users.change_user(name, users.UserPatch(role=role), request, sessions)
     return back("/users")
 
 
 @router.post("/users/{name}/disable")
-async def disable(name: users.Name, sessions: SessionsDep) -> Response:
-    await users.change_user(name, users.UserPatch(disabled=True), sessions)
+async def disable(name: users.Name, request: Request, sessions: SessionsDep) -> Response:
+    await users.change_user(name, users.UserPatch(disabled=True), request, sessions)
     return back("/users")
 
 
 @router.post("/users/{name}/enable")
-async def enable(name: users.Name, sessions: SessionsDep) -> Response:
-    await users.change_user(name, users.UserPatch(disabled=False), sessions)
+async def enable(name: users.Name, request: Request, sessions: SessionsDep) -> Response:
+    await users.change_user(name, users.UserPatch(disabled=False), request, sessions)
     return back("/users")
 
 
 @router.post("/users/{name}/link")
 async def another_link(request: Request, name: users.Name, sessions: SessionsDep) -> Response:
-    made = await users.another_link(name, sessions)
+    made = await users.another_link(name, request, sessions)
     return await show_users(request, sessions, status=201, made=made)
 
 
 @router.get("/admin-trail")
 async def admin_trail(request: Request, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Response:
-    found = await users.admin_trail(sessions, limit, cursor)
+    found = await users.admin_trail(request, sessions, limit, cursor)
     return page(request, "trail", rows=found["items"], next=found["next"], limit=limit, first=cursor is None)

@@ -94,5 +94,5 @@ async def repair_from_form(
     key: Annotated[str, Form(max_length=128)] = "",
 ) -> Response:
     asked = Repair(from_index=from_index, to_index=to_index)
-    operation = await begin(request, console, cluster_id, node_id, asked, viewer.name, key or None)
+    operation = await begin(request, console, cluster_id, node_id, asked, viewer, key or None)
     return RedirectResponse(f"/operations/{operation['id']}", status_code=303)

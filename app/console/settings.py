@@ -48,6 +48,7 @@ class ConsoleSettings:
     session_idle_s: int = 12 * 3600
     session_max_s: int = 7 * 24 * 3600
     history_days: int = 30
+    trail_days: int = 730
     log_level: Level = "info"
     log_format: Format = "console"
     demo: bool = False
@@ -71,6 +72,14 @@ class ConsoleSettings:
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+
+    @property
+    def public_url(self) -> str:
+        """As browsers reach it: behind a proxy by the first of the names that it answers to."""
+        if not self.behind_proxy:
+            return self.url
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"https://{self.allowed_hosts[0] if self.allowed_hosts else host}"
 
     def check(self) -> None:
         """Raises SettingsError where starting would be unsafe or senseless."""

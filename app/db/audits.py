@@ -16,6 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.base import Base, rfc3339, utc_now
 from app.db.engine import Sessions
+from app.db.idempotency import earlier
 
 Json = dict[str, Any]
 STATES: Final[dict[str, frozenset[str]]] = {
@@ -47,6 +48,7 @@ class AuditRow(Base):
     problem: Mapped[dict[str, Any] | None]
     requested_by: Mapped[str] = mapped_column(String(64))
     idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    fingerprint: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     finished_at: Mapped[datetime | None]
     __table_args__ = (UniqueConstraint("requested_by", "idempotency_key"),)
@@ -100,22 +102,20 @@ class Audits:
         directory: str,
         requested_by: str,
         idempotency_key: str | None = None,
+        fingerprint: str | None = None,
     ) -> tuple[AuditRow, bool]:
-        """A queued audit, and whether it is new: the same person's same key gives the audit of the first call."""
+        """A queued audit, and whether it is new: the same call with the same key gives the audit of the first one."""
         async with self._sessions.begin() as db:
-            if idempotency_key is not None:
-                asked = select(AuditRow).where(
-                    AuditRow.requested_by == requested_by, AuditRow.idempotency_key == idempotency_key
-                )
-                known = (await db.scalars(asked)).first()
-                if known is not None:
-                    return known, False
+            known = await earlier(db, AuditRow, requested_by, idempotency_key, fingerprint)
+            if known is not None:
+                return known, False
             last = (await db.scalars(select(AuditRow.number).order_by(AuditRow.number.desc()).limit(1))).first()
             audit_id = str(uuid.uuid4())
             row = AuditRow(
                 id=audit_id, number=(last or 0) + 1, cluster_id=cluster_id, cluster_name=cluster_name, depth=depth,
                 from_index=from_index, to_index=to_index, state="queued", directory=f"{directory}/{audit_id}",
-                requested_by=requested_by, idempotency_key=idempotency_key, created_at=utc_now(),
+                requested_by=requested_by, idempotency_key=idempotency_key, fingerprint=fingerprint,
+                created_at=utc_now(),
             )  # fmt: skip
             db.add(row)
         return row, True

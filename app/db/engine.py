@@ -1,23 +1,37 @@
 """Opening the database, and bringing its schema to this version.
 
 SQLite by default (a file, WAL, foreign keys on); `postgresql://…` by URL (psycopg 3, not installed by default).
+Invariants: with SQLite one transaction writes at a time, the others of this process wait for their turn in order, at
+most BUSY_S, and not in SQLite's own retries; readers wait for nobody. The database's file and its directory are made
+for their owner only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    AsyncSessionTransaction,
+    async_sessionmaker,
+    create_async_engine,
+)
 
 from app.resources import resource
 
 Sessions = async_sessionmaker[AsyncSession]
+BUSY_S: Final = 5.0
+WRITER: Final = "writer"
 
 
 def normal_url(db_url: str) -> URL:
@@ -38,7 +52,7 @@ def sync_url(db_url: str) -> URL:
 
 def sqlite_pragmas(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "busy_timeout=5000", "synchronous=NORMAL"):
+    for pragma in ("journal_mode=WAL", "foreign_keys=ON", f"busy_timeout={round(BUSY_S * 1000)}", "synchronous=NORMAL"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
@@ -52,8 +66,45 @@ def open_engine(db_url: str) -> AsyncEngine:
     return engine
 
 
+class Turn:
+    """A transaction that writes, in its turn: what `session.begin()` gives with SQLite."""
+
+    def __init__(self, session: AsyncSession, writer: asyncio.Lock) -> None:
+        self.writer = writer
+        self.transaction = AsyncSession.begin(session)
+
+    async def __aenter__(self) -> AsyncSessionTransaction:
+        try:
+            async with asyncio.timeout(BUSY_S):
+                await self.writer.acquire()
+        except TimeoutError:
+            raise OperationalError("BEGIN", None, TimeoutError("the database is locked")) from None
+        try:
+            return await self.transaction.__aenter__()
+        except BaseException:
+            self.writer.release()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.transaction.__aexit__(kind, error, trace)
+        finally:
+            self.writer.release()
+
+
+class OneWriter(AsyncSession):
+    """Reads whenever it likes; writes within `begin()`, one session at a time."""
+
+    def begin(self) -> Turn:  # type: ignore[override]
+        return Turn(self, self.info[WRITER])
+
+
 def open_sessions(engine: AsyncEngine) -> Sessions:
-    return async_sessionmaker(engine, expire_on_commit=False)
+    if engine.dialect.name != "sqlite":
+        return async_sessionmaker(engine, expire_on_commit=False)
+    return async_sessionmaker(engine, class_=OneWriter, expire_on_commit=False, info={WRITER: asyncio.Lock()})
 
 
 def alembic_config(db_url: str) -> Config:
@@ -64,10 +115,12 @@ def alembic_config(db_url: str) -> Config:
 
 
 def prepare_directory(db_url: str) -> None:
-    """SQLite makes the file, not its directory."""
+    """SQLite makes no directory, and a file that others may read; its side files take over the file's mode."""
     url = normal_url(db_url)
     if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        path = Path(url.database)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def upgrade(db_url: str, revision: str = "head") -> None:

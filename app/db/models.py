@@ -16,10 +16,16 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from app.db.base import Base, utc_now
 
 
+def name_key_of(context: Any) -> str:
+    return str(context.get_current_parameters()["name"]).lower()
+
+
 class User(Base):
     __tablename__ = "users"
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
+    # The name without case: by which a user is found (app.security.people).
+    name_key: Mapped[str] = mapped_column(String(64), unique=True, default=name_key_of)
     role: Mapped[str] = mapped_column(String(16))
     password_hash: Mapped[str | None] = mapped_column(String(255))
     disabled_at: Mapped[datetime | None]
@@ -111,6 +117,8 @@ class OperationRow(Base):
     problem: Mapped[dict[str, Any] | None]
     requested_by: Mapped[str] = mapped_column(String(64))
     idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    # Of caller, kind and body: the key stands for this and nothing else (app.db.idempotency).
+    fingerprint: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     __table_args__ = (UniqueConstraint("requested_by", "idempotency_key"),)
@@ -159,9 +167,26 @@ class TrailRow(Base):
     action: Mapped[str] = mapped_column(String(64))
     method: Mapped[str] = mapped_column(String(8))
     path: Mapped[str] = mapped_column(String(512))
+    # What it was done to, such as users/ann.
+    target: Mapped[str] = mapped_column(String(200), default="")
+    # Through which session or token, by its number.
+    credential: Mapped[str] = mapped_column(String(64), default="")
     # None while it runs (or when the console died meanwhile): the attempt is written before the change.
     status: Mapped[int | None] = mapped_column(Integer)
+    # What was before and after, and what else belongs to it.
     detail: Mapped[dict[str, Any] | None]
+
+
+class TrailLink(Base):
+    """An entry of the trail's hash chain (app.security.trail_chain)."""
+
+    __tablename__ = "trail_chain"
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime] = mapped_column(default=utc_now)
+    row_id: Mapped[int] = mapped_column(Integer, index=True)
+    content: Mapped[str] = mapped_column(Text)
+    previous_hash: Mapped[str] = mapped_column(String(64))
+    hash: Mapped[str] = mapped_column(String(64))
 
 
 class ConsoleMeta(Base):

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import parse_time, rfc3339, utc_now
 from app.db.engine import Sessions
+from app.db.idempotency import earlier
 from app.db.models import Cluster, ClusterNode, ConsoleMeta, EventRow, OperationRow
 from node.views.events import EventView
 
@@ -102,9 +103,17 @@ class Operations:
         self.sessions = sessions
 
     async def open(
-        self, cluster_id: str, kind: str, requested_by: str, *, node_id: str | None, key: str | None, progress: Json
+        self,
+        cluster_id: str,
+        kind: str,
+        requested_by: str,
+        *,
+        node_id: str | None,
+        key: str | None,
+        progress: Json,
+        fingerprint: str | None = None,
     ) -> tuple[Json, bool]:
-        """(the operation, whether it is new): the same Idempotency-Key of the same person finds the first one."""
+        """(the operation, whether it is new): the same call with the same Idempotency-Key finds the first one."""
         row = OperationRow(
             id=str(uuid.uuid4()),
             cluster_id=cluster_id,
@@ -116,17 +125,19 @@ class Operations:
             problem=None,
             requested_by=requested_by,
             idempotency_key=key,
+            fingerprint=fingerprint,
             created_at=utc_now(),
             updated_at=utc_now(),
         )
         try:
             async with self.sessions() as db, db.begin():
-                db.add(row)
-            return operation_json(row), True
+                first = await earlier(db, OperationRow, requested_by, key, fingerprint)
+                if first is None:
+                    db.add(row)
+            return operation_json(first or row), first is None
         except IntegrityError:
-            same = (OperationRow.requested_by == requested_by) & (OperationRow.idempotency_key == key)
             async with self.sessions() as db:
-                first = await db.scalar(select(OperationRow).where(same))
+                first = await earlier(db, OperationRow, requested_by, key, fingerprint)
             if first is None:
                 raise
             return operation_json(first), False
@@ -275,6 +286,11 @@ def event_json(row: EventRow) -> Json:
         "text": row.text,
         "detail": row.detail,
     }
+
+
+async def set_meta(sessions: Sessions, key: str, value: str) -> None:
+    async with sessions() as db, db.begin():
+        await db.merge(ConsoleMeta(key=key, value=value))
 
 
 async def meta(sessions: Sessions, key: str, default: str) -> str:

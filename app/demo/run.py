@@ -76,7 +76,7 @@ def demo_directory(wanted: Path | None) -> Path:
     if wanted is not None:
         if wanted.exists() and any(wanted.iterdir()):
             raise Failure(Exit.USAGE, f"--data {wanted}: the demo wants a fresh directory, this one is not empty")
-        wanted.mkdir(parents=True, exist_ok=True)
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         return wanted.resolve()
     home = Path(".quorumscope").resolve()
     for left in home.glob("demo-*"):
@@ -87,7 +87,7 @@ def demo_directory(wanted: Path | None) -> Path:
             shutil.rmtree(left, ignore_errors=True)
     directory = home / f"demo-{os.getpid()}"
     shutil.rmtree(directory, ignore_errors=True)  # of one that had our process id
-    directory.mkdir(parents=True)
+    directory.mkdir(mode=0o700, parents=True)
     return directory
 
 

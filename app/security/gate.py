@@ -110,7 +110,7 @@ class Gate:
         rule = policy.find(method, path)
         viewer = await self.who(asked)
         scope["state"]["viewer"] = viewer
-        action = rule.trail or (f"{method} {rule.secret_path or path}" if changes else None)
+        action = rule.trail or (f"{method} {rule.secret_path or path}" if changes and not rule.own_trail else None)
         begin = self.recorder(scope, viewer, action, rule.secret_path)
         try:
             if rule.right is not None and viewer is None:
@@ -158,6 +158,7 @@ class Gate:
                 method=scope["method"],
                 path=shown,
                 address=client_address(scope, self.settings),
+                target=target_of(scope["path"]) if secret_path is None else "",
             )
 
         return begin
@@ -181,6 +182,11 @@ class Gate:
             if refusal.status == 401:
                 response.headers["www-authenticate"] = "Bearer"
         await response(scope, receive, send)
+
+
+def target_of(path: str) -> str:
+    """What a call is about, where its handler says nothing better: the resource in its path."""
+    return path.removeprefix("/api/v1").strip("/")
 
 
 def wants_page(scope: Scope) -> bool:

@@ -121,6 +121,24 @@ class Identity:
         return token
 
 
+async def end_sessions(db: AsyncSession, user_id: int, *, but: int | None = None) -> int:
+    """All of a user's sessions, but one perhaps; how many those were."""
+    mine = LoginSession.user_id == user_id
+    if but is not None:
+        mine &= LoginSession.id != but
+    ended = list(await db.scalars(select(LoginSession.id).where(mine)))
+    await db.execute(delete(LoginSession).where(LoginSession.id.in_(ended)))
+    return len(ended)
+
+
+async def revoke_tokens(db: AsyncSession, user_id: int) -> int:
+    """All of a user's API tokens; how many those were."""
+    live = (ApiToken.user_id == user_id) & ApiToken.revoked_at.is_(None)
+    ended = list(await db.scalars(select(ApiToken.id).where(live)))
+    await db.execute(update(ApiToken).where(ApiToken.id.in_(ended)).values(revoked_at=utc_now()))
+    return len(ended)
+
+
 async def close_session(db: AsyncSession, session_id: int) -> None:
     await db.execute(delete(LoginSession).where(LoginSession.id == session_id))
 

@@ -1,12 +1,15 @@
 """One-time login links: how the first person gets in, and how a lost password is no disaster.
 
 Invariants: opening a link shows a button and consumes nothing (mail scanners open links); pressing the button consumes
-it, once, whoever else presses at the same time. A link lives a day.
+it, once, whoever else presses at the same time. A link lives a day, and is void as soon as a newer one is made, any one
+is used, or a password is set. Making a link lets nobody in who was shut out: a disabled user gets none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import getpass
+import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,8 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import utc_now
 from app.db.engine import open_engine, open_sessions, upgrade_async
-from app.db.models import LoginLink, User
-from app.security.roles import Role
+from app.db.models import ConsoleMeta, LoginLink, User
+from app.security import trail
+from app.security.people import user_named, valid_name
+from app.security.roles import Role, Viewer
 from app.security.secrets import digest, new_token
 
 LIFE = timedelta(days=1)
@@ -30,16 +35,33 @@ class OpenLink:
     expires_at: datetime
 
 
+class UserDisabled(ValueError):
+    """No way in is made for somebody who was shut out."""
+
+
+async def void_links(db: AsyncSession, user_id: int) -> None:
+    """Whatever links were handed out for this user open nothing any more."""
+    open_ones = (LoginLink.user_id == user_id) & LoginLink.used_at.is_(None)
+    await db.execute(update(LoginLink).where(open_ones).values(used_at=utc_now()))
+
+
 async def issue_in(db: AsyncSession, user_name: str, role: str | None, *, life: timedelta = LIFE) -> str:
-    """The link's path. Makes the user if there is none; a role given for an existing user becomes theirs."""
-    user = await db.scalar(select(User).where(User.name == user_name))
+    """The link's path. Makes the user if there is none; a role given for an existing user becomes theirs.
+
+    Raises ValueError for a name that is none, UserDisabled for a disabled user.
+    """
+    user = await user_named(db, user_name)
     if user is None:
+        if not valid_name(user_name):
+            raise ValueError(f"{user_name!r} is no user's name: letters, digits, '.', '_', '@' and '-', at most 64")
         user = User(name=user_name, role=Role(role or Role.VIEWER).value)
         db.add(user)
         await db.flush()
+    elif user.disabled_at is not None:
+        raise UserDisabled(f"{user.name} is disabled: an admin enables them first, under Users")
     elif role is not None:
         user.role = Role(role).value
-    user.disabled_at = None
+    await void_links(db, user.id)
     token = new_token()
     now = utc_now()
     db.add(LoginLink(token_hash=digest(token), user_id=user.id, issued_at=now, expires_at=now + life))
@@ -52,9 +74,36 @@ async def issue_async(db_url: str, user: str, role: str | None = None) -> str:
     engine = open_engine(db_url)
     try:
         async with open_sessions(engine)() as db, db.begin():
-            return await issue_in(db, user, role)
+            path = await issue_in(db, user, role)
+            row = trail.row_of(at_the_console(), action="user link", target=f"users/{user}")
+            await trail.add(db, row, 0, {"role": role} if role else None)
+            return path
     finally:
         await engine.dispose()
+
+
+def at_the_console() -> Viewer:
+    """Whoever runs a command on the console's machine: their name there."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = str(os.getuid())
+    return Viewer(0, name[:64], "-", "command line", 0)
+
+
+def noted_address(db_url: str) -> str | None:
+    """Where the console of this database was last reached; None before its first start."""
+
+    async def look_up() -> str | None:
+        engine = open_engine(db_url)
+        try:
+            async with open_sessions(engine)() as db:
+                row = await db.get(ConsoleMeta, "address")
+                return row.value if row is not None else None
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(look_up())
 
 
 def issue(db_url: str, user: str, role: str | None = None) -> str:
@@ -78,4 +127,7 @@ async def consume(db: AsyncSession, token: str) -> User | None:
     if not isinstance(done, CursorResult) or done.rowcount != 1:
         return None
     row = await db.scalar(select(LoginLink).where(LoginLink.token_hash == digest(token)))
-    return row.user if row is not None and row.user.disabled_at is None else None
+    if row is None or row.user.disabled_at is not None:
+        return None
+    await void_links(db, row.user_id)
+    return row.user

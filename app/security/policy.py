@@ -2,7 +2,8 @@
 
 Invariants: a path that no rule names needs the right `view` to be read and `admin` to be changed. A rule with `trail`
 is recorded even though it only reads (bodies are customers' data); every change is recorded without being marked here.
-`secret_path` keeps a path that carries a secret out of the trail.
+`secret_path` keeps a path that carries a secret out of the trail. `own_trail`: ways in, where nobody is known yet;
+their handlers write the trail's row, a success in the transaction of its session, failures summed up.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ class Rule:
     right: Right | None  # None = public
     trail: str | None = None
     secret_path: str | None = None
+    own_trail: bool = False
 
     def matches(self, method: str, path: str) -> bool:
         return method in self.methods and self.path.fullmatch(path) is not None
 
 
 def rule(
-    methods: str, path: str, right: Right | None, trail: str | None = None, secret_path: str | None = None
-) -> Rule:
-    return Rule(frozenset(methods.split()), re.compile(path), right, trail, secret_path)
+    methods: str, path: str, right: Right | None, trail: str | None = None, secret_path: str | None = None,
+    own_trail: bool = False,
+) -> Rule:  # fmt: skip
+    return Rule(frozenset(methods.split()), re.compile(path), right, trail, secret_path, own_trail)
 
 
 CLUSTER = r"/api/v1/clusters/[^/]+"
@@ -42,8 +45,8 @@ TABLE: tuple[Rule, ...] = (
     # Before anybody is known.
     rule(READ, r"/static/.*", None),
     rule(READ, r"/healthz|/api/v1|/favicon\.ico", None),
-    rule("GET POST", r"/login", None),
-    rule("GET POST", r"/login/link/[^/]+", None, secret_path="/login/link/…"),
+    rule("GET POST", r"/login", None, own_trail=True),
+    rule("GET POST", r"/login/link/[^/]+", None, secret_path="/login/link/…", own_trail=True),
     # One's own ways in.
     rule("POST", r"/logout", Right.VIEW),
     rule("GET PUT", r"/api/v1/me(/password)?", Right.VIEW),

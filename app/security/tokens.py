@@ -11,8 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import rfc3339, utc_now
 from app.db.engine import open_engine, open_sessions, upgrade_async
-from app.db.models import ApiToken, User
+from app.db.models import ApiToken
+from app.security import trail
 from app.security.identity import issue_api_token
+from app.security.links import at_the_console
+from app.security.people import user_named
 
 Result = TypeVar("Result")
 
@@ -32,10 +35,14 @@ def issue(db_url: str, user: str, name: str, role: str = "operator", days: int |
     """The token, shown once. LookupError when there is no such user."""
 
     async def work(db: AsyncSession) -> str:
-        row = await db.scalar(select(User).where(User.name == user))
+        row = await user_named(db, user)
         if row is None:
             raise LookupError(f"there is no user {user!r}; `quorumscope user link {user}` makes one")
-        return (await issue_api_token(db, row, name, role, days=days))[1]
+        made, token = await issue_api_token(db, row, name, role, days=days)
+        after = {"after": {"id": made.id, "prefix": made.prefix, "role": made.role, "name": name}}
+        entry = trail.row_of(at_the_console(), action="token issue", target=f"users/{row.name}")
+        await trail.add(db, entry, 0, after)
+        return token
 
     return asyncio.run(within(db_url, work))
 
@@ -67,6 +74,7 @@ def revoke(db_url: str, token_id: int) -> bool:
         if row is None:
             return False
         row.revoked_at = row.revoked_at or utc_now()
+        await trail.add(db, trail.row_of(at_the_console(), action="token revoke", target=f"tokens/{token_id}"), 0)
         return True
 
     return asyncio.run(within(db_url, work))

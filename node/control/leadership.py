@@ -33,16 +33,17 @@ class Transfer(BaseModel):
 
 @router.post("/leadership-transfer", status_code=202)
 async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key = None) -> Json:
-    known = parts.operations.by_key.get(key or "")
+    asked = body.model_dump(exclude={"dry_run"})
+    known = parts.operations.earlier("leadership_transfer", key, asked)
     if known is not None and not body.dry_run:
-        return parts.operations.get(known)
+        return known
     state = await parts.snapshots.get(StateView)
     check(body, state)
     if body.dry_run:
         response.status_code = 200
         return {"dry_run": True, "would": f"hand leadership of term {state.term} to {body.to or 'the best peer'}"}
     progress = f"from {state.self_id} to {body.to or 'the best peer'}"
-    operation = parts.operations.start("leadership_transfer", key, progress, lambda: carry_out(parts, body))
+    operation = parts.operations.start("leadership_transfer", key, asked, progress, lambda: carry_out(parts, body))
     response.headers["location"] = f"/api/v1/operations/{operation['id']}"
     return operation
 

@@ -1,12 +1,14 @@
 """Operations of this node: started with 202, looked at until they end, kept for a while.
 
-Invariants: the same Idempotency-Key finds the first operation; every operation gets exactly one end, and one whose
-answer never came ends `unknown`. Bounded: the oldest that ended make room.
+Invariants: the same Idempotency-Key with the same call finds the first operation, and with another one nothing (422);
+every operation gets exactly one end, and one whose answer never came ends `unknown`. Bounded: the oldest
+that ended make room.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -25,12 +27,24 @@ class Operations:
 
     def __init__(self) -> None:
         self.kept: OrderedDict[str, Json] = OrderedDict()
-        self.by_key: dict[str, str] = {}
+        self.by_key: dict[str, tuple[str, str]] = {}  # key -> (operation, what was asked)
         self.background = Background()
 
-    def start(self, kind: str, key: str | None, progress: str, work: Callable[[], Awaitable[Json]]) -> Json:
+    def earlier(self, kind: str, key: str | None, asked: Json) -> Json | None:
+        """What this key has started; 422 where it stands for another call."""
+        known, said = self.by_key.get(key or "", ("", ""))
+        if not known:
+            return None
+        if said != call_of(kind, asked):
+            text = "This Idempotency-Key was used for another call; take a new key. Nothing was started."
+            raise Problem(422, "Key used already", text)
+        return self.kept.get(known)
+
+    def start(
+        self, kind: str, key: str | None, asked: Json, progress: str, work: Callable[[], Awaitable[Json]]
+    ) -> Json:
         """`work` returns the end: {state, outcome} or {state, problem}."""
-        if key is not None and (known := self.kept.get(self.by_key.get(key, ""))) is not None:
+        if (known := self.earlier(kind, key, asked)) is not None:
             return known
         operation: Json = {
             "id": str(uuid.uuid4()),
@@ -40,18 +54,18 @@ class Operations:
             "outcome": None,
             "problem": None,
         }
-        self.keep(operation, key)
+        self.keep(operation, key, call_of(kind, asked))
         self.background.run(f"operation {kind} {operation['id']}", self.run(operation, work))
         return operation
 
-    def keep(self, operation: Json, key: str | None) -> None:
+    def keep(self, operation: Json, key: str | None, said: str) -> None:
         self.kept[operation["id"]] = operation
         if key is not None:
-            self.by_key[key] = operation["id"]
+            self.by_key[key] = operation["id"], said
         ended = [one for one, operation in self.kept.items() if operation["state"] != RUNNING]
         for one in ended[: max(0, len(self.kept) - KEPT_MAX)]:
             del self.kept[one]
-            self.by_key = {name: value for name, value in self.by_key.items() if value != one}
+            self.by_key = {name: value for name, value in self.by_key.items() if value[0] != one}
 
     async def run(self, operation: Json, work: Callable[[], Awaitable[Json]]) -> None:
         try:
@@ -70,6 +84,10 @@ class Operations:
 
     async def close(self) -> None:
         await self.background.stop()
+
+
+def call_of(kind: str, asked: Json) -> str:
+    return json.dumps([kind, asked], sort_keys=True)
 
 
 def unknown(why: str) -> Json:

@@ -57,9 +57,10 @@ async def start(
     work: Callable[[Parts, Json], Awaitable[Json]],
 ) -> Json:
     """One operation; the same Idempotency-Key finds the one that it started."""
-    known = parts.operations.by_key.get(key or "")
+    asked = body.model_dump(exclude={"dry_run"})
+    known = parts.operations.earlier(kind, key, asked)
     if known is not None and not body.dry_run:
-        return parts.operations.get(known)
+        return known
     state = await parts.snapshots.get(StateView)
     if state.engine != "ok":
         raise engine_away(state)
@@ -79,7 +80,7 @@ async def start(
         except (EngineSilent, EngineRefused) as error:
             return unknown(str(error))
 
-    begun["operation"] = operation = parts.operations.start(kind, key, state.self_id, carry_out)
+    begun["operation"] = operation = parts.operations.start(kind, key, asked, state.self_id, carry_out)
     response.headers["location"] = f"/api/v1/operations/{operation['id']}"
     return operation
 

@@ -1,0 +1,216 @@
+"""The trail's hash chain: what was added to the trail, in order, each entry with the SHA-256 over the one before.
+
+An entry tells that a row was begun (all its fields) or ended (status, target, detail), or that old ones were removed
+(retention). `verify` recomputes every hash and compares every row with what the chain says of it. It shows any row that
+was changed, removed or slipped in, and any entry that was. It cannot show that the newest entries are missing, or that
+somebody who writes the whole database made the chain anew: for that, compare with a hash that is kept elsewhere
+(`trail export` prints it, `trail verify --head` looks for it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.base import rfc3339, utc_now
+from app.db.models import TrailLink, TrailRow
+
+BEGUN: Final = "begun"
+ENDED: Final = "ended"
+CUT: Final = "cut"
+ORIGIN: Final = "0" * 64
+CHUNK: Final = 500
+PROBLEMS_MAX: Final = 100
+FIELDS: Final = ("user_name", "role", "via", "credential", "address", "action", "method", "path")
+Json = dict[str, Any]
+
+
+def begun_content(row: TrailRow) -> Json:
+    return {"at": row.at.isoformat(), "target": row.target, **{name: getattr(row, name) for name in FIELDS}}
+
+
+def hash_of(previous: str, content: str) -> str:
+    return hashlib.sha256(f"{previous}\n{content}".encode()).hexdigest()
+
+
+def canonical(content: Json) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+async def append(db: AsyncSession, row_id: int, kind: str, values: Json) -> TrailLink:
+    """The next entry, within the caller's transaction. Another process that was first makes the commit fail."""
+    newest = select(TrailLink.seq, TrailLink.hash).order_by(TrailLink.seq.desc()).limit(1)
+    seq, previous = (await db.execute(newest)).one_or_none() or (0, ORIGIN)
+    content = canonical({"kind": kind, "row": row_id, **values})
+    link = TrailLink(
+        seq=seq + 1, at=utc_now(), row_id=row_id, content=content, previous_hash=previous,
+        hash=hash_of(previous, content),
+    )  # fmt: skip
+    db.add(link)
+    await db.flush()
+    return link
+
+
+async def trim(db: AsyncSession, before: datetime) -> int:
+    """Removes what is older, and says so in the chain; how many rows went."""
+    last = await db.scalar(select(TrailLink).where(TrailLink.at < before).order_by(TrailLink.seq.desc()).limit(1))
+    if last is None:
+        return 0
+    rows = select(func.max(TrailLink.row_id)).where(TrailLink.seq <= last.seq)
+    rows_upto = await db.scalar(rows) or 0
+    gone = (TrailRow.at < before) & (TrailRow.id <= rows_upto)
+    count = await db.scalar(select(func.count()).select_from(TrailRow).where(gone)) or 0
+    await db.execute(delete(TrailRow).where(gone))
+    await db.execute(delete(TrailLink).where(TrailLink.seq <= last.seq))
+    if await db.scalar(select(func.count()).select_from(TrailLink)) == 0:
+        # The chain goes on from here although nothing of it is left.
+        values = {"upto_seq": last.seq, "hash": last.hash, "rows_upto": rows_upto}
+        content = canonical({"kind": CUT, "row": 0, **values})
+        db.add(
+            TrailLink(
+                seq=last.seq + 1, at=utc_now(), row_id=0, content=content, previous_hash=last.hash,
+                hash=hash_of(last.hash, content),
+            )
+        )  # fmt: skip
+        await db.flush()
+    else:
+        await append(db, 0, CUT, {"upto_seq": last.seq, "hash": last.hash, "rows_upto": rows_upto})
+    return count
+
+
+@dataclass(slots=True)
+class Verified:
+    """`head`: the newest entry's hash. `problems`: what does not fit, the first PROBLEMS_MAX."""
+
+    entries: int = 0
+    rows: int = 0
+    older_rows: int = 0  # from before there was a chain
+    head: str = ORIGIN
+    head_found: bool | None = None
+    problems: list[str] = field(default_factory=list)
+
+    def found(self, problem: str) -> None:
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(problem)
+
+
+async def entries(db: AsyncSession) -> AsyncIterator[Sequence[TrailLink]]:
+    """All of them, in order, a bounded number at a time."""
+    after = 0
+    while True:
+        asked = select(TrailLink).where(TrailLink.seq > after).order_by(TrailLink.seq).limit(CHUNK)
+        found = (await db.scalars(asked)).all()
+        if not found:
+            return
+        yield found
+        after = found[-1].seq
+        db.expunge_all()
+
+
+async def verify(db: AsyncSession, head: str | None = None) -> Verified:
+    """Every entry and every row. `head`: a hash that was noted elsewhere and must be in the chain."""
+    done = Verified(head_found=None if head is None else False)
+    cuts = await cuts_of(db)
+    previous: TrailLink | None = None
+    first_row: int | None = None
+    async for chunk in entries(db):
+        ids = {one.row_id for one in chunk if one.row_id}
+        rows = {row.id: row for row in await db.scalars(select(TrailRow).where(TrailRow.id.in_(ids)))}
+        endings = await endings_of(db, ids)
+        for one in chunk:
+            check_link(done, one, previous, cuts)
+            content = content_of(done, one)
+            if content.get("kind") == BEGUN:
+                first_row = one.row_id if first_row is None else min(first_row, one.row_id)
+                done.rows += 1
+                check_row(done, one, content, rows.get(one.row_id), endings.get(one.row_id))
+            done.entries, done.head = done.entries + 1, one.hash
+            if head is not None and one.hash == head:
+                done.head_found = True
+            previous = one
+    cut_rows = max((one["rows_upto"] for one in cuts.values()), default=0)
+    beyond = TrailRow.id >= (first_row if first_row is not None else cut_rows + 1)
+    count = select(func.count()).select_from(TrailRow)
+    present = await db.scalar(count.where(beyond)) or 0
+    if present > done.rows:
+        done.found(f"{present - done.rows} rows of the trail are not in its chain")
+    done.older_rows = await db.scalar(count.where(~beyond)) or 0
+    if done.head_found is False:
+        done.found(f"no entry has the hash {head}: the chain was made anew, or its end was removed")
+    return done
+
+
+async def cuts_of(db: AsyncSession) -> dict[int, Json]:
+    found = await db.scalars(select(TrailLink.content).where(TrailLink.row_id == 0))
+    cuts = [parsed for text in found if (parsed := parse(text)).get("kind") == CUT]
+    return {one["upto_seq"]: one for one in cuts}
+
+
+async def endings_of(db: AsyncSession, ids: set[int]) -> dict[int, Json]:
+    """What the chain says of how these rows ended."""
+    links = await db.scalars(select(TrailLink).where(TrailLink.row_id.in_(ids)).order_by(TrailLink.seq))
+    parsed = ((one.row_id, parse(one.content)) for one in links)
+    return {row_id: content for row_id, content in parsed if content.get("kind") == ENDED}
+
+
+def parse(text: str) -> Json:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def line_of(one: TrailLink) -> str:
+    """An entry for an export: `hash` is the SHA-256 of `previous_hash`, a newline and `content`."""
+    said = {
+        "seq": one.seq, "at": rfc3339(one.at), "content": one.content, "previous_hash": one.previous_hash,
+        "hash": one.hash,
+    }  # fmt: skip
+    return json.dumps(said) + "\n"
+
+
+def check_link(done: Verified, one: TrailLink, previous: TrailLink | None, cuts: dict[int, Json]) -> None:
+    if hash_of(one.previous_hash, one.content) != one.hash:
+        done.found(f"entry {one.seq} was changed: its hash is not its content's")
+    if previous is None:
+        cut = cuts.get(one.seq - 1)
+        if one.seq != 1 and (cut is None or cut["hash"] != one.previous_hash):
+            done.found(f"the chain begins with entry {one.seq}, and nothing says that those before were removed")
+        elif one.seq == 1 and one.previous_hash != ORIGIN:
+            done.found("entry 1 does not begin the chain")
+        return
+    if one.seq != previous.seq + 1:
+        done.found(f"entries {previous.seq + 1} to {one.seq - 1} are missing")
+    elif one.previous_hash != previous.hash:
+        done.found(f"entry {one.seq} does not follow entry {previous.seq}")
+
+
+def content_of(done: Verified, one: TrailLink) -> Json:
+    content = parse(one.content)
+    if content.get("row") != one.row_id:
+        done.found(f"entry {one.seq} speaks of another row than it is filed under")
+    return content
+
+
+def check_row(done: Verified, link: TrailLink, content: Json, row: TrailRow | None, ending: Json | None) -> None:
+    if row is None:
+        done.found(f"row {link.row_id} of the trail is missing")
+        return
+    said = begun_content(row)
+    if ending is not None and "target" in ending:
+        content = {**content, "target": ending["target"]}
+    changed = [name for name, value in said.items() if content.get(name) != value]
+    if row.status != (ending or {}).get("status"):
+        changed.append("status")
+    if canonical({"detail": row.detail}) != canonical({"detail": (ending or {}).get("detail")}):
+        changed.append("detail")
+    if changed:
+        done.found(f"row {link.row_id} of the trail was changed: {', '.join(changed)}")

@@ -1,0 +1,207 @@
+"""The admin trail: before and after, the hash chain, retention, export, and a database that is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sqlite3
+import time
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from app.command_line import run as quorumscope
+from app.db.base import utc_now
+from app.db.models import TrailLink, TrailRow
+from app.security import links, trail, trail_chain
+from tests.unit.console_kit import Kit, run, running
+from tests.unit.test_login_limits import login
+
+SEED = random.SystemRandom().randrange(1 << 32)
+
+
+async def some_history(kit: Kit) -> None:
+    ann = await kit.person("ann")
+    await ann.change("POST", "/api/v1/users", json={"name": "bea", "role": "operator"})
+    await ann.change("PATCH", "/api/v1/users/bea", json={"role": "viewer"})
+    token = (await ann.change("POST", "/api/v1/tokens", json={"name": "ci", "role": "admin"})).json()["token"]
+    robot = kit.client(authorization=f"Bearer {token}")
+    await robot.request("DELETE", "/api/v1/users/bea")
+    await login(kit, "nobody", "wrong secret")
+
+
+def test_it_says_who_what_to_what_before_and_after_and_through_which_token(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            await some_history(kit)
+            ann = await kit.person("ann")
+            rows = {one["action"]: one for one in (await ann.get("/api/v1/admin-trail")).json()["items"]}
+            changed = rows["PATCH /api/v1/users/bea"]
+            assert changed["target"] == "users/bea" and changed["credential"].startswith("session ")
+            assert changed["detail"]["before"]["role"] == "operator" and changed["detail"]["after"]["role"] == "viewer"
+            gone = rows["DELETE /api/v1/users/bea"]
+            assert gone["credential"].startswith("token ") and gone["user"] == "ann" and gone["detail"]["before"]
+            assert "qsc_" not in json.dumps(rows["POST /api/v1/tokens"]["detail"]).replace(
+                rows["POST /api/v1/tokens"]["detail"]["after"]["prefix"], ""
+            )
+            page = await ann.get("/admin-trail")
+            assert "users/bea" in page.text
+
+    run(work())
+
+
+async def verified(kit: Kit, head: str | None = None) -> trail_chain.Verified:
+    async with kit.app.state.sessions() as db:
+        return await trail_chain.verify(db, head)
+
+
+def test_the_chain_is_intact_and_exported_so_that_others_can_check_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            await some_history(kit)
+            ann = await kit.person("ann")
+            answer = await ann.get("/api/v1/admin-trail/export")
+            lines = [json.loads(line) for line in answer.text.splitlines()]
+            previous = trail_chain.ORIGIN
+            for n, line in enumerate(lines, 1):
+                assert (line["seq"], line["previous_hash"]) == (n, previous)
+                assert line["hash"] == trail_chain.hash_of(previous, line["content"])
+                previous = line["hash"]
+            done = await verified(kit, previous)
+            assert done.problems == [] and done.head_found and done.rows >= 7 and done.older_rows == 0
+            vic = await kit.person("vic", "viewer")
+            assert (await vic.get("/api/v1/admin-trail/export")).status_code == 403
+
+    run(work())
+
+
+SPOILED = {
+    "a status": "UPDATE admin_trail SET status = 200 WHERE id = {row} AND status != 200",
+    "a name": "UPDATE admin_trail SET user_name = 'eve' WHERE id = {row}",
+    "a detail": "UPDATE admin_trail SET detail = '{{\"x\": 1}}' WHERE id = {row}",
+    "a target": "UPDATE admin_trail SET target = 'users/eve' WHERE id = {row}",
+    "a time": "UPDATE admin_trail SET at = '2020-01-01 00:00:00.000000' WHERE id = {row}",
+    "a row away": "DELETE FROM admin_trail WHERE id = {row}",
+    "a row slipped in": "INSERT INTO admin_trail SELECT 1000, at, user_name, role, via, address, action, method, path,"
+    " status, detail, target, credential FROM admin_trail WHERE id = {row}",
+    "an entry away": "DELETE FROM trail_chain WHERE seq = {link}",
+    "an entry's content": "UPDATE trail_chain SET content = replace(content, ':', ': ') WHERE seq = {link}",
+    "an entry's hash": "UPDATE trail_chain SET hash = '{zeros}' WHERE seq = {link}",
+    "the beginning away": "DELETE FROM trail_chain WHERE seq <= {link}",
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_whatever_is_changed_afterwards_is_found(tmp_path: Path, what: str) -> None:
+    print(f"seed {SEED}")
+    chosen = random.Random(f"{SEED} {what}")
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            await some_history(kit)
+            assert (await verified(kit)).problems == []
+            with closing(sqlite3.connect(tmp_path / "console.db")) as db, db:
+                rows = [number for (number,) in db.execute("SELECT id FROM admin_trail WHERE status != 200")]
+                last = db.execute("SELECT max(seq) FROM trail_chain").fetchone()[0]
+                text = SPOILED[what].format(row=chosen.choice(rows), link=chosen.randrange(1, last), zeros="0" * 64)
+                assert db.execute(text).rowcount >= 1, text
+            assert (await verified(kit)).problems, text
+
+    run(work())
+
+
+def test_what_is_cut_off_the_end_is_found_by_a_hash_that_was_noted(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            await some_history(kit)
+            head = (await verified(kit)).head
+            async with kit.app.state.sessions() as db, db.begin():
+                last = await db.scalar(select(func.max(TrailLink.seq)))
+                link = await db.get_one(TrailLink, last)
+                await db.delete(link)
+                await db.delete(await db.get_one(TrailRow, link.row_id))
+            done = await verified(kit, head)
+            assert done.head_found is False and done.problems
+
+    run(work())
+
+
+def test_retention_removes_what_is_older_and_the_chain_still_holds(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            await some_history(kit)
+            middle = utc_now()
+            await some_history(kit)
+            async with kit.app.state.sessions() as db:
+                before = await db.scalar(select(func.count()).select_from(TrailRow))
+            async with kit.app.state.sessions() as db, db.begin():
+                gone = await trail_chain.trim(db, middle)
+            done = await verified(kit)
+            assert 0 < gone < before and done.problems == [], done.problems
+            await some_history(kit)
+            async with kit.app.state.sessions() as db, db.begin():
+                await trail_chain.trim(db, utc_now() + timedelta(seconds=1))
+            assert (await verified(kit)).problems == [], "even when nothing is left"
+            await some_history(kit)
+            assert (await verified(kit)).problems == []
+
+    run(work())
+
+
+def test_the_command_line_verifies_exports_and_is_in_the_trail_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "console.db"
+    links.issue(str(path), "ann", "admin")
+    assert quorumscope(["trail", "verify", "--db", f"sqlite:///{path}", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["entries"], said["rows"], said["problems"]) == (2, 1, [])
+    assert quorumscope(["trail", "verify", "--db", f"sqlite:///{path}", "--head", said["head"]]) == 0
+    assert quorumscope(["trail", "verify", "--db", f"sqlite:///{path}", "--head", "0" * 63 + "1"]) == 1
+    capsys.readouterr()
+    assert quorumscope(["trail", "export", "--db", f"sqlite:///{path}"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [json.loads(one["content"])["kind"] for one in lines] == ["begun", "ended"]
+    assert json.loads(lines[0]["content"])["via"] == "command line"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE admin_trail SET user_name = 'eve'")
+    assert quorumscope(["trail", "verify", "--db", f"sqlite:///{path}"]) == 1
+    assert "user_name" in capsys.readouterr().out
+
+
+def test_a_database_that_somebody_else_writes_costs_no_reader_a_page(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            kit.app.state.identity.noted.clear()
+            with closing(sqlite3.connect(tmp_path / "console.db", isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                async with asyncio.timeout(60):
+                    for path in ("/", "/account", "/api/v1/me", "/api/v1/events"):
+                        assert (await ann.get(path)).status_code == 200
+                other.execute("ROLLBACK")
+
+    run(work())
+
+
+def test_writers_of_one_process_take_turns(tmp_path: Path) -> None:
+    """Many at once all get through: none meets SQLite's "database is locked"."""
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            sessions = kit.app.state.sessions
+
+            async def one(n: int) -> None:
+                row = trail.row_of(None, action=f"a{n}")
+                await trail.note(sessions, row, 0)
+
+            began = time.monotonic()
+            await asyncio.gather(*(one(n) for n in range(100)))
+            done = await verified(kit)
+            assert done.problems == [] and done.rows == 100, f"after {time.monotonic() - began:.1f} s"
+
+    run(work())

@@ -13,8 +13,7 @@ knowable   after    because
 pause      0.4 s    a control plane takes its engine for silent after this time-out (node.control.snapshots)
 kill       0 s      the engine's connections close at once
 partition  1 s      members take each other for lost after so long a silence (the election time-out)
-slow       1.2 s    two heartbeats (every 0.1 s) sent after the break have gone and been answered, 250 ms each way: one
-                    late answer is no slow link (node.engine.link_health)
+slow       by poll  when the leader's own state says so: after two late answers to heartbeats, for one is no slow link
 deaf, mute 1 s      as partition: one way carries nothing
 flip       by poll  when the member's own state names the damage, after a scrub
 """
@@ -26,7 +25,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -39,14 +38,14 @@ from app.bench.observer import LOOK_EVERY_S, WAIT_S, Observer, names, observed, 
 from app.bench.running import measured
 from app.demo.processes import engine_of
 from app.demo.run import DemoOptions
-from app.health.facts import INFO
+from app.health.facts import INFO, SLOW_MS
 from app.health.group_view import GroupView
 
 SILENCE_S: Final = 1.0
 ENGINE_ASKED_S: Final = 0.4
-SLOW_KNOWABLE_S: Final = 1.2
 HELD_S: Final = 1.5  # what was said right stays right for so long before the break is mended
 RATE_PER_S: Final = 50.0
+POLL_S: Final = 0.05
 NEVER_BY_ITSELF_S: Final = 3600.0
 
 NO_ANSWER: Final = frozenset({"replica_silent", "engine_down"})
@@ -78,8 +77,8 @@ CASES: Final = (
     Case("kill the leader", "kill", True, 0.0, NO_ANSWER, AWAY | NO_LEADER),
     Case("partition a follower", "partition", False, SILENCE_S, frozenset({"cut_off"}), AWAY),
     Case("partition the leader", "partition", True, SILENCE_S, frozenset({"cut_off"}), AWAY | NO_LEADER),
-    Case("slow a follower", "slow", False, SLOW_KNOWABLE_S, frozenset({"slow_link"}), LATE),
-    Case("slow the leader", "slow", True, SLOW_KNOWABLE_S, frozenset({"slow_link"}), LATE),
+    Case("slow a follower", "slow", False, None, frozenset({"slow_link"}), LATE),
+    Case("slow the leader", "slow", True, None, frozenset({"slow_link"}), LATE),
     Case("deafen a follower", "deafen", False, SILENCE_S, frozenset({"one_way"}), AWAY),
     Case("mute a follower", "mute", False, SILENCE_S, frozenset({"one_way"}), AWAY),
     Case("flip a bit", "flip", False, None, frozenset({"log_damaged"}), AWAY),
@@ -166,29 +165,47 @@ async def do(observer: Observer, case: Case, node: str) -> float:
         case "mute":
             links.cut_way(node, inward=False)
         case "flip":
-            return await flip(observer, node)
+            await flip(observer, node)
+            return await reported(observer, node, is_damaged)
+        case "slow":
+            leader = observer.view.leader_id
+            assert leader is not None
+            await breaker.do("slow", node)
+            return await reported(observer, leader, has_slow_link)
         case _:
             await breaker.do(case.break_, node)
     assert case.knowable_s is not None
     return time.monotonic() + case.knowable_s
 
 
-async def flip(observer: Observer, node: str) -> float:
+async def flip(observer: Observer, node: str) -> None:
     """A flipped bit that a scrub reads while no peer can give the entry: else it is mended before anybody looks."""
     breaker = observer.demo.breaker
     assert breaker is not None
-    url = observer.demo.members[node].control_url
     await breaker.do("flip", node)
     await breaker.do("partition", node)
     async with httpx2.AsyncClient(trust_env=False, timeout=10.0) as client:
-        answer = await client.post(f"{url}/api/v1/scrub", headers={"content-type": "application/json"})
-        answer.raise_for_status()
-        deadline = time.monotonic() + WAIT_S
-        while not (await client.get(f"{url}/api/v1/state")).json().get("faults"):
+        url = f"{observer.demo.members[node].control_url}/api/v1/scrub"
+        (await client.post(url, headers={"content-type": "application/json"})).raise_for_status()
+
+
+async def reported(observer: Observer, node: str, what: Callable[[dict[str, Any]], bool]) -> float:
+    """When a member's own state first says so (monotonic)."""
+    url, deadline = f"{observer.demo.members[node].control_url}/api/v1/state", time.monotonic() + WAIT_S
+    async with httpx2.AsyncClient(trust_env=False, timeout=10.0) as client:
+        while not what((await client.get(url)).json()):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the scrub of {node} found nothing")
-            await asyncio.sleep(0.05)
+                raise TimeoutError(f"{node} never said what it was broken for")
+            await asyncio.sleep(POLL_S)
     return time.monotonic()
+
+
+def is_damaged(state: dict[str, Any]) -> bool:
+    return bool(state.get("faults"))
+
+
+def has_slow_link(state: dict[str, Any]) -> bool:
+    return any((link.get("rtt_ms") or 0) >= SLOW_MS for link in state.get("links") or ())
 
 
 async def mend(observer: Observer, node: str) -> None:

@@ -8,7 +8,8 @@ called cut off.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from statistics import median
 from typing import Final
 
@@ -20,6 +21,7 @@ SLOW_GRACE_S: Final = 0.5
 OLD_ACKS_GRACE_S: Final = 1.5
 RESENDS_WINDOW_S: Final = 10.0
 RESENDS_MIN: Final = 5
+UNSURE_GRACE_S: Final = 0.75
 CONNECTING_GRACE_S: Final = 2.5  # a dialler waits for a second at most
 
 
@@ -32,7 +34,7 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
         hears_ms = silence_ms(facts, leader, one)
         deaf = ours is not None and ours > facts.patience_ms
         mute = hears_ms is not None and hears_ms > facts.patience_ms
-        way = one_way(facts, leader, one, ours, hears_ms)
+        way = one_way(facts, leader, one)
         if one.role == "LEADER" and one.term == leader.term:
             continue  # `two_leaders` says it
         if one.role == "LEADER":
@@ -45,12 +47,11 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
             grace_s = OLD_ACKS_GRACE_S if leader.link_to(one.id) is None else 0.0
             since = since_of(facts, leader, one, ours, hears_ms)
             yield Finding("cut_off", ATTENTION, text, one.id, since, grace_s)
-        elif way is not None and way == one.id:
-            text = f"{one.id} does not hear the leader {leader.id}, which hears it: a one-way link, for {{age}}"
-            yield Finding("one_way", ATTENTION, text, one.id, facts.when(one, hears_ms or 0))
         elif way is not None:
-            text = f"The leader {leader.id} does not hear {one.id}, which hears it: a one-way link, for {{age}}"
-            yield Finding("one_way", ATTENTION, text, one.id, facts.when(leader, ours or 0))
+            hears_not = f"{one.id} does not hear the leader {leader.id}"
+            text = hears_not if way.deaf == one.id else f"The leader {leader.id} does not hear {one.id}"
+            text += ", which hears it"
+            yield Finding("one_way", ATTENTION, f"{text}: a one-way link, for {{age}}", one.id, way.since, way.grace_s)
         elif (follows := one.leader_id) != leader.id and follows is not None:
             text = f"{one.id} is cut off: it follows {follows}, not the leader {leader.id}, for {{age}}"
             yield Finding("cut_off", ATTENTION, text, one.id, grace_s=OLD_ACKS_GRACE_S)
@@ -69,17 +70,33 @@ def silence_ms(facts: Facts, leader: MemberView, one: MemberView) -> float | Non
     return min(heard, max(0.0, (asked - led).total_seconds() * 1000))
 
 
-def one_way(facts: Facts, leader: MemberView, one: MemberView, ours: float | None, theirs: float | None) -> str | None:
-    """Who of the two hears nothing while the other goes on hearing it; None where that is not so, or not known.
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A link of which one end hears nothing: which end, since when, and how sure that is."""
 
-    The two were asked at different instants: what counts is when each of them heard the other last.
+    deaf: str
+    since: datetime
+    grace_s: float
+
+
+def one_way(facts: Facts, leader: MemberView, one: MemberView) -> Way | None:
+    """Where one of the two hears nothing while the other goes on hearing it; None where that is not so, or not known.
+
+    The two were asked at different instants: what counts is when each of them heard the other last. Where the one that
+    hears did so only after the deaf one was asked, the link may just have been mended: it has to last.
     """
-    if ours is None or theirs is None or max(ours, theirs) <= facts.patience_ms:
+    link = one.link_to(leader.id)
+    ours, theirs = heard_ms(leader, one), None if link is None else link.last_heard_ms
+    if ours is None or theirs is None:
         return None
     heard_at, hears_at = facts.when(leader, ours), facts.when(one, theirs)
-    if abs((heard_at - hears_at).total_seconds()) * 1000 <= facts.patience_ms / 2:
-        return None
-    return one.id if hears_at < heard_at else leader.id
+    apart = timedelta(milliseconds=facts.patience_ms / 2)
+    silent = silence_ms(facts, leader, one) or 0.0
+    if silent > facts.patience_ms and heard_at - facts.when(one, silent) > apart:
+        return Way(one.id, facts.when(one, silent), 0.0 if heard_at <= facts.when(one, 0) else UNSURE_GRACE_S)
+    if ours > facts.patience_ms and hears_at - heard_at > apart:
+        return Way(leader.id, heard_at, 0.0 if hears_at <= facts.when(leader, 0) else UNSURE_GRACE_S)
+    return None
 
 
 def heard_ms(leader: MemberView, one: MemberView) -> float | None:

@@ -236,3 +236,28 @@ def test_silence_between_two_followers_is_no_silence_of_the_one_that_leads_now()
     story.node("n2").state = lambda: told() | {"role_since": now}  # type: ignore[method-assign]
     story.node("n0").heard_ms["n2"] = story.node("n1").heard_ms["n2"] = 4_000  # as followers they said nothing
     assert codes(story.look()) == set()
+
+
+def test_a_cut_both_ways_is_not_one_way_because_a_new_leader_leads() -> None:
+    """The old leader heard the new one last when nobody could know yet that it would lead."""
+    story = Story()
+    story.look(4)
+    story.group.lead("n1")
+    old, led = story.node("n0"), rfc3339(T0 + timedelta(seconds=0.5 * story.looked - 0.6))
+    told = story.node("n1").state
+    story.node("n1").state = lambda: told() | {"role_since": led}  # type: ignore[method-assign]
+    old.ack_ms, old.heard_ms["n1"] = 2_000, 2_000
+    assert "one_way" not in {one.code for one in story.look(1).problems}
+
+
+def test_a_cut_that_is_mended_is_not_one_way_for_a_look() -> None:
+    """The follower was asked just after, the leader just before."""
+    story = Story()
+    story.look(3)
+    story.node("n1").ack_ms = 5_000
+    assert ("cut_off", "n1") in codes(story.look(4))
+    story.node("n0").alive = False  # not asked again yet: its word is of half a second ago
+    story.node("n1").heard_ms["n0"] = 10
+    assert "one_way" not in {one.code for one in story.look().problems}
+    story.node("n0").alive, story.node("n1").ack_ms = True, 10
+    assert codes(story.look()) == set()

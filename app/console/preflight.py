@@ -50,6 +50,7 @@ def preflight(view: GroupView, to: str | None) -> Preflight:
     checks = [leader_check(view), target_check(view, to, target)]
     if target is not None and target.id != view.leader_id:
         checks += [reach_check(view, target), lag_check(view, target), disk_check(target)]
+        checks += first_leadership_check(view, target)
     checks.append(quorum_check(view))
     lag = view.lag_entries(target) if target is not None else None
     quorum = view.quorum
@@ -121,6 +122,20 @@ def disk_check(target: MemberView) -> Check:
     return check("disk", "ok", f"{target.id} raises no alarm")
 
 
+def first_leadership_check(view: GroupView, target: MemberView) -> list[Check]:
+    """A plain DLedger that leads for the first time since its process started wipes its followers: it is refused unless
+    this console saw it lead."""
+    if not any(one.is_java for one in view.members) or target.id in view.seen_leading:
+        return []
+    cut = f" to index {view.quorum_index:,} and below" if view.quorum_index is not None else ""
+    text = (
+        f"{target.id} has not been seen to lead since its process started: a plain DLedger that leads for the first"
+        f" time cuts its followers{cut}. `quorumscope transfer {target.id} --accept-data-loss {target.id}` moves it all"
+        " the same"
+    )
+    return [check("first leadership", "refused", text)]
+
+
 def quorum_check(view: GroupView) -> Check:
     quorum = view.quorum
     counted = f"{quorum.answering} of {quorum.size} answer, {quorum.needed} are needed"
@@ -135,7 +150,7 @@ def commands(view: GroupView, to: str) -> Commands:
     url = (view.leader and view.leader.control_url) or "http://LEADER"
     body = json.dumps({"to": to, "if_term": view.term, "deadline_ms": 5000})
     return Commands(
-        cli=f"quorumscope transfer --node {url} --to {to} --if-term {view.term}",
+        cli=f"quorumscope transfer {to} --node {url} --if-term {view.term}",
         curl=f'curl -X POST {url}/api/v1/leadership-transfer -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
         f" -H 'Content-Type: application/json' -d '{body}'",
     )

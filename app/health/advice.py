@@ -169,6 +169,12 @@ ADVICE: Final[dict[str, Advice]] = {
         "elections-do-not-settle",
         curl="curl -s {url}/metrics",
     ),
+    "first_leadership_hazard": Advice(
+        "a failover to such a member cuts what its followers hold, committed entries too (a fault of the original)",
+        "stop no leader on purpose, and keep a copy of the data directories; this says who leads",
+        "a-first-leadership",
+        command=LEADER_STATUS,
+    ),
     "flush_async": Advice(
         "a write counts once a quorum has it in memory",
         "restart the nodes one by one with `--flush sync` where a power cut must lose nothing",

@@ -18,6 +18,7 @@ from app.health.group_view import GroupView, Problem
 from app.health.leading import (
     closures,
     commit_stalled,
+    first_leadership,
     flush_async,
     no_leader,
     nobody_answers,
@@ -53,6 +54,7 @@ RULES: Final[tuple[Rule, ...]] = (
     resends,
     voter_state,
     term_flapping,
+    first_leadership,
     flush_async,
 )
 # What a cause explains in the same member: said once, as the cause.
@@ -70,6 +72,7 @@ AGE: Final = re.compile(r",? for \{age\}| \{age\} ago|, \{age\} ago")
 
 def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool = False) -> GroupView:
     """The view with all its problems, worst first, and what is unproven; remembers since when each stands."""
+    view = view.model_copy(update={"seen_leading": recall.seen_leading(view)})
     facts = Facts(view, recall, now, first_look)
     found = once([finding for rule in RULES for finding in rule(facts)], view.leader_id)
     recall.forget_all_but({problem_id(one) for one in found} | recall.openings.ids)

@@ -213,6 +213,7 @@ class GroupView(View):
     leader_since: Text | None = None
     last_completed: CompletedView | None = None
     audit: AuditView | None = None
+    seen_leading: tuple[Text, ...] = ()  # who led since its process started, as far as was seen
     recent: tuple[Incident, ...] = ()  # what was over within the last hour, newest first
     pending: Flag = False  # something is wrong that has not lasted long enough to be a problem
 

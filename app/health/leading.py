@@ -98,6 +98,17 @@ def term_flapping(facts: Facts) -> Iterator[Finding]:
         yield Finding("term_flapping", ATTENTION, text)
 
 
+def first_leadership(facts: Facts) -> Iterator[Finding]:
+    """Of the Java original: who leads for the first time since its process started wipes its followers."""
+    if facts.leader is None or not any(one.is_java for one in facts.members):
+        return
+    fresh = [one.id for one in facts.followers if one.id not in facts.view.seen_leading]
+    if fresh:
+        has = "has" if len(fresh) == 1 else "have"
+        text = f"{join(fresh)} {has} not led since the process started: a plain DLedger that leads for the first time"
+        yield Finding("first_leadership_hazard", ATTENTION, f"{text} wipes its followers")
+
+
 def flush_async(facts: Facts) -> Iterator[Finding]:
     if facts.view.flush == "async":
         text = "flush is async: writes are acknowledged before they are on a disk; a power cut of a quorum loses them"

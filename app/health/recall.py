@@ -74,6 +74,7 @@ class Recall:
     resends: dict[str, Series] = field(default_factory=dict)
     leader: tuple[str, int | None] | None = None
     leader_seen: str | None = None
+    led: dict[str, str | None] = field(default_factory=dict)  # who was seen to lead, and in which life of its process
     leader_since: datetime | None = None
     first_seen: dict[str, datetime] = field(default_factory=dict)
     noticed: dict[str, datetime] = field(default_factory=dict)
@@ -109,6 +110,13 @@ class Recall:
             self.leader = self.leader_since = None
         elif self.leader != (leader.id, view.term):
             self.leader, self.leader_since = (leader.id, view.term), now
+        if leader is not None and leader.state is not None:
+            self.led[leader.id] = leader.state.boot_id
+
+    def seen_leading(self, view: GroupView) -> tuple[str, ...]:
+        """Who was seen to lead since its process started."""
+        lives = {one.id: one.state.boot_id for one in view.members if one.state is not None}
+        return tuple(node for node, boot_id in self.led.items() if boot_id is not None and lives.get(node) == boot_id)
 
     def elections(self) -> int:
         """How often the term grew in the last minute; what follows within ELECTION_S belongs to the same failover.

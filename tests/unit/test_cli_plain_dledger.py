@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import run
-from node.client import LedgerClientSync, NotAppended, Refused
+from app.commands.common import Target
+from node.client import LedgerClient, LedgerClientSync, NotAppended, Refused
 from node.protocol.codes import RequestCode
 from node.transport.remoting import Frame, decode_frame
 from tests.unit.fake_dledger import FakeDledger, running
@@ -289,8 +290,16 @@ def test_a_transfer_that_was_accepted_sends_term_and_transfer_id(group: FakeDled
     )  # fmt: skip
 
 
-def test_one_cause_has_one_exit_code(tmp_path: Path, capsys: Capture) -> None:
+def test_one_cause_has_one_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = Target.client
+
+    def impatient(self: Target, deadline_s: float = 10.0, only: str | None = None) -> LedgerClient:
+        return patient(self, min(deadline_s, 0.2), only)
+
+    monkeypatch.setattr(Target, "client", impatient)
     with running(FakeDledger(), down=("n0", "n1", "n2")) as group:
         (tmp_path / "in").write_bytes(b"x\n")
-        for command in (["status"], ["append", str(tmp_path / "in"), "--deadline-s", "0.2"]):
+        for command in (
+            ["status"], ["append", str(tmp_path / "in")], ["get", "0"], ["tail"], ["transfer", "n0", "--if-term", "4"],
+        ):  # fmt: skip
             assert run([*command, *on(group)]) == 69, command

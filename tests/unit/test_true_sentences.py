@@ -6,9 +6,14 @@ cause that follows from a known one is not another cause.
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime, timedelta
 from typing import Any
 
+import typer
+
+from app.command_line import app
+from app.console.preflight import preflight
 from app.console.watch import closed, opened
 from app.health.facts import rfc3339
 from app.health.group_view import GroupView
@@ -261,3 +266,48 @@ def test_a_cut_that_is_mended_is_not_one_way_for_a_look() -> None:
     assert "one_way" not in {one.code for one in story.look().problems}
     story.node("n0").alive, story.node("n1").ack_ms = True, 10
     assert codes(story.look()) == set()
+
+
+# --- a first leadership of the Java original --------------------------------------------------------------------------
+
+
+def of_java(story: Story) -> None:
+    for node in story.group.nodes.values():
+        told = node.state
+        node.state = lambda told=told: told() | {"is_java": True}  # type: ignore[method-assign,misc]
+
+
+def test_a_plain_member_that_never_led_is_a_hazard_and_no_transfer_goes_to_it() -> None:
+    story = Story()
+    of_java(story)
+    story.look(2)
+    story.group.lead("n1")
+    view = story.look(2)
+    (hazard,) = [one for one in view.problems if one.code == "first_leadership_hazard"]
+    assert hazard.text.startswith("n2 has not led") and "wipes" in hazard.text
+    refused = [one.text for one in preflight(view, "n2").checks if one.state == "refused"]
+    assert len(refused) == 1 and "n2 has not been seen to lead" in refused[0]
+    assert preflight(view, "n0").allowed, "n0 was seen to lead since its process started"
+    again = story.node("n0").state
+    story.node("n0").state = lambda: again() | {"boot_id": "boot-2"}  # type: ignore[method-assign]
+    assert not preflight(story.look(2), "n0").allowed, "another process of it has not"
+
+
+def test_a_group_of_ours_knows_no_such_hazard() -> None:
+    story = Story()
+    view = story.look(2)
+    assert codes(view) == set() and preflight(view, "n2").allowed
+
+
+# --- what is printed runs ---------------------------------------------------------------------------------------------
+
+
+def test_the_line_that_a_transfer_prints_is_understood() -> None:
+    story = Story()
+    line = preflight(story.look(2), "n2").commands.cli
+    words = shlex.split(line)
+    assert words[0] == "quorumscope"
+    parsed = typer.main.get_command(app).make_context("quorumscope", words[1:], resilient_parsing=False)
+    assert parsed is not None
+    transfer = typer.main.get_command(app).commands["transfer"]  # type: ignore[attr-defined]
+    assert transfer.make_context("transfer", words[2:]).params["to"] == "n2"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -89,12 +90,10 @@ async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
         finally:
             await client.close()
         url = target.control_urls.get(member_id) or own_url(member.state, member_id)
-        why = member.reason
-        if member.reach == "down" and url is not None:
-            why = await asyncio.to_thread(engine_reason, url, target.token) or why
-        return member.model_copy(update={"control_url": url, "reason": why})
+        return member.model_copy(update={"control_url": url})
 
     members = await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
+    members = await asyncio.gather(*(completed(one, members, target) for one in members))
     return with_plain(summary_of(target.group, members, recall=recall, demo=target.demo))
 
 
@@ -117,18 +116,38 @@ def pressing_of(summary: StatusView) -> list[StatusProblem]:
 
 
 def own_url(state: StateView | None, member_id: str) -> str | None:
-    """Where a member says that its control plane is."""
+    """Where a member says that a control plane is, its own or another's."""
     own = state.peer(member_id) if state is not None else None
     return own.control_url if own is not None else None
 
 
-def engine_reason(url: str, token: str | None) -> str | None:
-    """Why a member's engine is down, as its control plane, which outlives it, says; None if that is silent too."""
+async def completed(member: AskedMember, members: Sequence[AskedMember], target: Target) -> AskedMember:
+    """A member that is down, with what its control plane says; where that is, others may know. What a member only
+    names gets no token."""
+    if member.reach != "down":
+        return member
+    if member.control_url is not None:
+        return await asyncio.to_thread(with_control_plane, member, member.control_url, target.token)
+    urls = [url for other in members if (url := own_url(other.state, member.id)) is not None]
+    if not urls:
+        return member
+    named = member.model_copy(update={"control_url": urls[0]})
+    return await asyncio.to_thread(with_control_plane, named, urls[0], None)
+
+
+def with_control_plane(member: AskedMember, url: str, token: str | None) -> AskedMember:
+    """What the control plane of a member whose engine is down says: it may outlive it, and knows how to start it."""
     try:
         state = control_state(url, None, token)
     except Failure:
-        return None
-    return f"engine {state.engine}: {state.engine_reason}" if state.engine_reason else None
+        return member
+    reason = f"engine {state.engine}: {state.engine_reason}" if state.engine_reason else member.reason
+    if state.self_id != member.id:
+        return member.model_copy(update={"reason": reason})
+    start = StateView(
+        engine=state.engine, self_id=state.self_id, started_with=state.started_with, data_dir=state.data_dir
+    )
+    return member.model_copy(update={"reason": reason, "start": start})
 
 
 def number(value: int | None) -> str:

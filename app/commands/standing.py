@@ -38,7 +38,10 @@ class MetadataView(View):
 
 
 class AskedMember(View):
-    """One member as it was asked; `state` None: it did not answer, `reason` says why. A leader has all views."""
+    """One member as it was asked; `state` None: it did not answer, `reason` says why. A leader has all views.
+
+    `start`: how it was started, as its control plane knows it where the engine is down.
+    """
 
     id: Text
     address: Text
@@ -50,6 +53,7 @@ class AskedMember(View):
     state: StateView | None = None
     metadata: MetadataView | None = None
     control_url: str | None = Field(default=None, exclude=True)
+    start: StateView | None = Field(default=None, exclude=True)
 
 
 class StatusProblem(View):
@@ -135,7 +139,7 @@ def sample_of(member: AskedMember, now: datetime) -> NodeSample:
     """What the console would have of a member that it asked just now."""
     sample = NodeSample(member.id, member.address, member.control_url, added_at=now)
     if member.state is None:
-        sample.problem = member.reason
+        sample.problem, sample.state = member.reason, member.start
         return sample
     sample.state, sample.last_seen = member.state, now
     sample.watermarks, sample.dispatchers, sample.closures = member.watermarks, member.dispatchers, member.closures

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from app.commands import group as commands
+from app.commands.common import Target
 from app.commands.group import table_of
 from app.commands.standing import AskedMember, StatusView
 from app.commands.standing import summary_of as summary
 from app.health.recall import Recall
 from node.views.reading import read
+from node.views.state import StateView
 
 Json = dict[str, Any]
 NOW = datetime(2026, 5, 4, 12, 0, 30, tzinfo=UTC)
@@ -185,3 +189,27 @@ def test_a_group_of_one_needs_to_hear_nobody() -> None:
     alone = member("n0", acks={"n0": 0}, peers=[{"id": "n0", "connected": True}])
     summary = summary_of("g", [alone], NOW)
     assert (summary.problems, summary.quorum.stands) == ((), True)
+
+
+def test_a_member_that_is_down_is_started_as_its_control_plane_says_wherever_that_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given --peers alone, nobody but the other members knows where the dead one's control plane is."""
+    line = "quorumscope node --config /etc/quorumscope/n2.toml"
+    asked: list[tuple[str, str | None]] = []
+
+    def control_plane(url: str, _group: str | None, token: str | None) -> StateView:
+        asked.append((url, token))
+        return StateView(engine="down", engine_reason="killed by signal 9", self_id="n2", started_with=line)
+
+    monkeypatch.setattr(commands, "control_state", control_plane)
+    others = [member("n0", acks={"n0": 0, "n1": 20, "n2": 9_000}), member("n1")]
+    for one in others:
+        one["state"]["peers"][2]["control_url"] = "http://127.0.0.1:8433"
+    views = [read(AskedMember, one) for one in (*others, silent("n2"))]
+    target = Target({one: f"{one}:1" for one in IDS}, "g", "secret")
+    known = [asyncio.run(commands.completed(one, views, target)) for one in views]
+    (down,) = summary("g", known, NOW).problems
+    assert (down.code, down.member, down.command) == ("member_unreachable", "n2", line)
+    assert "engine down: killed by signal 9" in down.text
+    assert asked == [("http://127.0.0.1:8433", None)], "an address that a member named gets no token"

@@ -81,7 +81,7 @@ class EngineLink:
                     async with asyncio.timeout(CONNECT_TIMEOUT_S):
                         await dial(connection, self.host, self.port, self.tls)
                 except (OSError, TimeoutError) as error:
-                    raise EngineAway(f"{self.host}:{self.port}: {error or 'no connection in time'}") from None
+                    raise EngineAway(f"{self.host}:{self.port}: {str(error) or 'no connection in time'}") from None
                 self.connection = connection
             if not self.known:
                 await self.get_to_know(self.connection)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -39,8 +39,12 @@ class Snapshot:
         yield from gauge("quorumscope_disk_free_bytes", "Free on the log's disk", disk.free_bytes)
         gap_text = "The longest time between two ticks of the engine so far, in milliseconds"
         yield from gauge("quorumscope_tick_gap_max_ms", gap_text, state.tick_gap_max_ms)
+<<<<<<< HEAD
         late_text = "Appends that waited for a new file of the log, as none was made ahead, since the engine started"
         yield from gauge("quorumscope_files_made_late", late_text, state.files_made_late)
+=======
+        yield from self.connections()
+>>>>>>> e6a3813 (Give every connection a place, deadlines and a share of memory)
         alarms = None if state.alarms is None else len(state.alarms)
         yield from gauge("quorumscope_alarms", "Alarms that stand", alarms)
         yield from self.damage()
@@ -55,6 +59,22 @@ class Snapshot:
                 if (known := value(peer, name)) is not None:
                     family.add_metric([peer.id], known)
             yield family
+
+    def connections(self) -> Iterator[GaugeMetricFamily]:
+        """Who is connected to the member port, and what was ended or refused there."""
+        view = self.state.connections
+        if view is None:
+            return
+        kinds = {"member": view.members, "client": view.clients, "unproven": view.unproven}
+        yield labelled("quorumscope_connections", "Connections to the member port", "kind", kinds)
+        yield from gauge("quorumscope_connections_limit", "Connections that may be open beside members'", view.limit)
+        yield from gauge("quorumscope_connections_accepted", "Connections accepted so far", view.accepted)
+        yield from gauge("quorumscope_connections_accept_errors", "Accepts that failed so far", view.accept_errors)
+        text = "Connections that the member ended so far, by reason"
+        yield labelled("quorumscope_connections_ended", text, "reason", view.ended or {})
+        yield labelled(
+            "quorumscope_requests_refused", "Requests refused so far, by reason", "reason", view.refused or {}
+        )
 
     def damage(self) -> Iterator[GaugeMetricFamily]:
         """What is damaged in this log, what was repaired, and how far the scrub is."""
@@ -82,6 +102,14 @@ def value(view: View, name: str) -> float | None:
 def gauge(name: str, text: str, known: float | None) -> Iterator[GaugeMetricFamily]:
     if known is not None:
         yield GaugeMetricFamily(name, text, value=known)
+
+
+def labelled(name: str, text: str, label: str, values: Mapping[str, float | None]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for one, known in values.items():
+        if known is not None:
+            family.add_metric([one], known)
+    return family
 
 
 def one_hot(name: str, text: str, label: str, values: tuple[str, ...], current: str | None) -> GaugeMetricFamily:

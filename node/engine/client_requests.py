@@ -90,6 +90,8 @@ class ClientRequests:
             return
         try:
             handler(connection, frame)
+            if connection.on_earned is not None:
+                connection.earn()
         except BodyError as error:
             code = ResponseCode.UNEXPECTED_ARGUMENT
             if frame.code == RequestCode.FAST_APPEND:

@@ -74,6 +74,7 @@ class Engine:
         self.duties = Duties(self, store, settings.store, self.links, self._done, self.process, applier)
         self.feeder = self.duties.feeder
         self.introspection.scrub = self.duties.scrubber.view
+        self.introspection.connections = self.process.port.places.view
         token, quota = read_token_file(settings), Quota()
         self.client_requests = ClientRequests(self, self.duties.reads, self.introspection, quota, self._status, token)
         lanes = LaneRequests(self, self.client_requests, quota, config.group)

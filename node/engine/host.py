@@ -1,4 +1,4 @@
-"""Where a process gets its clock, its randomness and its disk threads from.
+"""Where a process gets its clock, its randomness, its disk threads and its port from.
 
 A process takes the defaults; the simulator (`tests/simulation/driver`) gives its own, so that the very same engine runs
 in simulated time. Invariant: nothing in `node/engine` that decides anything asks a clock or a thread in another way.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from node.engine.clock import now_ns
+from node.engine.listener import Listen, listen
 from node.engine.writer import Ended, Writer
 
 T = TypeVar("T")
@@ -38,3 +39,4 @@ class Host:
     random: random.Random = field(default_factory=random.Random)
     writer: Callable[[], WritesInOrder] = Writer
     readers: Callable[[], Executor] = _readers
+    listen: Listen = listen

@@ -30,6 +30,7 @@ from node.views.replication import (
 from node.views.state import (
     AlarmView,
     ApplierView,
+    ConnectionsView,
     DiskView,
     FaultView,
     LogView,
@@ -52,6 +53,7 @@ class Introspection:
     def __init__(self, settings: Settings, store: LogStore, events: EventRing, boot_id: str) -> None:
         self._settings, self._store, self._events, self._boot_id = settings, store, events, boot_id
         self.scrub: Callable[[], ScrubView | None] = lambda: None
+        self.connections: Callable[[], ConnectionsView | None] = lambda: None
         self.tick_gap_max_ns: Callable[[], int] = lambda: 0
         self._timing = TimingView.model_validate(settings.timing.model_dump())
         self._views: Mapping[str, Callable[[ReplicaStatus], AnswerView]] = {
@@ -111,6 +113,7 @@ class Introspection:
             log=_log(status.log, size_bytes),
             peers=tuple(_peer(one, self.own_url if one.id == status.self_id else one.api_url) for one in status.peers),
             links=tuple(link_view(one.id, one.link, status.as_of_ns) for one in status.peers if one.link is not None),
+            connections=self.connections(),
             disk=disk,
             faults=tuple(
                 FaultView(

@@ -1,17 +1,19 @@
 """The port that members and clients connect to, one for all groups of the process; it gives connections to groups.
 
 With one group every connection is that group's. With several, a connection belongs to the one that its first frame
-names; its group tells members from clients (`group_end`). Invariants: one connection too many is answered SYSTEM_BUSY
-and closed; what names no group that is served here is refused, and reaches none.
+names; its group tells members from clients (`group_end`). Invariants: every connection has a place, and goes when that
+is taken from it (`places`); what names no group that is served here is refused, and reaches none.
 """
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, Server
+from asyncio import AbstractEventLoop, TimerHandle
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
+from node.engine.listener import Listen, Listening
+from node.engine.places import LOOK_EVERY_S, Place, Places
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.peers import split_address
 from node.transport.bodies import BodyError, dump, load
@@ -19,7 +21,6 @@ from node.transport.connection import Connection
 from node.transport.remoting import FLAG_RESPONSE, Frame
 from node.transport.tls import server_context
 
-CONNECTIONS_MAX: Final = 1024
 TlsFiles = tuple[Path, Path, Path]  # certificate, key, authority
 
 
@@ -35,10 +36,13 @@ class Served(Protocol):
 class MemberPort:
     """One per process; `connections` are those that others opened, each with its group."""
 
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: AbstractEventLoop, listen: Listen) -> None:
+        self._loop, self._listen = loop, listen
         self._groups: dict[str, Served] = {}
-        self._server: Server | None = None
+        self._listening: Listening | None = None
+        self.places = Places()
+        self._look_timer: TimerHandle | None = None
+        self._looked_at_s = 0.0
         self._opened_as: tuple[str, TlsFiles | None] | None = None
         self.connections: dict[Connection, Served | None] = {}
 
@@ -52,16 +56,16 @@ class MemberPort:
                 f" {address}: give all its groups one address and the same TLS files"
             )
         self._groups[group] = served
-        if self._server is None:
+        if self._listening is None:
             host, port = split_address(address)
             self._opened_as = (address, files)
             tls = None if files is None else server_context(*files)
             try:
-                self._server = await self._loop.create_server(self._connection, host, port, ssl=tls)
+                self._listening = await self._listen(host, port, tls, self.places, self._connection)
             except OSError:
                 self.leave(group)
                 raise
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._listening.port
 
     def leave(self, group: str) -> None:
         """Nobody new gets to that group; behind the last one the port is closed."""
@@ -82,30 +86,56 @@ class MemberPort:
             connection.close()
 
     def _close_server(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        self._server = self._opened_as = None
+        if self._listening is not None:
+            self._listening.close()
+        self._listening = self._opened_as = None
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
 
-    def _connection(self) -> Connection:
+    def _connection(self, place: Place) -> Connection:
+        closed = partial(self._on_closed, place)
         if len(self._groups) == 1:
             (served,) = self._groups.values()
-            opened = partial(self._on_open, served)
-            return Connection(served.on_frame, self._on_closed, opened, served.read_done, served.on_part)
-        return Connection(self._on_first_frame, self._on_closed, partial(self._on_open, None))
+            opened, part = partial(self._on_open, place, served), partial(self._on_part, place, served)
+            return Connection(served.on_frame, closed, opened, served.read_done, part)
+        opened, part = partial(self._on_open, place, None), partial(self._on_part, place, None)
+        return Connection(partial(self._on_first_frame, place), closed, opened, on_part=part)
 
-    def _on_open(self, served: Served | None, connection: Connection) -> None:
+    def _on_open(self, place: Place, served: Served | None, connection: Connection) -> None:
         self.connections[connection] = served
-        if len(self.connections) > CONNECTIONS_MAX:
-            text = f"{CONNECTIONS_MAX} connections are open here already"
-            connection.send_frame(Frame(RemotingCode.SYSTEM_BUSY, -1, b"", FLAG_RESPONSE, text))
-            connection.close()
+        place.connection = connection
+        connection.on_earned = partial(self._on_earned, place)
+        if self._look_timer is None:
+            self._look_later()
 
-    def _on_closed(self, connection: Connection) -> None:
+    def _on_earned(self, place: Place, connection: Connection) -> None:
+        self.places.earned(place, member=connection.peer_id is not None)
+
+    def _on_part(self, place: Place, served: Served | None, connection: Connection) -> None:
+        if connection.peer_id is None:
+            self.places.part_came(place)
+        if served is not None and not connection.closed:
+            served.on_part(connection)
+
+    def _on_closed(self, place: Place, connection: Connection) -> None:
+        self.places.leave(place)
         served = self.connections.pop(connection, None)
         if served is not None:
             served.on_closed(connection)
 
-    def _on_first_frame(self, connection: Connection, frame: Frame) -> None:
+    def _look_later(self) -> None:
+        self._looked_at_s = self._loop.time()
+        self._look_timer = self._loop.call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        """Now and then, while there is anybody who may have to go."""
+        self._look_timer = None
+        self.places.look(self._loop.time() - self._looked_at_s)
+        if self.places.need_looks:
+            self._look_later()
+
+    def _on_first_frame(self, place: Place, connection: Connection, frame: Frame) -> None:
         """Of several groups, the one that it names is this connection's from now on."""
         if frame.flag & FLAG_RESPONSE:
             return
@@ -116,7 +146,7 @@ class MemberPort:
         served = self._groups.get(name)
         if served is not None:
             self.connections[connection] = served
-            connection.hand_over(served.on_frame, served.read_done, served.on_part)
+            connection.hand_over(served.on_frame, served.read_done, partial(self._on_part, place, served))
             served.on_frame(connection, frame)
             return
         text = f"several groups are served here ({', '.join(self._groups)}): the first frame names one of them"

@@ -275,6 +275,7 @@ class PeerLinks:
             connection.close()
             return
         connection.peer_id = to
+        connection.earn()
         connection.carry_members()
         previous, link.inbound = link.inbound, connection
         link.health.heard_at_ns = link.health.in_since_ns = self._driver.now_ns()

@@ -22,7 +22,7 @@ class Process:
         self.loop = asyncio.get_running_loop()
         self.now_ns, self.random = host.now_ns, host.random
         self.writer, self.readers = host.writer(), host.readers()
-        self.port = MemberPort(self.loop)
+        self.port = MemberPort(self.loop, host.listen)
 
     def close(self) -> None:
         """Waits for what the threads were given; nothing is reported any more."""

@@ -76,6 +76,10 @@ class Connection(asyncio.BufferedProtocol):
         self.proof: object | None = None  # the proof of membership under way (SAFETY C11) ...
         self.proven = False  # ... and whether it was given
         self.peer_host = ""
+        self.on_earned: Callable[[Connection], None] | None = (
+            None  # it becomes a member's, or has its first valid request
+        )
+        self.whole_reads = 0  # reads that completed a frame
         self.order_broken = False  # an append that was to keep its order failed (SAFETY C4)
         self.closed = False
         self.end_reason = ""  # why it ended, once it did
@@ -105,7 +109,9 @@ class Connection(asyncio.BufferedProtocol):
             if self.closed:
                 break
             self._on_frame(self, frame)
-        if not frames and self._on_part is not None:
+        if frames:
+            self.whole_reads += 1
+        elif self._on_part is not None:
             self._on_part(self)
         if self._after_read is not None:
             self._after_read()
@@ -142,6 +148,30 @@ class Connection(asyncio.BufferedProtocol):
     def broken(self) -> str | None:
         """Why what came in cannot be frames; None: it is."""
         return None if self._decoder.broken is None else str(self._decoder.broken)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What has come of a frame that is not whole."""
+        return self._decoder.unfinished_bytes
+
+    @property
+    def frame_memory_bytes(self) -> int:
+        """The memory that was taken for such a frame, beyond what every connection has."""
+        return self._decoder.frame_memory_bytes
+
+    @property
+    def reading_stopped(self) -> bool:
+        return bool(self._stops)
+
+    def spare_memory(self) -> None:
+        """It is idle: what it reads into is given back until there is something."""
+        self._decoder.spare_memory()
+
+    def earn(self) -> None:
+        """It has proven that it may be here (SAFETY C10)."""
+        on_earned, self.on_earned = self.on_earned, None
+        if on_earned is not None:
+            on_earned(self)
 
     def hand_over(
         self,

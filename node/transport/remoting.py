@@ -252,7 +252,7 @@ class FrameDecoder:
     """
 
     def __init__(self) -> None:
-        self._buffer = bytearray(BUFFER_BYTES_MIN)
+        self._buffer = bytearray()  # made with the first byte: most of those who only connect send none
         self._view = memoryview(self._buffer)
         self._start = 0  # of the first byte not consumed; 0 where all are
         self._end = 0  # of what has arrived
@@ -267,13 +267,28 @@ class FrameDecoder:
         """How much memory this decoder has written to."""
         return len(self._buffer) + self._long_bytes
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """What has come of a frame that is not whole."""
+        return self._long_bytes or self._end - self._start
+
+    @property
+    def frame_memory_bytes(self) -> int:
+        """What such a frame was given beyond the buffer that every connection has."""
+        return max(0, len(self._buffer) - BUFFER_BYTES_MIN) + (0 if self._long is None else len(self._long))
+
+    def spare_memory(self) -> None:
+        """Gives the buffer back until something comes, where nothing is in it."""
+        if not self._end and self._buffer:
+            self._resize(0)
+
     def writable(self) -> memoryview:
         """Room for the next bytes; never empty."""
         if self._long is not None:
             return self._long[self._long_bytes :]
         buffer_bytes = len(self._buffer)
         if not self._end:
-            if buffer_bytes > BUFFER_BYTES_KEPT:  # one large frame does not hold its memory for ever
+            if buffer_bytes > BUFFER_BYTES_KEPT or not buffer_bytes:  # one large frame holds its memory not for ever
                 self._resize(BUFFER_BYTES_MIN)
             return self._view
         if buffer_bytes - self._end < BUFFER_BYTES_MIN // 8:

@@ -46,6 +46,19 @@ class LinkView(View):
     rtt_ms: Number | None = None
 
 
+class ConnectionsView(View):
+    """Who is connected to the member port, and how many connections were ended there, by reason (SAFETY C10)."""
+
+    members: Whole | None = None
+    clients: Whole | None = None
+    unproven: Whole | None = None
+    limit: Whole | None = None
+    accepted: Whole | None = None
+    accept_errors: Whole | None = None
+    ended: dict[Text, Whole] | None = None
+    refused: dict[Text, Whole] | None = None
+
+
 class TimingView(View):
     """The member's own times (docs/configuration.md, [timing])."""
 
@@ -189,6 +202,7 @@ class StateView(AnswerView):
     log: LogView | None = None
     peers: Annotated[tuple[PeerView, ...], Bounded] | None = None
     links: Annotated[tuple[LinkView, ...], Bounded] | None = None
+    connections: ConnectionsView | None = None
     disk: DiskView | None = None
     faults: Annotated[tuple[FaultView, ...], Bounded] | None = None
     repair: RepairView | None = None

@@ -35,7 +35,7 @@ from node.engine.introspect import Introspection
 from node.engine.scrubber import Pass
 from node.protocol.codes import DispatcherState, FlushMode, Role, VoterState
 from node.store.memory_store import MemoryStore
-from node.views.state import ScrubView
+from node.views.state import ConnectionsView, ScrubView
 
 GOLDEN = Path(__file__).with_name("goldens") / "introspection.json"
 S = 1_000_000_000
@@ -129,6 +129,9 @@ def introspection() -> Introspection:
 
 def attach(reported: Introspection, running: Pass, last: Pass) -> None:
     """What other parts of the engine add to a state."""
+    reported.connections = lambda: ConnectionsView(
+        members=2, clients=3, unproven=1, limit=1024, accepted=70, accept_errors=0, ended={"a place": 5}, refused={}
+    )
     reported.scrub = lambda: ScrubView(bytes_per_s=4096, pause_s=60, running=running.view(), last=last.view())
 
 

@@ -24,6 +24,14 @@ from node.views.state import StateView
 from tests.conftest import free_ports
 
 OURS, THEIRS = group_id_of("ours", "g"), group_id_of("theirs", "g")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ends run on one loop here: a busy machine must not look like an engine that is away."""
+    monkeypatch.setattr("node.control.engine_link.CONNECT_TIMEOUT_S", 30)
+
+
 Work = Callable[[EngineLink, Snapshots, MemoryStore], Awaitable[None]]
 
 

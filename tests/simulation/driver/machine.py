@@ -28,6 +28,7 @@ from tests.simulation.damage import Damage
 from tests.simulation.disk import SimulatedCrash
 from tests.simulation.driver.callers import DriverPlatform
 from tests.simulation.driver.loop import SimulatedLoop
+from tests.simulation.driver.sockets import listen
 from tests.simulation.driver.threads import SLOW_FACTOR, SimulatedReaders, SimulatedWriter, Threads
 from tests.simulation.driver.watch import watch
 from tests.simulation.member import OPERATOR_ERRORS
@@ -185,6 +186,7 @@ class Machine:
             random=random.Random(self._rng.getrandbits(64)),
             writer=lambda: SimulatedWriter(loop, rng, self._pace, threads),
             readers=lambda: SimulatedReaders(loop, rng, self._pace, threads),
+            listen=listen,
         )
         applier = None if self.state_machine is None else Attachment(self.state_machine, later)
         return Engine(self.settings, store, Process(host), applier=applier)

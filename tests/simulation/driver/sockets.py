@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS, SECOND
+from node.engine.places import Place, Places
+from node.transport.connection import Connection
 
 if TYPE_CHECKING:
     from tests.simulation.driver.loop import SimulatedLoop, Timeline
@@ -237,6 +239,30 @@ class Server:
 
     async def wait_closed(self) -> None:
         return
+
+
+class Listening:
+    """What a member's port listens with, in place of `node.engine.listener`: there are descriptors enough here."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.port = int(server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        self._server.close()
+
+
+async def listen(
+    host: str, port: int, tls: Any, places: Places, connection: Callable[[Place], Connection]
+) -> Listening:
+    """As `node.engine.listener.listen`, in the simulated network."""
+
+    def accepted() -> Connection:
+        made: list[Connection] = []
+        made.append(connection(places.take(lambda _why: made[0].abort())))
+        return made[0]
+
+    return Listening(await asyncio.get_running_loop().create_server(accepted, host, port, ssl=tls))
 
 
 class Network:

@@ -1,0 +1,189 @@
+"""Accepts connections for the member port: each has its place before it costs more than a descriptor.
+
+The loop's own server would hand us a connection only after its TLS handshake, stop for a second where descriptors run
+out, and accept as fast as others connect. Invariants: no error of `accept` ends the listening; at most ACCEPTS_MAX
+connections are accepted each ACCEPT_EVERY_S, so that a flood of them leaves time for those that are there; a TLS
+handshake ends within HANDSHAKE_WITHIN_S; descriptors are left for the store, whatever others open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from node.background import Background
+from node.engine.places import Place, Places
+from node.transport.connection import Connection
+
+BACKLOG: Final = 1024
+ACCEPTS_MAX: Final = 16
+ACCEPT_EVERY_S: Final = 0.01
+AFTER_ERROR_S: Final = 0.1
+HANDSHAKE_WITHIN_S: Final = 5.0
+# For the store (the next files, its hard state, archives), for our own dials and the members that dial us.
+DESCRIPTORS_KEPT: Final = 96
+DESCRIPTORS_WANTED: Final = 16_384
+COUNT_EVERY: Final = 64  # accepts
+DESCRIPTORS: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+
+
+class Listening(Protocol):
+    """An open port."""
+
+    port: int
+
+    def close(self) -> None: ...
+
+
+class Listen(Protocol):
+    """Opens a port; `connection(place)` makes what an accepted socket speaks to. Raises OSError."""
+
+    async def __call__(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        places: Places,
+        connection: Callable[[Place], Connection],
+    ) -> Listening: ...
+
+
+class Descriptors:
+    """How many more connections this process may have. Looks anew now and then: the store's files become more."""
+
+    def __init__(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                soft = wanted
+        self.limit = wanted if soft == resource.RLIM_INFINITY else soft
+        self._others = 0
+        self._asked = 0
+
+    def left(self, connections: int) -> int:
+        """How many beside the `connections` that there are."""
+        if self._asked % COUNT_EVERY == 0:
+            try:
+                self._others = max(0, len(os.listdir(DESCRIPTORS)) - connections)
+            except OSError:  # not even one for this
+                return 0
+        self._asked += 1
+        return self.limit - DESCRIPTORS_KEPT - self._others - connections
+
+
+class Listener:
+    """See the module's docstring."""
+
+    def __init__(
+        self, sockets: list[socket.socket], tls: ssl.SSLContext | None, places: Places,
+        connection: Callable[[Place], Connection],
+    ) -> None:  # fmt: skip
+        self._sockets, self._tls, self._places, self._connection = sockets, tls, places, connection
+        self._loop = asyncio.get_running_loop()
+        self.port = int(sockets[0].getsockname()[1])
+        self._opening = Background()
+        self._accepted, self._counted_from_s = 0, 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._watch()
+
+    def _watch(self) -> None:
+        self._timer = None
+        if not self._closed:
+            for one in self._sockets:
+                self._loop.add_reader(one.fileno(), self._ready, one)
+
+    def _pause(self, for_s: float) -> None:
+        if self._timer is None and not self._closed:
+            for one in self._sockets:
+                self._loop.remove_reader(one.fileno())
+            self._timer = self._loop.call_later(for_s, self._watch)
+
+    def _ready(self, listening: socket.socket) -> None:
+        now = self._loop.time()
+        if now - self._counted_from_s >= ACCEPT_EVERY_S:
+            self._accepted, self._counted_from_s = 0, now
+        while self._accepted < ACCEPTS_MAX:
+            try:
+                accepted, _address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no descriptor, no memory: somebody who earned nothing goes, and we come back
+                self._places.give_way()
+                self._pause(AFTER_ERROR_S)
+                return
+            self._accepted += 1
+            accepted.setblocking(False)
+            self._open(accepted)
+        self._pause(ACCEPT_EVERY_S)
+
+    def _open(self, accepted: socket.socket) -> None:
+        """Its place, and then a connection."""
+        made: list[Connection] = []
+
+        def end(_why: str) -> None:
+            if made:
+                made[0].abort()
+            task.cancel()
+
+        def ended(_task: asyncio.Task[None]) -> None:
+            if not made:  # no transport has taken the socket, so none closes it
+                accepted.close()
+
+        place = self._places.take(end)
+        task = self._opening.run("a connection's opening", self._handshake(accepted, place, made))
+        task.add_done_callback(ended)
+
+    async def _handshake(self, accepted: socket.socket, place: Place, made: list[Connection]) -> None:
+        def make() -> Connection:
+            made.append(self._connection(place))
+            return made[0]
+
+        within = None if self._tls is None else HANDSHAKE_WITHIN_S
+        try:
+            await self._loop.connect_accepted_socket(make, accepted, ssl=self._tls, ssl_handshake_timeout=within)
+        except (Exception, asyncio.CancelledError):  # no TLS, not in time, or it had to go
+            self._places.leave(place)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for one in self._sockets:
+            self._loop.remove_reader(one.fileno())
+            one.close()
+        for task in self._opening.tasks:
+            task.cancel()
+
+
+async def listen(
+    host: str, port: int, tls: ssl.SSLContext | None, places: Places, connection: Callable[[Place], Connection]
+) -> Listening:
+    """A port of this machine. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _name, address in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            sockets.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.setblocking(False)
+            one.bind(address)
+            one.listen(BACKLOG)
+    except OSError:
+        for one in sockets:
+            one.close()
+        raise
+    places.descriptors_left = Descriptors().left
+    return Listener(sockets, tls, places, connection)

@@ -39,7 +39,7 @@ WHY: Final = "memory"
 
 
 class Connected(Protocol):
-    """What is asked of a connection."""
+    """A connection, as its place sees it."""
 
     whole_reads: int  # reads that completed a frame
 
@@ -97,7 +97,7 @@ class Places:
         self.clients: dict[Place, None] = {}
         self.members: dict[Place, None] = {}
         self._now_s = 0.0  # grows by what passed between looks, by two looks at most
-        self._memory_bytes = 0  # of unfinished frames, as it was told
+        self._memory_bytes = 0  # of unfinished frames, as last counted
         self._stopped: dict[Place, None] = {}  # what is not read from until there is memory
         self.counts = Counts()
         self.limit = CLIENTS_MAX

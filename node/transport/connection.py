@@ -164,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._stops)
 
     def spare_memory(self) -> None:
-        """It is idle: what it reads into is given back until there is something."""
+        """It is idle: the memory that it reads into is freed."""
         self._decoder.spare_memory()
 
     def earn(self) -> None:

@@ -278,7 +278,7 @@ class FrameDecoder:
         return max(0, len(self._buffer) - BUFFER_BYTES_MIN) + (0 if self._long is None else len(self._long))
 
     def spare_memory(self) -> None:
-        """Gives the buffer back until something comes, where nothing is in it."""
+        """Frees the buffer, where nothing is in it, until more comes."""
         if not self._end and self._buffer:
             self._resize(0)
 

@@ -21,6 +21,8 @@ from typing import Any, Final, Literal
 
 import structlog
 
+from node.printable import escaped
+
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["console", "json"]
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -138,7 +140,7 @@ class Log:
             self.close()
         else:
             self.close()
-            print(line, file=sys.stderr, flush=True)
+            print(escaped(line), file=sys.stderr, flush=True)
 
 
 class _Foreign(logging.Handler):
@@ -158,8 +160,7 @@ def _clean(value: Any) -> Any:
     """Bounded, and without anything that a terminal or a line-wise reader would obey."""
     if not isinstance(value, str):
         return value
-    text = value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}…"
-    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return escaped(value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}…")
 
 
 def _stamped(_logger: Any, _method: str, fields: Fields) -> Fields:

@@ -27,6 +27,7 @@ from node.engine.engine import Engine
 from node.engine.process import Process
 from node.logs import Log
 from node.member_secret import make_secret, read_secrets
+from node.printable import escaped
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
 from node.protocol.group_kind import PLAIN_NAME
@@ -54,7 +55,7 @@ def say(code: int, reason: str, data: Path | None, log: Log | None = None) -> in
         except OSError as error:
             print(f"node: {data / REASON_FILE}: {error.strerror}", file=sys.stderr)
     if log is None:
-        print(f"node: {line}", file=sys.stderr, flush=True)
+        print(f"node: {escaped(line)}", file=sys.stderr, flush=True)
     else:
         log.last_word(f"node: {line}", reason=line, exit_code=code)
     return code

@@ -23,6 +23,7 @@ import typer
 
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
 from node.config import ConfigError, Settings, load, parse_peers
+from node.printable import escaped_json, escaped_lines
 from node.protocol.group_id import is_group_id
 from node.protocol.peers import check_host
 from node.tls_files import tls_trouble
@@ -97,12 +98,20 @@ class Target:
 
 def say(text: str) -> None:
     """Progress and remarks, for people."""
-    print(text, file=sys.stderr, flush=True)
+    print(escaped_lines(text), file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """A result for people on stdout: where that is a terminal, without what it would obey."""
+    print(escaped_lines(text) if sys.stdout.isatty() else text, flush=True)
 
 
 def show_json(value: Any) -> None:
     """A result as JSON on stdout."""
-    print(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None), flush=True)
+    if sys.stdout.isatty():
+        print(escaped_json(json.dumps(value, ensure_ascii=False, indent=2)), flush=True)
+    else:
+        print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
 def settings_of(overrides: Mapping[str, Any], config: Path | None, flags: Mapping[str, str] | None = None) -> Settings:

@@ -27,8 +27,12 @@ from app.commands.common import (
 )
 from app.commands.following import print_from
 from node.client import LedgerClient, Unsupported
+from node.printable import escaped_bytes, escaped_json
 from node.protocol.entry import Entry, Magic
 
+RawOption = Annotated[
+    bool, typer.Option("--raw", help="Bodies as they are, also to a terminal, which obeys what stands in them.")
+]
 UNVERIFIED: Final = (
     "consistency: unverified: a plain DLedger leads; it gives what its own log holds, which may not be committed and"
     " may go again"
@@ -47,13 +51,18 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     return shown
 
 
-def print_entry(entry: Entry, as_json: bool, unverified: bool = False) -> None:
-    """One entry on stdout: a JSON object a line, or the body and a line break."""
+def print_entry(entry: Entry, as_json: bool, unverified: bool = False, raw: bool = False) -> None:
+    """One entry on stdout: a JSON object a line, or the body and a line break.
+
+    On a terminal, what that would obey is escaped: bodies are anybody's. A pipe gets the bytes; so does `raw`.
+    """
+    escape = sys.stdout.isatty() and not raw
     if as_json:
         more = {"consistency": "unverified"} if unverified else {}
-        print(json.dumps(entry_json(entry) | more, ensure_ascii=False))
+        written = json.dumps(entry_json(entry) | more, ensure_ascii=False)
+        print(escaped_json(written) if escape else written)
     else:
-        sys.stdout.buffer.write(entry.body + b"\n")
+        sys.stdout.buffer.write((escaped_bytes(entry.body) if escape else entry.body) + b"\n")
 
 
 def get(
@@ -67,6 +76,7 @@ def get(
     config: ConfigOption = None,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
+    raw: RawOption = False,
 ) -> int:
     """Read committed entries by index."""
     target = target_of(peers, node, group, config, token_file)
@@ -89,7 +99,7 @@ def get(
     if unverified:
         say(f"get: {UNVERIFIED}")
     for entry in entries:
-        print_entry(entry, as_json, unverified)
+        print_entry(entry, as_json, unverified, raw)
     sys.stdout.flush()
     if not entries or entries[0].index != index:
         log = "its leader's log" if unverified else "the committed log"
@@ -110,6 +120,7 @@ def tail(
     config: ConfigOption = None,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
+    raw: RawOption = False,
 ) -> int:
     """Print the newest entries, or those from an index; -f follows."""
     target = target_of(peers, node, group, config, token_file)
@@ -129,7 +140,9 @@ def tail(
                     say(f"tail: {nothing} from {at} on: {ends}" + ("; waiting" if follow else ""))
                     if not follow:
                         return Exit.UNDETERMINED
-            await print_from(client, at, follow, wanted, lambda entry: print_entry(entry, as_json, client.unverified))
+            await print_from(
+                client, at, follow, wanted, lambda entry: print_entry(entry, as_json, client.unverified, raw)
+            )
             return Exit.FINE
         finally:
             await client.close()

@@ -25,6 +25,7 @@ from app.commands.common import (
     TokenFileOption,
     control_state,
     run_async,
+    show,
     show_json,
     target_of,
 )
@@ -242,7 +243,7 @@ def status(
     if as_json:
         show_json(summary.to_json())
     else:
-        print("\n".join(table_of(summary)))
+        show("\n".join(table_of(summary)))
     if summary.quorum.answering == 0:
         raise Failure(Exit.UNREACHABLE, f"no member of {target.group} answers")
     if pressing_of(summary):
@@ -311,7 +312,7 @@ def transfer(
     else:
         term = "" if result["term"] is None else f" in term {result['term']}"
         leads = f"{result['leader_id'] or 'nobody known'} leads{term}"
-        print(f"moved: {leads}" if moved else f"not moved: {leads}; {result['detail'] or 'no reason given'}")
+        show(f"moved: {leads}" if moved else f"not moved: {leads}; {result['detail'] or 'no reason given'}")
     return Exit.FINE if moved or leads_now else Exit.FINDING
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, say, show_json
+from app.commands.common import Exit, Failure, JsonOption, say, show, show_json
 from node.children import environment, python
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def inspect(
     if as_json:
         show_json(found)
     else:
-        print("\n".join(described(found)))
+        show("\n".join(described(found)))
     return Exit.FINE
 
 
@@ -100,7 +100,7 @@ def verify(
         for problem in problems:
             where = "?" if problem["index"] is None else f"{problem['index']}"
             where += f" to {problem['last_index']}" if problem["last_index"] != problem["index"] else ""
-            print(f"! {problem['class']} at index {where} in {problem['file']}: {problem['detail']}")
+            show(f"! {problem['class']} at index {where} in {problem['file']}: {problem['detail']}")
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         print(count if problems else "no problem found; every record was read")
     return Exit.FINDING if report["problems"] else Exit.FINE

@@ -23,6 +23,7 @@ from app.console.live import Fragment, LiveKey
 from app.console.waterline import UNITS, ZERO_X, waterline
 from app.health.facts import capital
 from app.health.group_view import GroupView
+from node.printable import pictured
 from node.views.state import StateView
 
 Context = dict[str, object]
@@ -43,6 +44,7 @@ def install(env: Environment) -> None:
         "clock": fmt.clock,
         "capital": capital,
         "codes": codes,
+        "pictured": pictured,
         "words": lambda text: str(text).replace("_", " "),
     }
     env.globals |= {"age": fmt.age, "span": fmt.span, "severity_words": SEVERITY_WORDS}

@@ -1,0 +1,48 @@
+"""Texts and bytes from outside, made fit for a terminal, a log line or a page.
+
+Invariant: what comes out holds no character that a terminal or a reader obeys (escape sequences, carriage returns,
+characters that turn the writing direction), but line breaks and tabs where they are allowed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PICTURES: Final = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}  # U+2400 block
+_KEPT: Final = "\n\t"
+
+
+def escaped(text: str, kept: str = "") -> str:
+    """Everything that cannot be printed as a backslash escape, but for the characters in `kept`."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in kept else _escape(one) for one in text)
+
+
+def escaped_lines(text: str) -> str:
+    """The same for text of several lines."""
+    return escaped(text, _KEPT)
+
+
+def escaped_bytes(raw: bytes) -> bytes:
+    """A body as a terminal may show it; what is not UTF-8 becomes backslash escapes, too."""
+    return escaped_lines(raw.decode("utf-8", "backslashreplace")).encode("utf-8", "backslashreplace")
+
+
+def escaped_json(written: str) -> str:
+    """JSON that says the same, in characters that can be printed."""
+    return "".join(one if one.isprintable() or one in _KEPT else _json_escape(one) for one in written)
+
+
+def pictured(text: str) -> str:
+    """Control characters as their pictures; what else cannot be printed, as a backslash escape."""
+    return escaped(text.translate(PICTURES))
+
+
+def _escape(one: str) -> str:
+    return one.encode("unicode_escape").decode()
+
+
+def _json_escape(one: str) -> str:
+    units = one.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))

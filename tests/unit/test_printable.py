@@ -1,0 +1,98 @@
+"""What strangers wrote never reaches a terminal, a log or a page as something that these obey."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from jinja2 import Environment
+
+from app.commands import common
+from app.commands.entries import print_entry
+from app.console import fragments
+from node.logs import Log
+from node.printable import escaped, escaped_bytes, escaped_json, escaped_lines, pictured
+from node.protocol.entry import Entry
+
+EVIL = "a\x1b]0;gone\x07\x1b[2J\r\n2026 info forged\u202e\x9b31m\x00é\tend"
+
+
+def nonsense(rng: random.Random) -> str:
+    return "".join(chr(rng.choice([rng.randrange(0x100), rng.randrange(0x2000, 0x2100)])) for _ in range(50))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_that_is_obeyed_is_left_and_nothing_else_changes(seed: int) -> None:
+    text = nonsense(random.Random(seed))
+    assert escaped(text).isprintable() and pictured(text).isprintable()
+    assert all(one.isprintable() or one in "\n\t" for one in escaped_lines(text))
+    assert json.loads(escaped_json(json.dumps(text, ensure_ascii=False))) == text
+    assert escaped(text).encode().decode("unicode_escape").encode("latin-1", "ignore")
+    plain = "".join(one for one in text if one.isprintable())
+    assert escaped(plain) == escaped_lines(plain) == pictured(plain) == plain
+
+
+def test_bodies_of_any_bytes_can_be_shown() -> None:
+    assert escaped_bytes(b"\x1b[31mred\xff\x00\n\xc3\xa9") == "\\x1b[31mred\\xff\\x00\né".encode()
+
+
+def test_controls_are_shown_as_their_pictures() -> None:
+    assert pictured("\x1b[2J\r\n\t\x7f\x9b") == "␛[2J␍␊␉␡\\x9b"
+    fragments.install(env := Environment(autoescape=True))
+    assert env.from_string("{{ body | pictured }}").render(body="<\x1b>") == "&lt;␛&gt;"
+
+
+class Terminal(io.TextIOWrapper):
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def written(self) -> bytes:
+        raw: Any = self.buffer
+        return bytes(raw.getvalue())
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(("terminal", "raw"), [(True, False), (True, True), (False, False)])
+def test_a_terminal_gets_no_escape_sequences_and_a_pipe_the_bytes(
+    terminal: bool, raw: bool, as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Terminal(terminal=terminal)
+    monkeypatch.setattr(sys, "stdout", out)
+    print_entry(Entry(1, 0, 1, 0, EVIL.encode(), 0, 0, 0), as_json, raw=raw)
+    sys.stdout.flush()
+    if as_json:
+        assert json.loads(out.written())["text"] == EVIL
+    elif raw or not terminal:
+        assert out.written() == EVIL.encode() + b"\n"
+    if terminal and not raw:
+        assert all(one.isprintable() or one in "\n\t" for one in out.written().decode())
+
+
+def test_what_a_member_says_is_escaped_on_stderr_and_in_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, errors = Terminal(terminal=True), Terminal(terminal=False)
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", errors)
+    common.say(f"n0 answers: {EVIL}")
+    common.show(EVIL)
+    common.show_json({"detail": EVIL})
+    for stream in (out, errors):
+        assert all(one.isprintable() or one in "\n\t" for one in stream.written().decode())
+
+
+def test_a_log_line_stays_one_line_whoever_named_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    lines: list[str] = []
+    log = Log("engine", "info", "console", SimpleNamespace(msg=lines.append), member="n0", group="g")
+    log.note("hello_refused", "warning", peer=EVIL, reason=f"says it is {EVIL!s}")
+    log.last_word(f"node: {EVIL}")
+    (line,) = lines
+    assert "\x1b" not in line and "\n" not in line and "\x9b" not in line
+    assert all(one.isprintable() for one in capsys.readouterr().err.rstrip("\n"))

@@ -39,12 +39,9 @@ class Snapshot:
         yield from gauge("quorumscope_disk_free_bytes", "Free on the log's disk", disk.free_bytes)
         gap_text = "The longest time between two ticks of the engine so far, in milliseconds"
         yield from gauge("quorumscope_tick_gap_max_ms", gap_text, state.tick_gap_max_ms)
-<<<<<<< HEAD
         late_text = "Appends that waited for a new file of the log, as none was made ahead, since the engine started"
         yield from gauge("quorumscope_files_made_late", late_text, state.files_made_late)
-=======
         yield from self.connections()
->>>>>>> e6a3813 (Give every connection a place, deadlines and a share of memory)
         alarms = None if state.alarms is None else len(state.alarms)
         yield from gauge("quorumscope_alarms", "Alarms that stand", alarms)
         yield from self.damage()

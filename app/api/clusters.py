@@ -102,7 +102,9 @@ async def cluster_events(cluster_id: ClusterId, console: ConsoleDep, limit: Limi
 
 @router.get("/problems")
 async def problems(console: ConsoleDep) -> Json:
-    return {"items": console.problems(), "next": None}
+    """Of all groups; `console`: of the console itself."""
+    own = [one.to_json() for one in console.own_problems()]
+    return {"items": console.problems(), "next": None, "console": own}
 
 
 @router.get("/events")

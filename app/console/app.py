@@ -41,7 +41,7 @@ from app.security.passwords import Hashing
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
     "app.console.pages", "app.console.docs_pages", "app.console.people_pages", "app.console.audit_pages",
-    "app.console.repair_pages", "app.console.address_pages",
+    "app.console.repair_pages", "app.console.address_pages", "app.console.notification_pages",
 )  # fmt: skip
 API_PARTS = ("app.api.audits", "app.api.repairs", "app.api.alerts")
 BODY_BYTES_MAX = 8 << 20

@@ -35,7 +35,8 @@ from app.db.engine import Sessions
 from app.db.idempotency import fingerprint
 from app.db.models import Cluster
 from app.db.repositories import RUNNING, Clusters, Events, Operations
-from app.health.group_view import AuditView, GroupView, Incident
+from app.health.facts import SEVERITY_ORDER
+from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.security.roles import Viewer
 from app.security.sealed import Seal, key_file_of
 from node.background import Background, reason_of
@@ -49,6 +50,8 @@ TRANSFER_DEADLINE_MS = 5000
 TRANSFER_DEADLINE_MS_MAX = 60_000
 SAVE_EVERY_S = 60.0
 EVENT_QUEUE_MAX = 10_000
+# Where a group's id stands, for what concerns the console itself; no group's id has an underscore.
+OWN = "_console"
 
 
 class Console:
@@ -74,6 +77,8 @@ class Console:
         self.audits: dict[str, AuditView | None] = {}
         # Group -> what was over within the last hour, newest first (`app.console.recent`).
         self.recent: dict[str, tuple[Incident, ...]] = {}
+        # Problems of the console itself, by who found them; `own_problems` is all of them.
+        self.own: dict[str, Sequence[Problem]] = {}
         # (group, problem) -> what people said of it (`app.notify.notifier`).
         self.notes: dict[tuple[str, str], Note] = {}
         self.event_queue: asyncio.Queue[tuple[str, str | None, Sequence[EventView]]] = asyncio.Queue(EVENT_QUEUE_MAX)
@@ -196,6 +201,12 @@ class Console:
     def problems(self, cluster_id: str | None = None) -> list[Json]:
         views = [self.group_view(cluster_id)] if cluster_id is not None else self.clusters()
         return [{"cluster_id": view.cluster.id, **one.to_json()} for view in views for one in view.problems]
+
+    def own_problems(self) -> list[Problem]:
+        """Those of the console itself, worst first, with what people said of them."""
+        found = [one for each in self.own.values() for one in each]
+        noted = [one.model_copy(update=dict(self.notes.get((OWN, one.id)) or {})) for one in found]
+        return sorted(noted, key=lambda one: (SEVERITY_ORDER.index(one.severity), one.since))
 
     async def add_cluster(
         self, control_url: str, name: str | None = None, *, by: str, token: str | None = None

@@ -85,8 +85,9 @@ def group_fragments(unit: str, console: Console, key: LiveKey) -> Sequence[Fragm
 
 def clusters_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
     env = _templates["env"]
-    context = clusters_context(console)
-    return [Fragment("", env.get_template(f"_clusters_{name}.html").render(context)) for name in ("status", "list")]
+    context = {**clusters_context(console), "role": key.role}
+    parts = ("status", "list", "console")
+    return [Fragment("", env.get_template(f"_clusters_{name}.html").render(context)) for name in parts]
 
 
 def clusters_context(console: Console) -> Context:
@@ -94,7 +95,12 @@ def clusters_context(console: Console) -> Context:
     views = console.clusters()
     order = {"critical": 0, "attention": 1, "unknown": 2, "ok": 3}
     worst = min(views, key=lambda view: order.get(view.severity, 2), default=None)
-    return {"views": views, "worst": worst, "seed_problems": dict(sorted(console.seed_problems.items()))}
+    return {
+        "views": views,
+        "worst": worst,
+        "seed_problems": dict(sorted(console.seed_problems.items())),
+        "own": console.own_problems(),
+    }
 
 
 def node_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:

@@ -59,7 +59,7 @@ def see(path: str) -> Response:
 
 @router.get("/")
 async def clusters(request: Request, console: ConsoleDep) -> Response:
-    return page(request, "clusters", fragments.clusters_context(console))
+    return page(request, "clusters", {**fragments.clusters_context(console), "role": request.state.viewer.role})
 
 
 @router.get("/clusters/new")

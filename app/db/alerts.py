@@ -76,6 +76,10 @@ class Alerts:
         async with self.sessions() as db:
             return list(await db.scalars(asked))
 
+    async def message(self, message_id: str) -> AlertMessage | None:
+        async with self.sessions() as db:
+            return await db.get(AlertMessage, message_id)
+
     async def mutes(self) -> list[AlertMute]:
         async with self.sessions() as db:
             return list(await db.scalars(select(AlertMute).order_by(AlertMute.until)))

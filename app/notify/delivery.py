@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from app.db.base import rfc3339
@@ -32,6 +33,10 @@ async def send(row: AlertRoute, seal: Seal, payload: Json) -> str:
     return await webhook.post(row.settings["url"], secret or "", payload)
 
 
+def minute(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def problem_id(route_name: str) -> str:
     return f"{CODE}:{route_name}"
 
@@ -45,12 +50,12 @@ def problems_of(routes: Iterable[AlertRoute], outbox: Outbox) -> list[Problem]:
             continue
         waiting = len(outbox.waiting(row.id))
         said = f"{waiting} message{'s' if waiting != 1 else ''} wait{'s' if waiting == 1 else ''}"
-        what = f"The route {row.name} has not delivered since {rfc3339(health.failing_since)}: {health.error}."
+        what = f"The route {row.name} has not delivered since {minute(health.failing_since)}: {health.error}."
         found.append(
             Problem(
                 id=problem_id(row.name), code=CODE, severity=ATTENTION, text=what, what=what,
                 since=rfc3339(health.failing_since),
-                means=f"{target_of(row)} does not take messages; {said}, and the route is tried again within 5 min",
+                means=f"messages to {target_of(row)} do not arrive; {said}, and the route is tried again within 5 min",
                 at_stake="nobody is reached on this route about anything that happens now",
                 step="mend what the error names, then press Test on the page Notifications",
                 next_step="mend what the error names, then press Test on the page Notifications",

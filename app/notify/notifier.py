@@ -127,11 +127,9 @@ class Notifier:
             for view in self.console.clusters()
             for one in view.problems
         ]
-        own = [(one, self.route_named(one)) for one in self.own_problems()]
+        self.console.own["routes"] = delivery.problems_of(self.routes.values(), self.outbox)
+        own = [(one, self.route_named(one)) for one in self.console.own_problems()]
         return found + [OpenProblem(Key(rules.CONSOLE, one.id), "console", one, about) for one, about in own]
-
-    def own_problems(self) -> list[Problem]:
-        return delivery.problems_of(self.routes.values(), self.outbox)
 
     def route_named(self, problem: Problem) -> int | None:
         """The route that the problem is about."""

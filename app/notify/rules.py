@@ -20,7 +20,7 @@ from app.health.group_view import Problem
 
 # How long a problem must be away to be over: one that comes and goes is one alert.
 OVER_AFTER_S: Final = 10.0
-# The scope of the console's own problems; no group's id has an underscore.
+# The scope of the console's own problems (app.console.console).
 CONSOLE: Final = "_console"
 
 Kind = Literal["opened", "worse", "reminder", "over", "test"]

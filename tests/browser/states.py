@@ -9,12 +9,19 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Final
 
 from playwright.sync_api import Page
+from starlette.responses import Response
 
+from app.api import alerts
 from app.audit.entries import HeldEntry
 from app.console.audit_pages import ended
+from app.db.base import utc_now
+from app.db.models import AlertWindow
+from app.notify.outbox import Health, Message
+from app.notify.routes import NewRoute
 from tests.browser.kit import Console
 from tests.unit.fake_control import FakeGroup
 
@@ -146,6 +153,34 @@ def add_transfer(console: Console) -> str:
     return on_loop(console, made)
 
 
+def add_notifications(console: Console) -> None:
+    """A route that fails and one that delivered, a window, a message of each kind; a problem of the console itself."""
+
+    async def made() -> str:
+        state = console.app.state
+        notifier, since = state.notifier, utc_now() - timedelta(minutes=7)
+        for name, target in (
+            ("ops", {"webhook": {"url": "https://hooks.ops.example/services/T0BMRA9RN/B0BN4ZVLK/quorumscope"}}),
+            ("on-call-mail", {"mail": {"host": "smtp.ops.example", "sender": "quorumscope@ops.example",
+                                       "recipients": ["on-call@ops.example", "night-shift@ops.example"]}}),
+        ):  # fmt: skip
+            body = NewRoute.model_validate({"name": name, "hold_s": 86_400, "enabled": name == "ops", **target})
+            await alerts.add_route(body, notifier, Response())
+        failing = next(row.id for row in notifier.routes.values() if row.name == "ops")
+        notifier.outbox.health[failing] = Health(None, since, 3, "cannot be reached: All connection attempts failed")
+        notifier.windows.append(
+            AlertWindow(id=1, scope="demo", begin=since, until=since + timedelta(hours=4), reason="new disks", by="ann")
+        )
+        for kind, outcome in (("opened", "delivered"), ("over", "given_up"), ("reminder", "pending")):
+            text = f"demo: {kind}: n2 is cut off from n0 and n1 since 14:03:07, and still answers this console."
+            payload = {"id": str(uuid.uuid4()), "kind": kind, "thread": "t", "text": text}
+            one = Message(0, "ops", payload, since, outcome, 3, since, "cannot be reached: All attempts failed")
+            notifier.outbox.messages[one.id] = one
+        return ""
+
+    on_loop(console, made)
+
+
 def on_loop(console: Console, work: Callable[[], Any]) -> str:
     return str(asyncio.run_coroutine_threadsafe(work(), console.loop).result(20))
 
@@ -175,6 +210,8 @@ def pages_of(audit_id: str, operation_id: str) -> dict[str, str]:
         "audit": f"{GROUP}/audits/{audit_id}", "entry": f"{GROUP}/entries/{WRONG_INDEX}/replicas",
         "operation": f"/operations/{operation_id}", "all-audits": "/audits", "account": "/account", "users": "/users",
         "trail": "/admin-trail", "new": "/clusters/new", "missing": f"{GROUP}/nodes/n9",
+        "notifications": "/notifications", "route-new": "/notifications/new",
+        "alert": "/notifications/problems/_console/route_not_delivering%3Aops",
     }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from tests.browser.states import (
     STATES,
     WIDTHS,
     add_audit,
+    add_notifications,
     add_transfer,
     flaws,
     held_entries,
@@ -54,6 +55,9 @@ def browser(console: Console) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def paths(console: Console) -> dict[str, str]:
+    add_notifications(console)
+    notifier = console.app.state.notifier
+    until(lambda: any(key.scope == "_console" for key in notifier.memory))
     return pages_of(add_audit(console, "divergent"), add_transfer(console))
 
 

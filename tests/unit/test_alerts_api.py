@@ -183,7 +183,7 @@ def test_a_maintenance_window_is_silent_and_what_stands_at_its_end_is_reported(t
 
 def test_a_route_that_fails_is_a_problem_and_goes_out_on_another(tmp_path: Path) -> None:
     async def work() -> None:
-        async with http_receiver() as broken, http_receiver() as good, console(tmp_path) as (kit, notifier):
+        async with http_receiver() as broken, http_receiver() as good, console(tmp_path) as (kit, _):
             broken.mode = 500
             ann = await with_route(kit, broken, name="broken")
             await ann.change("POST", f"{API}/routes", json=webhook(good, name="good"))
@@ -196,10 +196,14 @@ def test_a_route_that_fails_is_a_problem_and_goes_out_on_another(tmp_path: Path)
             await kit.until(lambda: of_the_route(good))
             assert of_the_route(good)[0].startswith("console: The route broken has not delivered since ")
             assert of_the_route(broken) == []
+            own = (await ann.get("/api/v1/problems")).json()["console"]
+            assert [one["code"] for one in own] == ["route_not_delivering"] and own[0]["next_step"]
+            assert "The route broken has not delivered" in (await ann.get("/")).text
             route = (await ann.get(f"{API}/routes/broken")).json()
             assert route["error"] == "answered 500" and route["waiting"] >= 1 and route["failing_since"]
             off = await ann.change("PATCH", f"{API}/routes/broken", json={"enabled": False})
-            assert off.json()["waiting"] == 0 and notifier.own_problems() == []
+            assert off.json()["waiting"] == 0
+            await kit.until(lambda: not kit.console.own_problems())
             assert (await ann.change("DELETE", f"{API}/routes/broken")).status_code == 204
             assert [one["name"] for one in (await ann.get(f"{API}/routes")).json()["items"]] == ["good"]
 

@@ -1,0 +1,273 @@
+"""Pages about messages: routes, what stands and who has taken it on, maintenance windows, history.
+
+Each calls the function of its JSON twin (app.api.alerts). Invariants: every form posts without JavaScript and answers
+303 to a page that shows the outcome; a key that the console made is shown in the answer to the form that made it, and
+nowhere else; buttons stand only where the role allows them, and the gate asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Form, Query, Request
+from pydantic import ValidationError
+from starlette.responses import RedirectResponse, Response
+
+from app.api import alerts
+from app.api.alerts import NotifierDep, ProblemId, RouteName, Scope
+from app.api.common import ConsoleDep, Cursor, Json, RowId, ViewerDep
+from app.console.errors import ConsoleError, Invalid
+from app.db.base import parse_time, rfc3339, utc_now
+from app.health.facts import ATTENTION, INFO, join
+from app.notify import delivery
+from app.notify.notifier import Notifier
+from app.notify.routes import NewRoute, RoutePatch
+
+router = APIRouter(include_in_schema=False)
+HISTORY_SHOWN: Final = 20
+MUTE_HOURS: Final = {"1": "1 hour", "4": "4 hours", "12": "12 hours", "24": "a day", "72": "3 days", "168": "a week"}
+WINDOW_HOURS: Final = {"1": "1 hour", "2": "2 hours", "4": "4 hours", "8": "8 hours", "24": "a day", "72": "3 days"}
+Text = Annotated[str, Form(max_length=1024)]
+Hours = Annotated[int, Form(ge=1, le=720)]
+PAGE: Final = "/notifications"
+BLANK: Final[Mapping[str, str]] = {
+    "kind": "", "name": "", "url": "", "host": "", "port": "587", "security": "starttls", "user": "", "sender": "",
+    "recipients": "", "severity": "attention", "hold_s": "60", "reminder_s": "",
+}  # fmt: skip
+
+
+def page(request: Request, name: str, status: int = 200, **context: object) -> Response:
+    answer: Response = request.app.state.templates.TemplateResponse(
+        request, f"notifications/{name}.html", context, status_code=status
+    )
+    return answer
+
+
+def see(path: str) -> Response:
+    return RedirectResponse(path, status_code=303)
+
+
+# --- the page ------------------------------------------------------------------------------------------------------
+
+
+@router.get(PAGE)
+async def notifications(
+    request: Request,
+    console: ConsoleDep,
+    notifier: NotifierDep,
+    viewer: ViewerDep,
+    cursor: Cursor = None,
+    tested: Annotated[str | None, Query(max_length=36)] = None,
+) -> Response:
+    return await show(request, console, notifier, viewer, cursor=cursor, tested=tested)
+
+
+async def show(
+    request: Request, console: ConsoleDep, notifier: Notifier, viewer: ViewerDep, *, status: int = 200,
+    cursor: str | None = None, tested: str | None = None, made: Json | None = None,
+) -> Response:  # fmt: skip
+    routes = (await alerts.list_routes(notifier, viewer))["items"]
+    messages = await alerts.list_messages(notifier, HISTORY_SHOWN, cursor)
+    return page(
+        request, "page", status,
+        sentence_of=sentence(routes), routes=routes, made=made, own=console.own_problems(), role=viewer.role,
+        alerts=alerts.alerts_json(notifier), windows=(await alerts.list_windows(notifier))["items"],
+        groups=[view.cluster for view in console.clusters()], window_hours=WINDOW_HOURS,
+        messages=messages["items"], next=messages["next"], first=cursor is None,
+        trial=await trial_of(notifier, tested), now=rfc3339(utc_now()),
+    )  # fmt: skip
+
+
+def sentence(routes: list[Json]) -> tuple[str, str, str]:
+    """Severity, headline and rest: whether anybody would hear of a problem now."""
+    used = [one for one in routes if one["enabled"]]
+    failing = [one for one in used if one["failing_since"] is not None]
+    unused = [one["name"] for one in used if one["delivered_at"] is None and one["failing_since"] is None]
+    if not used:
+        why = "There is no route" if not routes else "All routes are switched off"
+        return INFO, f"{why}: nobody hears of a problem who is not looking.", "An admin makes routes, below."
+    if failing:
+        first = failing[0]
+        rest = f"Of {len(used)} routes {len(failing)} fail." if len(used) > 1 else "It is the only route."
+        since = f"since {delivery.minute(parse_time(first['failing_since']))}"
+        return ATTENTION, f"The route {first['name']} has not delivered {since}: {first['error']}.", rest
+    if unused:
+        verb = "were" if len(unused) > 1 else "was"
+        return INFO, f"{join(unused)} {verb} never used: whether messages arrive is not known.", "Press Test."
+    last = delivery.minute(parse_time(max(one["delivered_at"] for one in used)))
+    count = "The route delivers." if len(used) == 1 else f"All {len(used)} routes deliver."
+    return "ok", count, f"The last message went out at {last}."
+
+
+async def trial_of(notifier: Notifier, message_id: str | None) -> Json | None:
+    """What came of a test, stored or not yet."""
+    held = notifier.outbox.messages.get(message_id or "")
+    if held is not None:
+        return alerts.message_json(held.row())
+    row = await notifier.kept.message(message_id) if message_id is not None else None
+    return alerts.message_json(row) if row is not None and row.kind == "test" else None
+
+
+# --- one problem ---------------------------------------------------------------------------------------------------
+
+
+@router.get(PAGE + "/problems/{scope}/{problem_id}")
+async def problem(request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Response:
+    alert = alerts.standing(notifier, scope, problem_id)
+    return page(
+        request, "problem", alert=alerts.alert_json(notifier, alert, utc_now()), problem=alert.open.problem,
+        mute_hours=MUTE_HOURS,
+    )  # fmt: skip
+
+
+def problem_page(scope: str, problem_id: str) -> Response:
+    return see(f"{PAGE}/problems/{quote(scope, safe='')}/{quote(problem_id, safe='')}")
+
+
+@router.post(PAGE + "/problems/{scope}/{problem_id}/acknowledge")
+async def acknowledge(scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep) -> Response:
+    await alerts.acknowledge(scope, problem_id, notifier, viewer)
+    return problem_page(scope, problem_id)
+
+
+@router.post(PAGE + "/problems/{scope}/{problem_id}/unacknowledge")
+async def unacknowledge(scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Response:
+    await alerts.unacknowledge(scope, problem_id, notifier)
+    return problem_page(scope, problem_id)
+
+
+@router.post(PAGE + "/problems/{scope}/{problem_id}/mute")
+async def mute(
+    scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep, hours: Hours = 1, until: Text = ""
+) -> Response:
+    ends = rfc3339(utc_now() + timedelta(hours=hours)) if not until.strip() else utc_of(until, "until")
+    await alerts.mute(scope, problem_id, alerts.Mute(until=ends), notifier, viewer)
+    return problem_page(scope, problem_id)
+
+
+@router.post(PAGE + "/problems/{scope}/{problem_id}/unmute")
+async def unmute(scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Response:
+    await alerts.unmute(scope, problem_id, notifier)
+    return problem_page(scope, problem_id)
+
+
+def utc_of(text: str, name: str) -> str:
+    """A form's local time, which the page asks for in UTC."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise Invalid(f"{name}: {text!r} is no time such as 2026-01-31T22:00") from None
+    return rfc3339(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+
+
+# --- maintenance ---------------------------------------------------------------------------------------------------
+
+
+@router.post(PAGE + "/windows")
+async def add_window(
+    notifier: NotifierDep,
+    console: ConsoleDep,
+    viewer: ViewerDep,
+    hours: Hours,
+    group: Text = "",
+    begin: Text = "",
+    reason: Annotated[str, Form(max_length=200)] = "",
+) -> Response:
+    begins = utc_of(begin, "begin") if begin.strip() else rfc3339(utc_now())
+    until = rfc3339(datetime.fromisoformat(begins) + timedelta(hours=hours))
+    asked = alerts.NewWindow(group=group or None, begin=begins, until=until, reason=reason)
+    await alerts.add_window(asked, notifier, console, viewer)
+    return see(f"{PAGE}#maintenance")
+
+
+@router.post(PAGE + "/windows/{window_id}/remove")
+async def remove_window(window_id: RowId, notifier: NotifierDep) -> Response:
+    await alerts.remove_window(window_id, notifier)
+    return see(f"{PAGE}#maintenance")
+
+
+# --- routes --------------------------------------------------------------------------------------------------------
+
+
+@router.get(PAGE + "/new")
+async def new_route(request: Request) -> Response:
+    return form(request, BLANK)
+
+
+def form(request: Request, given: Mapping[str, str], error: str | None = None, status: int = 200) -> Response:
+    """Filled in as it was; the other form is blank."""
+    kinds = {kind: given if given["kind"] == kind else BLANK for kind in ("webhook", "mail")}
+    return page(request, "route_new", status, error=error, **kinds)
+
+
+@router.post(PAGE + "/routes")
+async def add_route(
+    request: Request, console: ConsoleDep, notifier: NotifierDep, viewer: ViewerDep, kind: Text, name: Text = "",
+    url: Text = "", host: Text = "", port: Text = "", security: Text = "", user: Text = "", secret: Text = "",
+    sender: Text = "", recipients: Text = "", severity: Text = "attention", hold_s: Text = "60", reminder_s: Text = "",
+) -> Response:  # fmt: skip
+    """What is wrong comes back in the form, filled in as it was, without the secret."""
+    given = {
+        "kind": kind, "name": name, "url": url, "host": host, "port": port, "security": security, "user": user,
+        "sender": sender, "recipients": recipients, "severity": severity, "hold_s": hold_s, "reminder_s": reminder_s,
+    }  # fmt: skip
+    try:
+        asked = NewRoute.model_validate(wanted(given, secret))
+        made = await alerts.add_route(asked, notifier, Response())
+    except ValidationError as error:
+        return form(request, given, in_words(error), 422)
+    except ConsoleError as error:
+        return form(request, given, error.detail, error.status)
+    if "secret" not in made:
+        return see(f"{PAGE}#routes")
+    return await show(request, console, notifier, viewer, status=201, made=made)
+
+
+def wanted(given: Mapping[str, str], secret: str) -> Json:
+    """The form as the API would be asked."""
+    fields: Json = {"name": given["name"].strip(), "severity": given["severity"], "hold_s": given["hold_s"] or 0}
+    fields |= {"reminder_s": given["reminder_s"] or None, "secret": secret or None}
+    if given["kind"] == "webhook":
+        return fields | {"webhook": {"url": given["url"]}}
+    people = [one for one in given["recipients"].replace(",", " ").split() if one]
+    named = {key: given[key].strip() for key in ("host", "port", "security", "sender")}
+    return fields | {"mail": named | {"user": given["user"].strip() or None, "recipients": people}}
+
+
+def in_words(error: ValidationError) -> str:
+    """Which field and why; never what was given, which may be a secret."""
+    parts = []
+    for one in error.errors(include_input=False, include_url=False):
+        where = " ".join(str(part) for part in one["loc"] if part not in ("mail", "webhook"))
+        reason = one["msg"].removeprefix("Value error, ")
+        parts.append(f"{where}: {reason}" if where else reason)
+    return "; ".join(parts)
+
+
+@router.post(PAGE + "/routes/{name}/test")
+async def try_route(name: RouteName, notifier: NotifierDep, viewer: ViewerDep) -> Response:
+    done = await alerts.try_route(notifier, alerts.route_named(notifier, name), viewer.name)
+    return see(f"{PAGE}?tested={done['id']}#tested")
+
+
+@router.post(PAGE + "/routes/{name}/change")
+async def change_route(
+    name: RouteName, notifier: NotifierDep, severity: Text = "attention", hold_s: Text = "60", reminder_s: Text = "",
+    enabled: Text = "",
+) -> Response:  # fmt: skip
+    fields = {"severity": severity, "hold_s": hold_s or 0, "reminder_s": reminder_s or None, "enabled": bool(enabled)}
+    try:
+        asked = RoutePatch.model_validate(fields)
+    except ValidationError as error:
+        raise Invalid(in_words(error)) from None
+    await alerts.change_route(name, asked, notifier)
+    return see(f"{PAGE}#routes")
+
+
+@router.post(PAGE + "/routes/{name}/remove")
+async def remove_route(name: RouteName, notifier: NotifierDep) -> Response:
+    await alerts.remove_route(name, notifier)
+    return see(f"{PAGE}#routes")

@@ -117,7 +117,7 @@ class Swarm:
         chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed, learner=learner, **machines)
         begin = random.Random(f"born {seed}")
         if begin.random() < BORN_LATER:
-            chosen = replace(chosen, **_born_later(begin, chosen.data_file_size))
+            chosen = replace(chosen, **born_later(begin, chosen.data_file_size))
         return fenced(replace(chosen, **overrides))
 
     def born_at(self) -> Base | None:
@@ -203,7 +203,7 @@ def _choose(rng: random.Random) -> dict[str, Any]:
     return chosen
 
 
-def _born_later(rng: random.Random, file_size: int) -> dict[str, Any]:
+def born_later(rng: random.Random, file_size: int) -> dict[str, Any]:
     """A group whose log goes on from another one's: at a file's start, or inside a file of any number."""
     inside = rng.choice((0, rng.randrange(1, file_size - BLANK_BYTES)))
     return {

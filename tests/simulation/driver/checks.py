@@ -36,6 +36,8 @@ DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
     "soon_durable": "what is in a log becomes durable without another append having to come (R2, S9)",
     "lane_in_sequence": "what came over a lane lies behind its end index, in its sequence (lanes)",
     "lane_has_no_gap": "where an entry of a lane is in the log, so are all before it (lanes)",
+    "lane_ends_for_good": "whatever is not taken whole ends its lane: nothing sent after it is acknowledged (lanes)",
+    "voided_lane_is_over": "behind the end index of a later lane no entry of an earlier one is acknowledged (lanes)",
     "lanes_fence": "nothing of an earlier lane lies behind the end index of a later one (lanes)",
     "control_reads": "a control plane reads the files of an orderly store without an error",
 }

@@ -173,8 +173,9 @@ class ControlPlanes(Observer):
 
     async def _question(self, member: Machine, parts: Parts, rng: random.Random) -> None:
         assert self._world is not None
-        reported, what, began = self._world.history.reported_index, rng.random(), self._world.now
-        begin = None if rng.random() < 0.7 else rng.randrange(reported + 2)
+        first, what, began = self._world.base.index + 1, rng.random(), self._world.now
+        reported = max(self._world.history.reported_index, first - 1)
+        begin = None if rng.random() < 0.7 else rng.randrange(first, reported + 2)
         try:
             if what < 0.4:
                 self._state(member, await parts.snapshots.get(StateView), began)
@@ -278,7 +279,7 @@ class ControlPlanes(Observer):
     async def _linearizable(self, member: Machine, parts: Parts, rng: random.Random) -> None:
         assert self._world is not None
         work, name = self._world.workload, f"control-{member.id}"
-        begin = max(0, work.history.reported_index - rng.randrange(10))
+        begin = max(self._world.base.index + 1, work.history.reported_index - rng.randrange(10))
         number = work.invoke(name, "read", from_index=begin)
         self._waiting[member.id].add(number)
         try:

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class UsedLane:
-    """One that was opened, and every body that was sent over it, in order."""
+    """One that was opened, every body that was sent over it, in order, and what became of each call."""
 
     term: int
     number: int
     end_index: int
     bodies: list[bytes] = field(default_factory=list)
+    outcomes: list[AppendResult | BaseException | None] = field(default_factory=list)  # None: not known yet
 
 
 class LaneAppender:
@@ -78,12 +79,16 @@ class LaneAppender:
         connection = f"{self.name}/lane {used.term}.{used.number}"
         number = work.invoke(self.name, "append", bodies, connection=connection, ordered=True)
         used.bodies += bodies
+        call = len(used.outcomes)
+        used.outcomes.append(None)
+
+        def ended(outcome: AppendResult | BaseException) -> None:
+            used.outcomes[call] = outcome
+            work.appended(number, outcome)
+
         try:
             answer = lane.append(bodies)
         except NotAppended as error:
-            work.appended(number, error)
+            ended(error)
         else:
-            answer.add_done_callback(lambda done: self._appended(number, done))
-
-    def _appended(self, number: int, done: asyncio.Future[AppendResult]) -> None:
-        self._work.appended(number, done.exception() or done.result())
+            answer.add_done_callback(lambda done: ended(done.exception() or done.result()))

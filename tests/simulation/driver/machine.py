@@ -168,7 +168,7 @@ class Machine:
 
     def _open(self) -> FileStore:
         config = self.world.config
-        store = open_store(self.settings, self.platform)
+        store = open_store(self.settings, self.platform, born_at=self.world.born_at)
         if config.ring_bytes:  # what is cold in earnest is cold here
             store.files.ring = RecentSlabs(config.ring_bytes)
         return store

@@ -9,10 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
 
+from node.store.files.identity import Base
+from node.store.log_store import EntryMeta
+from tests.simulation.swarm import BORN_LATER, born_later
 from tests.simulation.swarm import CALM as CORE_CALM
 
+WITH_LANES: Final = 0.3  # share of the worlds
 _CORE_FIELDS = frozenset(one.name for one in fields(CORE_CALM))
 
 
@@ -75,6 +79,16 @@ class DriverSwarm:
     apply_ms: float = 2.0
     apply_fail: float = 0.0
     apply_restart: float = 0.0
+    born_index: int = -1  # behind which entry of the past the group's log begins; -1: behind none
+    born_term: int = 0  # of that entry, as is the next one
+    born_chain: int = 0
+    born_pos: int = 0  # where the first entry lies
+
+    def born_at(self) -> Base | None:
+        """What every member's log begins behind; None: at the beginning."""
+        if self.born_index < 0:
+            return None
+        return Base(EntryMeta(self.born_index, self.born_term, self.born_chain), self.born_pos)
 
     def __getattr__(self, name: str) -> Any:
         """Faults that the core's world has and this one has not are off: the invariants ask for them."""
@@ -88,7 +102,13 @@ class DriverSwarm:
         chosen = {**_choose(random.Random(f"driver {seed}")), **_state_machines(random.Random(f"machines {seed}"))}
         follows = random.Random(f"followers {seed}")
         followers = follows.randrange(1, 3) if follows.random() < 0.4 else 0
-        return replace(cls(**chosen, followers=followers), **overrides)
+        appends = random.Random(f"lanes {seed}")
+        lanes = appends.randrange(1, 4) if appends.random() < WITH_LANES else 0
+        drawn = cls(**chosen, followers=followers, lanes=lanes)
+        begins = random.Random(f"born {seed}")
+        if begins.random() < BORN_LATER:
+            drawn = replace(drawn, **born_later(begins, drawn.data_file_size))
+        return replace(drawn, **overrides)
 
 
 CALM = DriverSwarm()

@@ -243,11 +243,15 @@ class ClientProcess:
             await self._sleep(config.reads)
             if work.running:
                 history = work.history
-                floor = history.reported_index
-                begin = max(0, floor - rng.randrange(8)) if rng.random() < 0.8 else rng.randrange(max(1, floor + 3))
+                first = work.world.base.index + 1
+                floor = max(history.reported_index, first - 1)
+                near = rng.random() < 0.8
+                begin = (
+                    max(first, floor - rng.randrange(8)) if near else rng.randrange(first, max(first + 1, floor + 3))
+                )
                 limit = rng.randrange(1, READ_LIMIT)
                 if rng.random() < config.whole_reads:
-                    begin, limit = 0, EVERYTHING
+                    begin, limit = first, EVERYTHING
                 await self.read_once(begin, limit, rng.random() < 0.6)
 
     async def read_once(self, begin: int, limit: int, include_all: bool = True) -> bool:
@@ -320,7 +324,7 @@ class ClientProcess:
         except LedgerError as error:
             work.appended(number, error)
         for _ in range(reads):
-            await self.read_once(0, EVERYTHING)
+            await self.read_once(work.world.base.index + 1, EVERYTHING)
 
 
 class OrderedProducer:

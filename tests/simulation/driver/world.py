@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from node.consensus.api import MS, SECOND
-from node.store.files.identity import Base
 from node.store.log_store import ORIGIN
 from tests.simulation.clock import MemberClock
 from tests.simulation.driver.loop import Timeline
@@ -64,8 +63,8 @@ class DriverWorld:
 
     def __init__(self, seed: int, config: DriverSwarm, observers: Iterable[Observer] = ()) -> None:
         self.seed, self.config = seed, config
-        self.born_at: Base | None = None  # every log begins at the beginning here
-        self.base = ORIGIN
+        self.born_at = config.born_at()
+        self.base = ORIGIN if self.born_at is None else self.born_at.meta
         self.timeline = Timeline()
         self.rng = self._random("world")
         self.steps = 0

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from node.client.committed import CommittedPosition
@@ -48,6 +50,10 @@ __all__ = [
 T = TypeVar("T")
 
 
+class Closed(LedgerError):
+    """This client is closed, or was while it waited."""
+
+
 class LedgerClientSync:
     """LedgerClient for blocking code: a loop in a thread of its own. Close it, or use it in a `with`."""
 
@@ -65,8 +71,24 @@ class LedgerClientSync:
             self._stop()
             raise
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _wait(self, work: Awaitable[T]) -> T:
+        """Raises Closed where the client is closed, or is being closed by another thread."""
+
+        async def done() -> T:
+            return await work
+
+        waiting = done()
+        try:
+            return asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+        except CancelledError:
+            raise Closed("the client is closed") from None
+        except RuntimeError as error:
+            if not self._loop.is_closed():
+                raise
+            for never_begun in (waiting, work):
+                if asyncio.iscoroutine(never_begun):
+                    never_begun.close()
+            raise Closed("the client is closed") from error
 
     def append(self, body: bytes, *, expected_index: int | None = None) -> AppendResult:
         return self._wait(self._client.append(body, expected_index=expected_index))
@@ -79,6 +101,27 @@ class LedgerClientSync:
 
     def committed_index(self) -> int:
         return self._wait(self._client.committed_index())
+
+    def committed(
+        self, member_id: str | None = None, *, interval_ms: int = 5, keep_alive_ms: int = 1000
+    ) -> Generator[CommittedPosition, None, None]:
+        """As `LedgerClient.committed`; each step waits for the next position. It ends when the client is closed; close
+        it (`contextlib.closing`) to end the subscription before. Leases are by `time.monotonic()`."""
+
+        async def begin() -> AsyncGenerator[CommittedPosition, None]:
+            return self._client.committed(
+                member_id, interval_ms=interval_ms, keep_alive_ms=keep_alive_ms, clock=time.monotonic
+            )
+
+        try:
+            positions = self._wait(begin())
+            try:
+                while True:
+                    yield self._wait(anext(positions))
+            finally:
+                self._wait(positions.aclose())
+        except Closed:
+            return
 
     def introspect(self, node_id: str, what: str, since: str | None = None) -> dict[str, Any]:
         return self._wait(self._client.introspect(node_id, what, since))
@@ -106,6 +149,15 @@ class LedgerClientSync:
         self._stop()
 
     def _stop(self) -> None:
+        """What other threads still wait for ends with Closed."""
+
+        async def end_the_rest() -> None:
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end_the_rest(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.client import CommittedPosition, LedgerClient, LedgerError, Unreachable, Unsupported
+from node.client import CommittedPosition, LedgerClient, LedgerClientSync, LedgerError, Unreachable, Unsupported
 from node.client.committed import position_of
 from node.config import load
 from node.consensus.api import MS
@@ -34,6 +35,7 @@ from node.transport.remoting import Frame
 from node.transport.slab_frames import BodyError
 from tests.conftest import free_ports
 from tests.unit.core_kit import Leader
+from tests.unit.engine_kit import running, until
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
@@ -288,23 +290,17 @@ def test_leadership_goes_to_nobody_else_before_every_lease_that_was_told_has_run
 async def group(tmp_path: Path, count: int = 1, **more: Any) -> AsyncGenerator[tuple[list[Engine], LedgerClient], None]:
     """So many engines and a client."""
     peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(free_ports(count)))
-    engines, running = [], []
+    engines = []
     for number in range(count):
         given = {"node.id": f"n{number}", "peers": peers, "node.data": str(tmp_path / str(number)), **more}
         store = MemoryStore(store_id=f"s{number}", hard_state=HardState())
-        engine = Engine(load(given, None, {}), store)
-        ready = asyncio.Event()
-        running.append(asyncio.create_task(engine.run(lambda _port, ready=ready: ready.set())))  # type: ignore[misc]
-        await ready.wait()
-        engines.append(engine)
-    client = LedgerClient(peers, deadline_s=10.0)
-    try:
-        yield engines, client
-    finally:
-        await client.close()
-        for engine in engines:
-            engine.stop()
-        await asyncio.gather(*running)
+        engines.append(Engine(load(given, None, {}), store))
+    async with running(engines):
+        client = LedgerClient(peers, deadline_s=10.0)
+        try:
+            yield engines, client
+        finally:
+            await client.close()
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -428,12 +424,50 @@ def test_a_member_that_falls_silent_is_given_up(tmp_path: Path, monkeypatch: pyt
     run(work)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if holds():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it never became so")
+def test_blocking_code_is_told_of_each_commit_too(tmp_path: Path) -> None:
+    def blocking(peers: str) -> None:
+        with LedgerClientSync(peers, deadline_s=10.0) as client:
+            with closing(client.committed(keep_alive_ms=60_000)) as positions:
+                assert next(positions).leads
+                for _ in range(3):
+                    index = client.append(b"x").last_index
+                    assert any(position.committed_index >= index for position in positions)
+            with pytest.raises(LedgerError, match="n7 is not one of n0"):
+                next(client.committed("n7"))
+
+    async def work() -> None:
+        async with group(tmp_path) as (engines, _client):
+            await asyncio.to_thread(blocking, f"n0-{engines[0].settings.peers['n0']}")
+            await until(lambda: not engines[0].streams.streams)
+
+    run(work)
+
+
+def test_a_blocking_stream_ends_with_its_client(tmp_path: Path) -> None:
+    """A thread that waits for the next position while another one closes the client is not left waiting."""
+    told = threading.Event()
+    seen: list[CommittedPosition] = []
+
+    def take(client: LedgerClientSync) -> None:
+        for position in client.committed(keep_alive_ms=60_000):
+            seen.append(position)
+            told.set()
+
+    def blocking(peers: str) -> None:
+        client = LedgerClientSync(peers, deadline_s=10.0)
+        taker = threading.Thread(target=take, args=(client,))
+        taker.start()
+        assert told.wait(60.0)
+        client.close()
+        taker.join(60.0)
+        assert not taker.is_alive() and seen
+        assert list(client.committed()) == [], "nor is one begun afterwards"
+
+    async def work() -> None:
+        async with group(tmp_path) as (engines, _client):
+            await asyncio.to_thread(blocking, f"n0-{engines[0].settings.peers['n0']}")
+
+    run(work)
 
 
 def test_the_lease_is_counted_from_what_the_client_did_last() -> None:

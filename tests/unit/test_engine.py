@@ -28,6 +28,7 @@ from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
 from node.transport.slab_frames import AppendRequest, decode_append_answer, encode_append
 from tests.conftest import free_ports
+from tests.unit.engine_kit import running
 
 Work = Callable[[Engine, LedgerClient], Awaitable[None]]
 
@@ -40,16 +41,13 @@ def run(tmp_path: Path, store: MemoryStore, work: Work, flush: FlushMode = Flush
         peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in ports)
         settings = load({"node.id": "n0", "peers": peers, "node.data": str(tmp_path), "node.flush": flush}, None, {})
         engine = Engine(settings, store)
-        ready = asyncio.Event()
-        running = asyncio.create_task(engine.run(lambda _port: ready.set()))
-        await ready.wait()
-        client = LedgerClient(peers, deadline_s=5.0)
-        try:
-            await work(engine, client)
-        finally:
-            await client.close()
-            engine.stop()
-        return await running
+        async with running([engine]) as codes:
+            client = LedgerClient(peers, deadline_s=5.0)
+            try:
+                await work(engine, client)
+            finally:
+                await client.close()
+        return codes[0]
 
     return asyncio.run(both())
 

@@ -15,6 +15,7 @@ from node.protocol.entry import Entry, Magic, unpack_record
 from node.store.memory_store import MemoryStore
 from node.transport.connection import Connection
 from tests.conftest import free_ports
+from tests.unit.engine_kit import running, until
 
 
 class Upper:
@@ -77,26 +78,15 @@ def run(tmp_path: Path, store: MemoryStore, applier: Upper | None, work: Work) -
         peers = f"n0-127.0.0.1:{port}"
         settings = load({"node.id": "n0", "peers": peers, "node.data": str(tmp_path)}, None, {})
         engine = Engine(settings, store, applier=applier)
-        ready = asyncio.Event()
-        running = asyncio.create_task(engine.run(lambda _port: ready.set()))
-        await ready.wait()
-        client = LedgerClient(peers, deadline_s=5.0)
-        try:
-            await work(engine, client)
-        finally:
-            await client.close()
-            engine.stop()
-        assert await running == 0, engine.reason
+        async with running([engine]) as codes:
+            client = LedgerClient(peers, deadline_s=5.0)
+            try:
+                await work(engine, client)
+            finally:
+                await client.close()
+        assert codes == [0], engine.reason
 
     asyncio.run(both())
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if holds():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it never became so")
 
 
 def caught_up(engine: Engine) -> bool:

@@ -7,19 +7,23 @@ one name, different groups) are errors of the whole audit.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.audit.fence import Fence, ReplicaFence, Truncated
 from app.audit.replicas import FENCE_TIMEOUT_S, ControlError, ControlPlane, ReplicaSpec
 from app.audit.segments import ReadFailed, Segment
+from node.views.files import ArchivedEntriesView, SegmentsView, SegmentView, TruncationsView, TruncationView
+from node.views.reading import read
+from node.views.state import StateView
 
 ARCHIVED_ENTRIES_MAX = 1000
+P = TypeVar("P", SegmentsView, TruncationsView)
 
 
 class FenceError(Exception):
@@ -59,38 +63,41 @@ def _fence_one(spec: ReplicaSpec) -> ReplicaFence:
 
 
 def fence_http(spec: ReplicaSpec) -> ReplicaFence:
-    """State, segments and truncations of a node's control plane."""
+    """State, segments and truncations of a node's control plane. Raises ReadFailed, Unreadable."""
     plane = ControlPlane(spec, FENCE_TIMEOUT_S)
     try:
-        state = plane.get_json("/state")
-        log = state.get("log") or {}
-        segments = tuple(
-            Segment(row["kind"], row["name"], int(row.get("start", row["name"])), row["size_bytes"])
-            for row in _items(plane, "/segments")
-        )
-        begin, end = log.get("begin_index"), log.get("durable_index")
+        state = read(StateView, plane.get_json("/state"))
+        rows = [row for page in _pages(plane, "/segments", SegmentsView) for row in page.items]
+        segments = tuple(_segment(row) for row in rows)
+        begin, end = state.marks.begin_index, state.marks.durable_index
         if begin is None or end is None:
-            held = [r for r in _items(plane, "/segments") if r["kind"] == "data" and (r.get("last_index") or -1) >= 0]
-            begin = min((r["first_index"] for r in held), default=0)
-            end = max((r["last_index"] for r in held), default=-1)
+            held = [(row.first_index, row.last_index) for row in rows if row.kind == "data"]
+            begin = min((first for first, last in held if first is not None and (last or -1) >= 0), default=0)
+            end = max((last for _first, last in held if last is not None), default=-1)
         truncations = _truncations(plane)
         etag = _etag(plane, segments)
     finally:
         plane.close()
     return ReplicaFence(
-        id=spec.id or state["self_id"],
+        id=spec.id or state.self_id,
         source=spec.public,
         kind="http",
-        group=state.get("group"),
-        java=bool(state.get("is_java", False)),
+        group=state.group,
+        java=bool(state.is_java),
         begin_index=begin,
         end_index=end,
-        committed_index=log.get("committed_index"),
-        sealed_from=state.get("sealed_from"),
+        committed_index=state.marks.committed_index,
+        sealed_from=state.sealed_from,
         etag=etag,
         segments=segments,
         truncations=truncations,
     )
+
+
+def _segment(row: SegmentView) -> Segment:
+    if row.start is None and not (row.name.isascii() and row.name.isdigit()):
+        raise ReadFailed(f"nothing says where {row.kind}/{row.name} begins")
+    return Segment(row.kind, row.name, int(row.name) if row.start is None else row.start, row.size_bytes)
 
 
 def _etag(plane: ControlPlane, segments: Sequence[Segment]) -> str | None:
@@ -105,44 +112,42 @@ def _etag(plane: ControlPlane, segments: Sequence[Segment]) -> str | None:
     return headers.get("etag")
 
 
-def _items(plane: ControlPlane, path: str) -> Iterable[dict[str, Any]]:
+def _pages(plane: ControlPlane, path: str, view: type[P]) -> Iterator[P]:
     cursor: str | None = None
     while True:
-        page = plane.get_json(path, cursor=cursor)
-        yield from page["items"]
-        cursor = page.get("next")
+        page = read(view, plane.get_json(path, cursor=cursor))
+        yield page
+        cursor = page.next
         if cursor is None:
             return
 
 
 def _truncations(plane: ControlPlane) -> tuple[Truncated, ...]:
     try:
-        rows = list(_items(plane, "/truncations"))
+        rows = [row for page in _pages(plane, "/truncations", TruncationsView) for row in page.items]
     except ControlError as error:
         if error.status in (404, 405, 501):
             return ()
         raise
-    return tuple(_truncated(plane, number, row) for number, row in enumerate(rows))
+    return tuple(_truncated(plane, number if row.id is None else row.id, row) for number, row in enumerate(rows))
 
 
-def _truncated(plane: ControlPlane, number: int, row: dict[str, Any]) -> Truncated:
-    committed = row.get("committed_at", row.get("committed_index"))
-    entries: list[tuple[int, int]] = []
+def _truncated(plane: ControlPlane, seq: int, row: TruncationView) -> Truncated:
+    entries: tuple[tuple[int, int], ...] = ()
     try:
-        path = f"/truncations/{row.get('id', row.get('seq', number))}/entries"
-        page = plane.get_json(path, limit=ARCHIVED_ENTRIES_MAX)
-        entries = [(int(one["index"]), int(one["term"])) for one in page["items"]]
+        page = plane.get_json(f"/truncations/{seq}/entries", limit=ARCHIVED_ENTRIES_MAX)
+        entries = tuple((one.index, one.term) for one in read(ArchivedEntriesView, page).items)
     except ControlError:
         pass  # an archive may be gone by size or age; what its record says still counts
     return Truncated(
-        seq=int(row.get("seq", number)),
-        from_index=row["from_index"],
-        to_index=row["to_index"],
-        committed_index=committed,
-        leader_id=row.get("leader_id") or row.get("leader"),
-        reason=str(row.get("reason") or ""),
-        time=str(row.get("time") or row.get("at") or ""),
-        entries=tuple(entries),
+        seq=seq,
+        from_index=row.from_index,
+        to_index=row.to_index,
+        committed_index=row.committed_index,
+        leader_id=row.leader_id,
+        reason=row.reason or "",
+        time=row.time or "",
+        entries=entries,
     )
 
 

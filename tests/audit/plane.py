@@ -47,7 +47,7 @@ class Plane:
             "durable_index": self.end_index,
             "committed_index": self.committed_index,
         }
-        return {"group": self.group, "self_id": self.node_id, "log": log}
+        return {"engine": "ok", "group": self.group, "self_id": self.node_id, "log": log}
 
     def digests(self, low: int, high: int) -> list[dict[str, Any]]:
         """Straight from the bytes, by the index file; one item for the asked range."""

@@ -56,6 +56,21 @@ def test_http_reads_few_large_ranges(tmp_path: Path) -> None:
         assert [len(plane.requests) for plane in planes] == [4, 4, 4]
 
 
+def test_an_odd_answer_is_that_replicas_problem_and_names_the_field(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        planes = planes_of(stack, build(tmp_path), 99)
+        planes[0].committed_index = "99"  # type: ignore[assignment]
+        planes[1].truncations = [{"id": 1, "from_index": 3}]
+        planes[2].truncations = [
+            {"seq": 4, "from_index": 3, "to_index": 5, "committed_at": 2, "leader": "n1", "at": "t"}
+        ]
+        fence = fix_fence([ReplicaSpec("http", plane.url) for plane in planes])
+        problems = [one.problem for one in fence.replicas]
+        assert problems == ["log.committed_index is no whole number", "items[0].to_index is missing", None]
+        (cut,) = fence.replicas[2].truncations
+        assert cut == Truncated(4, 3, 5, 2, "n1", "", "t")
+
+
 def test_a_truncation_meanwhile_excuses_only_what_lies_above_the_commit(tmp_path: Path) -> None:
     stores = build(tmp_path)
     stores[1].flip(40, 60)

@@ -1,0 +1,62 @@
+"""`GET segments` and `GET truncations`: the files of a log, and what was ever cut from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field
+
+from node.views.base import Bounded, Text, View, Whole
+
+
+class SegmentView(View):
+    """One file of the log; `start`: where it begins in the log's bytes (data) or units (index)."""
+
+    kind: Literal["data", "index"]
+    name: Text
+    start: Whole | None = None
+    size_bytes: Whole
+    first_index: Whole | None = None
+    last_index: Whole | None = None
+
+
+class SegmentsView(View):
+    """A page of them; `next`: how the next page is asked for."""
+
+    items: Annotated[tuple[SegmentView, ...], Bounded]
+    next: Text | None = None
+
+
+class TruncationView(View):
+    """One cut. Other servers call the fields otherwise."""
+
+    id: Whole | None = Field(default=None, validation_alias=AliasChoices("id", "seq"))
+    from_index: Whole
+    to_index: Whole
+    committed_index: Whole | None = Field(
+        default=None, validation_alias=AliasChoices("committed_at", "committed_index")
+    )
+    leader_id: Text | None = Field(default=None, validation_alias=AliasChoices("leader_id", "leader"))
+    reason: Text | None = None
+    time: Text | None = Field(default=None, validation_alias=AliasChoices("time", "at"))
+
+
+class TruncationsView(View):
+    """A page of them."""
+
+    items: Annotated[tuple[TruncationView, ...], Bounded]
+    next: Text | None = None
+
+
+class ArchivedEntryView(View):
+    """An entry that was cut."""
+
+    index: Whole
+    term: Whole
+
+
+class ArchivedEntriesView(View):
+    """A page of them."""
+
+    items: Annotated[tuple[ArchivedEntryView, ...], Bounded]
+    next: Text | None = None

@@ -18,7 +18,6 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
@@ -37,6 +36,7 @@ from app.security.gate import Gate
 from app.security.identity import Identity
 from app.security.limits import LoginLimits
 from app.security.passwords import Hashing
+from node.body_limit import BodyLimit
 
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
@@ -45,6 +45,7 @@ PAGE_PARTS = (
 )  # fmt: skip
 API_PARTS = ("app.api.audits", "app.api.repairs", "app.api.alerts")
 BODY_BYTES_MAX = 8 << 20
+HELD_BYTES_MAX = 64 << 20  # of all bodies that are being read
 
 
 def part(name: str) -> ModuleType | None:
@@ -111,7 +112,7 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
     app.state.live_pages = live_pages()
     include_routes(app)
     # The gate is added last and so stands outermost: its headers are on every answer.
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=BODY_BYTES_MAX)
+    app.add_middleware(BodyLimit, body_bytes_max=BODY_BYTES_MAX, held_bytes_max=HELD_BYTES_MAX, refuse=errors.render)
     app.add_middleware(
         Gate,
         settings=settings,

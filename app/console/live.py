@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +22,8 @@ log = logging.getLogger(__name__)
 
 RENDER_INTERVAL_S = 0.5
 BEAT_S = 2.0
-SUBSCRIBERS_MAX = 2000
+SUBSCRIBERS_MAX = 400  # the server has more connections than that
+SUBSCRIBERS_PER_LOGIN = 100
 SESSION_CHECK_BEATS = 5
 
 
@@ -92,6 +94,7 @@ class Hub:
         self.topics: dict[LiveKey, Topic] = {}
         self.stopping = asyncio.Event()
         self.count = 0
+        self.readers: Counter[str] = Counter()  # by session or token
         self.background = Background()
 
     def stop(self) -> None:
@@ -104,10 +107,13 @@ class Hub:
         self.stop()
         await self.background.stop()
 
-    async def stream(self, key: LiveKey, alive: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
+    async def stream(
+        self, key: LiveKey, alive: Callable[[], Awaitable[bool]], credential: str = ""
+    ) -> AsyncIterator[bytes]:
         """Everything at once, then what changes; ends when the console stops or the session dies."""
         subscriber = Subscriber()
         topic = self.join(key, subscriber)
+        self.readers[credential] += 1
         try:
             yield encode("beat", rfc3339(utc_now())) + subscriber.take()
             beats, next_beat = 0, asyncio.get_running_loop().time() + BEAT_S
@@ -127,6 +133,9 @@ class Hub:
                     yield data
         finally:
             self.leave(topic, subscriber)
+            self.readers[credential] -= 1
+            if self.readers[credential] <= 0:
+                del self.readers[credential]
 
     def join(self, key: LiveKey, subscriber: Subscriber) -> Topic:
         topic = self.topics.get(key)

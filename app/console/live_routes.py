@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from app.console.errors import ConsoleError, NotFound
-from app.console.live import SUBSCRIBERS_MAX, Hub, LiveKey
+from app.console.live import SUBSCRIBERS_MAX, SUBSCRIBERS_PER_LOGIN, Hub, LiveKey
 from app.db.base import utc_now
 from app.security.roles import Viewer
 
@@ -24,16 +24,24 @@ def key_of(request: Request, page: str, cluster: str | None, node: str | None) -
     if page not in request.app.state.live_pages:
         raise NotFound(f"There is no live page called {page!r}.")
     if cluster is not None:
-        request.app.state.console.group_view(cluster)
+        view = request.app.state.console.group_view(cluster)
+        if node is not None and view.member(node) is None:
+            raise NotFound(f"{node!r} is no member of this group.", title="Unknown node")
+    elif node is not None:
+        raise NotFound("A node is one of a group: name the cluster as well.", title="Unknown node")
     return LiveKey(page, cluster, node, request.state.viewer.role)
 
 
 @router.get("/live/{page}")
 async def live(request: Request, page: str, cluster: Id = None, node: Id = None) -> Response:
     hub: Hub = request.app.state.hub
-    if hub.count >= SUBSCRIBERS_MAX:
-        raise ConsoleError("Too many open pages.", status=503, title="Busy", action="Close some; this page polls.")
     viewer: Viewer = request.state.viewer
+    credential = f"{viewer.via} {viewer.credential_id}"
+    if hub.count >= SUBSCRIBERS_MAX or hub.readers[credential] >= SUBSCRIBERS_PER_LOGIN:
+        raise ConsoleError(
+            "Too many open pages.", status=503, title="Busy", action="Close some; this page polls.",
+            headers={"retry-after": "5"},
+        )  # fmt: skip
     key = key_of(request, page, cluster, node)
 
     async def alive() -> bool:
@@ -43,7 +51,7 @@ async def live(request: Request, page: str, cluster: Id = None, node: Id = None)
             log.exception("whether a session still holds could not be looked up")
             return viewer.expires_at is None or utc_now() < viewer.expires_at
 
-    stream = hub.stream(key, alive)
+    stream = hub.stream(key, alive, credential)
     return StreamingResponse(stream, media_type="text/event-stream", headers=STREAM_HEADERS)
 
 

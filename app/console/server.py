@@ -16,9 +16,11 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.console.app import create_app
 from app.console.settings import ConsoleSettings, Seed, SettingsError
+from node.http_server import BoundedServer, Places
 from node.logs import Log
 from node.priority import lower_priority
 
@@ -30,7 +32,11 @@ class CannotListen(RuntimeError):
     """The address cannot be bound; the message says why and what to do."""
 
 
-class Server(uvicorn.Server):
+class BoundedH11(Places, H11Protocol):
+    """Slower than the C parser that is installed too, and strict."""
+
+
+class Server(BoundedServer):
     """A uvicorn server that ends open streams as soon as it is asked to stop."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
@@ -63,8 +69,7 @@ def bind(host: str, port: int) -> socket.socket:
 def make_server(settings: ConsoleSettings, app: FastAPI) -> Server:
     config = uvicorn.Config(
         app,
-        # Slower than the C parser that is installed too, and strict; its bound is below.
-        http="h11",
+        http=BoundedH11,  # the bound of its heads is below
         log_config=None,  # what uvicorn has to say comes out as our own lines do
         log_level="warning",
         access_log=False,
@@ -76,7 +81,7 @@ def make_server(settings: ConsoleSettings, app: FastAPI) -> Server:
         proxy_headers=False,
         h11_max_incomplete_event_size=64 << 10,
         # An idle keep-alive connection must not delay the end.
-        timeout_keep_alive=30,
+        timeout_keep_alive=15,
     )
     return Server(config, app)
 

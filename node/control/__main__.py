@@ -19,13 +19,14 @@ from fastapi import FastAPI
 from node.config import ConfigError, Settings, parse_node_arguments, split_address
 from node.control.app import create_app
 from node.control.http_protocol import BoundedHttp
+from node.http_server import BoundedServer
 from node.logs import Log
 from node.priority import lower_priority
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
 
 
-class Server(uvicorn.Server):
+class Server(BoundedServer):
     """Ends event streams as soon as it is asked to stop."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:

@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import FastAPI, Request
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
+from node.body_limit import BodyLimit
 from node.config import Settings
 from node.control import archive, entries, leadership, repair, segments, state
 from node.control.common import Json, Parts
@@ -21,9 +21,11 @@ from node.control.log_files import LogFiles
 from node.control.openapi import add_examples
 from node.control.operations import Operations
 from node.control.problems import HANDLERS
+from node.control.problems import document as problem_document
 from node.control.snapshots import Snapshots
 
 BODY_BYTES_MAX = 16 << 20
+HELD_BYTES_MAX = 64 << 20  # of all bodies that are being read
 
 
 def package_version() -> str:
@@ -81,7 +83,10 @@ def create_app(settings: Settings) -> FastAPI:
         state.health,
     ):
         app.include_router(one)
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=BODY_BYTES_MAX)
+    app.add_middleware(
+        BodyLimit, body_bytes_max=BODY_BYTES_MAX, held_bytes_max=HELD_BYTES_MAX,
+        refuse=lambda _, status, title, detail: problem_document(status, title, detail),
+    )  # fmt: skip
     app.add_middleware(Guard, settings=settings)
     add_examples(app)
     return app

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request, Response
@@ -13,6 +13,7 @@ from node.control.engine_link import EngineLink
 from node.control.log_files import LogFiles
 from node.control.operations import Operations
 from node.control.problems import Problem
+from node.control.shared_work import SharedWork
 from node.control.snapshots import Snapshots
 from node.protocol.codes import ResponseCode
 from node.views.base import View
@@ -20,6 +21,7 @@ from node.views.state import StateView
 
 Json = dict[str, Any]
 INT64_MAX = (1 << 63) - 1
+DIGESTS_MAX = 8  # different ranges at a time; however many ask for one, it is read once
 
 Index = Annotated[int, Path(ge=0, le=INT64_MAX)]
 From = Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)]
@@ -40,6 +42,8 @@ class Parts:
     operations: Operations
     version: str
     stopping: asyncio.Event
+    digests: SharedWork[list[Json]] = field(default_factory=lambda: SharedWork(DIGESTS_MAX))
+    event_readers: int = 0
     started_with: str | None = None  # the command that starts this node again
 
 

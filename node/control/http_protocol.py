@@ -10,6 +10,8 @@ from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from node.http_server import Places
+
 HEAD_BYTES_MAX: Final = 64 << 10
 PIPELINED_MAX: Final = 16
 
@@ -18,7 +20,7 @@ class TooManyPipelined(Exception):
     """Ends the parsing, and with it the connection."""
 
 
-class BoundedHttp(HttpToolsProtocol):
+class BoundedHttp(Places, HttpToolsProtocol):
     """One connection. `unfinished_bytes`: received since the last head, piece of a body or end of a request."""
 
     unfinished_bytes = 0
@@ -26,6 +28,8 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self.unfinished_bytes += len(data)
         super().data_received(data)
+        if self.flow is None:
+            return  # there was no place for it
         if self.unfinished_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self.send_400_response("The request's head is too long.")
 

@@ -138,5 +138,8 @@ async def digest_list(
     stop = min(last, blocks_end, entries_end)
     items: list[Json] = []
     if first <= last:
-        items = await parts.bulk.read(lambda reader: reader.digests(first, stop, block), upto_index=stop)
+        items = await parts.digests.get(
+            (first, stop, block),
+            lambda: parts.bulk.read(lambda reader: reader.digests(first, stop, block), upto_index=stop),
+        )
     return {"as_of": now_text(), "items": items, "next": str(stop + 1) if stop < last else None}

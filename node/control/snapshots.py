@@ -28,6 +28,7 @@ from node.views.state import DiskView, LogView, PeerView, StateView
 V = TypeVar("V", bound=AnswerView)
 CACHE_S = 0.05
 TIMEOUT_S = 0.4
+EVENTS_KEPT = 16
 REASON_FILE = "engine-refused.json"
 NAMES: Final[Mapping[type[AnswerView], str]] = {view: name for name, view in VIEWS.items()}
 # What a leader's views say where no engine runs.
@@ -58,6 +59,7 @@ class Snapshots:
         self.last: dict[str, tuple[float, AnswerView]] = {}
         self.locks: dict[str, asyncio.Lock] = {}
         self.unheard_since: str | None = None
+        self.events_after: dict[str | None, tuple[float, asyncio.Future[EventsView]]] = {}
 
     async def get(self, view: type[V]) -> V:
         """State, watermarks, dispatchers or closures, at most CACHE_S old while the engine answers."""
@@ -92,7 +94,20 @@ class Snapshots:
         except Unreadable as error:
             raise EngineRefused(f"its {what} cannot be read: {error}") from None
 
-    async def events(self, since: str | None) -> EventsView:
+    async def events(self, since: str | None, age_s: float = 0.0) -> EventsView:
+        """What came after `since`. Streams that have come equally far share one answer of `age_s`."""
+        known = self.events_after.get(since)
+        if known is not None and now_s() - known[0] < age_s:
+            return await asyncio.shield(known[1])
+        asked = asyncio.ensure_future(self.ask_events(since))
+        if age_s > 0:
+            self.events_after.pop(since, None)
+            while len(self.events_after) >= EVENTS_KEPT:
+                del self.events_after[next(iter(self.events_after))]
+            self.events_after[since] = now_s(), asked
+        return await asyncio.shield(asked)
+
+    async def ask_events(self, since: str | None) -> EventsView:
         try:
             return await self.ask(EventsView, since)
         except (EngineAway, EngineSilent, EngineRefused) as error:

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 
 from node.control.common import Cursor, Json, Limit, Parts, PartsDep, answer
 from node.control.metrics import exposition
+from node.control.problems import Problem
 from node.views.closures import ClosuresView
 from node.views.events import EventsView
 from node.views.replication import DispatchersView, WatermarksView
@@ -20,6 +21,7 @@ from node.views.state import DiskView, StateView, TimingView
 router = APIRouter(prefix="/api/v1", tags=["state"])
 health = APIRouter(tags=["health"])
 EVENTS_POLL_S = 0.5
+EVENT_READERS_MAX = 64
 BEAT_POLLS = 10
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=128)]
 
@@ -60,6 +62,9 @@ async def events(
     """Oldest first, after `cursor`; as text/event-stream on demand. A range that is lost shows as a `gap`."""
     after = cursor or since or last_event_id
     if "text/event-stream" in request.headers.get("accept", ""):
+        if parts.event_readers >= EVENT_READERS_MAX:
+            text = f"{parts.event_readers} streams are open already; ask for the JSON list, or try again."
+            raise Problem(503, "Too many readers", text, headers={"retry-after": "5"})
         return StreamingResponse(event_stream(parts, after), media_type="text/event-stream")
     listed = await parts.snapshots.events(after)
     items = listed.items or ()
@@ -69,9 +74,18 @@ async def events(
 
 
 async def event_stream(parts: Parts, after: str | None) -> AsyncIterator[str]:
+    parts.event_readers += 1
+    try:
+        async for text in events_as_text(parts, after):
+            yield text
+    finally:
+        parts.event_readers -= 1
+
+
+async def events_as_text(parts: Parts, after: str | None) -> AsyncIterator[str]:
     polls = 0
     while not parts.stopping.is_set():
-        listed = await parts.snapshots.events(after)
+        listed = await parts.snapshots.events(after, EVENTS_POLL_S * 0.8)
         for item in listed.items or ():
             yield f"id: {item.id}\nevent: {item.kind}\ndata: {json.dumps(item.to_json())}\n\n"
         after = listed.next or after

@@ -145,17 +145,17 @@ def test_operations_are_bounded_and_always_end() -> None:
 
     async def work() -> None:
         operations = Operations()
-        first = operations.start("transfer", "k", "", fails)
-        assert operations.start("transfer", "k", "", done) is first
+        first = operations.start("transfer", "k", {}, "", fails)
+        assert operations.start("transfer", "k", {}, "", done) is first
         await asyncio.gather(*operations.background.tasks)
         assert first["state"] == "unknown" and "gone" in first["problem"]["detail"]
         for _ in range(KEPT_MAX + 50):
-            operations.start("transfer", None, "", done)
+            operations.start("transfer", None, {}, "", done)
             await asyncio.gather(*operations.background.tasks)
         assert len(operations.kept) <= KEPT_MAX + 1
         with pytest.raises(Problem):
             operations.get(first["id"])
-        assert operations.start("transfer", "k", "", done)["id"] != first["id"], "a forgotten key is free again"
+        assert operations.start("transfer", "k", {}, "", done)["id"] != first["id"], "a forgotten key is free again"
         await operations.close()
 
     run(work())

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import chain, repeat
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -14,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from app.console.app import create_app
-from app.console.server import make_server
+from app.console.server import BoundedH11, make_server
 from app.console.settings import ConsoleSettings
 from node.control.http_protocol import HEAD_BYTES_MAX, PIPELINED_MAX, BoundedHttp
 
@@ -111,7 +112,7 @@ def test_pipelined_requests_are_answered_in_order_and_bounded() -> None:
     connected(work)
 
 
-def test_the_console_keeps_the_parser_whose_bound_it_sets() -> None:
-    settings = ConsoleSettings()
+def test_the_console_keeps_the_parser_whose_bound_it_sets(tmp_path: Path) -> None:
+    settings = ConsoleSettings(db_url=f"sqlite:///{tmp_path / 'console.db'}")
     config = make_server(settings, create_app(settings)).config
-    assert config.http == "h11" and config.h11_max_incomplete_event_size is not None
+    assert config.http is BoundedH11 and config.h11_max_incomplete_event_size is not None

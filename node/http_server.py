@@ -1,0 +1,106 @@
+"""A bounded HTTP server around uvicorn: what control plane and console put between themselves and slow or many callers.
+
+Invariants: at most `connections_max` connections; where all places are taken a newcomer gets that of the one that has
+gone without a request for longest (an address is no identity: nobody is refused for where they come from), and only
+where every connection has a request is it refused, with 503 as problem+json. A head that is not complete after HEAD_S,
+a body after BODY_S, and an answer of which nothing more is taken for STALL_S cost their connection, however slowly
+bytes come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+
+HEAD_S: Final = 15.0
+BODY_S: Final = 60.0
+STALL_S: Final = 30.0
+CONNECTIONS_MAX: Final = 512
+TICKS_PER_LOOK: Final = 10  # uvicorn ticks ten times a second
+FULL: Final = json.dumps(
+    {"type": "about:blank", "status": 503, "title": "Busy", "detail": "All connections are in use; try again."}
+).encode()
+REFUSAL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(FULL)
+) + FULL
+
+if TYPE_CHECKING:
+    Base = asyncio.Protocol
+else:
+    Base = object
+
+
+class Places(Base):
+    """Mixed into one of uvicorn's HTTP protocols: a connection that knows for how long it has been in its state."""
+
+    connections_max = CONNECTIONS_MAX
+    limits_s: dict[str, float] = {"head": HEAD_S, "body": BODY_S, "stalled": STALL_S}  # noqa: RUF012 - set by tests
+    state: tuple[str, int] = ("head", id(None))
+    since_s = 0.0
+    drained = 0  # how often what was written was taken after a pause
+    # uvicorn's own
+    connections: set[Any]
+    transport: asyncio.Transport
+    cycle: Any
+    flow: Any
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.since_s = time.monotonic()
+        if len(self.connections) >= self.connections_max and not self.free_a_place():
+            transport.write(REFUSAL)
+            transport.close()
+            self.transport, self.flow = transport, None
+            return
+        super().connection_made(transport)
+
+    def free_a_place(self) -> bool:
+        idle = [one for one in self.connections if isinstance(one, Places) and one.state_now()[0] == "head"]
+        if not idle:
+            return False
+        longest = min(idle, key=lambda one: one.since_s)
+        self.connections.discard(longest)
+        longest.transport.abort()
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        if self.flow is not None:  # not one that was refused
+            super().data_received(data)
+
+    def resume_writing(self) -> None:
+        self.drained += 1
+        if self.flow is not None:
+            super().resume_writing()
+
+    def state_now(self) -> tuple[str, int]:
+        """What it waits for; by the number each request, and each progress of a slow reader, is a state of its own."""
+        cycle = self.cycle
+        if self.flow is not None and self.flow.write_paused:
+            return "stalled", self.drained
+        if cycle is None or cycle.response_complete:
+            return "head", id(cycle)
+        return ("body" if cycle.more_body else "answer"), id(cycle)
+
+    def look(self, now_s: float) -> None:
+        """Ends the connection where it has been in one state for too long."""
+        state = self.state_now()
+        if state != self.state:
+            self.state, self.since_s = state, now_s
+        elif now_s - self.since_s > self.limits_s.get(state[0], float("inf")):
+            self.transport.abort()
+
+
+class BoundedServer(uvicorn.Server):
+    """Looks at all connections once a second."""
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS_PER_LOOK == 0:
+            now_s = time.monotonic()
+            for one in list(self.server_state.connections):
+                if isinstance(one, Places):
+                    one.look(now_s)
+        return await super().on_tick(counter)

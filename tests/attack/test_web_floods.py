@@ -1,0 +1,171 @@
+"""Strangers at the console's and a control plane's port, as real processes: floods, half requests, wrong passwords.
+
+Families: how many, how much of a request and in what order comes from a seed that is printed. What is asserted is what
+somebody with a right to be there notices: they get in, pages answer, and afterwards all is as before.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from app.security.links import issue
+from node.children import apart
+from tests.conftest import free_ports
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 60.0
+SEED = random.SystemRandom().randrange(1 << 32)
+
+
+@contextmanager
+def process(*command: str) -> Iterator[subprocess.Popen[str]]:
+    started = subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        preexec_fn=apart(signal.SIGKILL),
+    )  # fmt: skip
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate(timeout=WAIT_S)
+
+
+@contextmanager
+def console(tmp_path: Path) -> Iterator[tuple[str, httpx2.Client]]:
+    """A running console and somebody who is logged in."""
+    link = issue(str(tmp_path / "console.db"), "ann", "admin")
+    listen = ("--db", str(tmp_path / "console.db"), "--listen", "127.0.0.1:0")
+    with process("app.console.server", *listen) as started:
+        assert started.stdout is not None
+        url = json.loads(started.stdout.readline())["url"]
+        with httpx2.Client(base_url=url, timeout=WAIT_S, trust_env=False) as ann:
+            assert ann.post(link, headers={"origin": url}).status_code == 303
+            yield url, ann
+
+
+@contextmanager
+def control_plane(tmp_path: Path) -> Iterator[str]:
+    """A control plane without its engine."""
+    member, port = free_ports(2)
+    flags = ("--id", "n0", "--group", "g", "--peers", f"n0-127.0.0.1:{member}", "--data", str(tmp_path))
+    with process("node.control", *flags, "--control", f"127.0.0.1:{port}"):
+        until(lambda: answers(f"http://127.0.0.1:{port}/healthz"))
+        yield f"http://127.0.0.1:{port}"
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx2.get(url, timeout=WAIT_S, trust_env=False).status_code == 200
+    except httpx2.HTTPError:
+        return False
+
+
+def page(client: httpx2.Client, path: str) -> bool:
+    """Whether it answers; an idle connection may have made room for somebody else's, and another one is made."""
+    try:
+        return client.get(path).status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+def until(fact: object) -> None:
+    ends = time.monotonic() + WAIT_S
+    while not fact():  # type: ignore[operator]
+        assert time.monotonic() < ends, "it did not come about"
+        time.sleep(0.05)
+
+
+def stranger(stack: ExitStack, url: str) -> socket.socket:
+    parts = urlsplit(url)
+    return stack.enter_context(socket.create_connection((parts.hostname or "", parts.port or 0), timeout=WAIT_S))
+
+
+def half_request(chosen: random.Random, url: str) -> bytes:
+    """Somewhere in a head or a body it stops."""
+    host = urlsplit(url).netloc
+    whole = (
+        f"POST /login HTTP/1.1\r\nhost: {host}\r\nx: {'y' * chosen.randrange(2000)}\r\n"
+        f"content-type: application/x-www-form-urlencoded\r\ncontent-length: {chosen.randrange(500, 1 << 20)}\r\n"
+        "\r\nname="
+    ).encode()
+    return whole[: chosen.randrange(len(whole))]
+
+
+@pytest.mark.parametrize("where", ["console", "control plane"])
+def test_idle_and_half_connections_keep_nobody_out(tmp_path: Path, where: str) -> None:
+    print(f"seed {SEED}")
+    chosen = random.Random(SEED)
+    with ExitStack() as stack:
+        if where == "console":
+            url, ann = stack.enter_context(console(tmp_path))
+            path = "/account"
+        else:
+            url, path = stack.enter_context(control_plane(tmp_path)), "/api/v1/state"
+            ann = stack.enter_context(httpx2.Client(base_url=url, timeout=WAIT_S, trust_env=False))
+        strangers = []
+        for _ in range(chosen.randrange(520, 640)):  # more than there are places
+            one = stranger(stack, url)
+            strangers.append(one)
+            if chosen.random() < 0.5:
+                one.sendall(half_request(chosen, url))
+        until(lambda: page(ann, path))
+        with httpx2.Client(base_url=url, timeout=WAIT_S, trust_env=False) as newcomer:
+            until(lambda: page(newcomer, "/healthz"))  # a newcomer gets in
+        closed = sum(ended(one) for one in strangers[:8])
+        assert closed == 8, "those that came first made room"
+
+
+def ended(one: socket.socket) -> bool:
+    try:
+        while one.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def test_a_flood_of_wrong_passwords_freezes_no_page(tmp_path: Path) -> None:
+    """32 at once: pages are drawn meanwhile, all are answered, and few of them cost a hash."""
+    print(f"seed {SEED}")
+    chosen = random.Random(SEED)
+    statuses: list[int] = []
+    with console(tmp_path) as (url, ann):
+
+        def wrong(name: str) -> None:
+            form = {"name": name, "password": f"wrong {chosen.random()}"}
+            answer = httpx2.post(f"{url}/login", data=form, headers={"origin": url}, timeout=WAIT_S, trust_env=False)
+            statuses.append(answer.status_code)
+            if answer.status_code == 429:
+                assert int(answer.headers["retry-after"]) >= 1
+
+        names = [chosen.choice(["ann", "Ann", "ANN", "root", "admin"]) for _ in range(32)]
+        threads = [threading.Thread(target=wrong, args=(name,)) for name in names]
+        for one in threads:
+            one.start()
+        while any(one.is_alive() for one in threads):
+            assert ann.get("/account").status_code == 200
+        for one in threads:
+            one.join()
+        assert len(statuses) == 32 and set(statuses) == {403, 429}
+        assert statuses.count(403) <= 20, "an address has no more tries than that at once"
+        rows = ann.get("/api/v1/admin-trail?limit=1000").json()["items"]
+        failed = [one for one in rows if one["action"] == "login failed"]
+        # What the console wrote in the background meanwhile is a row of its own.
+        assert sum(one["detail"]["count"] for one in failed) + statuses.count(429) >= 32 and len(failed) <= 3

@@ -1,0 +1,264 @@
+"""The bounded server of control plane and console over sockets: whoever is slow is left, whoever comes gets in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from app.console.server import BoundedH11
+from node.config import parse_node_arguments
+from node.control.app import BODY_BYTES_MAX, create_app
+from node.control.http_protocol import BoundedHttp
+from node.control.problems import Problem
+from node.control.shared_work import SharedWork
+from node.http_server import BoundedServer, Places
+from tests.unit.console_kit import run, running
+
+HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"
+GET = HEAD + b"\r\n"
+ENDS_WITHIN_S = 60.0
+SERVERS: list[BoundedServer] = []
+PROTOCOLS = (BoundedHttp, BoundedH11)
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """/: the size of the body; /endless: bytes for ever; /wait: an answer that never comes."""
+    if scope["path"] == "/endless":
+
+        async def endless() -> AsyncIterator[bytes]:
+            while True:
+                yield b"x" * 65536
+                await asyncio.sleep(0)
+
+        await StreamingResponse(endless())(scope, receive, send)
+    elif scope["path"] == "/wait":
+        await asyncio.Event().wait()
+    else:
+        size = len(await Request(scope, receive).body())
+        await PlainTextResponse(f"{size}")(scope, receive, send)
+
+
+@asynccontextmanager
+async def serving(protocol: type[Places], *, connections_max: int = 512, limit_s: float = 0.5) -> AsyncIterator[int]:
+    limits_s = {"head": limit_s, "body": limit_s, "stalled": limit_s}
+    bounded = type("Bounded", (protocol,), {"connections_max": connections_max, "limits_s": limits_s})
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1000)
+        config = uvicorn.Config(
+            app, http=bounded, lifespan="off", log_level="critical", timeout_graceful_shutdown=0,
+            timeout_keep_alive=3600,
+        )  # fmt: skip
+        server = BoundedServer(config)
+        SERVERS.append(server)
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await task
+
+
+def held(protocol: type[Places]) -> bool:
+    """Whether a connection of this test's server is there."""
+    return any(isinstance(one, protocol) for one in SERVERS[-1].server_state.connections)
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    while not fact():  # noqa: ASYNC110 - what is awaited has no event
+        await asyncio.sleep(0.05)
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What came until the other side ended it."""
+    async with asyncio.timeout(ENDS_WITHIN_S):
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nhost: x\r\na: ",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\nabc",
+    ],
+    ids=["silent", "half a line", "half a head", "half a body"],
+)
+def test_a_request_that_does_not_come_to_its_end_is_ended(protocol: type[Places], sent: bytes) -> None:
+    async def work() -> None:
+        async with serving(protocol) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+
+            async def drip() -> None:
+                while sent:
+                    await asyncio.sleep(0.1)
+                    writer.write(b"x")
+
+            dripping = asyncio.create_task(drip())
+            assert b"200" not in await ended(reader)
+            dripping.cancel()
+            writer.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_reader_that_takes_nothing_is_left(protocol: type[Places]) -> None:
+    async def work() -> None:
+        async with serving(protocol) as port:
+            with socket.create_connection(("127.0.0.1", port), timeout=ENDS_WITHIN_S) as silent:
+                silent.sendall(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
+                async with asyncio.timeout(ENDS_WITHIN_S):
+                    await until(lambda: held(protocol))
+                    await until(lambda: not held(protocol))
+
+    run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_newcomer_gets_the_place_of_the_one_that_idles_longest(protocol: type[Places]) -> None:
+    async def work() -> None:
+        async with serving(protocol, connections_max=4, limit_s=3600) as port:
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET)
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                assert b"200" in await reader.readline()
+            assert await ended(idle[0][0]) == b""
+            for _, one in [*idle, (reader, writer)]:
+                one.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_where_everybody_has_a_request_a_newcomer_is_told_to_come_again(protocol: type[Places]) -> None:
+    async def work() -> None:
+        async with serving(protocol, connections_max=4, limit_s=3600) as port:
+            busy = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+            for _, writer in busy:
+                writer.write(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n")
+            answer = b""
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                while b"503" not in answer:  # until all four have been read
+                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writer.write(GET)
+                    answer = await ended(reader)
+                    writer.close()
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert b"application/problem+json" in head and b"retry-after: 1" in head
+            assert json.loads(body)["status"] == 503
+            for _, writer in busy:
+                writer.close()
+
+    run(work())
+
+
+# --- bodies ---
+
+
+def test_too_large_a_body_is_413_as_problem_json_on_the_console(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+
+            async def pieces() -> AsyncIterator[bytes]:
+                for _ in range(9 * 16):
+                    yield b" " * 65536
+
+            for content in (b" " * (9 << 20), pieces()):
+                headers = {"content-type": "application/json"}
+                answer = await ann.change("POST", "/api/v1/tokens", content=content, headers=headers)
+                assert answer.status_code == 413, answer.text
+                assert answer.headers["content-type"] == "application/problem+json" and answer.json()["detail"]
+
+    run(work())
+
+
+def test_too_large_a_body_is_413_as_problem_json_on_a_control_plane(tmp_path: Path) -> None:
+    settings = parse_node_arguments(
+        ["--id", "n0", "--group", "g", "--peers", "n0-127.0.0.1:1", "--data", str(tmp_path), "--control", "127.0.0.1:1"]
+    )
+
+    async def work() -> None:
+        import httpx2
+
+        transport = httpx2.ASGITransport(app=create_app(settings))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as client:
+
+            async def pieces() -> AsyncIterator[bytes]:
+                for _ in range(BODY_BYTES_MAX // 65536 + 2):
+                    yield b"x" * 65536
+
+            for path in ("entries", "leadership-transfer"):
+                for content in (b"x" * (BODY_BYTES_MAX + 1), pieces()):
+                    kind = {"content-type": "application/json"}
+                    answer = await client.post(f"/api/v1/{path}", content=content, headers=kind)
+                    assert answer.status_code == 413, answer.text
+                    assert answer.headers["content-type"] == "application/problem+json"
+                    assert answer.headers["x-content-type-options"] == "nosniff"
+
+    run(work())
+
+
+# --- what many ask for ---
+
+
+def test_work_that_many_ask_for_is_done_once_and_different_works_are_bounded() -> None:
+    async def work() -> None:
+        shared: SharedWork[int] = SharedWork(2)
+        go, done = asyncio.Event(), 0
+
+        async def one() -> int:
+            nonlocal done
+            await go.wait()
+            done += 1
+            return done
+
+        many = [asyncio.create_task(shared.get("a", one)) for _ in range(100)]
+        other = asyncio.create_task(shared.get("b", one))
+        await asyncio.sleep(0)
+        with pytest.raises(Problem) as caught:
+            await shared.get("c", one)
+        assert caught.value.status == 503 and caught.value.headers == {"retry-after": "1"}
+        many[0].cancel()
+        go.set()
+        assert set(await asyncio.gather(*many[1:])) == {1} and await other == 2 and done == 2
+        assert not shared.running
+
+    run(work())
+
+
+def test_pages_are_streamed_for_members_only_and_to_a_bounded_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ann = await kit.person()
+            for n in range(50):
+                answer = await ann.get(f"/live/group-entries?cluster=demo&node=x{n}")
+                assert answer.status_code == 404
+            assert not kit.app.state.hub.topics, "no name that somebody makes up is rendered for"
+            monkeypatch.setattr("app.console.live_routes.SUBSCRIBERS_PER_LOGIN", 0)
+            busy = await ann.get("/live/group-entries?cluster=demo")
+            assert busy.status_code == 503 and busy.headers["retry-after"] == "5"
+            assert busy.headers["content-type"] == "application/problem+json"
+
+    run(work())

@@ -7,7 +7,7 @@ back until it is durable, the rest may overlap as each field's comment says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -108,37 +108,47 @@ class Event:
     severity: str = "info"  # info | warning | critical
 
 
-@dataclass(slots=True)
 class Effects:
-    """One batch."""
+    """One batch. Each append makes several: so no dataclass, whose defaults would take twice the time."""
 
-    # 1. Saved off the loop by the one writer, before any cut, mend or sync that is ordered later; then
-    #    `replica.disk.hard_state_saved(state, now)`. Where messages speak of what changed (term, vote, what this member
-    #    is), no send and no completion of this batch or a later one leaves before it is durable (E2); in what order
-    #    they were made. Records about peers alone hold back nothing: the core counts nobody before the report (E8).
-    hard_state: HardState | None = None
-    spoken_of: bool = False
-    # 2. Leaves as soon as 1 allows. Answers carry watermarks, so an early answer never over-promises (SAFETY R1, R2).
-    sends: list[Send] = field(default_factory=list)
-    # 3. Off the loop, one at a time; nothing is appended until it is done.
-    truncate: TruncateLog | None = None
-    # 4. Off the loop, any order.
-    reads: list[ReadSlab] = field(default_factory=list)
-    looks: list[LookUp] = field(default_factory=list)
-    # 4b. Reads for damaged peers, and of an own entry, like 4; and one mend, as a writer: never beside a sync or a cut.
-    fetches: list[FetchLog] = field(default_factory=list)
-    mend: MendLog | None = None
-    # 4c. Read the whole log once and verify it, then `replica.disk.scrubbed(now)`; what it finds: `log_damaged` (R7).
-    scrub_wanted: bool = False
-    # 5. The log end moved past its durable index: start a group commit unless one is running (flush sync), or let the
-    #    background sync do it (async). Runs in parallel with 2.
-    sync_wanted: bool = False
-    # 6. For the state machine, off the loop; never in the way of what stands above.
-    apply: ApplyLog | None = None
-    # 7. For people; never waited for.
-    events: list[Event] = field(default_factory=list)
-    # Completed closures need no field: a closure carries its callback, which only hands the outcome to the driver's own
-    # queue; the core calls it at most once, after the quorum's watermarks promised it.
+    __slots__ = (
+        "apply", "events", "fetches", "hard_state", "is_unusual", "looks", "mend", "reads", "scrub_wanted", "sends",
+        "spoken_of", "sync_wanted", "truncate",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        # Whether there may be more in it than sends and `sync_wanted`, which are all that an append brings.
+        self.is_unusual = False
+        # 1. Saved off the loop by the one writer, before any cut, mend or sync that is ordered later; then
+        #    `replica.disk.hard_state_saved(state, now)`. Where messages speak of what changed (term, vote, what this
+        #    member is), no send and no completion of this batch or a later one leaves before it is durable (E2); in
+        #    what order they were made. Records about peers alone hold back nothing: the core counts nobody before the
+        #    report (E8).
+        self.hard_state: HardState | None = None
+        self.spoken_of = False
+        # 2. Leaves as soon as 1 allows. Answers carry watermarks, so an early answer never over-promises (R1, R2).
+        self.sends: list[Send] = []
+        # 3. Off the loop, one at a time; nothing is appended until it is done.
+        self.truncate: TruncateLog | None = None
+        # 4. Off the loop, any order.
+        self.reads: list[ReadSlab] = []
+        self.looks: list[LookUp] = []
+        # 4b. Reads for damaged peers, and of an own entry, like 4; and one mend, as a writer: never beside a sync or
+        #     a cut.
+        self.fetches: list[FetchLog] = []
+        self.mend: MendLog | None = None
+        # 4c. Read the whole log once and verify it, then `replica.disk.scrubbed(now)`; what it finds: `log_damaged`
+        #     (R7).
+        self.scrub_wanted = False
+        # 5. The log end moved past its durable index: start a group commit unless one is running (flush sync), or let
+        #    the background sync do it (async). Runs in parallel with 2.
+        self.sync_wanted = False
+        # 6. For the state machine, off the loop; never in the way of what stands above.
+        self.apply: ApplyLog | None = None
+        # 7. For people; never waited for.
+        self.events: list[Event] = []
+        # Completed closures need no field: a closure carries its callback, which only hands the outcome to the
+        # driver's own queue; the core calls it at most once, after the quorum's watermarks promised it.
 
 
 NOTHING: Final = Effects()  # what a driver gets where nothing gathered; nobody puts anything into it

@@ -4,9 +4,9 @@ Invariants: every push is checked for term and leader before anything else (SAFE
 while leader and term stay (R1) and is never cut below, nor is what is committed (R5); answers carry absolute
 watermarks. The cut itself is the driver's: until it reports back, everything but COMMIT is answered "busy".
 
-With flush sync nothing but a durable entry counts, so one small slab alone is answered once, when its sync is done,
-instead of at the write and again after the sync (`_waits_for_sync`). Whatever else is answered meanwhile says it as
-well, and the next tick does at the latest: no window waits for it, and no contact rests on it.
+With flush sync nothing but a durable entry counts, so one small slab at a time is answered when a sync is done, instead
+of at the write and again after the sync (`_waits_for_sync`). Whatever else is answered meanwhile says it as well, and
+the next tick does at the latest: no window waits for it, and no contact rests on it.
 """
 
 from __future__ import annotations
@@ -358,13 +358,13 @@ class EntryHandler:
         return OK_ONCE_DURABLE if self._may_wait and self._waits_for_sync(push, slab) else OK
 
     def _waits_for_sync(self, push: PushRequest, slab: Slab) -> bool:
-        """Whether the sync that begins with this batch says it all: nothing before the slab is without one.
+        """Whether the next sync that ends says it: that under way, or else the one that begins with this batch.
 
-        What comes while a sync runs is answered at the write: its own one only begins after that, and who sends so much
-        lives by its window. So does a plain DLedger leader's (no chain), which counts answers, one a push.
+        One slab at a time: what comes while another one waits is answered at the write, and says that one as well, for
+        who sends so much lives by its window. So does a plain DLedger leader (no chain), which counts answers, one a
+        push.
         """
-        member = self._member
-        alone = member.durable_index >= slab.first_index - 1 and not member.store.faults
+        alone = self._unanswered_seq < 0 and not self._member.store.faults
         return alone and len(slab.data) <= ANSWERED_ONCE_BYTES_MAX and push.prev_chain is not None
 
     def _beyond_overlap(self, slab: Slab, push: PushRequest, now: int) -> tuple[Slab | None, Verdict]:

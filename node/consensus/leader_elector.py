@@ -122,7 +122,8 @@ class LeaderElector:
         self._round = None
         self._taking = None
         self._ticks_needed, first_ns = self._patience  # as `_listen` does: each append comes by here
-        self._silence.begin(now, first_ns)
+        silence = self._silence
+        silence.count, silence.due_at = 0, now + first_ns  # `Ticks.begin`
 
     def leader_bytes(self, now: int) -> None:
         """Bytes of a frame of the leader's that is not complete: it is not silent, and has promised nothing (E6)."""

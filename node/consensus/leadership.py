@@ -211,7 +211,7 @@ class Leadership:
 
         Peers in step get one and the same message, so that the driver encodes it once.
         """
-        prev_term, effects = self._prev_term, self._member.effects
+        prev_term, effects = self._prev_term, self._member.append_effects()
         for slab in slabs:
             push: PushRequest | None = None
             carried = InFlight(slab.first_index, slab.last_index, len(slab.data), now)

@@ -227,9 +227,7 @@ class MemberState:
         self.unsynced.written(last_index, size_bytes)
         if self.short_of_space:
             self.wrote_since_full = True
-        if self.gathered is None:
-            self.gathered = Effects()
-        self.gathered.sync_wanted = True
+        self.append_effects().sync_wanted = True
 
     def wrote_while_short(self) -> None:
         """A write of ours found space, while the alarm of a full disk stands."""
@@ -341,7 +339,7 @@ class MemberState:
         return self._seq
 
     def send(self, to: str, message: Message) -> None:
-        (self.gathered or self.effects).sends.append(new_send((to, message)))
+        (self.gathered or self.append_effects()).sends.append(new_send((to, message)))
 
     def event(self, kind: str, now: int, severity: str = "info", **detail: Any) -> None:
         """Something for people; `now` keeps callers honest about the moment it belongs to."""
@@ -395,6 +393,12 @@ class MemberState:
     @property
     def effects(self) -> Effects:
         """The batch that gathers, for whoever puts something into it."""
+        effects = self.append_effects()
+        effects.is_unusual = True
+        return effects
+
+    def append_effects(self) -> Effects:
+        """The same, for who adds to `sends` and `sync_wanted` only: the driver need not look for anything else."""
         if self.gathered is None:
             self.gathered = Effects()
         return self.gathered

@@ -27,9 +27,16 @@ class TermGate:
 
     def admits(self, sender: str, message: Message, now: int) -> bool:
         """Whether this message may be looked at; False: nothing of it counts."""
-        if type(message) is Hello:
+        if type(message) is PushResponse:  # each append has some of these two
+            term = message.term
+        elif type(message) is PushRequest:
+            term, slab = message.term, message.slab
+            if slab is not None and slab.last_term > term:
+                term = slab.last_term
+        elif type(message) is Hello:
             return True  # it is judged by what else it says; `greeted` hears of it where it was taken in
-        term = message.term if type(message) is PushResponse else _term_in(message)  # each append has some of these
+        else:
+            term = _term_in(message)
         admitted = term <= self._member.term + TERM_LEAP_MAX or self._said(term)
         if self._standing or not admitted:
             self._note(sender, term, admitted, now)
@@ -66,10 +73,7 @@ class TermGate:
 
 
 def _term_in(message: Message) -> int:
-    """The highest term that it names."""
-    if type(message) is PushRequest:
-        slab = message.slab
-        return message.term if slab is None else max(message.term, slab.last_term)
+    """The highest term that it names; of a push: see `admits`."""
     term: int = getattr(message, "term", -1)
     if isinstance(message, FetchResponse) and message.slab is not None:
         return max(term, message.slab.last_term)

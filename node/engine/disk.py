@@ -93,11 +93,11 @@ class Disk:
         again, self._again = self._again, False
         if again:
             self.want_sync()
-        elif slot_owed:
+        self._flushed(log_epoch, end_index)  # somebody waits for it; for what follows nobody does
+        if slot_owed and not self._syncing and not self._closed:
             self._quiet_since = self._loop.time()
             if self._idle is None:
                 self._idle = self._loop.call_later(IDLE_SLOT_S, self._idle_slot)
-        self._flushed(log_epoch, end_index)
 
     def _idle_slot(self) -> None:
         """After the last sync of a burst, a checkpoint slot is written in any case."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from node.config_models import StoreTable
-from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
+from node.consensus.effects import Effects, FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Replica
 from node.engine.applier import Applier
 from node.engine.client_requests import ClientRequests
@@ -65,6 +65,7 @@ class Duties:
         """`done` holds the outcomes that the core has handed on, and their receivers."""
         self._driver, self._store, self._links, self._done = driver, store, links, done
         self._loop = process.loop
+        self._member = driver.replica.member
         self.held: HeldBack[Send] = HeldBack()
         self.disk = Disk(
             store, driver.replica.config.flush, log_epoch=lambda: driver.replica.log_epoch,
@@ -93,25 +94,42 @@ class Duties:
     # --- orders -------------------------------------------------------------------------------------------------
     def carry_out(self) -> bool:
         """The batch, top to bottom; whether there was something out of the ordinary (an event) in it."""
-        driver, disk = self._driver, self.disk
+        driver = self._driver
         effects = driver.replica.take_effects()
-        if effects.hard_state is not None:
+        unusual = effects.is_unusual
+        if unusual and effects.hard_state is not None:
             number = self.held.ordered(spoken_of=effects.spoken_of)
-            disk.save(effects.hard_state, partial(self.saved, number, effects.hard_state))
+            self.disk.save(effects.hard_state, partial(self.saved, number, effects.hard_state))
         if self._store.faults_unsaved:
-            disk.save_faults()
+            self.disk.save_faults()
         closed = self.held.closed
-        for send in effects.sends:
+        for to, message in effects.sends:
             if closed:
-                self.held.hold(send)
+                self.held.hold(Send(to, message))
             else:
-                self._links.send(send.to, send.message)
+                self._links.send(to, message)
         if self._done and not closed:
             done = self._done.copy()
             self._done.clear()
             for deliver, outcome in done:
                 deliver(outcome)
             driver.client_requests.release()
+        if unusual:
+            self._order_unusual(effects)
+        if effects.sync_wanted:
+            self.disk.want_sync()
+        if unusual:
+            if effects.apply is not None:
+                self.feeder.carry_out(effects.apply)
+            for event in effects.events:
+                driver.note(event.kind, event.severity, event.detail)
+        if self._member.short_of_space and self._space_timer is None:
+            self._space_timer = self._loop.call_later(DISK_FULL_RETRY_S, self._try_space)
+        return unusual and bool(effects.events)
+
+    def _order_unusual(self, effects: Effects) -> None:
+        """What stands between the completions and the sync."""
+        disk = self.disk
         if effects.truncate is not None:
             disk.truncate(effects.truncate)
         for read in effects.reads:
@@ -124,15 +142,6 @@ class Duties:
             disk.mend(effects.mend)
         if effects.scrub_wanted:
             self.scrubber.ask("fork")
-        if effects.sync_wanted:
-            disk.want_sync()
-        if effects.apply is not None:
-            self.feeder.carry_out(effects.apply)
-        for event in effects.events:
-            driver.note(event.kind, event.severity, event.detail)
-        if driver.replica.member.short_of_space and self._space_timer is None:
-            self._space_timer = self._loop.call_later(DISK_FULL_RETRY_S, self._try_space)
-        return bool(effects.events)
 
     # --- reports ------------------------------------------------------------------------------------------------
     def _flushed(self, log_epoch: int, end_index: int) -> None:

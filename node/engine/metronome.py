@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
+
+MS: Final = 1_000_000
 
 
 class Metronome:
@@ -38,7 +41,8 @@ class Metronome:
                 return
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self._loop.call_later(max(0, at - now) / 1e9, self._fired)
+        # In whole milliseconds, as the loop counts them, and never too soon: it would tick until the time has come.
+        self._timer = self._loop.call_later(max(0, -(-(at - now) // MS)) / 1000, self._fired)
 
     def _fired(self) -> None:
         self._timer = None

@@ -102,9 +102,7 @@ class PeerLinks:
         if not frame.flag & FLAG_RESPONSE:
             return
         if connection.peer_id is not None:
-            now_ns = link.health.heard_at_ns = self._driver.now_ns()
-            if frame.opaque == link.health.asked_opaque:
-                link.health.answered(frame.opaque, now_ns)
+            link.health.heard_at_ns = self._driver.now_ns()
         try:
             if frame.opaque == -1 and frame.code == SLAB_PUSH:
                 if connection.peer_id is not None:
@@ -113,6 +111,8 @@ class PeerLinks:
             code, seq = link.pending.pop(frame.opaque, NOT_ASKED)
             if code is None:
                 return
+            if code is RequestCode.HEART_BEAT and link.health.heard_at_ns is not None:
+                link.health.answered(frame.opaque, link.health.heard_at_ns)
             if frame.code != SUCCESS:
                 self._dialler.refused(link, code, frame)
             elif code is SLAB_PUSH:
@@ -227,7 +227,10 @@ class PeerLinks:
                 self._asked(link, opaque, SLAB_PUSH, push.seq)
                 connection.send(self._pushes.frame(push, opaque))
         elif connection.waiting_bytes < self._window_bytes:
-            self._asked(link, opaque, SLAB_PUSH, push.seq)
+            pending = link.pending
+            pending[opaque] = (SLAB_PUSH, push.seq)  # `_asked`, as each append comes by here
+            if len(pending) > PENDING_MAX:
+                del pending[next(iter(pending))]
             connection.send_long(self._pushes.frame(push, opaque))
 
     @staticmethod

@@ -82,17 +82,23 @@ class Durability:
     def _ticket(self, *, with_index: bool, force_slot: bool) -> FileTicket:
         files = self.files
         mark = files.end
-        slot = self._slot(mark, index_durable=mark.index if with_index else self._index_durable)
+        slot = None
+        if force_slot or files.platform.monotonic_ns() - self._slot_at_ns >= _SLOT_INTERVAL_NS:
+            slot = self._slot(mark, index_durable=mark.index if with_index else self._index_durable)
         index = files.index.take_dirty() if with_index else None
         stale = self._data_window.move_to(mark.end_pos)
         if with_index:
             stale += self._index_window.move_to((mark.index + 1) * INDEX_UNIT_BYTES)
-        return FileTicket(self, mark, files.data.take_dirty(), index, slot, force_slot, stale, self._next_files(mark))
+        return FileTicket(self, mark, files.data.take_dirty(), index, slot, stale, self._next_files(mark))
 
     def _next_files(self, mark: Mark) -> list[NextFile]:
         """What is to be made ahead by somebody who may wait: see `next_file`."""
-        ends = (self.files.data, mark.end_pos), (self.files.index, (mark.index + 1) * INDEX_UNIT_BYTES)
-        return [row.next_file for row, end in ends if row.needs_next(end)]
+        data, index, files = self.files.data, self.files.index, []
+        if data.needs_next(mark.end_pos):
+            files.append(data.next_file)
+        if index.needs_next((mark.index + 1) * INDEX_UNIT_BYTES):
+            files.append(index.next_file)
+        return files
 
     def _slot(self, mark: Mark, *, index_durable: int | None = None, clean: bool = False) -> Slot:
         in_index = self._index_durable if index_durable is None else index_durable
@@ -102,12 +108,10 @@ class Durability:
             marks=self.marks,
         )  # fmt: skip
 
-    def write_slot(self, slot: Slot, *, force: bool) -> None:
-        """At most every 20 ms under load (SAFETY S2)."""
-        now_ns = self.files.platform.monotonic_ns()
-        if force or now_ns - self._slot_at_ns >= _SLOT_INTERVAL_NS:
-            self._slot_at_ns = now_ns
-            self.checkpoint.write(slot)
+    def write_slot(self, slot: Slot) -> None:
+        """The next one under load is due in 20 ms (SAFETY S2)."""
+        self._slot_at_ns = self.files.platform.monotonic_ns()
+        self.checkpoint.write(slot)
 
     def finish_sync(self, ticket: SyncTicket) -> int:
         """See LogStore."""

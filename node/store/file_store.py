@@ -40,6 +40,10 @@ class FileStore(LogStore):
 
     mends_alone = True
     leaves_to_java = True  # a log that Java could not read as it is leaves itself to Java by a hand-over only
+    # Each append asks for these some thirty times: copies, renewed by the parts that own them.
+    end_index: int = -1
+    faults: tuple[Fault, ...] = ()
+    faults_unsaved: bool = False
 
     def __init__(self, opened: Opened, page_cache_bytes: int = 0) -> None:
         found = opened.recovered
@@ -51,7 +55,9 @@ class FileStore(LogStore):
         self._store_id = opened.hard_state.store_id or opened.identity.store_id
         self._hard_state = opened.hard_state
         self._lock = opened.lock
-        self._faults = FaultSet(self.files, found.faults)
+        self.files.on_end = self._ends_at
+        self.end_index = self.files.end.index
+        self._faults = FaultSet(self.files, found.faults, self._faults_are)
         self._writer = LogWriter(self.files)
         self._reads = ColdReads(self.files, self._faults, self.durability)
         self._healer = Healer(self.files, self._faults, self.durability)
@@ -110,10 +116,6 @@ class FileStore(LogStore):
         return self.files.begin_index
 
     @property
-    def end_index(self) -> int:
-        return self.files.end.index
-
-    @property
     def end_term(self) -> int:
         return self.files.end.term
 
@@ -161,13 +163,11 @@ class FileStore(LogStore):
     def index_file_size(self) -> int:
         return self.files.index_file_size
 
-    @property
-    def faults(self) -> tuple[Fault, ...]:
-        return self._faults.now
+    def _ends_at(self, index: int) -> None:
+        self.end_index = index
 
-    @property
-    def faults_unsaved(self) -> bool:
-        return self._faults.unsaved
+    def _faults_are(self, faults: tuple[Fault, ...], unsaved: bool) -> None:
+        self.faults, self.faults_unsaved = faults, unsaved
 
     @property
     def failed(self) -> bool:

@@ -11,6 +11,7 @@ written and nothing more is promised.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Slab
 from node.store.disk_log import find_head, find_record
@@ -45,6 +46,7 @@ class LogFiles:
         self.begin_index = found.begin_index
         self.begin_pos = found.begin_pos
         self.end = Mark(found.end.index - 1, found.end.pos, found.end.term, found.end.chain)
+        self.on_end: Callable[[int], None] = lambda _index: None  # called at once, with where the log ends now
         self.terms = found.terms
         self.ring = RecentSlabs()
         if found.newest is not None:
@@ -106,7 +108,9 @@ class LogFiles:
             self.ring.add(slab)
             if slab.last_term != self.end.term or self.end.index < self.begin_index:  # terms never decrease
                 self._note_terms(slab)
-            self.end = Mark(slab.last_index, slab.end_pos, slab.last_term, slab.last_chain)
+            last_index = slab.last_index
+            self.end = Mark(last_index, slab.pos + len(slab.data), slab.last_term, slab.last_chain)
+            self.on_end(last_index)
 
     def note_unsealed(self, last_index: int) -> None:
         """Entries up to `last_index` carry no seal: a heritage, from now on at the latest."""
@@ -144,6 +148,7 @@ class LogFiles:
         self.terms = self.terms.cut(cut_index)
         self.unsealed.cut(cut_index)
         self.end = last
+        self.on_end(last.index)
         if SEALED_NEVER > self.sealed_from > cut_index:
             self.sealed_from = cut_index
 

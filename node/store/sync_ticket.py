@@ -39,7 +39,7 @@ class Syncing(Protocol):
     @property
     def files(self) -> Files: ...
 
-    def write_slot(self, slot: Slot, *, force: bool) -> None: ...
+    def write_slot(self, slot: Slot) -> None: ...
 
 
 @value_class(slots=True, frozen=True)
@@ -56,7 +56,7 @@ class FileTicket:
     """One group commit. `run` touches nothing that the loop writes: only descriptors and the checkpoint."""
 
     __slots__ = (
-        "_data", "_force_slot", "_index", "_next_files", "_slot", "_stale", "_syncing", "cuts", "mark", "syncs_index",
+        "_data", "_index", "_next_files", "_slot", "_stale", "_syncing", "cuts", "mark", "syncs_index",
     )  # fmt: skip
 
     def __init__(
@@ -65,8 +65,7 @@ class FileTicket:
         mark: Mark,
         data: Sequence[Syncable],
         index: Sequence[Syncable] | None,
-        slot: Slot,
-        force_slot: bool,
+        slot: Slot | None,
         stale: list[Stale],
         next_files: Sequence[NextFile],
     ) -> None:
@@ -75,8 +74,7 @@ class FileTicket:
         self._data = data
         self._index = index
         self.syncs_index = index is not None
-        self._slot = slot
-        self._force_slot = force_slot
+        self._slot = slot  # None: the last one is young
         self._stale = stale
         self._next_files = next_files
         self.cuts = syncing.files.cuts
@@ -95,9 +93,9 @@ class FileTicket:
                 segment.sync()
             self._syncing.files.keep_layout()
             # A cut made meanwhile has lowered the slots: never raise them again.
-            if self.cuts == self._syncing.files.cuts:
+            if self._slot is not None and self.cuts == self._syncing.files.cuts:
                 with suppress(StoreFull):  # the data is durable all the same; a later slot says so
-                    self._syncing.write_slot(self._slot, force=self._force_slot)
+                    self._syncing.write_slot(self._slot)
             for next_file in self._next_files:
                 next_file.make()
         except StoreIOError:

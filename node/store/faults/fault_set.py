@@ -7,7 +7,7 @@ mends; whatever changed is `unsaved` until it is on disk.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from node.store.errors import StoreCorrupt, StoreIOError
 from node.store.faults.known_faults import save_known_faults
@@ -19,12 +19,16 @@ from node.store.log_files import LogFiles
 class FaultSet:
     """The faults of one log."""
 
-    def __init__(self, files: LogFiles, found: tuple[Fault, ...]) -> None:
-        self._files = files
+    def __init__(
+        self, files: LogFiles, found: tuple[Fault, ...], changed: Callable[[tuple[Fault, ...], bool], None]
+    ) -> None:
+        """`changed` is called at once with `now` and `unsaved`, under the lock."""
+        self._files, self._changed = files, changed
         self._lock = threading.Lock()
         self.now = found
         self.unsaved = False
         save_known_faults(files.directory, found, files.platform)
+        changed(found, False)
 
     def at(self, index: int) -> Fault | None:
         """The fault that `index` is in."""
@@ -61,11 +65,13 @@ class FaultSet:
         if faults != self.now:
             self.now = faults
             self.unsaved = True
+            self._changed(faults, True)
 
     def save(self) -> None:
         """Keeps them on disk. Raises StoreIOError."""
         with self._lock:
             faults, self.unsaved = self.now, False
+            self._changed(faults, False)
         try:
             save_known_faults(self._files.directory, faults, self._files.platform)
         except StoreIOError:

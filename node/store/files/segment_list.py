@@ -236,7 +236,7 @@ class SegmentList:
     def needs_next(self, pos: int) -> bool:
         """Whether a log that ends at `pos` soon needs another file, and none is made."""
         last = self._last
-        return not self.next_file.is_there and (last is None or pos - last.start >= self.file_bytes // 2)
+        return (last is None or pos - last.start >= self.file_bytes // 2) and not self.next_file.is_there
 
     def grow(self, pos: int) -> Segment:
         """The file that holds `pos`: the one made ahead, if that is not in the row yet."""

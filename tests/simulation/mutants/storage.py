@@ -120,7 +120,8 @@ STORAGE = (
             Edit(
                 "node.store.sync_ticket:FileTicket.run",
                 "for segment in self._data:",
-                "MUTANT.left_out(self._syncing.write_slot(self._slot, force=True))\n        for segment in self._data:",
+                "MUTANT.left_out(self._slot and self._syncing.write_slot(self._slot))\n"
+                "        for segment in self._data:",
             ),
         ),
         {**OUTAGES, "crash_at_io": 5.0},

@@ -82,15 +82,18 @@ class Way:
 def one_way(facts: Facts, leader: MemberView, one: MemberView) -> Way | None:
     """Where one of the two hears nothing while the other goes on hearing it; None where that is not so, or not known.
 
-    The two were asked at different instants: what counts is when each of them heard the other last. Where the one that
-    hears did so only after the deaf one was asked, the link may just have been mended: it has to last.
+    The two were asked at different instants: what counts is when each of them heard the other last, and that one of
+    them did so a moment ago. Where it did only after the deaf one was asked, the link may just have been mended: it has
+    to last.
     """
     link = one.link_to(leader.id)
     ours, theirs = heard_ms(leader, one), None if link is None else link.last_heard_ms
     if ours is None or theirs is None:
         return None
     heard_at, hears_at = facts.when(leader, ours), facts.when(one, theirs)
-    apart = timedelta(milliseconds=facts.patience_ms / 2)
+    apart, patience = timedelta(milliseconds=facts.patience_ms / 2), timedelta(milliseconds=facts.patience_ms)
+    if facts.now - max(heard_at, hears_at) > patience:
+        return None
     silent = silence_ms(facts, leader, one) or 0.0
     if silent > facts.patience_ms and heard_at - facts.when(one, silent) > apart:
         return Way(one.id, facts.when(one, silent), 0.0 if heard_at <= facts.when(one, 0) else UNSURE_GRACE_S)

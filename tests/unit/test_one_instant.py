@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.console.aggregate import ClusterInfo, group_view
 from app.console.sample import NodeSample
 from app.console.waterline import ZERO_X, level_log, waterline
+from app.health.group_view import GroupView
 from node.views.closures import ClosuresView
 from node.views.reading import read
 from node.views.replication import DispatchersView, DispatcherView, WatermarksView
@@ -51,15 +52,21 @@ class World:
             self.states = {one: "APPEND" if one == who else "COMPARE" for one in IDS}
             self.acked = dict.fromkeys(IDS, -1)
         elif kind == "ask":
-            self.ask(who)
+            self.ask(who, tells_end=by % 2 == 0, copied_meanwhile=by % 3 == 0)
+        elif kind == "silence":
+            self.samples[who].misses += 1
+            self.now += timedelta(milliseconds=700)
         self.commit()
 
     def commit(self) -> None:
         held = sorted([self.ends[self.leader], *(self.acked[one] for one in IDS if one != self.leader)])
         self.committed = max(self.committed, min(held[1], self.ends[self.leader]))
 
-    def ask(self, who: str) -> None:
-        """State first, and of a leader its views after that: the log may have grown in between."""
+    def ask(self, who: str, *, tells_end: bool, copied_meanwhile: bool) -> None:
+        """State first, and of a leader its views after that: the log may have grown in between, on a quorum too.
+
+        An older version's watermarks do not say where its own log ends.
+        """
         sample, leads = self.samples[who], who == self.leader
         own = {"begin_index": 0, "end_index": self.ends[who], "durable_index": self.ends[who] - 1,
                "committed_index": min(self.committed, self.ends[who]), "applied_index": self.committed}  # fmt: skip
@@ -79,15 +86,20 @@ class World:
         self.now += timedelta(milliseconds=15)
         self.ends[who] += 3
         end = self.ends[who]
+        for one in IDS:
+            if copied_meanwhile and one != who and self.states[one] == "APPEND":
+                self.ends[one] = self.acked[one] = end
+        self.commit()
         self.truth = dict(self.ends)
         marks = [
-            {"id": one, "match_index": end if one == who else self.acked[one],
+            {"id": one, "match_index": (end if tells_end else None) if one == who else self.acked[one],
              "durable_index": end - 1 if one == who else self.acked[one],
              "lag_entries": None if self.states[one] != "APPEND" else end - (end if one == who else self.acked[one])}
             for one in IDS
         ]  # fmt: skip
-        watermarks = {"needed": 2, "quorum_index": self.committed, "peers": marks, "end_index": end,
-                      "committed_index": self.committed, "applied_index": self.committed}  # fmt: skip
+        watermarks = {"needed": 2, "quorum_index": self.committed, "peers": marks,
+                      "end_index": end if tells_end else None, "committed_index": self.committed,
+                      "applied_index": self.committed}  # fmt: skip
         sample.watermarks = read(WatermarksView, watermarks)
         sent = [DispatcherView(peer_id=one, state=self.states[one]) for one in IDS if one != who]
         sample.dispatchers = DispatchersView(items=tuple(sent))
@@ -95,7 +107,7 @@ class World:
 
 
 STEP = st.tuples(
-    st.sampled_from(["append", "append", "copy", "copy", "match", "ask", "ask", "ask", "elect"]),
+    st.sampled_from(["append", "append", "copy", "copy", "match", "ask", "ask", "ask", "elect", "silence"]),
     st.sampled_from(IDS),
     st.integers(1, 60),
 )
@@ -115,6 +127,7 @@ def test_no_picture_shows_what_never_was(history: list[tuple[str, str, int]]) ->
         else:
             assert drawn.quorum_x is None or drawn.quorum_x <= ZERO_X
             assert view.quorum_index is None or view.quorum_index <= leader_end
+        check_what_is_old(view)
         for member in view.members:
             marks = level_log(view, member)
             end = marks.end_index
@@ -123,3 +136,17 @@ def test_no_picture_shows_what_never_was(history: list[tuple[str, str, int]]) ->
                 assert mark is None or end is None or mark <= end, (member.id, marks)
             if end is not None and leader_end is not None and end > leader_end:
                 assert world.truth[member.id] > leader_end, "it was, when the leader was asked"
+
+
+def check_what_is_old(view: GroupView) -> None:
+    """Who is silent has no role and no distance, does not answer and does not lead."""
+    for one in view.members:
+        if one.reach != "ok":
+            assert one.role is None, "what it was before it fell silent is not what it is"
+            assert view.lag_entries(one) is None, "how far it is behind now, nobody can tell"
+            assert one.id != view.leader_id
+        else:
+            assert one.age_ms is not None and one.age_ms <= 2_000, "an old answer is no picture of now"
+    assert view.quorum.answering == sum(1 for one in view.members if one.reach == "ok")
+    leaders = [one for one in view.members if one.role == "LEADER"]
+    assert view.leader is None or view.leader.term == max(one.term or 0 for one in leaders)

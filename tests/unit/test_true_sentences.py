@@ -311,3 +311,14 @@ def test_the_line_that_a_transfer_prints_is_understood() -> None:
     assert parsed is not None
     transfer = typer.main.get_command(app).commands["transfer"]  # type: ignore[attr-defined]
     assert transfer.make_context("transfer", words[2:]).params["to"] == "n2"
+
+
+def test_a_cut_is_not_one_way_because_one_end_stood_still_before_it() -> None:
+    """What each end heard last lies apart, but neither has heard anything for long enough."""
+    story = Story()
+    story.look(3)
+    story.node("n1").ack_ms, story.node("n1").heard_ms["n0"] = 700, 1_400
+    story.look()
+    story.node("n0").alive = False  # not asked again yet: what it heard is 1.2 s ago now
+    story.node("n1").heard_ms["n0"] = 1_900
+    assert "one_way" not in {one.code for one in story.look().problems}

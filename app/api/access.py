@@ -8,7 +8,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
-from app.api.common import Json, RowId, SessionsDep, ViewerDep, note
+from app.api.common import Cursor, Json, Limit, RowId, SessionsDep, ViewerDep, note, page_of
+from app.api.models import Me, NewTokenView, Page, SessionView, TokenView
+from app.console.cursors import before_id
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
 from app.db.base import rfc3339, utc_now
 from app.db.models import ApiToken, LoginSession, User
@@ -41,7 +43,7 @@ class NewToken(BaseModel):
     days: Annotated[int | None, Field(ge=1, le=3650)] = 90
 
 
-@router.get("/me")
+@router.get("/me", response_model=Me)
 async def me(viewer: ViewerDep) -> Json:
     ends = rfc3339(viewer.expires_at) if viewer.expires_at is not None else None
     rights = sorted(RIGHTS[viewer.role])
@@ -86,14 +88,16 @@ async def set_password(body: NewPassword, request: Request, viewer: ViewerDep, s
     note(request, f"users/{viewer.name}", after={"password": "set", "sessions_ended": ended, "tokens_revoked": revoked})
 
 
-@router.get("/sessions")
-async def list_sessions(viewer: ViewerDep, sessions: SessionsDep) -> Json:
-    asked = select(LoginSession).order_by(LoginSession.seen_at.desc()).limit(1000)
+@router.get("/sessions", response_model=Page[SessionView])
+async def list_sessions(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+    """The newest first."""
+    asked = select(LoginSession).order_by(LoginSession.id.desc()).limit(limit + 1)
+    if (before := before_id(cursor)) is not None:
+        asked = asked.where(LoginSession.id < before)
     if not viewer.can("admin"):
         asked = asked.where(LoginSession.user_id == viewer.user_id)
     async with sessions() as db:
-        items = [session_json(row, viewer) for row in await db.scalars(asked)]
-    return {"items": items, "next": None}
+        return page_of([session_json(row, viewer) for row in await db.scalars(asked)], limit)
 
 
 @router.delete("/sessions/{session_id}", status_code=204)
@@ -106,16 +110,19 @@ async def end_session(session_id: RowId, request: Request, viewer: ViewerDep, se
         await db.delete(row)
 
 
-@router.get("/tokens")
-async def list_tokens(viewer: ViewerDep, sessions: SessionsDep) -> Json:
-    asked = select(ApiToken).where(ApiToken.revoked_at.is_(None)).order_by(ApiToken.id).limit(1000)
+@router.get("/tokens", response_model=Page[TokenView])
+async def list_tokens(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+    """The newest first."""
+    asked = select(ApiToken).where(ApiToken.revoked_at.is_(None)).order_by(ApiToken.id.desc()).limit(limit + 1)
+    if (before := before_id(cursor)) is not None:
+        asked = asked.where(ApiToken.id < before)
     if not viewer.can("admin"):
         asked = asked.where(ApiToken.user_id == viewer.user_id)
     async with sessions() as db:
-        return {"items": [token_json(row) for row in await db.scalars(asked)], "next": None}
+        return page_of([token_json(row) for row in await db.scalars(asked)], limit)
 
 
-@router.post("/tokens", status_code=201)
+@router.post("/tokens", status_code=201, response_model=NewTokenView)
 async def new_token(
     body: NewToken, request: Request, viewer: ViewerDep, sessions: SessionsDep, response: Response
 ) -> Json:

@@ -88,7 +88,7 @@ async def start_audit(
     )
 
 
-@router.post("/audits", status_code=202)
+@router.post("/audits", status_code=202, responses={200: {"description": "a dry run: what it would do"}})
 async def start_one(
     request: Request,
     response: Response,

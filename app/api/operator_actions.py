@@ -39,7 +39,7 @@ async def preflight(cluster_id: ClusterId, console: ConsoleDep, to: str | None =
     return console.preflight(cluster_id, to).to_json()
 
 
-@router.post("/leadership-transfer", status_code=202)
+@router.post("/leadership-transfer", status_code=202, responses={200: {"description": "a dry run: what it would do"}})
 async def transfer(
     cluster_id: ClusterId, body: Transfer, console: ConsoleDep, viewer: ViewerDep, response: Response, key: Key = None
 ) -> Json:

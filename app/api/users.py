@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import StreamingResponse
 
 from app.api.common import Cursor, Json, Limit, SessionsDep, note, page_of
+from app.api.models import LoginLinkView, NewUserView, Page, TrailView, UserView
 from app.console.cursors import before_id
 from app.console.errors import Conflict, NotFound
 from app.db.base import rfc3339, utc_now
@@ -42,14 +43,17 @@ class UserPatch(BaseModel):
     disabled: bool | None = None
 
 
-@router.get("/users")
-async def list_users(sessions: SessionsDep) -> Json:
+@router.get("/users", response_model=Page[UserView])
+async def list_users(sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+    """By name."""
+    asked = select(User).order_by(User.name_key).limit(limit + 1)
+    if cursor is not None:
+        asked = asked.where(User.name_key > cursor.lower())
     async with sessions() as db:
-        rows = await db.scalars(select(User).order_by(User.name).limit(1000))
-        return {"items": [user_json(row) for row in rows], "next": None}
+        return page_of([user_json(row) for row in await db.scalars(asked)], limit, "name")
 
 
-@router.post("/users", status_code=201)
+@router.post("/users", status_code=201, response_model=NewUserView)
 async def add_user(body: NewUser, request: Request, sessions: SessionsDep, response: Response) -> Json:
     """Answers with the one-time login link to hand over."""
     async with sessions() as db, db.begin():
@@ -64,13 +68,13 @@ async def add_user(body: NewUser, request: Request, sessions: SessionsDep, respo
     return {**shown, "login_link": link}
 
 
-@router.get("/users/{name}")
+@router.get("/users/{name}", response_model=UserView)
 async def one_user(name: Name, sessions: SessionsDep) -> Json:
     async with sessions() as db:
         return user_json(await find(db, name))
 
 
-@router.patch("/users/{name}")
+@router.patch("/users/{name}", response_model=UserView)
 async def change_user(name: Name, body: UserPatch, request: Request, sessions: SessionsDep) -> Json:
     """A disabled user's sessions end at once, and open login links are void."""
     async with sessions() as db, db.begin():
@@ -100,7 +104,7 @@ async def remove_user(name: Name, request: Request, sessions: SessionsDep) -> No
         await db.delete(user)
 
 
-@router.post("/users/{name}/login-link", status_code=201)
+@router.post("/users/{name}/login-link", status_code=201, response_model=LoginLinkView)
 async def another_link(name: Name, request: Request, sessions: SessionsDep) -> Json:
     """Earlier links of this user are void from now on; a disabled user gets none."""
     async with sessions() as db, db.begin():
@@ -112,7 +116,7 @@ async def another_link(name: Name, request: Request, sessions: SessionsDep) -> J
             raise Conflict(str(error)) from None
 
 
-@router.get("/admin-trail")
+@router.get("/admin-trail", response_model=Page[TrailView])
 async def admin_trail(request: Request, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
     """Newest first. `status` null: the console died while it ran. Anonymous failures are summed up."""
     await request.app.state.failures.flush()

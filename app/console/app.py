@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
+from app.api import openapi
 from app.api import router as api_router
 from app.console import errors, live_routes, login
 from app.console.console import Console
@@ -111,6 +112,7 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
     app.state.templates = templates_of(app)
     app.state.live_pages = live_pages()
     include_routes(app)
+    openapi.complete(app)
     # The gate is added last and so stands outermost: its headers are on every answer.
     app.add_middleware(BodyLimit, body_bytes_max=BODY_BYTES_MAX, held_bytes_max=HELD_BYTES_MAX, refuse=errors.render)
     app.add_middleware(

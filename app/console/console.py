@@ -306,6 +306,10 @@ class Console:
         view = self.group_view(cluster_id)
         asked = {"cluster": cluster_id, "to": to, "if_term": if_term, "deadline_ms": deadline_ms}
         said = fingerprint(caller, "leadership_transfer", asked)
+        # First of all: the group has changed by what the first call did.
+        known = await self.operations_kept.earlier(caller.name, idempotency_key, said)
+        if known is not None:
+            return known
         if if_term is not None and view.term is not None and if_term != view.term:
             raise TermMoved(f"The group is in term {view.term}, not {if_term}; look again, then repeat.")
         checked = preflight(view, to)

@@ -5,7 +5,7 @@ Invariant: a token or a login link is shown in the answer to the form that made 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Form, Request
 from pydantic import ValidationError
@@ -17,6 +17,7 @@ from app.console.errors import Invalid
 from app.security.secrets import PASSWORD_CHARS_MIN
 
 router = APIRouter(include_in_schema=False)
+SHOWN: Final = 1000  # of one list on a page
 Field = Annotated[str, Form(max_length=256)]
 RoleField = Annotated[Literal["viewer", "operator", "admin"], Form()]
 
@@ -40,8 +41,8 @@ async def show_account(
         "account",
         status,
         me=await access.me(viewer),
-        open_sessions=(await access.list_sessions(viewer, sessions))["items"],
-        tokens=(await access.list_tokens(viewer, sessions))["items"],
+        open_sessions=(await access.list_sessions(viewer, sessions, SHOWN))["items"],
+        tokens=(await access.list_tokens(viewer, sessions, SHOWN))["items"],
         made=made,
     )
 
@@ -99,7 +100,7 @@ async def show_users(
     request: Request, sessions: SessionsDep, *, status: int = 200, made: Json | None = None
 ) -> Response:
     origin = f"{request.url.scheme}://{request.url.netloc}"
-    people = (await users.list_users(sessions))["items"]
+    people = (await users.list_users(sessions, SHOWN))["items"]
     return page(request, "users", status, people=people, made=made, origin=origin)
 
 

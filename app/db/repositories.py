@@ -142,6 +142,12 @@ class Operations:
                 raise
             return operation_json(first), False
 
+    async def earlier(self, requested_by: str, key: str | None, fingerprint: str) -> Json | None:
+        """What the same call with the same key has started. Raises Invalid where the key stands for another call."""
+        async with self.sessions() as db:
+            found = await earlier(db, OperationRow, requested_by, key, fingerprint)
+            return operation_json(found) if found is not None else None
+
     async def set(self, operation_id: str, **values: Any) -> None:
         async with self.sessions() as db, db.begin():
             found = update(OperationRow).where(OperationRow.id == operation_id)

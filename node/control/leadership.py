@@ -19,6 +19,7 @@ OperationId = Annotated[str, Path(max_length=36)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 # Beyond its own deadline the engine has this long to say how it went.
 GRACE_S = 3.0
+DRY_RUN: dict[int | str, Json] = {200: {"description": "a dry run: what it would do"}}
 
 
 class Transfer(BaseModel):
@@ -31,7 +32,7 @@ class Transfer(BaseModel):
     dry_run: bool = False
 
 
-@router.post("/leadership-transfer", status_code=202)
+@router.post("/leadership-transfer", status_code=202, responses=DRY_RUN)
 async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key = None) -> Json:
     asked = body.model_dump(exclude={"dry_run"})
     known = parts.operations.earlier("leadership_transfer", key, asked)

@@ -7,15 +7,28 @@ examples' fields to those of a running node's answers.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
 
+from node.openapi_statuses import document_statuses
+
 EXAMPLES_FILE: Final = Path(__file__).with_name("examples.json")
 # Raw bytes and text, not JSON.
+PUBLIC: Final = ("/healthz", "/readyz", "/leaderz")
 WITHOUT_EXAMPLE: Final = frozenset({"get /api/v1/segments/{kind}/{name}", "get /metrics"})
+
+
+def more(method: str, path: str) -> Iterable[int]:
+    if "/entries" in path or "/segments" in path or "/truncations" in path or "/digests" in path:
+        yield from (404, 410, 412, 416, 421, 504)
+    if method == "delete":
+        yield from (404, 409)
+    if path.endswith(("/leadership-transfer", "/scrub", "/repairs")):
+        yield 412
 
 
 @cache
@@ -35,6 +48,10 @@ def add_examples(app: FastAPI) -> None:
             for name, example in examples().items():
                 method, _, path = name.partition(" ")
                 put(schema["paths"][path][method], example)
+            schemes = {
+                "token": {"type": "http", "scheme": "bearer", "description": "the node's token, where it has one"}
+            }
+            document_statuses(schema, more=more, schemes=schemes, public=PUBLIC)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -43,7 +60,7 @@ def add_examples(app: FastAPI) -> None:
 
 def put(operation: dict[str, Any], example: dict[str, Any]) -> None:
     """One call's examples: the success answer's, and the request body's where it has one."""
-    done = next(code for code in sorted(operation["responses"]) if code.startswith("2"))
+    done = max(code for code in operation["responses"] if code.startswith("2"))  # 200 of a dry run is none
     content = operation["responses"][done].setdefault("content", {}).setdefault("application/json", {})
     content["example"] = example["response"]
     if "request" in example:

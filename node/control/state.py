@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -105,14 +105,19 @@ async def healthz() -> Json:
     return {"status": "ok"}
 
 
-@health.get("/readyz", response_model=None)
+NOT_NOW: dict[int | str, dict[str, Any]] = {
+    503: {"description": "not now, and why", "content": {"application/json": {}}},
+}
+
+
+@health.get("/readyz", response_model=None, responses=NOT_NOW)
 async def readyz(parts: PartsDep) -> Response:
     """200 while the engine runs and knows a leader."""
     state = await parts.snapshots.get(StateView)
     return verdict(state.engine == "ok" and state.leader_id is not None, state)
 
 
-@health.get("/leaderz", response_model=None)
+@health.get("/leaderz", response_model=None, responses=NOT_NOW)
 async def leaderz(parts: PartsDep) -> Response:
     """200 only on a leader that can commit."""
     state = await parts.snapshots.get(StateView)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -46,6 +47,33 @@ class Person:
         return await self.client.request(method, path, headers=headers, **more)
 
 
+class Documented(httpx2.ASGITransport):
+    """Every test's requests, by the way, hold the API to its document: a status that occurs is documented, and what
+    is no success is problem+json."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = await super().handle_async_request(request)
+        path, method = request.url.path, request.method.lower()
+        calls = next((one for template, one in documented(self.app) if template.fullmatch(path)), {})
+        if method in calls:
+            said = f"{method} {path}: {answer.status_code}"
+            assert str(answer.status_code) in calls[method]["responses"], f"{said} is not documented"
+            if answer.status_code >= 400:
+                assert answer.headers["content-type"] == "application/problem+json", said
+        return answer
+
+
+DOCUMENT: list[tuple[re.Pattern[str], dict[str, Any]]] = []
+
+
+def documented(app: Any) -> list[tuple[re.Pattern[str], dict[str, Any]]]:
+    """Made once: all consoles have one document. Paths without parameters first."""
+    if not DOCUMENT:
+        paths = sorted(app.openapi()["paths"].items(), key=lambda item: item[0].count("{"))
+        DOCUMENT.extend((re.compile(re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(path))), calls) for path, calls in paths)
+    return DOCUMENT
+
+
 @dataclass
 class Kit:
     app: FastAPI
@@ -58,7 +86,7 @@ class Kit:
         return console
 
     def client(self, **headers: str) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=self.app), base_url=self.base, headers=headers)
+        return httpx2.AsyncClient(transport=Documented(self.app), base_url=self.base, headers=headers)
 
     async def link(self, name: str, role: str | None = None) -> str:
         async with self.app.state.sessions() as db, db.begin():

@@ -204,7 +204,7 @@ def test_openapi_describes_the_api_and_no_page(tmp_path: Path) -> None:
             ann = await kit.person()
             paths = (await ann.get("/api/v1/openapi.json")).json()["paths"]
             refused = paths["/api/v1/clusters"]["post"]["responses"]
-            assert set(refused["422"]["content"]) == set(refused["default"]["content"]) == {"application/problem+json"}
+            assert set(refused["422"]["content"]) == set(refused["409"]["content"]) == {"application/problem+json"}
             assert all(path.startswith("/api/v1") for path in paths)
             assert {"/api/v1/clusters", "/api/v1/me", "/api/v1/admin-trail", "/api/v1/problems"} <= set(paths)
 

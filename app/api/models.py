@@ -1,0 +1,102 @@
+"""What the API answers about people and operations, as models: their fields are documented, and no others go out."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel
+
+T = TypeVar("T")
+RoleName = Literal["viewer", "operator", "admin"]
+
+
+class Page(BaseModel, Generic[T]):
+    """A list: `next` is the `cursor` of the rest, null at its end."""
+
+    items: list[T]
+    next: str | None
+
+
+class Me(BaseModel):
+    name: str
+    role: RoleName
+    rights: list[str]
+    via: Literal["session", "token"]
+    expires_at: str | None
+
+
+class UserView(BaseModel):
+    name: str
+    role: RoleName
+    has_password: bool
+    disabled_at: str | None
+    created_at: str
+
+
+class NewUserView(UserView):
+    login_link: str
+
+
+class LoginLinkView(BaseModel):
+    name: str
+    login_link: str
+
+
+class SessionView(BaseModel):
+    id: int
+    user: str
+    created_at: str
+    seen_at: str
+    expires_at: str
+    address: str
+    agent: str
+    current: bool
+
+
+class TokenView(BaseModel):
+    id: int
+    user: str
+    name: str
+    prefix: str
+    role: RoleName
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+
+
+class NewTokenView(TokenView):
+    """`token` is shown this once."""
+
+    token: str
+
+
+class TrailView(BaseModel):
+    """`credential`: the session or token it came through; `detail`: what was before and after."""
+
+    id: int
+    at: str
+    user: str
+    role: str
+    via: str
+    credential: str
+    address: str
+    action: str
+    target: str
+    method: str
+    path: str
+    status: int | None
+    detail: dict[str, Any] | None
+
+
+class OperationView(BaseModel):
+    id: str
+    kind: str
+    state: Literal["running", "done", "failed", "cancelled", "unknown"]
+    progress: dict[str, Any] | None
+    outcome: dict[str, Any] | None
+    problem: dict[str, Any] | None
+    cluster_id: str
+    node_id: str | None
+    requested_by: str
+    created_at: str
+    updated_at: str

@@ -148,10 +148,14 @@ def memory_table(result: dict[str, Any]) -> list[str]:
 
 def sentences_table(result: dict[str, Any]) -> list[str]:
     """One line a break; then what was false, in its own words."""
-    lines = [f"{'break':<22} {'runs':>5} {'p50 s':>6} {'p95 s':>6} {'max s':>6} {'unseen':>7} {'false':>6}"]
+    lines = [
+        f"{'break':<22} {'runs':>5} {'p50 s':>6} {'p95 s':>6} {'max s':>6} {'unseen':>7} {'disturbed':>10} {'false':>6}"
+    ]
     for row in result["results"]:
         took = " ".join(f"{'-' if row[name] is None else row[name]:>6}" for name in ("p50_s", "p95_s", "max_s"))
-        lines.append(f"{row['case']:<22} {row['runs']:>5} {took} {row['unseen']:>7} {row['false']:>6}")
+        lines.append(
+            f"{row['case']:<22} {row['runs']:>5} {took} {row['unseen']:>7} {row['disturbed']:>10} {row['false']:>6}"
+        )
     lines += [f"false: {row['case']}, {text}" for row in result["results"] for text in row["false_sentences"]]
     lines.append(
         f"from knowable to the right sentence: p95 {result['p95_s']:.2f} s, at most {result['max_s']:.2f} s;"

@@ -7,7 +7,7 @@ that much later. A run takes from there to the first look whose problems name th
 Every look from the break until all is well again is judged: it is *false* when it says "in step" later than one sample
 after the break was knowable, before it is mended; when it accuses another member; or when it names a cause that neither
 is the break nor follows from it. An engine that says that it stood still meanwhile, for longer than ever, was broken
-by the machine and may be accused.
+by the machine and may be accused; a run in which this process itself stood still is not counted.
 
 knowable   after    because
 pause      0.4 s    a control plane takes its engine for silent after this time-out (node.control.snapshots)
@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ import httpx2
 
 from app.bench.common import percentile, say
 from app.bench.machine import machine
-from app.bench.observer import LOOK_EVERY_S, WAIT_S, Observer, names, observed, says_in_step
+from app.bench.observer import LOOK_EVERY_S, STOOD_STILL_MS, WAIT_S, Observer, names, observed, says_in_step
 from app.bench.running import measured
 from app.demo.processes import engine_of
 from app.demo.run import DemoOptions
@@ -89,6 +90,7 @@ CASES: Final = (
 class Run:
     """One break: how long the right sentence took (None: over before it was seen), and what was said falsely.
 
+    `disturbed`: this process itself was not given the processor for a while, so that what was said is of the machine.
     `late`: "in step", though the break was knowable, and before the right sentence; false as well, on a machine that
     comes to ask twice a second.
     """
@@ -98,6 +100,7 @@ class Run:
     right_s: float | None = None
     false: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
+    disturbed: bool = False
 
 
 async def run_case(observer: Observer, case: Case) -> Run:
@@ -125,6 +128,8 @@ async def run_case(observer: Observer, case: Case) -> Run:
         await mend(observer, node)
     await observer.calm()
     may_be = observer.may_be_accused(node, gaps)
+    at = [at_s for at_s, _ in observer.looks[looked:]]
+    found.disturbed = any(after - before > LOOK_EVERY_S + STOOD_STILL_MS / 1000 for before, after in pairwise(at))
     right_at_s = next((at_s for at_s, view in observer.looks[looked:] if right(view)), mended_s)
     for at_s, view in observer.looks[looked:]:
         if says_in_step(view) and knowable_s + LOOK_EVERY_S < at_s < mended_s:
@@ -224,11 +229,13 @@ class SentencesOptions:
     directory: Path | None = None
 
 
-def row_of(case: Case, runs: Sequence[Run]) -> dict[str, Any]:
-    """One case's figures."""
+def row_of(case: Case, all_runs: Sequence[Run]) -> dict[str, Any]:
+    """One case's figures, of the runs that nothing else disturbed."""
+    runs = [one for one in all_runs if not one.disturbed]
     took = sorted(one.right_s for one in runs if one.right_s is not None)
     return {
         "case": case.name, "runs": len(runs), "unseen": len(runs) - len(took),
+        "disturbed": len(all_runs) - len(runs),
         "p50_s": rounded(percentile(took, 0.5)) if took else None,
         "p95_s": rounded(percentile(took, 0.95)) if took else None,
         "max_s": rounded(took[-1]) if took else None,
@@ -260,12 +267,15 @@ async def _run(options: SentencesOptions) -> dict[str, Any]:
                     one = await run_case(observer, case)
                     runs[case.name].append(one)
                     took = "over before it was seen" if one.right_s is None else f"{rounded(one.right_s):.2f} s"
+                    took += ", disturbed: not counted" if one.disturbed else ""
                     say(f"run {number + 1}/{options.runs}, {case.name} ({one.node}): {took}")
                     for text in (*one.false, *one.late):
                         say(f"  FALSE after {text}")
                     observer.forget()
     rows = [row_of(one, runs[one.name]) for one in cases]
-    all_took = sorted(one.right_s for those in runs.values() for one in those if one.right_s is not None)
+    all_took = sorted(
+        one.right_s for those in runs.values() for one in those if one.right_s is not None and not one.disturbed
+    )
     return {
         "results": rows, "runs": options.runs, "look_every_s": LOOK_EVERY_S,
         "p95_s": rounded(percentile(all_took, 0.95)), "max_s": rounded(max(all_took, default=0.0)),

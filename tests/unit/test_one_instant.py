@@ -50,12 +50,15 @@ class World:
         elif kind == "elect" and self.ends[who] >= self.committed and who != self.leader:
             self.leader, self.term = who, self.term + 1
             self.states = {one: "APPEND" if one == who else "COMPARE" for one in IDS}
-            self.acked = dict.fromkeys(IDS, -1)
+            # Nothing is matched yet, or as far as both must hold the same; what they have on disk reaches further.
+            self.acked = {one: min(self.ends[one], self.committed) if by % 2 else -1 for one in IDS}
         elif kind == "ask":
             self.ask(who, tells_end=by % 2 == 0, copied_meanwhile=by % 3 == 0)
         elif kind == "silence":
             self.samples[who].misses += 1
             self.now += timedelta(milliseconds=700)
+        elif kind == "wait":
+            self.now += timedelta(seconds=2.5)
         self.commit()
 
     def commit(self) -> None:
@@ -93,7 +96,7 @@ class World:
         self.truth = dict(self.ends)
         marks = [
             {"id": one, "match_index": (end if tells_end else None) if one == who else self.acked[one],
-             "durable_index": end - 1 if one == who else self.acked[one],
+             "durable_index": end - 1 if one == who else self.ends[one],
              "lag_entries": None if self.states[one] != "APPEND" else end - (end if one == who else self.acked[one])}
             for one in IDS
         ]  # fmt: skip
@@ -107,7 +110,7 @@ class World:
 
 
 STEP = st.tuples(
-    st.sampled_from(["append", "append", "copy", "copy", "match", "ask", "ask", "ask", "elect", "silence"]),
+    st.sampled_from(["append", "append", "copy", "copy", "match", "ask", "ask", "ask", "elect", "silence", "wait"]),
     st.sampled_from(IDS),
     st.integers(1, 60),
 )

@@ -15,8 +15,9 @@ import typer
 from app.command_line import app
 from app.console.preflight import preflight
 from app.console.watch import closed, opened
-from app.health.facts import rfc3339
+from app.health.facts import Facts, rfc3339
 from app.health.group_view import GroupView
+from app.health.proof import unproven
 from node.views.events import EventView
 from tests.unit.fake_control import FakeNode
 from tests.unit.group_story import T0, Story
@@ -322,3 +323,24 @@ def test_a_cut_is_not_one_way_because_one_end_stood_still_before_it() -> None:
     story.node("n0").alive = False  # not asked again yet: what it heard is 1.2 s ago now
     story.node("n1").heard_ms["n0"] = 1_900
     assert "one_way" not in {one.code for one in story.look().problems}
+
+
+# --- old samples ------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_reported_a_while_ago_proves_nothing_now() -> None:
+    """A poller that waits for an answer has missed none yet."""
+    story = Story()
+    view = story.look(3)
+    old = tuple(one.model_copy(update={"age_ms": 1_800.0}) if one.id == "n1" else one for one in view.members)
+    doubts = unproven(Facts(view.model_copy(update={"members": old}), story.recall, T0))
+    assert [(one.member, one.text) for one in doubts] == [("n1", "n1 reported its state 1.8 s ago")]
+
+
+def test_a_commit_index_that_was_not_asked_for_again_does_not_stand_still() -> None:
+    story = Story()
+    story.look(2)
+    story.node("n0").end = 1_010
+    story.look(4)
+    story.node("n0").alive = False
+    assert "commit_stalled" not in {one.code for one in story.look(2).problems}

@@ -65,7 +65,7 @@ class Group:
 
         return str(self.until(agreed))
 
-    def until(self, wanted: Callable[[], Any], seconds: float = 30.0) -> Any:
+    def until(self, wanted: Callable[[], Any], seconds: float = 60.0) -> Any:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             with suppress(httpx2.TransportError):
@@ -85,10 +85,10 @@ class Group:
             process.send_signal(signal.SIGTERM)
         for process in self.processes.values():
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, signal.SIGKILL)
-                process.wait(10)
+                process.wait(60)
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class Nodes:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

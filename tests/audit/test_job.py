@@ -132,6 +132,7 @@ def test_exit_0_and_the_json_of_a_consistent_group(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_exit_1_for_a_fork_that_the_chain_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stores = build(tmp_path)[:2]
     other = [*entries(200), *(Written(b"x" * 100, term=2) for _ in range(150))]

@@ -17,7 +17,7 @@ from node.client import LedgerClient, LedgerError
 from tests.conftest import free_ports
 
 ROOT = Path(__file__).parents[2]
-START_WITHIN_S = 20.0
+START_WITHIN_S = 60.0
 SMALL_FILES = (
     "--set", "store.mapped_file_size_for_entry_data_bytes=4194304",
     "--set", "store.mapped_file_size_for_entry_index_bytes=1048576",
@@ -72,7 +72,7 @@ class Group:
         """Signals one engine and waits for its end; returns its exit code."""
         process = self.processes.pop(node_id)
         process.send_signal(number)
-        process.communicate(timeout=10)
+        process.communicate(timeout=START_WITHIN_S)
         return process.returncode
 
     def signal(self, node_id: str, number: int) -> None:
@@ -80,13 +80,13 @@ class Group:
 
     def client(self, **options: object) -> LedgerClient:
         """A client of this group; the caller closes it."""
-        return LedgerClient(self.peers, group=self.group, **({"deadline_s": 15.0} | options))  # type: ignore[arg-type]
+        return LedgerClient(self.peers, group=self.group, **({"deadline_s": 30.0} | options))  # type: ignore[arg-type]
 
     def close(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:
                 process.kill()
-            process.communicate(timeout=10)
+            process.communicate(timeout=START_WITHIN_S)
         self.processes.clear()
 
 

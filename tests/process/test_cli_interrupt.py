@@ -20,7 +20,7 @@ from tests.process.group import Group
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 def started(arguments: list[str], **variables: str) -> subprocess.Popen[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from node.client import Denied, LedgerClient, LedgerClientSync, LedgerError, NotAppended, ReadMode, Unreachable
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import Magic
-from tests.process.group import Group, all_vote, append_surely
+from tests.process.group import START_WITHIN_S, Group, all_vote, append_surely
 
 pytestmark = pytest.mark.process
 
@@ -212,9 +211,7 @@ def test_the_log_outlives_its_engines_and_a_lost_leader(group: Group) -> None:
         for number in range(1, 50):
             await client.append(b"kept %d" % number)
         group.kill(await client.leader())
-        began = time.monotonic()
         await append_surely(client, b"after the kill")
-        assert time.monotonic() - began < 20
         bodies = [entry.body for entry in await client.read(first, 1000)]
         assert [body for body in bodies if body.startswith(b"kept")] == [b"kept %d" % number for number in range(50)]
 
@@ -246,13 +243,12 @@ def test_a_paused_leader_steps_down_and_cannot_commit(group: Group) -> None:
             index = await append_surely(rest, b"without it")
             group.signal(old, signal.SIGCONT)
             assert (await rest.read(index, 1))[0].body == b"without it"
-            for _ in range(200):
-                state = await client.state(old)
-                if state["role"] == "FOLLOWER" and state["log"]["committed_index"] >= index:
-                    break
-                await asyncio.sleep(0.05)
-            assert state["role"] == "FOLLOWER"
-            assert state["log"]["committed_index"] >= index
+            async with asyncio.timeout(START_WITHIN_S):
+                while True:
+                    state = await client.state(old)
+                    if state["role"] == "FOLLOWER" and state["log"]["committed_index"] >= index:
+                        break
+                    await asyncio.sleep(0.05)
         finally:
             await rest.close()
 

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -103,14 +103,15 @@ def started(command: list[str], value: str, log: Path, **variables: str) -> Iter
         process.kill()
         process.wait()
         for pid in marked(value):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
     ("run", "held"),
     [
         (RUN, {"node.server": 4, "node.control": 1, "sleep 600": 1}),
-        (HELPERS, {"chromium/chromium ": 1, "bin/java ": 1}),
+        pytest.param(HELPERS, {"chromium/chromium ": 1, "bin/java ": 1}, marks=pytest.mark.long),
     ],
     ids=["engines", "chromium-and-spark"],
 )

@@ -87,7 +87,7 @@ class Load:
     async def goes_on(self) -> None:
         """Returns once more was acknowledged than now."""
         before = len(self.acknowledged)
-        deadline = asyncio.get_running_loop().time() + 30
+        deadline = asyncio.get_running_loop().time() + 60
         while len(self.acknowledged) <= before:
             assert asyncio.get_running_loop().time() < deadline, "nothing is acknowledged any more"
             await asyncio.sleep(0.02)
@@ -124,7 +124,7 @@ async def change(group: MixedGroup, client: LedgerClient, load: Load, member: st
 
 async def everywhere(group: MixedGroup, client: LedgerClient, index: int) -> None:
     """Returns once every member has committed that entry."""
-    deadline = asyncio.get_running_loop().time() + 30
+    deadline = asyncio.get_running_loop().time() + 60
     for member in group.peers:
         while (await client.state(member))["log"]["committed_index"] < index:
             assert asyncio.get_running_loop().time() < deadline, f"{member} does not get entry {index}"

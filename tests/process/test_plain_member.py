@@ -119,7 +119,7 @@ def test_a_group_with_a_plain_voter_is_refused(tmp_path: Path) -> None:
         peers = f"n0-127.0.0.1:{own};n1-127.0.0.1:{plain}"
         command = [sys.executable, "-m", "node.server", "--id", "n0", "--group", "g", "--peers", peers]
         engine = subprocess.run(
-            [*command, "--data", str(tmp_path), "--init"], capture_output=True, text=True, timeout=30, check=False
+            [*command, "--data", str(tmp_path), "--init"], capture_output=True, text=True, timeout=60, check=False
         )
     assert engine.returncode == 3, engine.stderr
     said = engine.stderr.strip().splitlines()[-1]

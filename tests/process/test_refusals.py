@@ -142,7 +142,7 @@ def test_requests_may_be_pipelined_and_answers_carry_their_opaque(running: Group
         assert sorted(wire.answer().opaque for _ in range(200)) == list(range(200))
 
 
-def ended(process: subprocess.Popen[str], within_s: float = 20.0) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str], within_s: float = 60.0) -> tuple[int, str]:
     """Exit code and the last line of stderr."""
     _, stderr = process.communicate(timeout=within_s)
     return process.returncode, stderr.strip().splitlines()[-1]
@@ -190,6 +190,6 @@ def test_the_store_of_another_node_is_refused(group: Group) -> None:
 )
 def test_a_wrong_command_line_is_one_line(group: Group, arguments: list[str]) -> None:
     process = group.spawn(arguments)
-    _, stderr = process.communicate(timeout=20)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 64
     assert len(stderr.strip().splitlines()) == 1

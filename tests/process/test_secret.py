@@ -287,7 +287,7 @@ def test_a_bad_secret_file_is_one_line(tmp_path: Path, how: str) -> None:
     else:
         path.write_text("short")
     process = group.spawn(arguments)
-    _, stderr = process.communicate(timeout=20)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode in (3, 64)
     assert len(stderr.strip().splitlines()) == 1 and "secret" in stderr
     assert not (tmp_path / "n0" / "dledger-n0" / "data").exists()

@@ -12,7 +12,7 @@ from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoterState
 from node.protocol.messages import HeartBeatRequest, Hello
 from node.store.files.hard_state import read_hard_state
 from node.transport.bodies import decode_response, encode_message
-from tests.process.group import Group, all_vote, append_surely
+from tests.process.group import START_WITHIN_S, Group, all_vote, append_surely
 from tests.process.test_refusals import Wire, request
 
 pytestmark = pytest.mark.process
@@ -52,7 +52,7 @@ def test_a_heartbeat_with_term_2_to_the_62_changes_nothing(tmp_path: Path) -> No
             await append_surely(client, b"after")
             for member in group.peers:
                 assert (await client.state(member))["term"] < 1000, alarms
-            deadline = asyncio.get_running_loop().time() + 20
+            deadline = asyncio.get_running_loop().time() + START_WITHIN_S
             while any(one["code"] == "term_leap" for one in (await client.state(victim))["alarms"]):
                 assert asyncio.get_running_loop().time() < deadline, "the alarm ends with the members' own words"
                 await asyncio.sleep(0.1)

@@ -64,6 +64,6 @@ def test_two_demos_that_start_together_are_two_groups(tmp_path: Path, monkeypatc
         for process in started:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-        said = [process.communicate(timeout=30) for process in started]
+        said = [process.communicate(timeout=60) for process in started]
     assert all("were appended" in stderr for _stdout, stderr in said), said
     assert not list(running_demos())

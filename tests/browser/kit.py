@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from app.console.app import create_app
 from app.console.server import bind, make_server
@@ -25,7 +25,9 @@ from tests.prepare import find_chromium
 from tests.unit.console_kit import migrated
 from tests.unit.fake_control import FakeGroup
 
-START_S = 20.0
+START_S = 60.0
+WITHIN_MS = 60_000
+expect.set_options(timeout=WITHIN_MS)  # what is expected comes; a busy machine may take its time
 
 
 class Console:
@@ -68,7 +70,7 @@ class Console:
 
         def hold() -> None:
             held.set()
-            thaw.wait(60)
+            thaw.wait(2 * START_S)
 
         self.loop.call_soon_threadsafe(hold)
         assert held.wait(START_S)
@@ -115,6 +117,7 @@ class Visitor:
     def __init__(self, browser: Browser, console: Console, role: str = "admin", **context: Any) -> None:
         self.console = console
         self.context: BrowserContext = browser.new_context(base_url=console.url, **context)
+        self.context.set_default_timeout(WITHIN_MS)
         self.complaints: list[str] = []
         self.page = self.tab()
         self.page.goto(console.link(f"{role}-{id(self)}", role))

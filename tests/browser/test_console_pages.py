@@ -115,10 +115,10 @@ def test_a_frozen_console_marks_the_page_stale_and_thaws(visit: Visit, console: 
     visitor.page.goto(GROUP)
     expect(visitor.page.locator("#stale")).to_be_hidden()
     with console.frozen():
-        expect(visitor.page.locator("#stale")).to_be_visible(timeout=20_000)
+        expect(visitor.page.locator("#stale")).to_be_visible()
         expect(visitor.page.locator("body")).to_have_class("is-stale")
         expect(visitor.page.locator("#lane-n0")).to_be_visible()
-    expect(visitor.page.locator("#stale")).to_be_hidden(timeout=20_000)
+    expect(visitor.page.locator("#stale")).to_be_hidden()
     expect(visitor.page.locator("body")).not_to_have_class("is-stale")
 
 
@@ -141,8 +141,8 @@ def test_a_console_that_beats_but_looks_no_more_is_stale_too(
     watch = console.app.state.console.watches["demo"]
     with monkeypatch.context() as patch:
         patch.setattr(watch, "assemble", lambda: watch.view)
-        expect(page.locator("#stale")).to_be_visible(timeout=20_000)
-    expect(page.locator("#stale")).to_be_hidden(timeout=20_000)
+        expect(page.locator("#stale")).to_be_visible()
+    expect(page.locator("#stale")).to_be_hidden()
 
 
 def test_seven_tabs_do_not_hang(visit: Visit, group: FakeGroup) -> None:
@@ -152,7 +152,7 @@ def test_seven_tabs_do_not_hang(visit: Visit, group: FakeGroup) -> None:
         tab.goto(GROUP)
     group.nodes["n1"].end = group.nodes["n1"].durable = 977
     for tab in tabs:
-        expect(tab.locator("#lane-n1 td").nth(1)).to_have_text("977", timeout=15_000)
+        expect(tab.locator("#lane-n1 td").nth(1)).to_have_text("977")
     tabs[6].goto("/")
     expect(tabs[6].locator("#cluster-demo")).to_be_visible()
 
@@ -296,7 +296,7 @@ def test_without_scripts_every_page_reads_and_the_form_moves_leadership(visit: V
     page.get_by_role("link", name="Make n1 leader").click()
     page.get_by_role("button", name="Make n1 leader").click()
     page.wait_for_url("**/operations/*")
-    expect(page.locator("#operation[data-state=done]")).to_be_visible(timeout=15_000)
+    expect(page.locator("#operation[data-state=done]")).to_be_visible()
     assert group.leader is not None and group.leader.id == "n1"
 
 
@@ -310,7 +310,7 @@ def test_a_viewer_sees_no_lever_and_an_operator_moves_leadership_by_a_click(visi
     expect(page.locator(".checks")).to_contain_text("n1 is 0 entries behind")
     expect(page.locator(".shell code").first).to_contain_text("quorumscope transfer")
     page.get_by_role("button", name="Make n1 leader").click()
-    expect(page.locator("#operation")).to_contain_text("n1 leads term 5", timeout=15_000)
+    expect(page.locator("#operation")).to_contain_text("n1 leads term 5")
     expect(looking.locator("#lane-n1 .badge.leader")).to_be_visible()
 
 
@@ -321,5 +321,5 @@ def test_a_dead_session_leads_to_the_login(visit: Visit) -> None:
     other.goto("/")
     other.get_by_role("button", name="Log out").click()
     other.wait_for_url("**/login*")
-    visitor.page.wait_for_url("**/login?next=*", timeout=25_000)
+    visitor.page.wait_for_url("**/login?next=*")
     visitor.complaints[:] = [one for one in visitor.complaints if "401" not in one]

@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(find_chromium() is None, reason="NOT RUN: no Chromium on this machine"),
 ]
 AXE = Path(__file__).with_name("vendor") / "axe.min.js"
-SETTLED_S: Final = 20.0
+SETTLED_S: Final = 60.0
 SHORT: Final = [("cut-off", 360, "dark"), ("flipped", 1280, "light")]
 
 

@@ -83,10 +83,13 @@ class EngineLink:
                 except (OSError, TimeoutError) as error:
                     raise EngineAway(f"{self.host}:{self.port}: {str(error) or 'no connection in time'}") from None
                 self.connection = connection
+            connection = self.connection
             if not self.known:
-                await self.get_to_know(self.connection)
+                await self.get_to_know(connection)
+                if self.connection is not connection:  # lost while our own directory was looked at
+                    raise EngineSilent("the engine closed the connection", sent=False)
                 self.known = True
-            return self.connection
+            return connection
 
     async def get_to_know(self, connection: Connection) -> None:
         """Whose engine that is. Raises EngineForeign, EngineSilent, EngineRefused."""

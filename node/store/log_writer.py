@@ -86,7 +86,8 @@ class LogWriter:
                 files.data.write(slab.pos, slab.data)
                 files.index.write(slab.first_index * INDEX_UNIT_BYTES, slab.index_records)
         except StoreFull:
-            files.clear(files.end.end_pos, end_pos, files.end.index + 1, slabs[-1].last_index + 1)
+            end = files.end
+            files.clear(end.end_pos, end_pos, end.index + 1, slabs[-1].last_index + 1, sync_later=True)
             raise
         except StoreIOError:
             files.failed = True

@@ -28,9 +28,11 @@ async def leadership(client: LedgerClient, group: Group) -> set[tuple[int, str |
 async def agreed(client: LedgerClient, group: Group) -> set[tuple[int, str | None]]:
     """The same, once all say one thing: who joined last, or lost its leader, has not heard yet."""
     async with asyncio.timeout(START_WITHIN_S):
-        while len(found := await leadership(client, group)) > 1:
+        while True:
+            found = await leadership(client, group)
+            if len(found) == 1:
+                return found
             await asyncio.sleep(0.05)
-    return found
 
 
 async def stall(group: Group, stalled_s: float, apart_s: float) -> bool:

@@ -154,3 +154,30 @@ def test_what_says_nothing_was_not_sent_the_request(tmp_path: Path) -> None:
         server.close()
 
     asyncio.run(work())
+
+
+def test_an_engine_that_goes_while_its_group_is_looked_up_was_asked_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is lost after the engine said whose it is, while our own directory is read."""
+    write_down(tmp_path, OURS)
+
+    async def work(link: EngineLink, _snapshots: Snapshots, store: MemoryStore) -> None:
+        look_up, before = link.group_ids, store.end_index
+
+        async def and_goes() -> list[str | None]:
+            connection = link.connection
+            assert connection is not None
+            connection.close()
+            link.on_closed(connection)
+            return await look_up()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "group_ids", and_goes)
+            with pytest.raises(EngineSilent) as silent:
+                await append(link)
+            assert not silent.value.sent
+        assert store.end_index == before or store.get(store.end_index).body != b"x"  # type: ignore[union-attr]
+        assert await append(link) == 200
+
+    beside(tmp_path, work, has=OURS)

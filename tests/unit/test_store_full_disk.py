@@ -47,6 +47,11 @@ class FillingDisk(OsPlatform):
 
     def __init__(self) -> None:
         self.free_bytes = 1 << 40
+        self.folder_syncs = 0
+
+    def sync_directory(self, path: Path) -> None:
+        self.folder_syncs += 1
+        super().sync_directory(path)
 
     def _take(self, fd: int, offset: int, length: int) -> None:
         page = offset // PAGE_BYTES * PAGE_BYTES
@@ -94,6 +99,7 @@ def test_a_refused_append_leaves_nothing_and_the_store_goes_on(tmp_path: Path, b
     store = open_store(tmp_path / "store", disk)
     held: list[bytes] = []
     refused = 0
+    disk.folder_syncs = 0
     for round_ in range(40):
         disk.free_bytes = 0 if round_ % 2 else 1 << 40
         for number in range(1 + 30_000 // body_bytes):
@@ -106,6 +112,7 @@ def test_a_refused_append_leaves_nothing_and_the_store_goes_on(tmp_path: Path, b
             held.append(body)
         assert not store.failed
         assert store.end_index == len(held) - 1
+    assert disk.folder_syncs == store.files_made_late, "taking back what was refused waits for no disk (S9)"
     disk.free_bytes = 1 << 40
     ticket = store.prepare_sync()
     assert ticket is not None

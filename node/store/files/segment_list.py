@@ -277,15 +277,18 @@ class SegmentList:
         """Zeroes all from `pos` on, what reads as zeros but was written included."""
         self.zero(pos, max((segment.end for segment in self), default=pos), zeros_too=True)
 
-    def drop_from(self, pos: int) -> None:
-        """Removes whole files that start at or after `pos`, the last one first."""
-        self._drop([start for start in reversed(self.starts) if start >= pos])
+    def drop_from(self, pos: int, *, sync_later: bool = False) -> None:
+        """Removes whole files that start at or after `pos`, the last one first.
+
+        `sync_later`: their names' end becomes durable with the next sync, for a caller that may not wait (S9).
+        """
+        self._drop([start for start in reversed(self.starts) if start >= pos], sync_later=sync_later)
 
     def drop_before(self, pos: int) -> None:
         """Removes whole files that end at or before `pos`, the first one first."""
         self._drop([start for start in self.starts if start + self.file_bytes <= pos])
 
-    def _drop(self, starts: list[int]) -> None:
+    def _drop(self, starts: list[int], *, sync_later: bool = False) -> None:
         for start in starts:
             segment = self._segments.pop(start)
             self.dirty.discard(segment)
@@ -297,7 +300,10 @@ class SegmentList:
         if starts:
             self._first = min(self._segments, default=0)
             self._last = self._segments[max(self._segments)] if self._segments else None
-            sync_directory(self.directory, self._platform)
+            if sync_later:
+                self.dirty.add(self._names)
+            else:
+                sync_directory(self.directory, self._platform)
 
     def take_dirty(self) -> list[Segment | Names]:
         """What the next group commit has to sync."""

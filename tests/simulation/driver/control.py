@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS
+from node.consensus.effects import Event
 from node.control import entries
 from node.control.common import Parts
 from node.control.engine_link import EngineLink
@@ -79,7 +80,10 @@ class OtherProcess:
 
 
 class Moments(Observer):
-    """What each member was, since when: (boot id or "", term, role, committed)."""
+    """What each member was, since when: (boot id or "", term, role, committed).
+
+    Roles that begin and end within one turn of its loop count too: who asked in that turn was answered with them.
+    """
 
     def __init__(self) -> None:
         self._at: dict[str, list[int]] = {}
@@ -95,9 +99,18 @@ class Moments(Observer):
             now = ("", -1, "", -1)
             if replica is not None and engine is not None:
                 now = (engine.boot_id, replica.term, replica.role.value, replica.committed_index)
-            if self._was[one][-1] != now:
-                self._at[one].append(world.now)
-                self._was[one].append(now)
+            self._note(one, world.now, now)
+
+    def event(self, member: Any, event: Event) -> None:
+        replica, engine = member.replica, member.engine
+        if event.kind == "role" and replica is not None and engine is not None:
+            was = engine.boot_id, int(event.detail["term"]), str(event.detail["role"]), replica.committed_index
+            self._note(member.id, member.world.now, was)
+
+    def _note(self, member_id: str, at_ns: int, was: tuple[str, int, str, int]) -> None:
+        if self._was[member_id][-1] != was:
+            self._at[member_id].append(at_ns)
+            self._was[member_id].append(was)
 
     def between(self, member_id: str, first_ns: int, last_ns: int) -> list[tuple[str, int, str, int]]:
         """All that it was in this span of time."""

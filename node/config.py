@@ -19,8 +19,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
+from node.access_rows import rows_of
 from node.config_models import (
     TABLES,
+    AccessTable,
     AuditTable,
     ConsoleTable,
     ControlTable,
@@ -88,6 +90,7 @@ class Settings(BaseModel):
     store: StoreTable = StoreTable()
     timing: TimingTable = TimingTable()
     control: ControlTable = ControlTable()
+    access: AccessTable = AccessTable()
     console: ConsoleTable = ConsoleTable()
     audit: AuditTable = AuditTable()
     _origin: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -136,6 +139,13 @@ class Settings(BaseModel):
                 f"[control] address {self.control.address} is beyond loopback: it needs token_file, tls_cert_file"
                 " and tls_key_file"
             )
+        rows = rows_of(self.access.rows)
+        if rows and self.node.token_file is None:
+            raise ConfigError("[access] rows need [node] token_file: this member's own control plane shows that token")
+        if any(row.kind == "certificate" for row in rows) and not self.node.tls:
+            raise ConfigError(
+                "[access] names a certificate: that needs [node] tls_cert_file, tls_key_file, tls_ca_file"
+            )
         for key, path in self._named_files():
             if path is not None and not path.is_file():
                 raise ConfigError(f"{key} = {path} ({self.origin.get(key, DEFAULT)}): there is no such file")
@@ -158,6 +168,9 @@ class Settings(BaseModel):
             yield f"node.{key}", getattr(self.node, key)
         if not self.node.make_secret:
             yield "node.secret_file", self.node.secret_file
+        for row in rows_of(self.access.rows):
+            if row.kind == "token":
+                yield "access.rows", row.path
         for key in ("token_file", "tls_cert_file", "tls_key_file"):
             yield f"control.{key}", getattr(self.control, key)
 

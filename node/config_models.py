@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from node.access_rows import rows_of
 from node.protocol.codes import FlushMode
 from node.protocol.group_id import check_group_token
 from node.protocol.peers import MEMBER_ID, split_address
@@ -205,6 +206,19 @@ class ControlTable(Table):
         return self
 
 
+def _rows(texts: tuple[str, ...]) -> tuple[str, ...]:
+    rows_of(texts)
+    return texts
+
+
+class AccessTable(Table):
+    rows: Annotated[Names, AfterValidator(_rows)] = ()
+    """Who may do what on the member port, a row each: "anonymous = append + read", "certificate NAME = …", "token FILE
+    = …"; the rights are append, read, observe, operate, or nothing. With rows, who is in none may do nothing, and
+    [node] token_file is needed: its token has all rights, and this member's control plane shows it. Without rows,
+    everybody may append and read, and this machine all else while no token_file is in force (docs/security.md)."""
+
+
 class ConsoleTable(Table):
     address: Address = "127.0.0.1:8421"
     """Where the console listens. Beyond loopback it needs TLS, or behind_proxy."""
@@ -252,6 +266,7 @@ TABLES: Final[dict[str, type[Table]]] = {
     "store": StoreTable,
     "timing": TimingTable,
     "control": ControlTable,
+    "access": AccessTable,
     "console": ConsoleTable,
     "audit": AuditTable,
 }

@@ -68,7 +68,7 @@ class LedgerClient:
             raise ValueError("a client needs at least one member's address")
         self.peers: Mapping[str, str] = members
         self._identity = GroupIdentity(group, group_id)
-        self._links = {one: MemberLink(one, address, self._identity, tls) for one, address in members.items()}
+        self._links = {one: MemberLink(one, address, self._identity, tls, token) for one, address in members.items()}
         self._deadline_s, self._token = deadline_s, token
         self.follow_redirects = follow_redirects
         self._appends = Appends(self, deadline_s, in_flight_max)

@@ -71,8 +71,10 @@ class MemberLink:
     """Dials when needed, and again after a loss. Once the group's id is known, nothing is sent to another one's."""
 
     def __init__(
-        self, member_id: str, address: str, group: str | GroupIdentity, tls: ssl.SSLContext | None = None
-    ) -> None:
+        self, member_id: str, address: str, group: str | GroupIdentity, tls: ssl.SSLContext | None = None,
+        token: str | None = None,
+    ) -> None:  # fmt: skip
+        self._token, self._unshown = token, False  # what gives us our rights: shown once on each connection
         self.member_id, self.address = member_id, address
         self.identity = group if isinstance(group, GroupIdentity) else GroupIdentity(group)
         self._group, self._tls = self.identity.group, tls
@@ -114,6 +116,7 @@ class MemberLink:
                 connection.abort()
                 raise
             self._connection, self.plain = connection, False
+            self._unshown = self._token is not None
 
     async def _check_group(self, connection: Connection) -> None:
         """Asks whose member this is, before anything is sent that it could append."""
@@ -135,11 +138,19 @@ class MemberLink:
         if connection is None or connection.closed:
             done(Lost(f"{self.member_id} is not connected", sent=False))
             return opaque
-        connection.send_body(code, 0, opaque, pieces)
+        if self._unshown:
+            self._show_token(connection, code, opaque, pieces)
+        else:
+            connection.send_body(code, 0, opaque, pieces)
         self._pending[opaque] = done
         if self._look_timer is None and self.on_silence is not None:
             self._look_later()
         return opaque
+
+    def _show_token(self, connection: Connection, code: RequestCode, opaque: int, pieces: Sequence[bytes]) -> None:
+        """A request with our token in its header's fields; the member remembers it."""
+        self._unshown = False
+        connection.send_frame(Frame(code, opaque, b"".join(pieces), ext_fields={"token": self._token or ""}))
 
     def open_stream(self, code: RequestCode, pieces: Sequence[bytes], each: Callable[[Frame | Exception], None]) -> int:
         """Subscribes over the open connection; `each` gets what is pushed, and last why nothing comes any more.
@@ -151,7 +162,10 @@ class MemberLink:
             raise Lost(f"{self.member_id} is not connected", sent=False)
         self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
         self._streams[opaque] = each
-        connection.send_body(code, 0, opaque, pieces)
+        if self._unshown:
+            self._show_token(connection, code, opaque, pieces)
+        else:
+            connection.send_body(code, 0, opaque, pieces)
         return opaque
 
     def send_on_stream(self, code: RequestCode, opaque: int, pieces: Sequence[bytes]) -> None:

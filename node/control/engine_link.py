@@ -64,7 +64,8 @@ class EngineLink:
         if node.tls_cert_file is not None and node.tls_key_file is not None and node.tls_ca_file is not None:
             self.tls = client_context(node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
         self.connection: Connection | None = None
-        self.known = False  # whose engine it is
+        self.known = False  # whose engine it is ...
+        self.shown = False  # ... and whether it was shown our token
         self.opening = asyncio.Lock()
         self.opaques = itertools.count(1)
         self.waiting: dict[int, asyncio.Future[Frame]] = {}
@@ -75,7 +76,7 @@ class EngineLink:
             return self.connection
         async with self.opening:
             if self.connection is None or self.connection.closed:
-                self.known = False
+                self.known = self.shown = False
                 connection = Connection(self.on_frame, self.on_closed)
                 try:
                     async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -154,7 +155,11 @@ class EngineLink:
         opaque = next(self.opaques) & 0x7FFFFFFF
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self.waiting[opaque] = future
-        connection.send_body(code, 0, opaque, pieces)
+        if self.known and self.token is not None and not self.shown:
+            self.shown = True
+            connection.send_frame(Frame(code, opaque, b"".join(pieces), ext_fields={"token": self.token}))
+        else:
+            connection.send_body(code, 0, opaque, pieces)
         try:
             async with asyncio.timeout(timeout_s):
                 frame = await future

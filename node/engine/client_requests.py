@@ -6,28 +6,33 @@ Invariants: every request gets exactly one answer; appends of one connection are
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
+from node.access_rows import Right
 from node.consensus.api import MS
 from node.consensus.replica import Appended, Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
+from node.engine.access import NEEDED, TOKEN_FIELD, Access, refusal_text
 from node.engine.introspect import Introspection
-from node.engine.log_reads import LogReads
+from node.engine.log_reads import READ_BYTES_MAX, LogReads
 from node.engine.quota import Quota
+from node.engine.slow_requests import ANSWER_BYTES_AHEAD, SlowRequests
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
 from node.protocol.entry import BytesLike
 from node.transport.bodies import BodyError, Fields, dump, entry_fields, load
+from node.transport.committed_frames import PushedPosition, encode_position
 from node.transport.connection import Connection
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame
 from node.transport.slab_frames import (
+    ENTRIES_PER_REQUEST_MAX,
     AppendAnswer,
     AppendedByte,
     ReadAnswer,
     ReadMode,
     ReadRequest,
+    check_count,
     decode_append,
     decode_read,
     encode_append_answer,
@@ -42,6 +47,10 @@ APPENDED_BYTE: Final[Mapping[Appended, AppendedByte]] = {
 SUCCESS: Final = RemotingCode.SUCCESS
 BASE_FIELDS: Final = ("group", "localId", "remoteId")
 TRANSFER_DEADLINE_MS_MAX: Final = 600_000
+Handler = Callable[[Connection, Frame], None]
+JSON_APPEND_BYTES_MAX: Final = 8 * 1024 * 1024  # the longest entry in base64 fits; parsed in some 20 ms
+TOKEN_IN_BODY: Final = frozenset({RequestCode.INTROSPECT, RequestCode.LEADERSHIP_TRANSFER, RequestCode.OPERATOR_ACTION})
+SLOW: Final = TOKEN_IN_BODY | {RequestCode.METADATA}
 
 
 class Driver(Protocol):
@@ -62,12 +71,16 @@ class ClientRequests:
     """See the module's docstring."""
 
     def __init__(self, driver: Driver, reads: LogReads, introspection: Introspection, quota: Quota,
-                 status: Callable[[], Any], token: str | None) -> None:  # fmt: skip
+                 status: Callable[[], Any], access: Access, slow: SlowRequests,
+                 refused: Counter[str]) -> None:  # fmt: skip
+        """`refused` counts requests without the right to them, by that right."""
         self._driver, self._reads, self._introspection, self._quota = driver, reads, introspection, quota
-        self._status, self._token = status, token
+        self._status, self._access, self._slow, self._refused = status, access, slow, refused
+        self._served: dict[Right, dict[int, Handler]] = {}  # by what a client may do
+        self._reading: dict[Connection, int] = {}  # bytes of reads that are under way
         self._holding: list[Connection] = []  # what has answers that leave at the turn's end
         self._group, self._self_id = driver.replica.config.group, driver.replica.config.self_id
-        self._handlers: dict[int, Callable[[Connection, Frame], None]] = {
+        self._handlers: dict[int, Handler] = {
             RequestCode.FAST_APPEND: self._fast_append,
             RequestCode.FAST_READ: self._fast_read,
             RequestCode.METADATA: self._metadata,
@@ -78,29 +91,73 @@ class ClientRequests:
             RequestCode.OPERATOR_ACTION: self._operator_action,
         }
 
-    def serve(self, code: RequestCode, handler: Callable[[Connection, Frame], None]) -> None:
+    def serve(self, code: RequestCode, handler: Handler) -> None:
         """Registers the handler of one request code."""
         self._handlers[code] = handler
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """One client request."""
-        handler = self._handlers.get(frame.code)
+        served = connection.served
+        if served is None or frame.ext_fields is not None:
+            served = self._meet(connection, frame)
+        handler = served.get(frame.code)
         if handler is None:
             self._unsupported(connection, frame)
+        else:
+            self._handle(handler, connection, frame)
+
+    def _meet(self, connection: Connection, frame: Frame) -> dict[int, Handler]:
+        """Its first request, or one that shows a token: what is served on that connection from now on."""
+        rights = connection.rights | self._access.of_connection(connection)
+        if frame.ext_fields is not None:
+            rights |= self._access.of_token(frame.ext_fields.get(TOKEN_FIELD, ""))
+        connection.rights = rights
+        connection.served = self._served_with(Right(rights))
+        return connection.served
+
+    def _served_with(self, rights: Right) -> dict[int, Handler]:
+        if rights not in self._served:
+            served: dict[int, Handler] = {}
+            for code, handler in self._handlers.items():
+                needed = NEEDED.get(RequestCode(code), Right.OPERATE)
+                if code in SLOW:
+                    handler = partial(self._later, handler)
+                served[code] = handler if needed in rights else partial(self._without_right, needed, handler)
+            self._served[rights] = served
+        return self._served[rights]
+
+    def _later(self, handler: Handler, connection: Connection, frame: Frame) -> None:
+        self._slow.add(connection, partial(self._handle, handler, connection, frame))
+
+    def _without_right(self, needed: Right, handler: Handler, connection: Connection, frame: Frame) -> None:
+        """Requests in JSON may carry a token themselves."""
+        if frame.code in TOKEN_IN_BODY and needed in self._access.of_token(load(frame.body).text(TOKEN_FIELD)):
+            handler(connection, frame)
+            if not connection.rights:
+                connection.earn()
             return
+        self._refused[(needed.name or "").lower()] += 1
+        self._refuse_body(connection, frame, ResponseCode.UNEXPECTED_MEMBER, refusal_text(needed))
+
+    def _handle(self, handler: Handler, connection: Connection, frame: Frame) -> None:
         try:
             handler(connection, frame)
-            if connection.on_earned is not None:
+            if connection.on_earned is not None and connection.rights:
                 connection.earn()
         except BodyError as error:
-            code = ResponseCode.UNEXPECTED_ARGUMENT
-            if frame.code == RequestCode.FAST_APPEND:
-                answer = AppendAnswer(code, -1, -1, -1, AppendedByte.NOT_APPENDED, detail=str(error))
-                connection.answer(frame, encode_append_answer(answer))
-            elif frame.code == RequestCode.FAST_READ:
-                connection.answer(frame, *encode_read_answer(ReadAnswer(code, -1, -1, -1, 0)))
-            else:
-                connection.answer(frame, dump(self._base({}, code) | {"detail": str(error)}))
+            self._refuse_body(connection, frame, ResponseCode.UNEXPECTED_ARGUMENT, str(error))
+
+    def _refuse_body(self, connection: Connection, frame: Frame, code: ResponseCode, text: str) -> None:
+        """An answer in the form that this request's has."""
+        if frame.code in (RequestCode.FAST_APPEND, RequestCode.LANE_APPEND):
+            refusal = AppendAnswer(code, -1, -1, -1, AppendedByte.NOT_APPENDED, detail=text)
+            connection.answer(frame, encode_append_answer(refusal))
+        elif frame.code == RequestCode.FAST_READ:
+            connection.answer(frame, *encode_read_answer(ReadAnswer(code, -1, -1, -1, 0)))
+        elif frame.code == RequestCode.COMMITTED_STREAM:
+            connection.answer(frame, encode_position(PushedPosition(code)))
+        else:
+            connection.answer(frame, dump(self._base({}, code) | {"detail": text}))
 
     # --- our own frames -----------------------------------------------------------------------------------------
     def _fast_append(self, connection: Connection, frame: Frame) -> None:
@@ -150,7 +207,18 @@ class ClientRequests:
             self._driver.read_index(partial(self._read_from, connection, frame, request))
 
     def _read_from(self, connection: Connection, frame: Frame, request: ReadRequest, outcome: ReadOutcome) -> None:
+        under_way = self._reading.get(connection, 0)
+        if under_way + connection.backlog_bytes > ANSWER_BYTES_AHEAD and outcome.code is ResponseCode.SUCCESS:
+            # It has not taken its earlier answers, or they are being read: memory is for those who do.
+            self._slow.add(connection, partial(self._read_from, connection, frame, request, outcome))
+            return
+        wanted = min(request.limit_bytes, READ_BYTES_MAX)
+        self._reading[connection] = under_way + wanted
+
         def done(code: ResponseCode, count: int, records: BytesLike) -> None:
+            left = self._reading.pop(connection) - wanted
+            if left:
+                self._reading[connection] = left
             replica = self._driver.replica
             self._quota.give(connection, 1, len(frame.body))
             numbers = (replica.committed_index, request.from_index, replica.store.end_index)
@@ -188,7 +256,7 @@ class ClientRequests:
         connection.answer(frame, dump(answer | {"peers": dict(replica.configuration.voters)}))
 
     def _append(self, connection: Connection, frame: Frame) -> None:
-        fields = load(frame.body)
+        fields = load(frame.body, JSON_APPEND_BYTES_MAX, ENTRIES_PER_REQUEST_MAX + 64)
         nothing = {"index": -1, "pos": -1}
         refused = self.misdirected(fields)
         if refused is not None:
@@ -196,6 +264,7 @@ class ClientRequests:
             return
         single = fields.blob("body")
         bodies = fields.blobs("batchMsgs") if single is None else [single]
+        check_count(len(bodies))
         self._quota.take(connection, len(bodies), len(frame.body))
 
         def done(outcome: Outcome) -> None:
@@ -246,27 +315,11 @@ class ClientRequests:
             self._driver.read_index(confirmed)
 
     # --- operator actions and views -----------------------------------------------------------------------------------
-    def _allowed(self, connection: Connection, fields: Fields) -> bool:
-        """With the token; where this member has none, on loopback (SAFETY C7)."""
-        if self._token is not None:
-            return hmac.compare_digest(fields.text("token").encode(), self._token.encode())
-        try:
-            return ipaddress.ip_address(connection.peer_host).is_loopback
-        except ValueError:
-            return False
-
-    def _refusal_text(self, what: str) -> str:
-        if self._token is None:
-            return f"{what} from another machine needs a token: give this member one with [node] token_file"
-        return f"{what} needs this member's token, the content of its [node] token_file"
-
     def _transfer(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)
         refused = self.misdirected(fields)
         term = fields.number("term")
         detail = ""
-        if refused is None and not self._allowed(connection, fields):
-            refused, detail = ResponseCode.UNEXPECTED_MEMBER, self._refusal_text("a transfer")
         if refused is None and self._driver.replica.role is Role.LEADER and term not in (-1, self._driver.replica.term):
             refused, detail = ResponseCode.INCONSISTENT_TERM, f"the term is {self._driver.replica.term}, not {term}"
         if refused is not None:
@@ -288,10 +341,6 @@ class ClientRequests:
     def _introspect(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)
         what = fields.text("what")
-        if not self._allowed(connection, fields):
-            refusal = self._base(fields.values, ResponseCode.UNEXPECTED_MEMBER)
-            connection.answer(frame, dump(refusal | {"detail": self._refusal_text("introspection")}))
-            return
         if fields.text("group", self._group) != self._group:
             connection.answer(frame, dump(self._base(fields.values, ResponseCode.UNKNOWN_GROUP)))
             return
@@ -304,11 +353,8 @@ class ClientRequests:
         """A scrub, or another try at a repair: this member's own business, leader or not."""
         fields = load(frame.body)
         refused = self.misdirected(fields)
-        detail = None
-        if refused is None and not self._allowed(connection, fields):
-            refused, detail = ResponseCode.UNEXPECTED_MEMBER, self._refusal_text("an operator action")
         if refused is not None:
-            connection.answer(frame, dump(self._base(fields.values, refused) | {"detail": detail}))
+            connection.answer(frame, dump(self._base(fields.values, refused)))
             return
         answer: dict[str, Any] = {"code": int(ResponseCode.SUCCESS), "group": self._group}
         what = fields.text("what")

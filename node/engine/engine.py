@@ -28,11 +28,12 @@ from node.engine.group_end import GroupEnd
 from node.engine.introspect import Introspection
 from node.engine.lane_requests import LaneRequests
 from node.engine.metronome import Metronome
-from node.engine.options import member_trust, read_token_file, replica_config, tls_files
+from node.engine.options import client_access, member_trust, replica_config, tls_files
 from node.engine.peer_links import PeerLinks
 from node.engine.process import Process
 from node.engine.proposals import Done, Proposals
 from node.engine.quota import Quota
+from node.engine.slow_requests import SlowRequests
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.group_kind import PLAIN, GroupKind
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
@@ -75,8 +76,11 @@ class Engine:
         self.feeder = self.duties.feeder
         self.introspection.scrub = self.duties.scrubber.view
         self.introspection.connections = self.process.port.places.view
-        token, quota = read_token_file(settings), Quota()
-        self.client_requests = ClientRequests(self, self.duties.reads, self.introspection, quota, self._status, token)
+        quota = Quota()
+        self.client_requests = ClientRequests(
+            self, self.duties.reads, self.introspection, quota, self._status, client_access(settings),
+            SlowRequests(self._loop), self.process.port.places.counts.refused,
+        )  # fmt: skip
         lanes = LaneRequests(self, self.client_requests, quota, config.group)
         self.client_requests.serve(RequestCode.OPEN_LANE, lanes.open)
         self.client_requests.serve(RequestCode.LANE_APPEND, lanes.append)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from node.access_rows import rows_of
 from node.config import Settings, read_token
 from node.consensus.api import MS, ReplicaConfig, Timing
+from node.engine.access import Access
 from node.engine.member_handshake import Trust
 from node.engine.member_port import TlsFiles
 from node.member_secret import read_secrets
@@ -61,7 +63,8 @@ def tls_files(settings: Settings) -> TlsFiles | None:
     return node.tls_cert_file, node.tls_key_file, node.tls_ca_file
 
 
-def read_token_file(settings: Settings) -> str | None:
-    """What callers from other machines must show. Raises ConfigError."""
-    path = settings.node.token_file
-    return None if path is None else read_token(path)
+def client_access(settings: Settings) -> Access:
+    """What clients may do. Raises ConfigError."""
+    path, rows = settings.node.token_file, rows_of(settings.access.rows)
+    tokens = [read_token(row.path) for row in rows if row.kind == "token"]
+    return Access(None if path is None else read_token(path), rows, tokens)

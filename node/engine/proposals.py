@@ -1,7 +1,7 @@
 """Queue of proposals: what clients want appended, until a turn of the loop takes it to the core.
 
-Invariants: proposals reach the core in the order of their arrival (SAFETY C4); a turn takes no more than TURN_BYTES and
-one proposal, so that the followers get one slab while the next one is encoded.
+Invariants: proposals reach the core in the order of their arrival (SAFETY C4); a turn takes no more than TURN_BYTES or
+TURN_ENTRIES and one proposal, so that the followers get one slab while the next one is encoded.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from node.consensus.api import Appended, Outcome, Proposal
 from node.protocol.codes import ResponseCode
 
 TURN_BYTES: Final = 512 * 1024  # of bodies
+TURN_ENTRIES: Final = 16_384
 Done = list[tuple[Callable[[Any], None], Any]]  # what ended: whom to tell what
 
 
@@ -53,10 +54,11 @@ class Proposals:
 
     def _take(self) -> list[tuple[Origin, Proposal, bool]]:
         """One turn's worth."""
-        waiting, taken_bytes = self.waiting, 0
+        waiting, taken_bytes, taken = self.waiting, 0, 0
         for number, (_origin, proposal, _ordered) in enumerate(waiting, start=1):
             taken_bytes += proposal.size_bytes
-            if taken_bytes >= TURN_BYTES and number < len(waiting):
+            taken += len(proposal.bodies)
+            if (taken_bytes >= TURN_BYTES or taken >= TURN_ENTRIES) and number < len(waiting):
                 self.waiting = waiting[number:]
                 return waiting[:number]
         self.waiting = []

@@ -25,6 +25,8 @@ T = TypeVar("T")
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
 SHORT_TEXT_MAX: Final = 128
+BODY_BYTES_MAX: Final = 64 * 1024  # but for entries in JSON
+VALUES_MAX: Final = 16_384
 
 
 def signed(crc: int | None) -> int | None:
@@ -157,10 +159,19 @@ def _unbase64(name: str, value: Any) -> bytes:
         raise BodyError(f"{name} is not base64") from None
 
 
-def load(body: BytesLike) -> Fields:
-    """Raises BodyError unless the body is a JSON object."""
+def load(body: BytesLike, bytes_max: int = BODY_BYTES_MAX, values_max: int = VALUES_MAX) -> Fields:
+    """Raises BodyError unless the body is a JSON object, one that is parsed in no time.
+
+    Commas are counted before anything is parsed: there are at most as many values as these, and one for each level that
+    they are nested in, of which the parser allows few.
+    """
+    if len(body) > bytes_max:
+        raise BodyError(f"a JSON body of {len(body)} bytes; {bytes_max} at most here")
+    raw = bytes(body)
+    if raw.count(b",") > values_max:
+        raise BodyError(f"a JSON body of more than {values_max} values")
     try:
-        values = json.loads(bytes(body))
+        values = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise BodyError(f"the body is not JSON: {error}") from None
     if not isinstance(values, dict):

@@ -22,6 +22,7 @@ import numpy as np
 from node.protocol.entry import BytesLike
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024  # Netty's limit in the original; it counts the length field too
+HEADER_BYTES_MAX: Final = 16 * 1024  # a long remark; what is longer would hold up whoever reads it
 PREFIX_BYTES: Final = 8
 JOINED_BYTES_MAX: Final = 16 * 1024
 BUFFER_BYTES_MIN: Final = 64 * 1024
@@ -239,6 +240,8 @@ def check_prefix(rest_bytes: int, type_and_header: int) -> int:
         raise FrameError(f"unknown header type {kind}")
     if header_bytes > rest_bytes - 4:
         raise FrameError(f"a header of {header_bytes} bytes in a frame of {rest_bytes + 4}")
+    if header_bytes > HEADER_BYTES_MAX:
+        raise FrameError(f"a header of {header_bytes} bytes; {HEADER_BYTES_MAX} are allowed")
     return header_bytes
 
 
@@ -319,7 +322,7 @@ class FrameDecoder:
                 rest_bytes, header_bytes = _unpack_prefix(buffer, start)
                 header_type = 0
                 # What the look at the bounds finds nothing wrong with is a JSON header; else it is looked at closely.
-                if header_bytes > rest_bytes - 4 or rest_bytes > FRAME_BYTES_MAX - 4:
+                if header_bytes > rest_bytes - 4 or rest_bytes > FRAME_BYTES_MAX - 4 or header_bytes > HEADER_BYTES_MAX:
                     header_type = header_bytes >> 24
                     header_bytes = check_prefix(rest_bytes, header_bytes)
                 stop = start + rest_bytes + 4

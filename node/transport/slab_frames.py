@@ -52,6 +52,7 @@ READ_ANSWER: Final = struct.Struct(">iqqqI")
 _RESPONSE_CODES: Final = {code.value: code for code in ResponseCode}  # quicker than asking the enumeration
 _UNKNOWN: Final = ResponseCode.UNKNOWN
 _PUSH_KINDS: Final = tuple(PushKind)  # by number
+ENTRIES_PER_REQUEST_MAX: Final = 16_384  # of clients' appends: what is short in bytes may be long in work
 _ORDERED: Final = 1  # AppendFlag.ORDERED
 
 
@@ -248,6 +249,12 @@ def encode_append(request: AppendRequest) -> list[bytes]:
     return [head + lengths.tobytes(), b"".join(bodies)]
 
 
+def check_count(count: int) -> None:
+    """Raises BodyError."""
+    if count > ENTRIES_PER_REQUEST_MAX:
+        raise BodyError(f"{count} entries in one request; {ENTRIES_PER_REQUEST_MAX} at most")
+
+
 def decode_append(body: BytesLike) -> AppendRequest:
     """Raises BodyError."""
     if len(body) < APPEND_HEAD.size:
@@ -256,6 +263,7 @@ def decode_append(body: BytesLike) -> AppendRequest:
     start = APPEND_HEAD.size + 4 * count
     if start > len(body):
         raise BodyError(f"{count} lengths do not fit an append of {len(body)} bytes")
+    check_count(count)
     ordered = bool(flags & _ORDERED)
     if count >= PACKED_FROM:
         packed_lengths = np.frombuffer(body, ">u4", count, APPEND_HEAD.size).astype(np.int64)

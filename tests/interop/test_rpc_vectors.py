@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from node.config import load as load_settings
 from node.consensus.api import SECOND
 from node.consensus.replica import Proposal, ReadOutcome, Replica, ReplicaConfig, TransferOutcome
+from node.engine.access import Access
 from node.engine.client_requests import ClientRequests
 from node.engine.disk import Disk
 from node.engine.events import EventRing
@@ -172,8 +175,11 @@ class Wire:
     """A connection that keeps what was answered."""
 
     peer_host = "127.0.0.1"
+    on_earned = None
+    backlog_bytes = 0
 
     def __init__(self) -> None:
+        self.rights, self.served = 0, None
         self.frames: list[tuple[int, bytes]] = []
 
     def answer(self, frame: Frame, body: bytes) -> None:
@@ -219,7 +225,9 @@ class Serving:
         settings = load_settings(overrides | {"node.data": str(directory)}, None, {})
         look = Introspection(settings, store, EventRing("b"), "b")
         status = lambda: self.replica.status(self.now)  # noqa: E731
-        self.serving = ClientRequests(self, LogReads(store, disk), look, Quota(), status, None)
+        at_once: Any = SimpleNamespace(add=lambda _connection, serve: serve())
+        access = Access(None, (), ())
+        self.serving = ClientRequests(self, LogReads(store, disk), look, Quota(), status, access, at_once, Counter())
         self.disk = disk
 
     def propose(self, origin: object, proposal: Proposal, ordered: bool) -> None:

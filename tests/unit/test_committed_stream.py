@@ -382,7 +382,9 @@ def test_a_member_that_does_not_know_it_says_so(tmp_path: Path) -> None:
     async def work() -> None:
         async with group(tmp_path) as (engines, client):
             await client.append(b"x")
-            del engines[0].client_requests._handlers[RequestCode.COMMITTED_STREAM]
+            requests = engines[0].client_requests
+            for served in (requests._handlers, *requests._served.values()):
+                served.pop(RequestCode.COMMITTED_STREAM, None)
             with pytest.raises(Unsupported):
                 await anext(client.committed())
 

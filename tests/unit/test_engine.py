@@ -16,6 +16,7 @@ import pytest
 from node.client import LedgerClient, NotAppended, OutcomeUnknown
 from node.config import load
 from node.consensus.effects import Send
+from node.engine.access import Access
 from node.engine.engine import EXIT_CRASHED, Engine
 from node.engine.quota import ENTRIES_MAX, REQUESTS_MAX, Quota
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, Role
@@ -172,23 +173,30 @@ def test_introspection_and_transfer_from_elsewhere_need_the_token(tmp_path: Path
     async def work(engine: Engine, client: LedgerClient) -> None:
         await client.append(b"x")
         (connection,) = engine.process.port.connections
-        connection.peer_host = "192.0.2.7"
+        connection.peer_host, connection.rights, connection.served = "192.0.2.7", 0, None
         with contextlib.suppress(Exception):
             assert await client.state("n0") is None
         answer = await client._links["n0"].ask(RequestCode.INTROSPECT, {"what": "state"}, 5)
         assert answer.code() is ResponseCode.UNEXPECTED_MEMBER
         answer = await client._links["n0"].ask(RequestCode.LEADERSHIP_TRANSFER, {}, 5)
         assert answer.code() is ResponseCode.UNEXPECTED_MEMBER
-        engine.client_requests._token = "secret"
+        take_token(engine, "secret")
         answer = await client._links["n0"].ask(RequestCode.INTROSPECT, {"what": "state", "token": "secret"}, 5)
         assert answer.values["self_id"] == "n0"
 
     assert run(tmp_path, MemoryStore(), work) == 0
 
 
+def take_token(engine: Engine, token: str) -> None:
+    """As if it had been started with that token file; nothing that was granted before counts."""
+    engine.client_requests._access = Access(token, (), ())
+    for connection in engine.process.port.connections:
+        connection.rights, connection.served = 0, None
+
+
 def test_where_a_token_file_is_set_loopback_is_no_credential(tmp_path: Path) -> None:
     async def work(engine: Engine, client: LedgerClient) -> None:
-        engine.client_requests._token = "secret"
+        take_token(engine, "secret")
         await client.append(b"x")  # appends and reads need none
         link = client._links["n0"]
         for code, fields in (

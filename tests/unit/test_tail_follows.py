@@ -30,7 +30,9 @@ def test_entries_are_printed_as_they_are_committed(
     async def work() -> None:
         async with group(tmp_path) as (engines, client):
             if not known:
-                del engines[0].client_requests._handlers[RequestCode.COMMITTED_STREAM]
+                requests = engines[0].client_requests
+                for served in (requests._handlers, *requests._served.values()):
+                    served.pop(RequestCode.COMMITTED_STREAM, None)
             shown: list[Entry] = []
             tailing = asyncio.create_task(followed(LedgerClient(client.peers), shown, 3))
             for number in range(3):

@@ -1,0 +1,158 @@
+"""No request of a client's holds the loop for long: entries, JSON, headers, and what costs more than its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.engine.proposals import TURN_ENTRIES, Proposals
+from node.engine.slow_requests import ANSWER_BYTES_AHEAD, WAITING_MAX, SlowRequests
+from node.protocol.codes import RequestCode, ResponseCode
+from node.transport.json_fields import BODY_BYTES_MAX, VALUES_MAX, BodyError, load
+from node.transport.remoting import HEADER_BYTES_MAX, FrameDecoder, FrameError, decode_frame, encode_frame
+from node.transport.remoting import Frame as RemotingFrame
+from node.transport.slab_frames import (
+    ENTRIES_PER_REQUEST_MAX,
+    AppendRequest,
+    decode_append,
+    decode_append_answer,
+    encode_append,
+)
+from tests.unit.test_client_access import OWN, beside
+
+MAX = ENTRIES_PER_REQUEST_MAX
+
+
+def test_an_append_of_too_many_entries_is_none_and_says_the_limit() -> None:
+    assert len(decode_append(b"".join(encode_append(AppendRequest([b""] * MAX)))).bodies) == MAX
+    for count in (MAX + 1, 4_000_000):
+        with pytest.raises(BodyError, match=str(MAX)):
+            decode_append(struct.pack(">iqI", 0, -1, count) + bytes(4 * count))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"a":"' + b"x" * BODY_BYTES_MAX + b'"}', b'{"a":[' + b"0," * VALUES_MAX + b"0,0]}", b"[" * 60_000,
+     b'{"a":' * 10_000, b'{"a":' + b"9" * 60_000 + b"}"],
+)  # fmt: skip
+def test_json_that_is_long_in_any_way_is_refused(body: bytes) -> None:
+    with pytest.raises(BodyError):
+        load(body)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_long_header_is_refused_before_it_is_read(kind: int) -> None:
+    def head(size: int) -> bytes:
+        return struct.pack(">iI", 4 + size, kind << 24 | size)
+
+    with pytest.raises(FrameError, match="header"):
+        decode_frame(head(HEADER_BYTES_MAX + 1) + bytes(HEADER_BYTES_MAX + 1))
+    decoder = FrameDecoder()
+    raw = head(HEADER_BYTES_MAX + 1)
+    decoder.writable()[: len(raw)] = raw
+    assert not decoder.filled(len(raw)) and decoder.broken is not None
+    assert decode_frame(encode_frame(RemotingFrame(5, 6, b"", remark="r" * 10_000))).remark
+
+
+def test_a_turn_takes_as_many_entries_as_bytes() -> None:
+    class Taken:
+        leader_id = None
+
+        def __init__(self) -> None:
+            self.turns: list[int] = []
+
+        def propose_many(self, proposals: Any, _now: int) -> None:
+            self.turns.append(sum(len(one.bodies) for one in proposals))
+
+    class One:
+        size_bytes, origin = 0, None
+
+        def __init__(self, count: int) -> None:
+            self.bodies, self.on_done = [b""] * count, lambda _outcome: None
+
+    core, rng = Taken(), random.Random(5)
+    proposals = Proposals(core, [])
+    counts = [rng.randrange(1, MAX) for _ in range(100)]
+    for count in counts:
+        proposals.add(object(), One(count), ordered=False)  # type: ignore[arg-type]
+    while proposals.waiting:
+        proposals.propose(0)
+    assert sum(core.turns) == sum(counts) and max(core.turns) < TURN_ENTRIES + MAX
+
+
+class Asking:
+    """A connection, as slow requests see it."""
+
+    def __init__(self) -> None:
+        self.closed, self.backlog_bytes, self.stopped = False, 0, False
+
+    def stop_reading(self, _why: str) -> None:
+        self.stopped = True
+
+    def resume_reading(self, _why: str) -> None:
+        self.stopped = False
+
+
+def test_slow_requests_are_served_one_a_turn_in_turns_and_only_to_those_who_take_answers() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        slow, many, few, gone, deaf = SlowRequests(loop), *(Asking() for _ in range(4))
+        served: list[tuple[Any, int]] = []
+        deaf.backlog_bytes = ANSWER_BYTES_AHEAD + 1
+        for one, count in ((many, 200), (few, 2), (gone, 5), (deaf, 3)):
+            for number in range(count):
+                slow.add(one, lambda one=one, number=number: served.append((one, number)))  # type: ignore[arg-type]
+        gone.closed = True
+        assert not served and many.stopped and not few.stopped
+        turns = 0
+        while len(served) < 202:
+            before = len(served)
+            await asyncio.sleep(0)
+            assert len(served) - before <= 1
+            assert (turns := turns + 1) < 10_000
+        assert {one for one, _number in served} == {many, few} and not many.stopped
+        assert [number for one, number in served if one is many] == list(range(200))
+        assert few in [one for one, _number in served[:4]]
+        deaf.backlog_bytes = 0
+        assert WAITING_MAX < 200
+        for _ in range(10_000):
+            await asyncio.sleep(0.001)
+            if len(served) == 205:
+                break
+        assert len(served) == 205
+
+    asyncio.run(main())
+
+
+def test_an_engine_refuses_what_is_too_much_and_stores_nothing_of_it(tmp_path: Path) -> None:
+    from node.client import LedgerClient
+    from node.transport.connection import Connection, dial
+
+    async def work(peers: str, port: int) -> None:
+        client = LedgerClient(peers, deadline_s=20, token=OWN)
+        first = (await client.append(b"first")).first_index
+        answers: asyncio.Queue[RemotingFrame] = asyncio.Queue()
+        connection = Connection(lambda _one, frame: answers.put_nowait(frame), lambda _one: None)
+        await dial(connection, "127.0.0.1", port)
+        over = {"group": "default", "batchMsgs": [""] * 200_000}
+        connection.send_body(RequestCode.APPEND, 0, 1, [json.dumps(over, separators=(",", ":")).encode()])
+        fields = json.loads(bytes((await answers.get()).body))
+        assert fields["code"] == ResponseCode.UNEXPECTED_ARGUMENT and "values" in fields["detail"]
+        fits_parser = {"group": "default", "batchMsgs": [""] * (MAX + 1)}
+        connection.send_body(RequestCode.APPEND, 0, 1, [json.dumps(fits_parser).encode()])
+        assert str(MAX) in json.loads(bytes((await answers.get()).body))["detail"]
+        connection.send_body(RequestCode.FAST_APPEND, 0, 2, encode_append(AppendRequest([b""] * (MAX + 1))))
+        answer = decode_append_answer((await answers.get()).body)
+        assert answer.appended == 1 and str(MAX) in answer.detail
+        assert (await client.append(b"second")).first_index == first + 1
+        assert (await client.append_many([b""] * MAX)).last_index == first + 1 + MAX
+        connection.abort()
+        await client.close()
+
+    beside(tmp_path, ["anonymous = append"], work)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import IntegrityError
 
-from app.api.common import ConsoleDep, Cursor, Json, Limit, RowId, ViewerDep, page_of, time_or_none
+from app.api.common import ConsoleDep, Cursor, Json, Limit, RowId, ViewerDep, note, page_of, time_or_none
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
 from app.console.settings import ConsoleSettings
 from app.db.alerts import Alerts
@@ -129,22 +129,29 @@ def standing(notifier: Notifier, scope: str, problem_id: str) -> Alert:
 
 
 @router.post("/problems/{scope}/{problem_id}/acknowledge")
-async def acknowledge(scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep) -> Json:
+async def acknowledge(
+    request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep
+) -> Json:
     """Takes it on: no more messages about it but that it is over."""
     alert = standing(notifier, scope, problem_id)
+    noted(request, alert, before=alert.acknowledged_by, after=viewer.name)
     return alert_json(notifier, await notifier.acknowledge(alert.open.key, viewer.name) or alert, utc_now())
 
 
 @router.post("/problems/{scope}/{problem_id}/unacknowledge")
-async def unacknowledge(scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Json:
+async def unacknowledge(request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Json:
     alert = standing(notifier, scope, problem_id)
+    noted(request, alert, before=alert.acknowledged_by)
     return alert_json(notifier, await notifier.acknowledge(alert.open.key, None) or alert, utc_now())
 
 
 @router.post("/problems/{scope}/{problem_id}/mute")
-async def mute(scope: Scope, problem_id: ProblemId, body: Mute, notifier: NotifierDep, viewer: ViewerDep) -> Json:
+async def mute(
+    request: Request, scope: Scope, problem_id: ProblemId, body: Mute, notifier: NotifierDep, viewer: ViewerDep
+) -> Json:
     """No message about it until then, also when it comes again; one when it still stands then."""
     alert = standing(notifier, scope, problem_id)
+    noted(request, alert, after=f"muted until {body.until}")
     await notifier.mute(alert.open.key, soon(body.until, "until"), viewer.name)
     return alert_json(notifier, alert, utc_now())
 
@@ -152,6 +159,11 @@ async def mute(scope: Scope, problem_id: ProblemId, body: Mute, notifier: Notifi
 @router.post("/problems/{scope}/{problem_id}/unmute", status_code=204)
 async def unmute(scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> None:
     await notifier.unmute(rules.key_of(scope, problem_id))
+
+
+def noted(request: Request, alert: Alert, *, before: Any = None, after: Any = None) -> None:
+    key = alert.open.key
+    note(request, f"problems/{key.scope}/{alert.open.problem.id}", before=before, after=after)
 
 
 def soon(text: str, name: str) -> datetime:
@@ -175,7 +187,9 @@ async def list_windows(notifier: NotifierDep) -> Json:
 
 
 @router.post("/windows", status_code=201)
-async def add_window(body: NewWindow, notifier: NotifierDep, console: ConsoleDep, viewer: ViewerDep) -> Json:
+async def add_window(
+    request: Request, body: NewWindow, notifier: NotifierDep, console: ConsoleDep, viewer: ViewerDep
+) -> Json:
     """No message about this group's problems (or any) from `begin` to `until`; one when they still stand then."""
     until = soon(body.until, "until")
     begin = time_or_none(body.begin, "begin") or utc_now()
@@ -189,14 +203,17 @@ async def add_window(body: NewWindow, notifier: NotifierDep, console: ConsoleDep
         scope=body.group, begin=begin, until=until, reason=body.reason.strip(), by=viewer.name, at=utc_now()
     )
     await notifier.kept.add_window(row)
+    note(request, f"alerts/windows/{row.id}", after=window_json(row, utc_now()))
     notifier.windows = await notifier.kept.windows()
     return window_json(row, utc_now())
 
 
 @router.delete("/windows/{window_id}", status_code=204)
-async def remove_window(window_id: RowId, notifier: NotifierDep) -> None:
-    if all(row.id != window_id for row in notifier.windows):
+async def remove_window(request: Request, window_id: RowId, notifier: NotifierDep) -> None:
+    found = next((row for row in notifier.windows if row.id == window_id), None)
+    if found is None:
         raise NotFound("There is no such maintenance window.")
+    note(request, f"alerts/windows/{window_id}", before=window_json(found, utc_now()))
     await notifier.kept.remove_window(window_id)
     notifier.windows = await notifier.kept.windows()
 
@@ -224,7 +241,7 @@ async def list_routes(notifier: NotifierDep, viewer: ViewerDep) -> Json:
 
 
 @router.post("/routes", status_code=201)
-async def add_route(body: NewRoute, notifier: NotifierDep, response: Response) -> Json:
+async def add_route(request: Request, body: NewRoute, notifier: NotifierDep, response: Response) -> Json:
     """A webhook's key that the console made is in this answer (`secret`) and nowhere else."""
     if len(notifier.routes) >= ROUTES_MAX:
         raise Conflict(f"There are {ROUTES_MAX} routes already; remove one first.")
@@ -237,8 +254,15 @@ async def add_route(body: NewRoute, notifier: NotifierDep, response: Response) -
     except IntegrityError:
         raise Conflict(f"There is a route {body.name} already.") from None
     notifier.routes[row.id] = row
+    note(request, f"alerts/routes/{row.name}", after=settings_of(row))
     response.headers["location"] = f"/api/v1/alerts/routes/{row.name}"
     return {**shown(notifier, row, True), **({"secret": made} if made is not None else {})}
+
+
+def settings_of(row: AlertRoute) -> Json:
+    """As the trail keeps it: no secret, and of a webhook's URL the host alone."""
+    shown = route_json(row, 0)
+    return {name: shown[name] for name in ("kind", "target", "severity", "hold_s", "reminder_s", "enabled")}
 
 
 def route_named(notifier: Notifier, name: str) -> AlertRoute:
@@ -254,7 +278,7 @@ async def one_route(name: RouteName, notifier: NotifierDep, viewer: ViewerDep) -
 
 
 @router.patch("/routes/{name}")
-async def change_route(name: RouteName, body: RoutePatch, notifier: NotifierDep) -> Json:
+async def change_route(request: Request, name: RouteName, body: RoutePatch, notifier: NotifierDep) -> Json:
     """When it gets messages; where it leads does not change: make another one and remove this."""
     row = route_named(notifier, name)
     values: dict[str, Any] = body.model_dump(exclude_unset=True)
@@ -262,18 +286,21 @@ async def change_route(name: RouteName, body: RoutePatch, notifier: NotifierDep)
     if missing:
         raise Invalid(f"{', '.join(missing)}: null is no value for it")
     if values:
+        before = settings_of(row)
         await notifier.kept.change_route(row.id, **values)
         for key, value in values.items():
             setattr(row, key, value)
+        note(request, f"alerts/routes/{row.name}", before=before, after=settings_of(row))
         if not row.enabled:
             notifier.outbox.drop(row.id, "the route was switched off")
     return shown(notifier, row, True)
 
 
 @router.delete("/routes/{name}", status_code=204)
-async def remove_route(name: RouteName, notifier: NotifierDep) -> None:
+async def remove_route(request: Request, name: RouteName, notifier: NotifierDep) -> None:
     """What waits on it is given up; its history stays."""
     row = route_named(notifier, name)
+    note(request, f"alerts/routes/{row.name}", before=settings_of(row))
     await notifier.kept.remove_route(row.id)
     notifier.routes.pop(row.id, None)
     notifier.outbox.drop(row.id, "the route was removed")

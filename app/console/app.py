@@ -44,7 +44,7 @@ PAGE_PARTS = (
     "app.console.pages", "app.console.docs_pages", "app.console.people_pages", "app.console.audit_pages",
     "app.console.repair_pages", "app.console.address_pages", "app.console.notification_pages",
 )  # fmt: skip
-API_PARTS = ("app.api.audits", "app.api.repairs", "app.api.alerts")
+API_PARTS = ("app.api.audits", "app.api.repairs", "app.api.alerts", "app.api.own")
 BODY_BYTES_MAX = 8 << 20
 HELD_BYTES_MAX = 64 << 20  # of all bodies that are being read
 

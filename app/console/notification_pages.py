@@ -19,9 +19,11 @@ from starlette.responses import RedirectResponse, Response
 from app.api import alerts
 from app.api.alerts import NotifierDep, ProblemId, RouteName, Scope
 from app.api.common import ConsoleDep, Cursor, Json, RowId, ViewerDep
+from app.console import format as fmt
 from app.console.errors import ConsoleError, Invalid
 from app.db.base import parse_time, rfc3339, utc_now
 from app.health.facts import ATTENTION, INFO, join
+from app.health.own_facts import OwnFacts
 from app.notify import delivery
 from app.notify.notifier import Notifier
 from app.notify.routes import NewRoute, RoutePatch
@@ -77,7 +79,7 @@ async def show(
         alerts=alerts.alerts_json(notifier), windows=(await alerts.list_windows(notifier))["items"],
         groups=[view.cluster for view in console.clusters()], window_hours=WINDOW_HOURS,
         messages=messages["items"], next=messages["next"], first=cursor is None,
-        trial=await trial_of(notifier, tested), now=rfc3339(utc_now()),
+        trial=await trial_of(notifier, tested), facts=own_facts(request.app.state.own_watch.facts),
     )  # fmt: skip
 
 
@@ -111,6 +113,21 @@ async def trial_of(notifier: Notifier, message_id: str | None) -> Json | None:
     return alerts.message_json(row) if row is not None and row.kind == "test" else None
 
 
+def own_facts(facts: OwnFacts) -> list[tuple[str, str]]:
+    """What the console knows of itself, whether or not something is wrong with it."""
+    database, disk, ends = facts.database, facts.disk, [one.ends_at for one in facts.certificates if one.ends_at]
+    written = f"written in {fmt.duration_ms(database.write_ms)}" if database.error is None else database.error
+    worst = max((abs(one.offset_ms) for one in facts.clocks), default=None)
+    return [
+        ("Database", f"{written}, {fmt.size(database.size_bytes)}"),
+        ("Disk", f"{fmt.size(disk.free_bytes)} of {fmt.size(disk.total_bytes)} free" if disk else fmt.UNKNOWN),
+        ("Certificates", f"the first ends {delivery.minute(min(ends))}" if ends else "none of its own"),
+        ("API tokens", f"{len(facts.tokens)} near their end" if facts.tokens else "none near its end"),
+        ("Clocks", f"{len(facts.clocks)} members, at most {fmt.duration_ms(worst)} apart from this one"
+         if worst is not None else fmt.UNKNOWN),
+    ]  # fmt: skip
+
+
 # --- one problem ---------------------------------------------------------------------------------------------------
 
 
@@ -128,23 +145,26 @@ def problem_page(scope: str, problem_id: str) -> Response:
 
 
 @router.post(PAGE + "/problems/{scope}/{problem_id}/acknowledge")
-async def acknowledge(scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep) -> Response:
-    await alerts.acknowledge(scope, problem_id, notifier, viewer)
+async def acknowledge(
+    request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep
+) -> Response:
+    await alerts.acknowledge(request, scope, problem_id, notifier, viewer)
     return problem_page(scope, problem_id)
 
 
 @router.post(PAGE + "/problems/{scope}/{problem_id}/unacknowledge")
-async def unacknowledge(scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Response:
-    await alerts.unacknowledge(scope, problem_id, notifier)
+async def unacknowledge(request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Response:
+    await alerts.unacknowledge(request, scope, problem_id, notifier)
     return problem_page(scope, problem_id)
 
 
 @router.post(PAGE + "/problems/{scope}/{problem_id}/mute")
 async def mute(
-    scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep, hours: Hours = 1, until: Text = ""
-) -> Response:
+    request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep,
+    hours: Hours = 1, until: Text = "",
+) -> Response:  # fmt: skip
     ends = rfc3339(utc_now() + timedelta(hours=hours)) if not until.strip() else utc_of(until, "until")
-    await alerts.mute(scope, problem_id, alerts.Mute(until=ends), notifier, viewer)
+    await alerts.mute(request, scope, problem_id, alerts.Mute(until=ends), notifier, viewer)
     return problem_page(scope, problem_id)
 
 
@@ -168,6 +188,7 @@ def utc_of(text: str, name: str) -> str:
 
 @router.post(PAGE + "/windows")
 async def add_window(
+    request: Request,
     notifier: NotifierDep,
     console: ConsoleDep,
     viewer: ViewerDep,
@@ -179,13 +200,13 @@ async def add_window(
     begins = utc_of(begin, "begin") if begin.strip() else rfc3339(utc_now())
     until = rfc3339(datetime.fromisoformat(begins) + timedelta(hours=hours))
     asked = alerts.NewWindow(group=group or None, begin=begins, until=until, reason=reason)
-    await alerts.add_window(asked, notifier, console, viewer)
+    await alerts.add_window(request, asked, notifier, console, viewer)
     return see(f"{PAGE}#maintenance")
 
 
 @router.post(PAGE + "/windows/{window_id}/remove")
-async def remove_window(window_id: RowId, notifier: NotifierDep) -> Response:
-    await alerts.remove_window(window_id, notifier)
+async def remove_window(request: Request, window_id: RowId, notifier: NotifierDep) -> Response:
+    await alerts.remove_window(request, window_id, notifier)
     return see(f"{PAGE}#maintenance")
 
 
@@ -216,7 +237,7 @@ async def add_route(
     }  # fmt: skip
     try:
         asked = NewRoute.model_validate(wanted(given, secret))
-        made = await alerts.add_route(asked, notifier, Response())
+        made = await alerts.add_route(request, asked, notifier, Response())
     except ValidationError as error:
         return form(request, given, in_words(error), 422)
     except ConsoleError as error:
@@ -255,19 +276,19 @@ async def try_route(name: RouteName, notifier: NotifierDep, viewer: ViewerDep) -
 
 @router.post(PAGE + "/routes/{name}/change")
 async def change_route(
-    name: RouteName, notifier: NotifierDep, severity: Text = "attention", hold_s: Text = "60", reminder_s: Text = "",
-    enabled: Text = "",
+    request: Request, name: RouteName, notifier: NotifierDep, severity: Text = "attention", hold_s: Text = "60",
+    reminder_s: Text = "", enabled: Text = "",
 ) -> Response:  # fmt: skip
     fields = {"severity": severity, "hold_s": hold_s or 0, "reminder_s": reminder_s or None, "enabled": bool(enabled)}
     try:
         asked = RoutePatch.model_validate(fields)
     except ValidationError as error:
         raise Invalid(in_words(error)) from None
-    await alerts.change_route(name, asked, notifier)
+    await alerts.change_route(request, name, asked, notifier)
     return see(f"{PAGE}#routes")
 
 
 @router.post(PAGE + "/routes/{name}/remove")
-async def remove_route(name: RouteName, notifier: NotifierDep) -> Response:
-    await alerts.remove_route(name, notifier)
+async def remove_route(request: Request, name: RouteName, notifier: NotifierDep) -> Response:
+    await alerts.remove_route(request, name, notifier)
     return see(f"{PAGE}#routes")

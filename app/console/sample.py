@@ -14,6 +14,14 @@ from node.views.state import StateView
 MISSES_UNTIL_STALE: Final = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A node's clock less ours; the truth lies within `margin_ms` of it."""
+
+    offset_ms: float
+    margin_ms: float
+
+
 @dataclass(slots=True)
 class NodeSample:
     """What one node said last, and when."""
@@ -25,6 +33,7 @@ class NodeSample:
     added_at: datetime = field(default_factory=partial(datetime.now, UTC))
     last_seen: datetime | None = None
     last_seen_ns: int | None = None
+    clock: Clock | None = None  # None: it did not say what time it is
     misses: int = 0
     problem: str | None = None
     state: StateView | None = None

@@ -108,9 +108,8 @@ class Notifier:
         if now - self.started_at >= timedelta(seconds=OPENS_AFTER_S):
             self.look(now)
         await self.save()
+        self.outbox.deliver([row.id for row in self.routes.values() if row.enabled])
         await self.trim(now)
-        enabled = [row.id for row in self.routes.values() if row.enabled]
-        self.outbox.deliver(enabled)
 
     def look(self, now: datetime) -> None:
         routes = [rule_of(row) for row in self.routes.values() if row.enabled]

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from playwright.sync_api import Page
+from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import alerts
@@ -165,7 +166,7 @@ def add_notifications(console: Console) -> None:
                                        "recipients": ["on-call@ops.example", "night-shift@ops.example"]}}),
         ):  # fmt: skip
             body = NewRoute.model_validate({"name": name, "hold_s": 86_400, "enabled": name == "ops", **target})
-            await alerts.add_route(body, notifier, Response())
+            await alerts.add_route(Request({"type": "http"}), body, notifier, Response())
         failing = next(row.id for row in notifier.routes.values() if row.name == "ops")
         notifier.outbox.health[failing] = Health(None, since, 3, "cannot be reached: All connection attempts failed")
         notifier.windows.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import httpx2
@@ -25,6 +26,8 @@ class FakeNode:
     end: int = 1000
     durable: int = 1000
     role: str = "FOLLOWER"
+    # How far its clock is ahead.
+    clock_s: float = 0.0
     ack_ms: int | None = 20
     rtt_ms: float | None = 0.8
     resends: int = 0
@@ -61,7 +64,7 @@ class FakeNode:
     def state(self) -> Json:
         leader = self.group.leader
         return {
-            "as_of": rfc3339(utc_now()),
+            "as_of": rfc3339(utc_now() + timedelta(seconds=self.clock_s)),
             "engine": self.engine,
             "boot_id": f"boot-{self.id}",
             "group": self.group.name,

@@ -155,6 +155,9 @@ def test_acknowledged_and_muted_problems_are_silent_until_they_are_over(tmp_path
             kit.group.nodes["n2"].alive = True
             await kit.until(lambda: kinds(receiver) == ["opened", "over"])
             trail = (await ann.get("/api/v1/admin-trail")).json()["items"]
+            (muted,) = [one for one in trail if one["path"].endswith("/mute")]
+            assert until in str(muted) and "problems/demo/replica_silent:n2" in str(muted)
+            assert KEY not in str(trail) and receiver.url not in str(trail) and "http://127.0.0.1" in str(trail)
             acts = {(one["user"], one["path"].rpartition("/")[2]) for one in trail if "/problems/" in one["path"]}
             assert acts == {("olga", word) for word in ("acknowledge", "unacknowledge", "mute", "unmute")}
 

@@ -10,20 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.common import ClusterId, ConsoleDep, Json, ViewerDep
 from app.console.cursors import INT64_MAX
 from app.console.proxy import pick
+from node.views.transfer import Transfer
 
 router = APIRouter(prefix="/clusters/{cluster_id}", tags=["operator actions"])
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 APPEND_TIMEOUT_S = 15.0
-
-
-class Transfer(BaseModel):
-    """`to` absent or null: the best peer. `if_term` refuses with 412 when the term moved."""
-
-    model_config = ConfigDict(extra="forbid")
-    to: Annotated[str | None, Field(max_length=64)] = None
-    if_term: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
-    deadline_ms: Annotated[int | None, Field(ge=100, le=60_000)] = None
-    dry_run: bool = False
 
 
 class NewEntries(BaseModel):

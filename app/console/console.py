@@ -69,8 +69,9 @@ class Console:
         self.events_kept = Events(sessions)
         self.history_kept = History(sessions, days=settings.history_days)
         self.demo = Demo(settings, self.nodes)
-        self.transfers = Transfers(self.nodes, self.operations_kept)
-        self.repairs = Repairs(self.nodes, self.operations_kept)
+        self.background = Background()
+        self.transfers = Transfers(self.nodes, self.operations_kept, self.background)
+        self.repairs = Repairs(self.nodes, self.operations_kept, self.background)
         self.watches: dict[str, Watch] = {}
         self.seed_problems: dict[str, str] = {}
         # Group -> the audit that counts (`open_audit`), None where there was none; absent: not looked up yet.
@@ -83,7 +84,6 @@ class Console:
         self.notes: dict[tuple[str, str], Note] = {}
         self.event_queue: asyncio.Queue[tuple[str, str | None, Sequence[EventView]]] = asyncio.Queue(EVENT_QUEUE_MAX)
         self.attaching = asyncio.Lock()
-        self.background = Background()
 
     # --- life ---
 
@@ -102,8 +102,6 @@ class Console:
     async def stop(self) -> None:
         await self.background.stop()
         await asyncio.gather(*(one.stop() for one in self.watches.values()))
-        await self.transfers.close()
-        await self.repairs.close()
         await self.history_kept.save()
         await self.nodes.close()
 

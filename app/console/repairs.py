@@ -74,16 +74,11 @@ class Ended(Exception):
 
 
 class Repairs:
-    """Starts operations and follows them in tasks of its own."""
+    """Starts operations and follows them in tasks; what still runs when these are stopped is left to
+    `Operations.orphaned` at the next start."""
 
-    def __init__(self, nodes: Nodes, operations: Operations) -> None:
-        self.nodes = nodes
-        self.operations = operations
-        self.background = Background()
-
-    async def close(self) -> None:
-        """What still runs is left to `Operations.orphaned` at the next start."""
-        await self.background.stop()
+    def __init__(self, nodes: Nodes, operations: Operations, background: Background) -> None:
+        self.nodes, self.operations, self.background = nodes, operations, background
 
     def start(self, work: Work) -> None:
         self.background.run(f"{KIND} {work.operation_id}", self.follow(work))

@@ -23,16 +23,11 @@ STATES = frozenset({RUNNING, DONE, FAILED, CANCELLED, UNKNOWN})
 
 
 class Transfers:
-    """Starts operations and follows them in tasks of its own."""
+    """Starts operations and follows them in tasks; what still runs when these are stopped is left to
+    `Operations.orphaned` at the next start."""
 
-    def __init__(self, nodes: Nodes, operations: Operations) -> None:
-        self.nodes = nodes
-        self.operations = operations
-        self.background = Background()
-
-    async def close(self) -> None:
-        """What still runs is left to `Operations.orphaned` at the next start."""
-        await self.background.stop()
+    def __init__(self, nodes: Nodes, operations: Operations, background: Background) -> None:
+        self.nodes, self.operations, self.background = nodes, operations, background
 
     def transfer(
         self, operation: Json, leader_url: str, body: Json, deadline_ms: int, leader_now: Callable[[], str | None]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Response
-from pydantic import BaseModel, ConfigDict, Field
 
-from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, not_leader, term_moved
+from node.control.common import Json, Parts, PartsDep, engine_away, not_leader, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.operations import RUNNING, unknown
 from node.control.problems import Problem
 from node.protocol.codes import RequestCode, ResponseCode
 from node.views.state import StateView
+from node.views.transfer import Transfer
 
 router = APIRouter(prefix="/api/v1", tags=["operator actions"])
 OperationId = Annotated[str, Path(max_length=36)]
@@ -20,16 +20,6 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 # Beyond its own deadline the engine has this long to say how it went.
 GRACE_S = 3.0
 DRY_RUN: dict[int | str, Json] = {200: {"description": "a dry run: what it would do"}}
-
-
-class Transfer(BaseModel):
-    """`to` null: the best peer."""
-
-    model_config = ConfigDict(extra="forbid")
-    to: Annotated[str | None, Field(max_length=64)] = None
-    if_term: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
-    deadline_ms: Annotated[int | None, Field(ge=100, le=60_000)] = None
-    dry_run: bool = False
 
 
 @router.post("/leadership-transfer", status_code=202, responses=DRY_RUN)

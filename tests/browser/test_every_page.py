@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from tests.browser.kit import Console, Visitor, chromium, running_console
 from tests.browser.states import (
@@ -85,6 +86,15 @@ def with_long(cases: list[tuple[Any, ...]], short: list[tuple[Any, ...]]) -> lis
     return [one if one in short else pytest.param(*one, marks=pytest.mark.long) for one in cases]
 
 
+@contextmanager
+def visiting(console: Console, browser: Browser, state: str, width: int, scheme: str) -> Iterator[Page]:
+    """A visitor's page, once the console shows that state."""
+    settled(console, state)
+    visitor = Visitor(browser, console, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    yield visitor.page
+    visitor.leave()
+
+
 @pytest.mark.parametrize(
     ("state", "width", "scheme"),
     with_long([(state, width, scheme) for state in STATES for width in WIDTHS for scheme in SCHEMES], SHORT),
@@ -92,15 +102,13 @@ def with_long(cases: list[tuple[Any, ...]], short: list[tuple[Any, ...]]) -> lis
 def test_nothing_hides(
     console: Console, browser: Browser, paths: dict[str, str], state: str, width: int, scheme: str
 ) -> None:
-    settled(console, state)
-    visitor = Visitor(browser, console, viewport={"width": width, "height": 900}, color_scheme=scheme)
     found = []
-    for name, path in paths.items():
-        visitor.page.goto(path)
-        if name.startswith("group"):
-            visitor.page.wait_for_selector("#history canvas")
-        found += [f"{name}: {flaw}" for flaw in flaws(visitor.page)]
-    visitor.leave()
+    with visiting(console, browser, state, width, scheme) as page:
+        for name, path in paths.items():
+            page.goto(path)
+            if name.startswith("group"):
+                page.wait_for_selector("#history canvas")
+            found += [f"{name}: {flaw}" for flaw in flaws(page)]
     assert found == []
 
 
@@ -111,14 +119,12 @@ def test_nothing_hides(
 def test_axe_finds_nothing(
     console: Console, browser: Browser, paths: dict[str, str], state: str, width: int, scheme: str
 ) -> None:
-    settled(console, state)
-    visitor = Visitor(browser, console, viewport={"width": width, "height": 900}, color_scheme=scheme)
     found = []
-    for name, path in paths.items():
-        visitor.page.goto(path)
-        visitor.page.evaluate(AXE.read_text())
-        for one in visitor.page.evaluate("axe.run().then((result) => result.violations)"):
-            where = [node["html"][:140] for node in one["nodes"]][:3]
-            found.append(f"{name}: {one['id']} ({one['impact']}): {where}")
-    visitor.leave()
+    with visiting(console, browser, state, width, scheme) as page:
+        for name, path in paths.items():
+            page.goto(path)
+            page.evaluate(AXE.read_text())
+            for one in page.evaluate("axe.run().then((result) => result.violations)"):
+                where = [node["html"][:140] for node in one["nodes"]][:3]
+                found.append(f"{name}: {one['id']} ({one['impact']}): {where}")
     assert found == []

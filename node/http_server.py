@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
@@ -95,7 +97,15 @@ class Places(Base):
 
 
 class BoundedServer(uvicorn.Server):
-    """Looks at all connections once a second."""
+    """Looks at all connections once a second. `on_exit`: called as soon as it is asked to stop, to end open streams."""
+
+    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None] = lambda: None) -> None:
+        super().__init__(config)
+        self._on_exit = on_exit
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._on_exit()
+        super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS_PER_LOOK == 0:

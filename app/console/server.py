@@ -12,7 +12,6 @@ import json
 import socket
 import sys
 from dataclasses import replace
-from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -36,20 +35,6 @@ class BoundedH11(Places, H11Protocol):
     """Slower than the C parser that is installed too, and strict."""
 
 
-class Server(BoundedServer):
-    """A uvicorn server that ends open streams as soon as it is asked to stop."""
-
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
-        super().__init__(config)
-        self.console_app = app
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        hub = getattr(self.console_app.state, "hub", None)
-        if hub is not None:
-            hub.stop()
-        super().handle_exit(sig, frame)
-
-
 def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -66,7 +51,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(settings: ConsoleSettings, app: FastAPI) -> Server:
+def make_server(settings: ConsoleSettings, app: FastAPI) -> BoundedServer:
     config = uvicorn.Config(
         app,
         http=BoundedH11,  # the bound of its heads is below
@@ -83,7 +68,13 @@ def make_server(settings: ConsoleSettings, app: FastAPI) -> Server:
         # An idle keep-alive connection must not delay the end.
         timeout_keep_alive=15,
     )
-    return Server(config, app)
+
+    def end_streams() -> None:
+        hub = getattr(app.state, "hub", None)
+        if hub is not None:
+            hub.stop()
+
+    return BoundedServer(config, end_streams)
 
 
 def serve(settings: ConsoleSettings) -> int:

@@ -11,10 +11,8 @@ import shlex
 import socket
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
 
 from node.config import ConfigError, Settings, parse_node_arguments, split_address
 from node.control.app import create_app
@@ -24,18 +22,6 @@ from node.logs import Log
 from node.priority import lower_priority
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
-
-
-class Server(BoundedServer):
-    """Ends event streams as soon as it is asked to stop."""
-
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
-        super().__init__(config)
-        self.control_app = app
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.control_app.state.parts.stopping.set()
-        super().handle_exit(sig, frame)
 
 
 def bind(address: str) -> socket.socket:
@@ -88,7 +74,7 @@ def serve(settings: Settings, arguments: Sequence[str] = ()) -> int:
         ssl_certfile=control.tls_cert_file,
         ssl_keyfile=str(control.tls_key_file) if control.tls_key_file is not None else None,
     )
-    server = Server(config, app)
+    server = BoundedServer(config, lambda: app.state.parts.stopping.set())  # ends event streams
     log.note("listening", url=f"{'https' if control.tls_cert_file else 'http'}://{control.address}")
     try:
         server.run(sockets=[listener])

@@ -122,7 +122,8 @@ class Appends:
         count, size_bytes = len(bodies), sum(map(len, bodies))
         if expected_index >= 0 or not 0 < count <= MERGED_RUN_ENTRIES_MAX or size_bytes > MERGED_RUN_BYTES_MAX:
             self._flush()  # in the order of the calls
-            self._post(Group(bodies, [answer], [(0, count)], expected_index))
+            self._in_flight += count
+            self._send(Group(bodies, [answer], [(0, count)], expected_index))
             return
         if len(self._bodies) + count > MERGE_ENTRIES_MAX or self._bytes + size_bytes > MERGE_BYTES_MAX:
             self._flush()
@@ -157,13 +158,10 @@ class Appends:
         if self._answers:
             group = Group(self._bodies, self._answers, self._runs)
             self._bodies, self._answers, self._runs, self._bytes, self._full_at = [], [], [], 0, 0
-            self._post(group)
+            self._in_flight += len(group.bodies)
+            self._send(group)
 
     # --- the usual way ------------------------------------------------------------------------------------------
-    def _post(self, group: Group) -> None:
-        self._in_flight += len(group.bodies)
-        self._send(group)
-
     def _send(self, group: Group) -> None:
         assert self._loop is not None
         self._was_alone = len(group.answers) == 1 and not self._open

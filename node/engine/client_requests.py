@@ -17,6 +17,7 @@ from node.consensus.replica import Appended, Outcome, Proposal, ReadOutcome, Rep
 from node.engine.access import NEEDED, TOKEN_FIELD, Access, refusal_text
 from node.engine.introspect import Introspection
 from node.engine.log_reads import READ_BYTES_MAX, LogReads
+from node.engine.proposals import Proposals
 from node.engine.quota import Quota
 from node.engine.slow_requests import ANSWER_BYTES_AHEAD, SlowRequests
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
@@ -57,8 +58,8 @@ class Driver(Protocol):
     """What serving client requests needs of the engine."""
 
     replica: Replica
+    proposals: Proposals
 
-    def propose(self, origin: Connection, proposal: Proposal, ordered: bool) -> None: ...
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None: ...
     def transfer(self, to: str | None, deadline_ms: int | None, if_term: int | None,
                  done: Callable[[TransferOutcome], None]) -> None: ...  # fmt: skip
@@ -173,7 +174,7 @@ class ClientRequests:
                     self._holding.append(connection)
 
         expected = None if request.expected_index < 0 else request.expected_index
-        self._driver.propose(connection, Proposal(request.bodies, done, expected), request.ordered)
+        self._driver.proposals.add(connection, Proposal(request.bodies, done, expected), request.ordered)
 
     def hold(self, connection: Connection, frame: Frame, body: bytes) -> None:
         """An answer that leaves at the turn's end."""
@@ -279,7 +280,7 @@ class ClientRequests:
                 outcome.last_index, lambda position: connection.answer(frame, dump(answer | {"pos": position}))
             )
 
-        self._driver.propose(connection, Proposal(bodies, done), ordered=False)
+        self._driver.proposals.add(connection, Proposal(bodies, done), ordered=False)
 
     def _get(self, connection: Connection, frame: Frame) -> None:
         fields = load(frame.body)

@@ -87,7 +87,7 @@ class Engine:
         self.group_end = GroupEnd(self, self.links, self.client_requests)
         self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self.duties.held.closed)
         self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
-        self._proposals = Proposals(self.replica, self._done)
+        self.proposals = Proposals(self.replica, self._done)
         self._turn_scheduled = False
         self._deadline_moved = True
         timing = config.timing
@@ -184,7 +184,7 @@ class Engine:
 
         Only appends wait for the loop, to be merged with other clients', and only while others wait for their quorum.
         """
-        if self._proposals.waiting and not self._metronome.owed:
+        if self.proposals.waiting and not self._metronome.owed:
             if self.replica.has_pending:
                 self._schedule_plain()
             else:
@@ -198,9 +198,9 @@ class Engine:
 
     def _one_turn(self) -> None:
         now = self.now_ns()
-        if self._proposals.waiting and not self._metronome.owed:  # else first the judgement, then what asks for it (E6)
-            self._proposals.propose(now)
-            if self._proposals.waiting:
+        if self.proposals.waiting and not self._metronome.owed:  # else first the judgement, then what asks for it (E6)
+            self.proposals.propose(now)
+            if self.proposals.waiting:
                 self._schedule_plain()
         if self.duties.carry_out():
             self._deadline_moved = True  # something out of the ordinary: it may be due soon
@@ -267,9 +267,6 @@ class Engine:
         self.step(lambda: self.replica.links.nobody_there(peer_id, self.now_ns()))
 
     # --- for client requests, which frames wake: `read_done` follows ---------------------------------------------
-    def propose(self, origin: Connection, proposal: Proposal, ordered: bool) -> None:
-        self._proposals.add(origin, proposal, ordered)
-
     def open_lane(self, origin: Connection, done: Callable[[LaneOpened], None]) -> None:
         """Takes effect at once: what an earlier lane has waiting here is not appended any more."""
         deliver = self._later(done)
@@ -280,7 +277,7 @@ class Engine:
         self.replica.lanes.lost(origin)
 
     def propose_over_lane(self, origin: Connection, proposal: Proposal) -> None:
-        self._proposals.add(origin, proposal, ordered=False)
+        self.proposals.add(origin, proposal, ordered=False)
         self.replica.lanes.watch(proposal)
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:

@@ -96,7 +96,7 @@ def caught_up(engine: Engine) -> bool:
 def ask(engine: Engine, *bodies: bytes) -> asyncio.Future[Outcome]:
     """An append that waits for its result."""
     answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    engine.propose(
+    engine.proposals.add(
         Connection(lambda *_: None, lambda _: None),
         Proposal(list(bodies), answer.set_result, at_apply=True),
         ordered=False,

@@ -14,6 +14,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from node.consensus.api import SECOND
+from node.consensus.contradictions import fork_found
 from node.consensus.effects import ReadSlab
 from node.consensus.log_backtracking import is_fork, next_to_compare
 from node.consensus.member_state import MemberState
@@ -331,7 +332,7 @@ class EntryDispatcher:
 
     def _fork(self, index: int, now: int) -> None:
         reason = f"entry {index} has our term but another chain: one of the two logs is damaged"
-        self._member.fork_found(f"{self.peer_id}: {reason}", now, self.peer_id)
+        fork_found(self._member, f"{self.peer_id}: {reason}", now, self.peer_id)
         self._pause(DispatcherEvent.REFUSED, "fork", reason, now)
 
     def _diverged(self, answer: PushResponse, what: str, now: int) -> None:

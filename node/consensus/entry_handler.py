@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from node.consensus.contradictions import fork_found, two_leaders
 from node.consensus.damaged_entries import DamagedEntries
 from node.consensus.member_state import MemberState
 from node.consensus.overlap import overlap_of
@@ -97,10 +98,10 @@ class EntryHandler:
         if push.term > member.term:
             member.adopt_term(push.term, now, f"{sender} leads term {push.term}")
         if member.role is Role.LEADER:
-            member.two_leaders(sender, now)
+            two_leaders(member, sender, now)
             return ResponseCode.NOT_FOLLOWER
         if member.leader_id not in (None, sender):
-            member.two_leaders(sender, now)
+            two_leaders(member, sender, now)
             return ResponseCode.INCONSISTENT_LEADER
         member.follow(sender, now)
         if self._leader != (member.term, sender):
@@ -221,7 +222,7 @@ class EntryHandler:
 
     def _fork(self, index: int, push: PushRequest, now: int) -> None:
         text = f"entry {index} has the term of {push.leader_id}'s but another chain; both logs are scrubbed"
-        self._member.fork_found(text, now, push.leader_id)
+        fork_found(self._member, text, now, push.leader_id)
 
     # --- TRUNCATE -----------------------------------------------------------------------------------------------
     def _truncate(self, sender: str, push: PushRequest, now: int) -> Verdict:

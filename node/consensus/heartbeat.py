@@ -6,6 +6,7 @@ leader's committed index and the chain there, so that one comparison checks a wh
 
 from __future__ import annotations
 
+from node.consensus.contradictions import fork_found, two_leaders
 from node.consensus.member_state import MemberState
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.messages import HeartBeatRequest, HeartBeatResponse
@@ -34,7 +35,7 @@ def _judge(member: MemberState, sender: str, beat: HeartBeatRequest, now: int) -
         member.adopt_term(beat.term, now, f"{sender} leads term {beat.term}")
         return ResponseCode.TERM_NOT_READY
     if member.role is Role.LEADER or member.leader_id not in (None, sender):
-        member.two_leaders(sender, now)
+        two_leaders(member, sender, now)
         return ResponseCode.INCONSISTENT_LEADER
     return ResponseCode.SUCCESS
 
@@ -45,4 +46,4 @@ def _check_prefix(member: MemberState, beat: HeartBeatRequest, now: int) -> None
     ours = member.chain_at(beat.commit_index)
     if ours is not None and ours != beat.commit_chain:
         text = f"the prefix up to entry {beat.commit_index} differs from {beat.leader_id}'s; both logs are scrubbed"
-        member.fork_found(text, now, beat.leader_id)
+        fork_found(member, text, now, beat.leader_id)

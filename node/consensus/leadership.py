@@ -15,6 +15,7 @@ from node.consensus.admission import Admission
 from node.consensus.api import MS, Proposal
 from node.consensus.applying import wait_for_result
 from node.consensus.closures import Closure, ClosureTable
+from node.consensus.contradictions import two_leaders
 from node.consensus.effects import new_send
 from node.consensus.entry_dispatcher import EntryDispatcher
 from node.consensus.lanes import Accepted, Lanes, Refusal, refuse_all, runs_of
@@ -279,7 +280,7 @@ class Leadership:
     def _refused_by(self, sender: str, code: ResponseCode, now: int) -> None:
         """A peer does not take us for its leader."""
         if code in (ResponseCode.NOT_FOLLOWER, ResponseCode.INCONSISTENT_LEADER):
-            self._member.two_leaders(sender, now)
+            two_leaders(self._member, sender, now)
         else:
             self._member.alarm("peer_refuses", f"{sender} answers {code.name}", now, peer_id=sender)
 

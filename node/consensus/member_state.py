@@ -374,17 +374,6 @@ class MemberState:
             self.clear_alarm("disk_full", now)
         self.disk_full = False
 
-    def fork_found(self, text: str, now: int, peer_id: str) -> None:
-        """Equal index and term, another chain (R7): whose log is damaged shows by its own CRCs, so it is scrubbed."""
-        if ("fork", peer_id) not in self.alarms:
-            self.effects.scrub_wanted = True
-        self.alarm("fork", text, now, peer_id=peer_id)
-
-    def two_leaders(self, other: str, now: int) -> None:
-        """Impossible by E1 and E2; if it ever happens, nobody should have to guess."""
-        text = f"{other} and {self.leader_id} both claim to lead term {self.term}"
-        self.alarm("two_leaders", text, now, peer_id=other)
-
     def take_effects(self) -> Effects:
         """What the driver must do now, in that order; begins a new batch."""
         taken, self.gathered = self.gathered, None

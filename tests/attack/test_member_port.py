@@ -1,0 +1,361 @@
+"""Attacks on the member port (SAFETY C7, C10, C11, E10), their parameters drawn from a printed seed.
+
+Each leaves the group as it was: no term moved, nothing forged in the log, no engine ended, clients and members in.
+Facts are waited for, never times: where a busy machine had an election of its own meanwhile, the attack is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import resource
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.client import Denied, LedgerClient, LedgerError
+from node.protocol.codes import RequestCode, ResponseCode
+from tests.process.group import Group, all_vote, append_surely
+from tests.process.test_refusals import Wire, request
+from tests.process.test_secret import SecretGroup, forged, hello_as
+
+pytestmark = pytest.mark.process
+WITHIN_S = 60.0
+SEED = int(os.environ.get("ATTACK_SEED", random.SystemRandom().randrange(1 << 32)))
+TERM_STEP = 1 << 20
+TRIES = 5
+DESCRIPTORS = 300
+Make = Callable[[random.Random], bytes]
+
+
+def drawn(name: str) -> random.Random:
+    print(f"ATTACK_SEED={SEED} ({name})")
+    return random.Random(f"{SEED} {name}")
+
+
+class FewDescriptors(SecretGroup):
+    """Members that prove a secret, each with as many descriptors as a shell with `ulimit -n 300` gives."""
+
+    def spawn(self, arguments: list[str], module: str | None = None) -> subprocess.Popen[str]:
+        process = super().spawn(arguments, module)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        return process
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretGroup]:
+    group = FewDescriptors(tmp_path_factory.mktemp("attacked"))
+    try:
+        group.start_all()
+        in_client(group, lambda client: settled(group, client))
+        yield group
+    finally:
+        group.close()
+
+
+def quietly(group: Group, attack: Callable[[LedgerClient], Awaitable[None]]) -> None:
+    """Runs the attack between two looks at the group, until no election of its own fell in between."""
+
+    async def work(client: LedgerClient) -> None:
+        for _ in range(TRIES):
+            await settled(group, client)
+            before = await standing(group, client)
+            index = await append_surely(client, b"before", WITHIN_S)
+            await attack(client)
+            after = await standing(group, client)
+            next_index = await append_surely(client, b"after", WITHIN_S)
+            assert max(term for term, *_ in after.values()) < max(term for term, *_ in before.values()) + TERM_STEP // 2
+            if before == after and next_index == index + 1:
+                return
+        raise AssertionError(f"{TRIES} times something moved: {before} became {after}, {index} {next_index}")
+
+    in_client(group, work)
+
+
+def in_client(group: Group, work: Callable[[LedgerClient], Awaitable[Any]]) -> None:
+    async def run() -> None:
+        client = group.client(deadline_s=WITHIN_S)
+        try:
+            await work(client)
+        finally:
+            await client.close()
+
+    asyncio.run(run())
+
+
+async def until(fact: Callable[[], Awaitable[bool]]) -> None:
+    ends = time.monotonic() + WITHIN_S
+    while True:
+        with contextlib.suppress(LedgerError):
+            if await fact():
+                return
+        assert time.monotonic() < ends, "it never came"
+        await asyncio.sleep(0.05)
+
+
+async def settled(group: Group, client: LedgerClient) -> str:
+    """The leader, once all vote and hold the same."""
+    index = await append_surely(client, b"settled", WITHIN_S)
+    await all_vote(client, group.peers, WITHIN_S)
+
+    async def same() -> bool:
+        states = [await client.state(one) for one in group.peers]
+        leaders = {state["leader_id"] for state in states}
+        return len(leaders) == 1 and all(state["log"]["committed_index"] >= index for state in states)
+
+    await until(same)
+    return await client.leader()
+
+
+async def standing(group: Group, client: LedgerClient) -> dict[str, Any]:
+    """What no attack may change."""
+    states = {one: await client.state(one) for one in group.peers}
+    return {one: (state["term"], state["leader_id"], state["store_id"]) for one, state in states.items()}
+
+
+def connected(group: Group, member: str) -> socket.socket:
+    host, _, port = group.peers[member].rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=WITHIN_S)
+
+
+# --- without the secret ---------------------------------------------------------------------------------------------
+
+
+def test_no_stranger_becomes_a_member_moves_a_term_or_has_entries_taken(attacked: SecretGroup) -> None:
+    rng = drawn("forged")
+
+    async def attack(client: LedgerClient) -> None:
+        begins = (await standing(attacked, client))["n0"][0]
+        for _ in range(rng.randrange(4, 8)):
+            victim, mask = rng.sample(list(attacked.peers), 2)
+            term = begins + rng.choice([1, TERM_STEP - 1, TERM_STEP, 7 * TERM_STEP, (1 << 61)])
+            with Wire(attacked, victim) as wire:
+                nonce = {"nonce": rng.randbytes(32).hex()} if rng.random() < 0.5 else {}
+                hello = hello_as(mask, term=term, end_index=rng.randrange(1 << 40)) | nonce
+                answer = json.loads(wire.ask(request(RequestCode.HELLO, hello)).body)
+                assert "store_id" not in answer and "term" not in answer
+                if nonce:  # offered a proof; what a member may say is refused all the same
+                    assert set(forged(wire)) == {ResponseCode.UNEXPECTED_MEMBER}
+                    proof = hello | {"mac": rng.randbytes(32).hex()}
+                    answer = json.loads(wire.ask(request(RequestCode.PROOF, proof)).body)
+                    assert answer["code"] == ResponseCode.UNEXPECTED_MEMBER
+                assert wire.ended()
+            with Wire(attacked, victim) as wire:
+                heartbeat = {"group": "g", "leaderId": mask, "localId": mask, "remoteId": victim, "term": term}
+                answer = json.loads(wire.ask(request(RequestCode.HEART_BEAT, heartbeat)).body)
+                assert answer["code"] == ResponseCode.UNEXPECTED_MEMBER
+                assert set(forged(wire)) == {ResponseCode.UNEXPECTED_MEMBER}
+
+    quietly(attacked, attack)
+
+
+def test_a_reflected_or_replayed_proof_proves_no_member(attacked: SecretGroup) -> None:
+    rng = drawn("proofs")
+
+    async def attack(_client: LedgerClient) -> None:
+        for _ in range(rng.randrange(2, 5)):
+            victim, mask = rng.sample(list(attacked.peers), 2)
+            hello = hello_as(mask) | {"nonce": rng.randbytes(32).hex()}
+            with Wire(attacked, victim) as wire:
+                offered = json.loads(wire.ask(request(RequestCode.HELLO, hello)).body)
+                assert "mac" in offered and "store_id" not in offered and "end_index" not in offered
+                reflected = hello | {"mac": offered["mac"]}  # the accepter's own proof, sent back
+                answer = json.loads(wire.ask(request(RequestCode.PROOF, reflected)).body)
+                assert answer["code"] == ResponseCode.UNEXPECTED_MEMBER and wire.ended()
+            with Wire(attacked, victim) as wire:  # the same words on another connection
+                again = json.loads(wire.ask(request(RequestCode.HELLO, hello)).body)
+                assert again["mac"] != offered["mac"]
+                answer = json.loads(wire.ask(request(RequestCode.PROOF, reflected)).body)
+                assert answer["code"] == ResponseCode.UNEXPECTED_MEMBER
+
+    quietly(attacked, attack)
+
+
+# --- floods ---------------------------------------------------------------------------------------------------------
+
+
+def silence(_rng: random.Random) -> bytes:
+    return b""
+
+
+def half_a_head(rng: random.Random) -> bytes:
+    return struct.pack(">iI", 1000, 100)[: rng.randrange(1, 8)]
+
+
+def half_a_frame(rng: random.Random) -> bytes:
+    return struct.pack(">iI", rng.randrange(1 << 16, 1 << 24), 100) + bytes(rng.randrange(1, 1 << 15))
+
+
+def a_long_claim(rng: random.Random) -> bytes:
+    """Enough of a long frame that memory is taken for all of it."""
+    return struct.pack(">iI", 4 << 20, 100) + bytes(rng.randrange(1 << 17, 1 << 18))
+
+
+def a_valid_request(_rng: random.Random) -> bytes:
+    return request(RequestCode.METADATA, {"group": "g"})
+
+
+KINDS: tuple[Make, ...] = (silence, half_a_head, half_a_frame, a_long_claim, a_valid_request)
+
+
+def flood(group: Group, count: int, rng: random.Random, kinds: tuple[Make, ...]) -> None:
+    """More connections than there are descriptors: clients and a restarted member get in all the same."""
+
+    async def attack(client: LedgerClient) -> None:
+        leader = await settled(group, client)
+        follower = rng.choice([one for one in group.peers if one != leader])
+        before = (await client.state(leader))["boot_id"]
+        opened: list[socket.socket] = []
+        try:
+            for _ in range(count):
+                one = connected(group, leader)
+                opened.append(one)
+                one.setblocking(False)
+                with contextlib.suppress(OSError):  # its place went to another one already, or it is not read from
+                    one.send(rng.choice(kinds)(rng))
+            newcomer = group.client(deadline_s=WITHIN_S)
+            try:
+                await newcomer.append(b"in spite of it")
+            finally:
+                await newcomer.close()
+            group.kill(follower)
+            group.start(follower)  # not in a thread: it would end with that
+            index = await append_surely(client, b"with a member that came back", WITHIN_S)
+
+            async def caught_up() -> bool:
+                return bool((await client.state(follower))["log"]["committed_index"] >= index)
+
+            await until(caught_up)
+            states: list[dict[str, Any]] = []
+
+            async def seen() -> bool:
+                states.append(await client.state(leader))
+                return sum(states[-1]["connections"]["ended"].values()) >= count - DESCRIPTORS
+
+            await until(seen)
+            assert states[-1]["boot_id"] == before, "its engine ended"
+            assert states[-1]["connections"]["limit"] < DESCRIPTORS
+        finally:
+            for one in opened:
+                one.close()
+
+        async def as_before() -> bool:
+            return bool((await client.state(leader))["connections"]["unproven"] == 0)
+
+        await until(as_before)
+
+    in_client(group, attack)
+
+
+def test_more_connections_than_descriptors_leave_the_leader_and_let_others_in(attacked: SecretGroup) -> None:
+    flood(attacked, 400, drawn("flood"), KINDS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_two_thousand_of_each_kind_do_so_too(attacked: SecretGroup, kind: Make) -> None:
+    flood(attacked, 2000, drawn(kind.__name__), (kind,))
+
+
+def rss_bytes(group: Group, member: str) -> int:
+    pages = Path(f"/proc/{group.processes[member].pid}/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+def test_unfinished_frames_take_a_bounded_memory(attacked: SecretGroup) -> None:
+    """Thirty frames of 16 MiB, all but their end, took 490 MB."""
+    rng = drawn("memory")
+
+    async def attack(client: LedgerClient) -> None:
+        leader = await settled(attacked, client)
+        before = highest = rss_bytes(attacked, leader)
+        opened: list[socket.socket] = []
+        try:
+            for _ in range(30):
+                one = connected(attacked, leader)
+                opened.append(one)
+                with contextlib.suppress(OSError):  # it is not read from, or ended
+                    if rng.random() < 0.5:  # with a client's place
+                        one.sendall(a_valid_request(rng))
+                        one.recv(1)
+                    one.settimeout(0.2)
+                    size = rng.randrange(4 << 20, 16 << 20)
+                    one.sendall(struct.pack(">iI", size, 100) + bytes(size - 100))
+                highest = max(highest, rss_bytes(attacked, leader))
+            await append_surely(client, b"in spite of it", WITHIN_S)
+        finally:
+            for one in opened:
+                one.close()
+        print(f"{(highest - before) >> 20} MiB more at most")
+        assert highest - before < 160 << 20, f"{(highest - before) >> 20} MiB"
+
+    in_client(attacked, attack)
+
+
+# --- small requests of much work ------------------------------------------------------------------------------------
+
+
+def test_small_requests_of_much_work_are_refused_and_move_no_leader(attacked: SecretGroup) -> None:
+    rng = drawn("work")
+
+    async def attack(client: LedgerClient) -> None:
+        leader = await client.leader()
+        with Wire(attacked, leader) as wire:
+            wire.socket.settimeout(WITHIN_S)
+            for _ in range(3):
+                count = rng.randrange(20_000, 400_000)
+                in_json = b'{"group":"g","batchMsgs":[' + b'"",' * count + b'""]}'
+                answer = json.loads(wire.ask(request(RequestCode.APPEND, in_json)).body)
+                assert answer["code"] == ResponseCode.UNEXPECTED_ARGUMENT
+                packed = struct.pack(">iqI", 0, -1, count) + bytes(4 * count)
+                (code,) = struct.unpack_from(">i", wire.ask(request(RequestCode.FAST_APPEND, packed)).body)
+                assert code == ResponseCode.UNEXPECTED_ARGUMENT
+            asked = rng.randrange(100, 300)
+            wire.socket.sendall(request(RequestCode.INTROSPECT, {"what": "state"}) * asked)
+            for _ in range(asked):
+                wire.answer()
+
+    quietly(attacked, attack)
+
+
+@pytest.mark.long
+def test_a_client_with_rights_is_no_member_and_one_without_is_nothing(tmp_path: Path) -> None:
+    own, app = tmp_path / "own", tmp_path / "app"
+    for path in (own, app):
+        path.touch(0o600)
+        path.write_text(f"{path.name}-0123456789abcdef")
+
+    class Rows(SecretGroup):
+        def arguments(self, node_id: str, *more: str) -> list[str]:
+            rows = ("--set", f"access.rows=token {app} = append")
+            return super().arguments(node_id, "--set", f"node.token_file={own}", *rows, *more)
+
+    group = Rows(tmp_path)
+    try:
+        group.start_all()
+
+        async def attack() -> None:
+            client, stranger = group.client(token=app.read_text()), group.client()
+            try:
+                await append_surely(client, b"mine", WITHIN_S)
+                for work in (stranger.append(b"x"), stranger.read(0, 1), client.read(0, 1), client.state("n0")):
+                    with pytest.raises(Denied):
+                        await work
+            finally:
+                await client.close()
+                await stranger.close()
+
+        asyncio.run(attack())
+        with Wire(group) as wire:
+            assert set(forged(wire)) == {ResponseCode.UNEXPECTED_MEMBER}
+    finally:
+        group.close()

@@ -22,6 +22,7 @@ DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
     "frames": "what a process writes can be cut into frames and read by its receiver",
     "answered_once": "a member answers each request of a client exactly once (ClientRequests)",
     "never_sent_again": "a client sends an append again only after an answer that it was not appended (C2)",
+    "read_as_asked": "a read that its caller wants confirmed goes out as one; nobody asks for another kind here (C1)",
     "current_is_current": "what a control plane calls current was so while it was asked (INTERFACES: engine ok)",
     "committed_is_committed": "what a control plane shows as committed is what is committed there",
     "own_write_seen": "what a control plane said is appended is in the state that it calls current afterwards",

@@ -17,10 +17,12 @@ from node.transport.fetch_frames import decode_fetch, decode_fetch_answer
 from node.transport.remoting import FLAG_RESPONSE, Frame, FrameDecoder
 from node.transport.slab_frames import (
     AppendedByte,
+    ReadMode,
     decode_append,
     decode_append_answer,
     decode_push,
     decode_push_answer,
+    decode_read,
 )
 from tests.simulation.driver.sockets import Socket
 from tests.simulation.observer import Violation
@@ -98,6 +100,9 @@ class Wire:
         elif isinstance(asked.get(frame.opaque), _Stream):
             self._pushes(frame, asked, sender, to)
         elif socket.dialled:
+            if frame.code == RequestCode.FAST_READ and decode_read(frame.body).mode is ReadMode.UNSAFE:
+                text = f"{sender} asks {to} to read without a quorum, which nobody wanted"
+                self._world.violate(Violation("read_as_asked", text))
             asked[frame.opaque] = self._asks(frame, sender) if frame.code == RequestCode.FAST_APPEND else []
         elif frame.opaque in asked:
             self._answers(frame, asked.pop(frame.opaque))

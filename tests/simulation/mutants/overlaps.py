@@ -182,6 +182,18 @@ OF_THE_CLIENT = (
         profile={"expected_index": 0.4},
     ),
     _overlap(
+        "client_tries_again_unconfirmed",
+        "C1",
+        "a read that was not confirmed is tried again without a quorum",
+        Edit(
+            CLIENT + "_read_once",
+            "RequestCode.FAST_READ, [request], ",
+            "RequestCode.FAST_READ, [MUTANT.instead(request, encode_read(ReadRequest(from_index, READ_BYTES, "
+            "ReadMode.UNSAFE))) if retry.reason else request], ",
+        ),
+        profile={**UNREST, "reads": 30.0},
+    ),
+    _overlap(
         "client_returns_half_a_read",
         "INTERFACES read",
         "without an answer for the rest, a part is returned as if the log ended there",

@@ -21,9 +21,9 @@ from app.api.alerts import NotifierDep, ProblemId, RouteName, Scope
 from app.api.common import ConsoleDep, Cursor, Json, RowId, ViewerDep
 from app.console import format as fmt
 from app.console.errors import ConsoleError, Invalid
+from app.console.own_facts import OwnFacts
 from app.db.base import parse_time, rfc3339, utc_now
 from app.health.facts import ATTENTION, INFO, join
-from app.health.own_facts import OwnFacts
 from app.notify import delivery
 from app.notify.notifier import Notifier
 from app.notify.routes import NewRoute, RoutePatch

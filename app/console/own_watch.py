@@ -1,4 +1,4 @@
-"""The console watches itself: gathers the facts of `app.health.own_facts` every few seconds and has them judged.
+"""The console watches itself: gathers the facts of `app.console.own_facts` every few seconds and has them judged.
 
 Invariants: what cannot be found out stays unknown and ends nothing else; the database is tried by writing to it, as
 everything here does, and waits no longer than a page would.
@@ -19,11 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from app.console.certificates import ends_of
 from app.console.console import Console
-from app.db.base import rfc3339, utc_now
-from app.db.engine import Sessions, normal_url
-from app.db.models import ApiToken, ConsoleMeta
-from app.health.own import AUTHORITIES, OURS, TOKEN_SOON, OwnProblems
-from app.health.own_facts import (
+from app.console.own_facts import (
     CertificateFacts,
     ClockFacts,
     DatabaseFacts,
@@ -31,6 +27,10 @@ from app.health.own_facts import (
     OwnFacts,
     TokenFacts,
 )
+from app.console.own_rules import AUTHORITIES, OURS, TOKEN_SOON, OwnProblems
+from app.db.base import rfc3339, utc_now
+from app.db.engine import Sessions, normal_url
+from app.db.models import ApiToken, ConsoleMeta
 from node.background import Background, reason_of
 
 log = logging.getLogger(__name__)

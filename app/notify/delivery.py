@@ -49,13 +49,14 @@ def problems_of(routes: Iterable[AlertRoute], outbox: Outbox) -> list[Problem]:
         if not row.enabled or health is None or health.failing_since is None or health.failures < FAILURES:
             continue
         waiting = len(outbox.waiting(row.id))
-        said = f"{waiting} message{'s' if waiting != 1 else ''} wait{'s' if waiting == 1 else ''}"
+        more = f"{waiting} message{'s wait' if waiting > 1 else ' waits'}, and the route is tried again within 5 min"
+        said = more if waiting else "none waits; the next one is tried"
         what = f"The route {row.name} has not delivered since {minute(health.failing_since)}: {health.error}."
         found.append(
             Problem(
                 id=problem_id(row.name), code=CODE, severity=ATTENTION, text=what, what=what,
                 since=rfc3339(health.failing_since),
-                means=f"messages to {target_of(row)} do not arrive; {said}, and the route is tried again within 5 min",
+                means=f"messages to {target_of(row)} do not arrive; {said}",
                 at_stake="nobody is reached on this route about anything that happens now",
                 step="mend what the error names, then press Test on the page Notifications",
                 next_step="mend what the error names, then press Test on the page Notifications",

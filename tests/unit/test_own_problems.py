@@ -15,14 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.console import own_rules as own
 from app.console.certificates import ends_of, not_after
 from app.console.docs_pages import anchor
-from app.console.own_watch import OwnWatch
-from app.db.base import utc_now
-from app.db.models import ApiToken
-from app.health import own
-from app.health.own import AUTHORITIES, OURS, OwnProblems
-from app.health.own_facts import (
+from app.console.own_facts import (
     CertificateFacts,
     ClockFacts,
     DatabaseFacts,
@@ -30,6 +26,10 @@ from app.health.own_facts import (
     OwnFacts,
     TokenFacts,
 )
+from app.console.own_rules import AUTHORITIES, OURS, OwnProblems
+from app.console.own_watch import OwnWatch
+from app.db.base import utc_now
+from app.db.models import ApiToken
 from tests.unit.console_kit import run, running
 from tests.unit.receivers import Receiver, http_receiver
 
@@ -128,9 +128,9 @@ def test_a_finding_is_worth_a_word_once_it_has_stood_for_its_grace() -> None:
 
 
 def test_the_documentation_has_the_section() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "problems.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "notifications.md").read_text()
     name, _, section = own.DOCS.partition("#")
-    assert name == "docs/problems.md"
+    assert name == "docs/notifications.md"
     assert section in {anchor(line.lstrip("# ")) for line in page.splitlines() if line.startswith("## ")}
     codes = {"database_not_writable", "database_slow", "database_large", "console_disk_low", "certificate_ends",
              "token_ends", "clock_differs"}  # fmt: skip

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from app.console.own_facts import CertificateFacts, ClockFacts, OwnFacts
 from app.health.facts import ATTENTION, CRITICAL, INFO, capital, rfc3339, spell
 from app.health.group_view import Problem
-from app.health.own_facts import CertificateFacts, ClockFacts, OwnFacts
 
-DOCS: Final = "docs/problems.md#the-console-itself"
+DOCS: Final = "docs/notifications.md#problems-of-the-console-itself"
 SLOW_WRITE_MS: Final = 1000.0
 DATABASE_BYTES_MAX: Final = 4_000_000_000
 # Of the disk that the database lies on: a share, and no more than so much.

@@ -1,4 +1,4 @@
-"""What a console knows of itself at one moment; None is unknown. The rules over it: `app.health.own`."""
+"""What a console knows of itself at one moment; None is unknown. The rules over it: `app.console.own_rules`."""
 
 from __future__ import annotations
 

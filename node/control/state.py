@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -105,9 +105,7 @@ async def healthz() -> Json:
     return {"status": "ok"}
 
 
-NOT_NOW: dict[int | str, dict[str, Any]] = {
-    503: {"description": "not now, and why", "content": {"application/json": {}}},
-}
+NOT_NOW: dict[int | str, Json] = {503: {"description": "not now, and why", "content": {"application/json": {}}}}
 
 
 @health.get("/readyz", response_model=None, responses=NOT_NOW)

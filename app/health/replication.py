@@ -22,6 +22,7 @@ from node.views.replication import DispatcherView
 LAG_ENTRIES: Final = 1000
 LAG_MS: Final = 1000
 LAG_HELD_S: Final = 2.0
+LAG_GRACE_S: Final = 0.75  # until then a slow link, which would explain it, is known as one
 NOT_APPEND_S: Final = 1.5
 ROUND_TRIPS_PER_MINUTE: Final = 3
 
@@ -43,7 +44,7 @@ def lagging(facts: Facts) -> Iterator[Finding]:
         if lag and lag <= LAG_ENTRIES and lag_ms is not None and lag_ms > LAG_MS and heard(facts, one):
             entries = "an entry" if lag == 1 else f"{lag:,} entries"
             text = f"{one.id} lacks {entries}, for {{age}}"
-            yield Finding("lagging", ATTENTION, text, one.id, facts.when(facts.leader or one, lag_ms))
+            yield Finding("lagging", ATTENTION, text, one.id, facts.when(facts.leader or one, lag_ms), LAG_GRACE_S)
         if lag is None or lag <= LAG_ENTRIES or series is None or (lag_ms is not None and lag_ms <= LAG_MS):
             continue
         if series.held_s(lambda value: value > LAG_ENTRIES) < LAG_HELD_S:

@@ -21,11 +21,8 @@ from tests.browser.kit import Console, Visitor, chromium, running_console
 from tests.browser.states import (
     GROUP,
     STATES,
-    add_audit,
-    add_notifications,
-    add_transfer,
     held_entries,
-    pages_of,
+    prepared,
     put_in_state,
 )
 from tests.unit.fake_control import FakeGroup
@@ -64,8 +61,7 @@ def pictures(console: Console, browser: Browser) -> list[tuple[str, bytes]]:
         scheme = ("dark", "light")[number % 2]
         found.append((f"group: {state}, {scheme}", taken(people["wide", scheme], GROUP)))
         found.append((state, taken(people["narrow", scheme], GROUP)))
-    add_notifications(console)
-    paths = pages_of(add_audit(console, "divergent"), add_transfer(console))
+    paths = prepared(console)
     put_in_state(console.group, "flipped")
     time.sleep(SETTLES_S)
     for number, (name, path) in enumerate(paths.items()):

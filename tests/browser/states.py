@@ -19,6 +19,7 @@ from starlette.responses import Response
 from app.api import alerts
 from app.audit.entries import HeldEntry
 from app.console.audit_pages import ended
+from app.console.repairs import STEPS as REPAIR_STEPS
 from app.db.base import utc_now
 from app.db.models import AlertWindow
 from app.notify.outbox import Health, Message
@@ -92,7 +93,7 @@ STATES: Final[dict[str, Callable[[FakeGroup], None]]] = {
 
 def put_in_state(group: FakeGroup, state: str) -> None:
     """The group as it is when fresh, and then broken."""
-    fresh = FakeGroup()
+    fresh = FakeGroup(size=len(group.nodes))
     group.term, group.committed, group.closures = fresh.term, fresh.committed, fresh.closures
     for node in group.nodes.values():
         for name, value in vars(fresh.nodes[node.id]).items():
@@ -180,6 +181,52 @@ def add_notifications(console: Console) -> None:
         return ""
 
     on_loop(console, made)
+
+
+def add_repair(console: Console) -> str:
+    """A scrub and repair that is under way; returns its id."""
+
+    async def made() -> str:
+        kept = console.app.state.console.operations_kept
+        steps = [
+            {"text": text, "state": state}
+            for text, state in zip(REPAIR_STEPS.values(), ("done", "now", ""), strict=True)
+        ]
+        progress = {"steps": steps, "detail": f"entry {WRONG_INDEX:,} from n2"}
+        operation, _ = await kept.open("demo", "scrub_and_repair", "ann", node_id="n1", key=None, progress=progress)
+        return str(operation["id"])
+
+    return on_loop(console, made)
+
+
+def add_running_audit(console: Console) -> str:
+    """An audit that reads; returns its id."""
+
+    async def made() -> str:
+        kept = console.app.state.audit_runner.kept
+        row, _ = await kept.create(
+            cluster_id="demo", cluster_name="demo", depth="digest", from_index=0, to_index=1_204_993,
+            directory="/nowhere", requested_by="ann",
+        )  # fmt: skip
+        await kept.running(row.id, 1)
+        progress = {
+            "event": "progress", "step": "reading", "blocks_done": 1_240, "blocks_total": 3_600,
+            "bytes_done": 123_456_789, "bytes_total": 361_498_200, "eta_s": 21,
+        }  # fmt: skip
+        await kept.note_progress(row.id, progress)
+        return str(row.id)
+
+    return on_loop(console, made)
+
+
+def prepared(console: Console) -> dict[str, str]:
+    """Everything that pages are about is there; name -> path of every page."""
+    add_notifications(console)
+    paths = pages_of(add_audit(console, "divergent"), add_transfer(console))
+    return paths | {
+        "audit-running": f"{GROUP}/audits/{add_running_audit(console)}", "repair": f"{GROUP}/nodes/n1/repair",
+        "repairing": f"/operations/{add_repair(console)}", "addresses": f"{GROUP}/addresses",
+    }  # fmt: skip
 
 
 def on_loop(console: Console, work: Callable[[], Any]) -> str:

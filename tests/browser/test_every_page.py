@@ -16,15 +16,13 @@ from playwright.sync_api import Browser, Page
 
 from tests.browser.kit import Console, Visitor, chromium, running_console
 from tests.browser.states import (
+    GROUP,
     SCHEMES,
     STATES,
     WIDTHS,
-    add_audit,
-    add_notifications,
-    add_transfer,
     flaws,
     held_entries,
-    pages_of,
+    prepared,
     put_in_state,
 )
 from tests.prepare import find_chromium
@@ -36,6 +34,7 @@ pytestmark = [
 ]
 AXE = Path(__file__).with_name("vendor") / "axe.min.js"
 SETTLED_S: Final = 60.0
+FIVE: Final = (GROUP, f"{GROUP}/nodes/n4", f"{GROUP}/leadership", f"{GROUP}/log")
 SHORT: Final = [("cut-off", 360, "dark"), ("flipped", 1280, "light")]
 
 
@@ -56,10 +55,9 @@ def browser(console: Console) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def paths(console: Console) -> dict[str, str]:
-    add_notifications(console)
-    notifier = console.app.state.notifier
+    found, notifier = prepared(console), console.app.state.notifier
     until(lambda: any(key.scope == "_console" for key in notifier.memory))
-    return pages_of(add_audit(console, "divergent"), add_transfer(console))
+    return found
 
 
 def until(wanted: Any) -> None:
@@ -127,4 +125,29 @@ def test_axe_finds_nothing(
             for one in page.evaluate("axe.run().then((result) => result.violations)"):
                 where = [node["html"][:140] for node in one["nodes"]][:3]
                 found.append(f"{name}: {one['id']} ({one['impact']}): {where}")
+    assert found == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("width", "scheme"), [(width, scheme) for width in WIDTHS for scheme in SCHEMES])
+def test_five_replicas_and_the_way_in(
+    tmp_path_factory: pytest.TempPathFactory, browser: Browser, width: int, scheme: str
+) -> None:
+    """A group of five with one cut off, and the page that a stranger sees."""
+    with running_console(tmp_path_factory.mktemp("five"), group=FakeGroup(size=5)) as five:
+        until(lambda: "demo" in five.app.state.console.watches)
+        settled(five, "cut-off")
+        visitor = Visitor(browser, five, viewport={"width": width, "height": 900}, color_scheme=scheme)
+        stranger = browser.new_context(
+            base_url=five.url, viewport={"width": width, "height": 900}, color_scheme=scheme
+        ).new_page()
+        found = []
+        for page, path in [(stranger, "/login"), *((visitor.page, one) for one in FIVE)]:
+            page.goto(path)
+            found += [f"{path}: {flaw}" for flaw in flaws(page)]
+            page.evaluate(AXE.read_text())
+            for one in page.evaluate("axe.run().then((result) => result.violations)"):
+                found.append(f"{path}: {one['id']}: {[node['html'][:140] for node in one['nodes']][:3]}")
+        stranger.context.close()
+        visitor.leave()
     assert found == []

@@ -188,7 +188,8 @@ class FakeGroup(httpx2.AsyncBaseTransport):
             }
             for one in self.nodes.values()
         ]
-        return {"term": self.term, "leader_id": node.id, "quorum_index": self.committed, "peers": peers, "needed": 2}
+        return {"term": self.term, "leader_id": node.id, "quorum_index": self.committed, "peers": peers,
+                "needed": len(self.nodes) // 2 + 1}  # fmt: skip
 
     def dispatchers(self, node: FakeNode) -> Json:
         return {

@@ -143,3 +143,17 @@ def test_what_to_do_is_on_the_page_with_its_commands_and_buttons_as_the_role_all
         assert "/leadership" not in render_fragments(slow, "viewer")["sentence"]
 
     over(tmp_path, work)
+
+
+def test_static_files_go_over_the_wire_small_and_pages_as_they_are(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit, kit.client() as stranger:
+            small = await stranger.get("/static/app.css", headers={"accept-encoding": "gzip"})
+            plain = await stranger.get("/static/app.css", headers={"accept-encoding": "identity"})
+            assert small.text == plain.text and small.headers["content-encoding"] == "gzip"
+            assert small.num_bytes_downloaded < plain.num_bytes_downloaded / 2
+            assert "content-encoding" not in plain.headers and "vary" in small.headers
+            page = await stranger.get("/login", headers={"accept-encoding": "gzip"})
+            assert page.status_code == 200 and "content-encoding" not in page.headers
+
+    run(work())

@@ -304,8 +304,8 @@ def sends_again(story: Story) -> None:
 
 def lacks_one_entry(story: Story) -> None:
     story.node("n0").end += 1
-    story.node("n2").lag_ms, story.node("n1").end = 4_000, 1_001
-    story.look(2)
+    story.node("n2").lag_ms, story.node("n1").end = 3_000, 1_001
+    story.look(3)
 
 
 def audit(verdict: str) -> Json:

@@ -344,3 +344,19 @@ def test_a_commit_index_that_was_not_asked_for_again_does_not_stand_still() -> N
     story.look(4)
     story.node("n0").alive = False
     assert "commit_stalled" not in {one.code for one in story.look(2).problems}
+
+
+def test_a_follower_that_lacks_entries_is_not_accused_before_the_slow_leader_is_known() -> None:
+    """The age of what it lacks passes a second before two late heartbeats are answered."""
+    story = Story()
+    story.look(2)
+    story.node("n0").end = 1_052
+    story.node("n1").lag_ms = story.node("n2").lag_ms = 1_100
+    view = story.look()
+    assert view.problems == () and "not known" in headline(view)
+    story.node("n1").rtt_ms = story.node("n2").rtt_ms = 500
+
+    def confirmed() -> None:
+        story.group.committed += 1
+
+    assert codes(story.look(4, confirmed)) == {("slow_link", "n0")}

@@ -283,6 +283,7 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed_under_load(
     async def work(client: LedgerClient) -> None:
         stop = asyncio.Event()
         await append_surely(client, b"ready")
+        await all_vote(client, group.peers)  # else the two that are left may be no quorum of voters (E8)
         workers = [asyncio.create_task(load(client, worker, stop)) for worker in range(16)]
         for _ in range(kills):
             acknowledged = len(promised)

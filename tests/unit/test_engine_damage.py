@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from node.config import load
+from node.engine.access import Access
 from node.engine.disk import Disk
 from node.engine.engine import Engine
 from node.engine.log_reads import LogReads
@@ -188,7 +189,7 @@ def test_operator_actions_need_the_right_group_the_token_and_a_known_word(tmp_pa
             assert (await operator_action(engine, what="scrub", group="other"))["code"] == ResponseCode.UNKNOWN_GROUP
             far = await operator_action(engine, "192.0.2.7", what="scrub")
             assert far["code"] == ResponseCode.UNEXPECTED_MEMBER
-            engine.client_requests._token = "secret"
+            engine.client_requests._access = Access("secret", (), ())
             assert (await operator_action(engine, "192.0.2.7", what="scrub", token="secret"))["code"] == 200
 
     run(work)

@@ -77,9 +77,11 @@ bench: setup
 	$(BIN)/quorumscope bench append
 	$(BIN)/quorumscope bench failover
 
-# Re-pins all three, the larger ones first; leaves no registry address in them.
+# Re-pins all three, the larger ones first; leaves no registry address in them. Not after `setup`, which would miss what
+# pyproject.toml names and no lock has yet.
 COMPILE := $(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe --no-header --build-deps-for editable
-lock: setup
+lock: | $(BIN)/pip
+	@test -x $(BIN)/pip-compile || $(PIP_INSTALL) pip-tools
 	$(COMPILE) --extra audit --extra dev -o requirements-dev.txt pyproject.toml
 	$(COMPILE) --no-annotate --extra audit -c requirements-dev.txt -o requirements-audit.txt pyproject.toml
 	$(COMPILE) --no-annotate -c requirements-dev.txt -o requirements.txt pyproject.toml

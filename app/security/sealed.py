@@ -1,9 +1,8 @@
 """Secrets at rest that the console must be able to read again: the tokens it shows to control planes.
 
 Sealed with a key of 32 random bytes in a file of its own, `<database>.key` beside a SQLite database, otherwise
-`.quorumscope/console.key`; 0600, made when first needed. The pinned libraries bring no cipher, so it is put together
-from the standard library's parts: a SHAKE-256 keystream under a key derived per secret from a random nonce, then
-HMAC-SHA256 over what it is for, nonce and ciphertext (encrypt, then authenticate).
+`.quorumscope/console.key`; 0600, made when first needed. AES-256-GCM with a random nonce of 96 bits (NIST SP 800-38D);
+what a secret is for is authenticated with it.
 
 What it defends: whoever gets the database alone (a backup, a copy, an SQL injection) reads no token, and cannot move
 one group's token to another group. What it does not: whoever reads both files, as the console's own user and root do,
@@ -12,19 +11,19 @@ or the console's memory; and an older sealed token that is put back passes for t
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import secrets
 import stat
 from pathlib import Path
 from typing import Final
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
 from app.db.engine import normal_url
 
 KEY_BYTES: Final = 32
-NONCE_BYTES: Final = 32
-TAG_BYTES: Final = 32
+NONCE_BYTES: Final = 12
 VERSION: Final = b"\x01"
 SECRET_BYTES_MAX: Final = 4096
 
@@ -51,19 +50,20 @@ class Seal:
         plain = secret.encode()
         if len(plain) > SECRET_BYTES_MAX:
             raise SealError(f"a secret may have {SECRET_BYTES_MAX} bytes")
-        key = self._load(make=True)
         nonce = secrets.token_bytes(NONCE_BYTES)
-        hidden = xor(plain, keystream(key, nonce, len(plain)))
-        return VERSION + nonce + tag(key, purpose, nonce, hidden) + hidden
+        hidden = AESGCM(self._load(make=True)).encrypt(nonce, plain, purpose.encode())
+        return VERSION + nonce + hidden
 
     def open(self, sealed: bytes, purpose: str) -> str:
-        nonce_end = 1 + NONCE_BYTES
-        nonce, shown = sealed[1:nonce_end], sealed[nonce_end : nonce_end + TAG_BYTES]
-        hidden = sealed[nonce_end + TAG_BYTES :]
-        key = self._load(make=False)
-        if sealed[:1] != VERSION or not hmac.compare_digest(shown, tag(key, purpose, nonce, hidden)):
-            raise SealError(f"{self.key_file} is not the key this was sealed with, or it was changed: give it again")
-        return xor(hidden, keystream(key, nonce, len(hidden))).decode()
+        nonce, hidden = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]
+        cipher = AESGCM(self._load(make=False))
+        try:
+            if sealed[:1] != VERSION or len(nonce) != NONCE_BYTES:
+                raise InvalidTag
+            return cipher.decrypt(nonce, hidden, purpose.encode()).decode()
+        except InvalidTag:
+            message = f"{self.key_file} is not the key this was sealed with, or it was changed: give it again"
+            raise SealError(message) from None
 
     def _load(self, *, make: bool) -> bytes:
         if self._key is None:
@@ -105,18 +105,3 @@ def make_key(path: Path) -> bytes:
         file.flush()
         os.fsync(file.fileno())
     return key
-
-
-def keystream(key: bytes, nonce: bytes, length: int) -> bytes:
-    own = hmac.digest(key, b"encrypt" + nonce, "sha256")
-    return hashlib.shake_256(own).digest(length)
-
-
-def tag(key: bytes, purpose: str, nonce: bytes, hidden: bytes) -> bytes:
-    own = hmac.digest(key, b"authenticate", "sha256")
-    about = purpose.encode()
-    return hmac.digest(own, len(about).to_bytes(4, "big") + about + nonce + hidden, "sha256")
-
-
-def xor(first: bytes, second: bytes) -> bytes:
-    return bytes(a ^ b for a, b in zip(first, second, strict=True))

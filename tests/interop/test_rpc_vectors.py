@@ -227,6 +227,7 @@ class Serving:
         status = lambda: self.replica.status(self.now)  # noqa: E731
         at_once: Any = SimpleNamespace(add=lambda _connection, serve: serve())
         access = Access(None, (), ())
+        self.proposals: Any = SimpleNamespace(add=self.propose)
         self.serving = ClientRequests(self, LogReads(store, disk), look, Quota(), status, access, at_once, Counter())
         self.disk = disk
 

@@ -138,7 +138,7 @@ def test_singles_at_once_are_submitted_and_each_has_its_latency() -> None:
     sample = asyncio.run(measure(recorder, Case(7, 1), 32, 0.02))
     assert recorder.open == 0
     assert recorder.open_most == 7
-    assert len(recorder.batches) > 7
+    assert len(recorder.batches) >= 7  # more only where the machine is quick: the failure below is the 20th
     assert 0 < sample.p50_ms <= sample.p99_ms
     with pytest.raises(NotAppended, match="full"):
         asyncio.run(measure(Submitting(fails_at=20), Case(7, 1), 32, 60))

@@ -31,7 +31,7 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
     for one in facts.followers if leader is not None else []:
         assert leader is not None
         ours, theirs = heard_ms(leader, one), one.link_to(leader.id)
-        hears_ms = silence_ms(facts, leader, one)
+        hears_ms = None if theirs is None else theirs.last_heard_ms
         deaf = ours is not None and ours > facts.patience_ms
         mute = hears_ms is not None and hears_ms > facts.patience_ms
         way = one_way(facts, leader, one)

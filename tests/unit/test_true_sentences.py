@@ -360,3 +360,15 @@ def test_a_follower_that_lacks_entries_is_not_accused_before_the_slow_leader_is_
         story.group.committed += 1
 
     assert codes(story.look(4, confirmed)) == {("slow_link", "n0")}
+
+
+def test_who_stays_cut_off_is_so_also_while_a_new_leader_is_new() -> None:
+    """Neither hears the other: that the one leads only since half a second makes that no better."""
+    story = Story()
+    story.look(4)
+    story.group.lead("n1")
+    led = rfc3339(T0 + timedelta(seconds=0.5 * story.looked - 0.3))
+    told = story.node("n1").state
+    story.node("n1").state = lambda: told() | {"role_since": led}  # type: ignore[method-assign]
+    story.node("n0").ack_ms = story.node("n0").heard_ms["n1"] = 1_600
+    assert ("cut_off", "n0") in codes(story.look())

@@ -29,7 +29,7 @@ from app.console import errors, live_routes, login
 from app.console.console import Console
 from app.console.live import Fragment, Hub, LiveKey
 from app.console.settings import ConsoleSettings
-from app.db.engine import open_engine, open_sessions, upgrade_async
+from app.db.engine import between_writes, open_engine, open_sessions, upgrade_async
 from app.db.repositories import meta, set_meta
 from app.resources import resource
 from app.security import trail
@@ -89,8 +89,10 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
             yield
         finally:
             await hub.close()
-            for one in reversed(started):
-                await one.stop(app)
+            async with between_writes(sessions):
+                for one in reversed(started):
+                    await one.stop(app)
+                await console.background.stop()
             await console.stop()
             await failures.flush()
             hashing.close()

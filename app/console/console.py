@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import httpx2
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.console import attaching, proxy, recent
 from app.console.addresses import CONFIGURATION, Addresses
@@ -102,7 +103,10 @@ class Console:
     async def stop(self) -> None:
         await self.background.stop()
         await asyncio.gather(*(one.stop() for one in self.watches.values()))
-        await self.history_kept.save()
+        try:
+            await self.history_kept.save()
+        except SQLAlchemyError:  # the console ends whether or not its last minute can be kept
+            log.exception("the history could not be saved")
         await self.nodes.close()
 
     def watch(self, row: Cluster) -> Watch:

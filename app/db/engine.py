@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -99,6 +101,26 @@ class OneWriter(AsyncSession):
 
     def begin(self) -> Turn:  # type: ignore[override]
         return Turn(self, self.info[WRITER])
+
+
+@asynccontextmanager
+async def between_writes(sessions: Sessions) -> AsyncIterator[None]:
+    """While no transaction of this process writes to SQLite: tasks that are ended now are not cut off in one.
+
+    A driver's thread goes on with what a cancelled task had asked for, and may hold the file's lock beyond its end.
+    Waits at most BUSY_S for the one that writes; nothing that ends in here may write itself.
+    """
+    writer = sessions.kw.get("info", {}).get(WRITER)
+    held = False
+    if writer is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BUSY_S):
+                held = await writer.acquire()
+    try:
+        yield
+    finally:
+        if held:
+            writer.release()
 
 
 def open_sessions(engine: AsyncEngine) -> Sessions:

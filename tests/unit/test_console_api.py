@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from app.console.settings import Seed
+from app.db.engine import Sessions
+from app.db.models import ConsoleMeta
+from app.db.repositories import meta
 from tests.unit.console_kit import run, running
 from tests.unit.fake_control import FakeGroup
 
@@ -146,6 +150,27 @@ def test_events_of_nodes_are_kept_once_and_paged(tmp_path: Path) -> None:
                 page = (await ann.get(f"{path}&cursor={page['next']}")).json()
             assert sorted(seen) == [f"boot-{n}" for n in range(5)]
             assert (await ann.get("/api/v1/events?cursor=x")).status_code == 422
+
+    run(work())
+
+
+def test_a_stop_cuts_off_no_transaction(tmp_path: Path) -> None:
+    """A driver goes on with what a task asked for that was ended in the middle, and holds the file's lock meanwhile."""
+    begun = asyncio.Event()
+
+    async def slow_write(sessions: Sessions) -> None:
+        async with sessions() as db, db.begin():
+            begun.set()
+            await asyncio.sleep(0.2)
+            await db.merge(ConsoleMeta(key="written", value="whole"))
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            kit.console.background.run("a write", slow_write(kit.app.state.sessions))
+            await begun.wait()
+        async with running(tmp_path, seeded=False) as kit:
+            assert await meta(kit.app.state.sessions, "written", "never") == "whole"
 
     run(work())
 

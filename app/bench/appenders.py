@@ -20,6 +20,7 @@ from app.bench.load import Appender
 from node.client import LedgerClient
 from node.client.link import MemberLink
 from node.config import parse_peers
+from node.http_server import CONNECTIONS_MAX
 from node.protocol.codes import RequestCode
 
 APPENDERS: Final = ("client", "tasks", "json", "rest")
@@ -77,11 +78,15 @@ class JsonAppender:
 
 
 class RestAppender:
-    """POST /api/v1/entries over kept-alive connections, one request at a time on each."""
+    """POST /api/v1/entries over kept-alive connections, one request at a time on each.
+
+    There are half as many as a control plane has places: it takes those of idle ones away where it has none left.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._places = asyncio.Semaphore(CONNECTIONS_MAX // 2)  # the rest of the requests waits here for its turn
 
     async def append(self, body: bytes) -> object:
         return await self._post("application/octet-stream", body)
@@ -110,6 +115,10 @@ class RestAppender:
         return await asyncio.open_connection("127.0.0.1", self._port)
 
     async def _post(self, kind: str, body: bytes) -> object:
+        async with self._places:
+            return await self._post_now(kind, body)
+
+    async def _post_now(self, kind: str, body: bytes) -> object:
         reader, writer = await self._connection()
         head = f"POST /api/v1/entries HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {kind}\r\n"
         head += f"content-length: {len(body)}\r\n\r\n"

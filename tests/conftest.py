@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from node.guardian import Guardian
 from tests import timeouts
@@ -29,6 +30,12 @@ _GUARDIAN = Guardian()
 def pytest_unconfigure() -> None:
     _GUARDIAN.close()
 
+
+# `make test` draws the same examples every time: what it says of a commit is not a matter of luck. `make prove` draws
+# new ones (DRAW_EXAMPLES).
+settings.register_profile("same", derandomize=True, database=None)
+if not os.environ.get("DRAW_EXAMPLES"):
+    settings.load_profile("same")
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from node.views.base import AnswerView, Bounded, JsonObject, Text, View
 
@@ -12,6 +14,15 @@ from node.views.base import AnswerView, Bounded, JsonObject, Text, View
 def _detail(value: Any) -> Any:
     """Other servers give a sentence."""
     return {"text": value} if isinstance(value, str) else value
+
+
+def _writable(value: JsonObject) -> JsonObject:
+    """pydantic looks into fields of text only: what stands deeper may be half of a character."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("string_unicode", "is no text that can be written") from None
+    return value
 
 
 class EventView(View):
@@ -22,7 +33,7 @@ class EventView(View):
     kind: Text | None = None
     severity: Text | None = None
     text: Text | None = None
-    detail: Annotated[JsonObject, BeforeValidator(_detail)] | None = None
+    detail: Annotated[JsonObject, BeforeValidator(_detail), AfterValidator(_writable)] | None = None
 
 
 class EventsView(AnswerView):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -228,9 +229,14 @@ def _all_clean(found: Iterable[Worlds]) -> bool:
     return all(one.violation is None for one in found)
 
 
-def _run(*command: str) -> bool:
+def _run(*command: str, **variables: str) -> bool:
     print(" ".join(command), flush=True)
-    return subprocess.run([sys.executable, *command], check=False).returncode == 0
+    return subprocess.run([sys.executable, *command], check=False, env={**os.environ, **variables}).returncode == 0
+
+
+def _properties(options: argparse.Namespace) -> bool:
+    """The unit tests with examples that nobody has seen; `make test` draws the same ones every time."""
+    return _run("-m", "pytest", "-q", "-n", str(options.jobs), "tests/unit", DRAW_EXAMPLES="1")
 
 
 def _campaign(seeds: range, options: argparse.Namespace) -> bool:
@@ -327,6 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         phases.run("fixed seeds", lambda: _campaign(range(options.seeds), options))
         if not options.quick:
             phases.run("seeds of the commit", lambda: _of_the_commit(options))
+            phases.run("properties, new examples", lambda: _properties(options))
         if not (options.quick or options.no_processes):
             phases.run("real processes", _processes)
     took_s = sum(seconds for _, _, seconds in phases.done)

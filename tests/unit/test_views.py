@@ -91,6 +91,12 @@ def test_whatever_is_sent_is_read_or_refused_by_field(name: str, value: Any, dat
             json.loads(view.to_bytes())
 
 
+@pytest.mark.parametrize("detail", [{"role": ["\ud800"]}, {"\ud800": 1}, {"a": {"b": {"\udfff": None}}}])
+def test_half_a_character_is_refused_however_deep_it_stands(detail: Any) -> None:
+    with pytest.raises(Unreadable, match=r"items\[0\]\.detail.* is no text that can be written"):
+        read(VIEWS["events"], {"items": [{"detail": detail}]})
+
+
 def test_nothing_is_too_deep_to_be_refused() -> None:
     deep: Any = 1
     for _ in range(5000):

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from node.client.committed import CommittedPosition
@@ -58,6 +59,7 @@ class LedgerClientSync:
     """LedgerClient for blocking code: a loop in a thread of its own. Close it, or use it in a `with`."""
 
     def __init__(self, peers: str | Mapping[str, str], **options: Any) -> None:
+        self._giving, self._stopped = threading.Lock(), False  # the lock is held while work is given to the loop
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ledger-client", daemon=True)
         self._thread.start()
@@ -77,18 +79,16 @@ class LedgerClientSync:
         async def done() -> T:
             return await work
 
-        waiting = done()
+        with self._giving:
+            if self._stopped:
+                if asyncio.iscoroutine(work):
+                    work.close()  # never begun
+                raise Closed("the client is closed")
+            waiting = asyncio.run_coroutine_threadsafe(done(), self._loop)
         try:
-            return asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+            return waiting.result()
         except CancelledError:
             raise Closed("the client is closed") from None
-        except RuntimeError as error:
-            if not self._loop.is_closed():
-                raise
-            for never_begun in (waiting, work):
-                if asyncio.iscoroutine(never_begun):
-                    never_begun.close()
-            raise Closed("the client is closed") from error
 
     def append(self, body: bytes, *, expected_index: int | None = None) -> AppendResult:
         return self._wait(self._client.append(body, expected_index=expected_index))
@@ -145,11 +145,13 @@ class LedgerClientSync:
         return self._wait(self._client.leader())
 
     def close(self) -> None:
-        self._wait(self._client.close())
+        """What other threads wait for ends with Closed. Closing it again does nothing."""
+        with suppress(Closed):
+            self._wait(self._client.close())
         self._stop()
 
     def _stop(self) -> None:
-        """What other threads still wait for ends with Closed."""
+        """Whatever was given to the loop before ends here; nothing is given to it after, where nobody would answer."""
 
         async def end_the_rest() -> None:
             rest = asyncio.all_tasks() - {asyncio.current_task()}
@@ -157,7 +159,12 @@ class LedgerClientSync:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(end_the_rest(), self._loop).result()
+        with self._giving:
+            if self._stopped:
+                return
+            self._stopped = True
+            ending = asyncio.run_coroutine_threadsafe(end_the_rest(), self._loop)
+        ending.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -19,7 +19,14 @@ from app.resources import code_root
 
 LOCAL = "local[*]"
 # What a task needs: the comparison and the values it decodes.
-SHIPPED = ("app/__init__.py", "app/audit/*.py", "node/__init__.py", "node/protocol/*.py", "node/store/**/*.py")
+SHIPPED = (
+    "app/__init__.py",
+    "app/audit/*.py",
+    "node/__init__.py",
+    "node/protocol/*.py",
+    "node/store/**/*.py",
+    "node/views/*.py",
+)
 # A driver that only hands out ranges: a short start counts for more than peak throughput.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -XX:-UsePerfData"
 

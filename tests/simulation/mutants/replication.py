@@ -266,7 +266,7 @@ REPLICATION = (
         "R5",
         "a follower obeys orders from before its leader's present view of it",
         (ignored(HANDLER + "handle", "push.dispatch_epoch < self._dispatch_epoch"), *OBEY_ANY_CUT),
-        {**FORKS, "duplicate": 0.2, "reorder": 0.4},
+        {**FORKS, "isolate_leader": 9.0, "crash": 0.0, "reset": 0.5, "duplicate": 0.4, "reorder": 0.4},
     ),
     Mutant(
         "compare_ignores_term",

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult, Envelope, Session
 
 from app.db.base import utc_now
 from app.notify import mail
@@ -23,10 +25,6 @@ from app.notify.routes import MailTarget
 from app.notify.webhook import NotDelivered
 from tests.conftest import free_ports
 from tests.unit.console_kit import run, running
-
-aiosmtpd = pytest.importorskip("aiosmtpd", reason="NOT RUN: aiosmtpd is not installed here")
-from aiosmtpd.controller import Controller  # noqa: E402
-from aiosmtpd.smtp import AuthResult, Envelope, Session  # noqa: E402
 
 PASSWORD = "a secret of the mail server"
 ATTEMPT_S = 60.0

@@ -23,12 +23,12 @@ from tests.process.chaos_nodes import Member
 from tests.process.chaos_plan import KINDS, Step
 from tests.process.net import LinkState, Network
 
-PATIENCE_S: Final = 5.0
+PATIENCE_S: Final = 30.0
+FULL_WITHIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.05
 _ASK_EVERY_S: Final = 0.3
 _LOOKS: Final = 60
 _REFILL_EVERY_S: Final = 0.1
-_TRANSFER_TRIES: Final = 5
 TRANSFER_WITHIN_MS: Final = 2000
 
 
@@ -145,7 +145,7 @@ class Faults:
             self._say(f"{member}: no engine to kill, it is down already")
 
     async def _restart(self, member: str, step: Step, *, kill: bool) -> None:
-        if member in self._down:
+        if not await self._until(lambda: member not in self._down):
             self._say(f"{member}: down already")
             return
         self._down.add(member)
@@ -167,7 +167,7 @@ class Faults:
         if member == self._small:  # an empty directory on a full disk cannot become a store: nothing to learn
             member = self._chance.choice([one for one in sorted(self._members) if one != self._small])
         async with self._losing:
-            if not await self._patiently(self._all_vote) or member in self._down:
+            if not await self._patiently(partial(self._all_vote, member)):
                 self._say(f"{member}: not wiped, the group has no copy to spare")
                 return
             self._down.add(member)
@@ -215,13 +215,13 @@ class Faults:
             await asyncio.sleep(_ASK_EVERY_S)
         return False
 
-    async def _all_vote(self) -> bool:
-        """Whether every member says that it is a full member."""
+    async def _all_vote(self, up: str = "") -> bool:
+        """Whether every member says that it is a full member, and no other step has taken `up` down meanwhile."""
         try:
             states = [await self._operator.state(member) for member in self._members]
         except LedgerError:
             return False
-        return all(state["voter_state"] == "VOTER" for state in states)
+        return all(state["voter_state"] == "VOTER" for state in states) and up not in self._down
 
     async def _kill_all(self, _member: str, step: Step) -> None:
         alive = [member for member in self._members if member not in self._down]
@@ -305,33 +305,56 @@ class Faults:
             )
 
     # --- leadership and space -----------------------------------------------------------------------------------
-    async def _transfer(self, member: str, step: Step, *, to: str | None = None) -> None:
-        wanted = to or self._chance.choice([one for one in sorted(self._members) if one != member])
+    async def _transfer(self, member: str, step: Step) -> None:
+        wanted = self._chance.choice([one for one in sorted(self._members) if one != member])
+        await self._patiently(partial(self._asked_to_lead, wanted))
+
+    async def _asked_to_lead(self, wanted: str) -> bool:
+        """Whether anybody answered; between two leaders nobody does."""
         try:
             answer = await self._operator.transfer(wanted, deadline_ms=TRANSFER_WITHIN_MS)
         except LedgerError as error:
             self._say(f"transfer to {wanted}: no answer ({error})")
-            return
-        self._did(step.kind, wanted, f"asked to lead: answer {answer['code']}, leader {answer.get('leaderId')}")
+            return False
+        self._did("transfer", wanted, f"asked to lead: answer {answer['code']}, leader {answer.get('leaderId')}")
+        return True
+
+    async def _leads(self, member: str) -> bool:
+        with suppress(LedgerError):
+            return str((await self._operator.state(member))["role"]) == "LEADER"
+        return False
 
     async def _disk_full(self, member: str, step: Step) -> None:
-        for _ in range(_TRANSFER_TRIES):
-            if await self._leader() == member:
+        """Only a leader's full disk refuses an append: where leadership is lost before one met it, all over again."""
+        loop = asyncio.get_running_loop()
+        met_before, give_up = self._full_answers(), loop.time() + FULL_WITHIN_S
+        while True:
+            while not await self._leads(member) and loop.time() < give_up:
+                await self._asked_to_lead(member)
+                await asyncio.sleep(_ASK_EVERY_S)
+            await self._keep_full(member, step, met_before)
+            if self._full_answers() > met_before or loop.time() > give_up:
                 break
-            await self._transfer("", Step(step.at_s, "transfer", "leader", 0.0), to=member)
-            await asyncio.sleep(_ASK_EVERY_S)
-        met_before = self._full_answers()
+            self._say(f"{member}: has space again; no append met the full disk, so it is filled once more")
+        self._say(f"{member}: has space again; {self._full_answers() - met_before} appends were answered DISK_FULL")
+
+    async def _keep_full(self, member: str, step: Step, met_before: int) -> None:
+        """For as long as the step says, and while nobody has met it and the member leads."""
         self._filled += 1
         try:
             self._disk.fill()
             self._did(step.kind, member, f"its file system is full, for {step.for_s:.1f} s ({self._disk.about})")
             loop = asyncio.get_running_loop()
             end = loop.time() + step.for_s
-            while loop.time() < end or (self._full_answers() == met_before and loop.time() < end + PATIENCE_S):
+
+            async def wanted() -> bool:
+                waits = self._full_answers() == met_before and loop.time() < end + PATIENCE_S
+                return loop.time() < end or (waits and await self._leads(member))
+
+            while await wanted():
                 await asyncio.sleep(_REFILL_EVERY_S)
                 self._disk.fill()
         finally:
             self._filled -= 1
             if self._filled <= 0:
                 self._disk.free()
-        self._say(f"{member}: has space again; {self._full_answers() - met_before} appends were answered DISK_FULL")

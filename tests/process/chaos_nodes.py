@@ -25,7 +25,7 @@ _SETTINGS: Final = (
     f"store.mapped_file_size_for_entry_data_bytes={DATA_FILE_BYTES}",
     "store.mapped_file_size_for_entry_index_bytes=16384",
 )
-_STOP_WITHIN_S: Final = 10.0
+_STOP_WITHIN_S: Final = 60.0
 
 
 @dataclass(slots=True)

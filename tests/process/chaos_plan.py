@@ -17,6 +17,7 @@ KINDS: Final[Mapping[str, str]] = {
     "kill_node": "SIGKILL of a node's three processes; started again afterwards",
     "kill_all": "SIGKILL of every process of every node at once; all started again",
     "stop_node": "SIGTERM; started again afterwards",
+    "transfer": "leadership handed over",
     "pause": "SIGSTOP of the engine, then SIGCONT",
     "off": "a member off the network, for the clients too",
     "deposed": "a member cut off from the others while clients still reach it",
@@ -25,7 +26,6 @@ KINDS: Final[Mapping[str, str]] = {
     "bridge": "two members that cannot reach each other, both reach the rest",
     "slow": "a member on a slow line",
     "reset": "every connection of a member reset",
-    "transfer": "leadership handed over",
     "disk_full": "the file system of the member with the small disk is full",
 }
 _LEADER_FIRST: Final = frozenset({"pause", "deposed", "mute", "deaf", "kill_engine"})

@@ -29,7 +29,7 @@ from tests.process.net_namespaces import NamespaceNetwork, ToolFailed, tool
 from tests.process.net_proxy import ProxyNetwork
 
 START_WITHIN_S: Final = 60.0
-SETTLE_WITHIN_S: Final = 60.0
+SETTLE_WITHIN_S: Final = 90.0
 _ASK_EVERY_S: Final = 0.2
 _DISK_BYTES: Final = 24 * 1024 * 1024
 _DISK_BYTES_PER_S: Final = 1024 * 1024
@@ -204,16 +204,18 @@ class Run:
     async def _scrub(self, operator: LedgerClient) -> None:
         """Everybody reads its whole log once: what rotted is mended before the verdict, or stands as a fault."""
         for member in self.members:
-            try:
-                number = await operator.scrub(member)
-            except LedgerError as error:
-                self.report.violations.append(Violation("never_scrubbed", str(error)))
-                continue
-            for _ in range(int(SETTLE_WITHIN_S / _ASK_EVERY_S)):
-                last = ((await operator.state(member))["scrub"] or {}).get("last") or {}
-                if last.get("number", -1) >= number:
-                    break
+            began, number, why = time.monotonic(), None, "it goes on"
+            while time.monotonic() - began < SETTLE_WITHIN_S:
+                try:
+                    number = await operator.scrub(member) if number is None else number
+                    last = ((await operator.state(member))["scrub"] or {}).get("last") or {}
+                    if last.get("number", -1) >= number:
+                        break
+                except LedgerError as error:  # a busy machine's member may miss one deadline
+                    why = str(error)
                 await asyncio.sleep(_ASK_EVERY_S)
+            else:
+                self.report.violations.append(Violation("never_scrubbed", f"{member}: {why}"))
 
     async def _unsettled(self, operator: LedgerClient, quiet: bool) -> str:
         leader = await operator.leader()

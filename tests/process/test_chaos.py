@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.process.chaos_plan import KINDS, make_plan, one_of_each, summary
+from tests.process.chaos_faults import Faults
+from tests.process.chaos_plan import KINDS, Step, make_plan, one_of_each, summary
+from tests.process.net_proxy import ProxyNetwork
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 12.0
@@ -29,7 +32,7 @@ def command(*words: str) -> list[str]:
 def run(directory: Path, *words: str) -> tuple[dict[str, Any], str]:
     """The report of one run and what it said."""
     done = subprocess.run(
-        command("--json", *words), cwd=ROOT, capture_output=True, text=True, timeout=200,
+        command("--json", *words), cwd=ROOT, capture_output=True, text=True, timeout=540,
         env=os.environ | {"TMPDIR": str(directory)},
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr
@@ -50,6 +53,7 @@ def living(directory: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "words",
     [("--mode", "auto", "--seed", "1"), ("--mode", "proxy", "--disk", "quota", "--seed", "2")],
@@ -111,6 +115,40 @@ def test_a_killed_run_takes_its_nodes_with_it(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert living(tmp_path) == []
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
+
+
+class LosesLeadership:
+    """An operator's client, a disk and an appender, of a member that is deposed as soon as its disk is full once."""
+
+    about = "a fake"
+
+    def __init__(self) -> None:
+        self.leader, self.fills, self.full, self.refused = "n1", 0, False, 0
+
+    async def state(self, member: str) -> dict[str, Any]:
+        return {"role": "LEADER" if member == self.leader else "FOLLOWER"}
+
+    async def transfer(self, wanted: str, *, deadline_ms: int) -> dict[str, Any]:
+        assert not self.full, "a full member cannot be made the leader"
+        self.leader = wanted
+        return {"code": 200, "leaderId": wanted}
+
+    def fill(self) -> None:
+        self.fills += not self.full
+        self.full = True
+        self.leader = "n0" if self.fills == 1 else self.leader
+        self.refused += self.leader == "n1"
+
+    def free(self) -> None:
+        self.full = False
+
+
+def test_a_full_disk_is_met_even_where_leadership_is_lost_first() -> None:
+    fake, said = LosesLeadership(), list[str]()
+    members: Any = dict.fromkeys(("n0", "n1", "n2"))
+    faults = Faults(members, ProxyNetwork(), "n1", fake, fake, lambda: fake.refused, 1, said.append)  # type: ignore[arg-type]
+    asyncio.run(faults.run(Step(0.0, "disk_full", "small", 0.0)))
+    assert fake.refused and fake.fills == 2 and not fake.full, said
 
 
 def test_a_seed_names_one_plan() -> None:

@@ -101,7 +101,7 @@ class Console:
             self.background.keep(f"attaching {seed.control_url}", partial(self.attach_seed, seed))
 
     async def stop(self) -> None:
-        await self.background.stop()
+        """Once its tasks have ended: whoever owns the console ends `background` before what they write to."""
         await asyncio.gather(*(one.stop() for one in self.watches.values()))
         try:
             await self.history_kept.save()

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from app.console.errors import NotFound
 from app.db.base import rfc3339, utc_now
 from node.background import Background
 
@@ -107,12 +108,24 @@ class Hub:
         self.stop()
         await self.background.stop()
 
+    def check(self, key: LiveKey) -> None:
+        """Raises what its renderer raises, while that can still be the whole answer."""
+        if key not in self.topics:
+            self.render(key)
+
     async def stream(
         self, key: LiveKey, alive: Callable[[], Awaitable[bool]], credential: str = ""
     ) -> AsyncIterator[bytes]:
-        """Everything at once, then what changes; ends when the console stops or the session dies."""
+        """Everything at once, then what changes; ends when the console stops or the session dies.
+
+        What it was to show may be over before its first byte: it ends then too, and the page, which asks again, gets
+        the 404.
+        """
         subscriber = Subscriber()
-        topic = self.join(key, subscriber)
+        try:
+            topic = self.join(key, subscriber)
+        except NotFound:
+            return
         self.readers[credential] += 1
         try:
             yield encode("beat", rfc3339(utc_now())) + subscriber.take()
@@ -140,8 +153,9 @@ class Hub:
     def join(self, key: LiveKey, subscriber: Subscriber) -> Topic:
         topic = self.topics.get(key)
         if topic is None:
-            topic = self.topics[key] = Topic(key)
+            topic = Topic(key)
             self.refresh(topic)
+            self.topics[key] = topic
             topic.task = self.background.run(f"live {key.page}", self.run(topic))
         topic.subscribers.add(subscriber)
         self.count += 1
@@ -163,10 +177,11 @@ class Hub:
             await asyncio.sleep(RENDER_INTERVAL_S)
             try:
                 self.refresh(topic)
-            except Exception:
+            except Exception as error:
                 # A page that is not rendered must not look alive: end its streams, they will ask again and get the
                 # error.
-                log.exception("rendering %s failed", topic.key)
+                if not isinstance(error, NotFound):
+                    log.exception("rendering %s failed", topic.key)
                 self.topics.pop(topic.key, None)
                 for subscriber in topic.subscribers:
                     subscriber.end()

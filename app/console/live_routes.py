@@ -45,6 +45,7 @@ async def live(request: Request, page: str, cluster: Id = None, node: Id = None)
             headers={"retry-after": "5"},
         )  # fmt: skip
     key = key_of(request, page, cluster, node)
+    hub.check(key)
 
     async def alive() -> bool:
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.console import live as live_module
+from app.console.errors import NotFound
 from app.console.live import Fragment, Hub, LiveKey, encode
 from tests.unit.console_kit import run, running
 
@@ -153,6 +154,36 @@ def test_what_cannot_be_rendered_ends_instead_of_looking_alive() -> None:
     run(work())
 
 
+@pytest.mark.usefixtures("fast")
+def test_what_is_over_before_its_stream_begins_ends_it_without_a_word_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An audit may end between its page and the page's stream, or while it streams."""
+
+    async def work() -> None:
+        over = False
+
+        def render(key: LiveKey) -> Sequence[Fragment]:
+            if over:
+                raise NotFound("This audit is not running; its page shows how it ended.", title="Not live")
+            return [Fragment("a", "1")]
+
+        hub = Hub(render)
+        stream = hub.stream(KEY, yes)
+        await anext(stream)
+        over = True
+        async with asyncio.timeout(60):
+            assert all([b"event: a" not in chunk async for chunk in stream])
+            assert [chunk async for chunk in hub.stream(KEY, yes)] == []
+        with pytest.raises(NotFound):
+            hub.check(KEY)
+        assert hub.topics == {} and hub.count == 0
+        await hub.close()
+
+    run(work())
+    assert caplog.text == ""
+
+
 def test_stopping_ends_every_stream_at_once() -> None:
     async def work() -> None:
         hub = Hub(Renders())
@@ -172,7 +203,7 @@ def test_the_routes(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as kit:
             await kit.watched()
-            kit.app.state.live_pages = {
+            kit.app.state.live_pages |= {
                 "probe": lambda console, key: [Fragment("x", console.group_view(key.cluster_id).leader_id + key.role)]
             }
             vic = await kit.person("vic", "viewer")
@@ -180,6 +211,8 @@ def test_the_routes(tmp_path: Path) -> None:
             assert snapshot.status_code == 200 and snapshot.text == "n0viewer"
             assert (await vic.get("/live/nothing?cluster=demo")).status_code == 404
             assert (await vic.get("/live/probe?cluster=none")).status_code == 404
+            ended = await vic.get("/live/audit?cluster=demo&node=ended")
+            assert ended.status_code == 404 and ended.json()["title"] == "Not live"
             asyncio.get_running_loop().call_later(0.2, kit.app.state.hub.stop)
             stream = await vic.get("/live/probe?cluster=demo")
             assert stream.headers["content-type"].startswith("text/event-stream")

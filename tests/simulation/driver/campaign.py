@@ -42,6 +42,7 @@ def run_seed(
     trace = Trace(keep=trace_to is not None)
     world = DriverWorld(seed, DriverSwarm.from_seed(seed, **(overrides or {})), [trace, *driver_checks()])
     result = run_world(world, steps, trace, lambda: world.workload.counts)
+    world.timeline.end()
     if trace_to is not None:
         trace_to.write_text("".join(trace.lines))
     return result

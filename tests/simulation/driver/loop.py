@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import itertools
 import random
 from asyncio import events
@@ -19,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
 from heapq import heappop, heappush
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS
@@ -40,6 +42,7 @@ class Timeline:
         self.now = 0
         self._queue: list[tuple[int, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._numbers = 0
+        self.loops: list[SimulatedLoop] = []
 
     def schedule(self, delay_ns: int, call: Callable[..., Any], *args: Any) -> None:
         """Calls in so many nanoseconds. A call that returns False was no step: nobody was there."""
@@ -52,6 +55,11 @@ class Timeline:
             self.now, _, call, args = heapq.heappop(self._queue)
             if call(*args) is not False:
                 return
+
+    def end(self) -> None:
+        """The world is over: what no loop came to begin is not waited for, and says nothing when it is collected."""
+        for loop in self.loops:
+            loop.drop_what_never_began()
 
 
 class _NumberedFuture(asyncio.Future):  # type: ignore[type-arg]
@@ -97,6 +105,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._due = False
         self._busy_until = 0
         self._tasks: list[asyncio.Task[Any]] = []  # strongly held: what a crash left is never collected half way
+        timeline.loops.append(self)
 
     # --- life -----------------------------------------------------------------------------------------------------
     def kill(self) -> None:
@@ -107,6 +116,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
         self._at_end.clear()
         self.network.process_gone(self)
+
+    def drop_what_never_began(self) -> None:
+        """Ends the coroutines without a first step; none of their code runs."""
+        self.alive = False
+        for task in self._tasks:
+            work = task.get_coro()
+            if isinstance(work, CoroutineType) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
 
     def pause(self) -> None:
         self.paused = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import subprocess
@@ -86,6 +87,20 @@ class _Pair:
         while self.timeline.now < seconds * 1e9:
             self.timeline.schedule(10 * MS, lambda: None)
             self.timeline.step()
+
+
+def test_what_never_began_is_dropped_at_the_end_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    pair = _Pair(1)
+    began: list[bool] = []
+
+    async def work() -> None:
+        began.append(True)
+
+    pair.client.run_here(pair.client.create_task, work())
+    pair.timeline.end()
+    del pair
+    gc.collect()
+    assert not began and not list(recwarn)
 
 
 def test_frames_arrive_whole_and_in_order_however_the_network_cuts_them() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from app.commands import accounts, audit, bench, demo, entries, group, ledger, scrub, services, simulate, store
+from app.commands import accounts, audit, bench, demo, entries, group, ledger, pki, scrub, services, simulate, store
 from app.commands import settings as settings_commands
 from app.commands.common import Exit, Failure, quiet_broken_pipe, say
 
@@ -46,7 +46,21 @@ def root(
     """Options that stand before a command."""
 
 
-for part in (demo, services, group, scrub, ledger, entries, audit, store, settings_commands, accounts, bench, simulate):
+for part in (
+    demo,
+    services,
+    group,
+    scrub,
+    ledger,
+    entries,
+    audit,
+    store,
+    settings_commands,
+    accounts,
+    pki,
+    bench,
+    simulate,
+):
     part.register(app)
 
 

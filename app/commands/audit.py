@@ -42,7 +42,7 @@ def audit(
     to_index: Annotated[int | None, typer.Option("--to", metavar="N", min=0, help="Not above this index.")] = None,
     master: Annotated[str | None, typer.Option(metavar="URL", help="The Spark master; local[*] by default.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write findings there as Parquet.")] = None,
-    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The CA of the control planes.")] = None,
+    ca_file: Annotated[Path | None, typer.Option("--ca", "--ca-file", metavar="FILE", help="Their CA (PEM).")] = None,
     group: GroupOption = None,
     token_file: TokenFileOption = None,
     config: ConfigOption = None,

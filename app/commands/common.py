@@ -21,12 +21,12 @@ from urllib.parse import urlsplit
 
 import typer
 
+from app.commands.tls_options import TlsFilesError, TlsFlags
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
 from node.config import ConfigError, Settings, load, parse_peers
 from node.printable import escaped_json, escaped_lines
 from node.protocol.group_id import is_group_id
 from node.protocol.peers import check_host
-from node.tls_files import tls_trouble
 from node.views.reading import Unreadable, read
 from node.views.state import StateView
 
@@ -78,13 +78,15 @@ TokenFileOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One group as a client sees it. `control_urls` holds what is known of the members' control planes."""
+    """One group as a client sees it. `control_urls` holds what is known of the members' control planes, `control_tls`
+    how they are spoken to."""
 
     peers: Mapping[str, str]
     group: str
     token: str | None = None
     control_urls: Mapping[str, str] = field(default_factory=dict)
     tls: ssl.SSLContext | None = None
+    control_tls: ssl.SSLContext | None = None
     group_id: str | None = None
     demo: bool = False
 
@@ -135,18 +137,20 @@ def token_of(token_file: Path | None) -> str | None:
 
 
 def target_of(
-    peers: str | None, node: str | None, group: str | None, config: Path | None, token_file: Path | None = None
-) -> Target:
+    peers: str | None, node: str | None, group: str | None, config: Path | None, token_file: Path | None = None,
+    tls: TlsFlags | None = None,
+) -> Target:  # fmt: skip
     """Which group a command means: --node, else --peers or the configuration, else the demo that runs here."""
     token = token_of(token_file)
     if peers and node:
         raise Failure(Exit.USAGE, "give --peers or --node, not both")
-    if node:
-        return _target_from_control(node, group, token)
     settings = settings_of({"peers": peers, "node.group": group}, config)
+    shown, checked = contexts_of((tls or TlsFlags()).over(settings))
+    if node:
+        return _target_from_control(node, group, token, shown, checked)
     if settings.peers:
         token = token or token_of(settings.node.token_file)
-        return Target(settings.peers, settings.node.group, token, tls=tls_of(settings))
+        return Target(settings.peers, settings.node.group, token, tls=shown, control_tls=checked)
     demo = demo_meant("--node URL or --peers")
     if demo is not None:
         urls = {member.id: member.control_url for member in demo.members}
@@ -167,47 +171,42 @@ def demo_meant(flags: str) -> DemoState | None:
     return demo
 
 
-def tls_of(settings: Settings) -> ssl.SSLContext | None:
-    """How a client shows itself to members that want TLS: with the certificate that [node] names."""
-    certificate, key, authority = settings.node.tls_cert_file, settings.node.tls_key_file, settings.node.tls_ca_file
-    if certificate is None or key is None or authority is None:
-        return None
-    trouble = tls_trouble(certificate, key, authority)
-    if trouble is not None:
-        raise Failure(Exit.USAGE, f"[node] TLS: {trouble}")
-    context = ssl.create_default_context(cafile=str(authority))
-    context.load_cert_chain(str(certificate), str(key))
-    context.check_hostname = False  # a member is known by its certificate's name, which is its id
-    return context
+def contexts_of(flags: TlsFlags) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """(for members, for control planes). Raises Failure."""
+    try:
+        return flags.for_members(), flags.for_control_planes()
+    except TlsFilesError as error:
+        raise Failure(Exit.USAGE, str(error)) from error
 
 
-def _target_from_control(url: str, group: str | None, token: str | None) -> Target:
-    state = control_state(url, group, token)
+def _target_from_control(
+    url: str, group: str | None, token: str | None, shown: ssl.SSLContext | None, checked: ssl.SSLContext | None
+) -> Target:
+    state = control_state(url, group, token, checked)
     peers = {peer.id: peer.address for peer in state.peers or () if peer.address}
     if not peers or state.group is None:
         raise Failure(Exit.UNREACHABLE, f"{url} answers, but its engine does not: the members are not known")
     urls = {peer.id: peer.control_url for peer in state.peers or () if peer.control_url}
     known = state.group_id if is_group_id(state.group_id) else None
-    return Target(peers, state.group, token, urls, group_id=known)
+    return Target(peers, state.group, token, urls, tls=shown, control_tls=checked, group_id=known)
 
 
-def control_state(url: str, group: str | None, token: str | None) -> StateView:
+def control_state(url: str, group: str | None, token: str | None, tls: ssl.SSLContext | None = None) -> StateView:
     """The state that a control plane gives. Raises Failure."""
     try:
-        return read(StateView, control_get(url, "state" + (f"?group={group}" if group else ""), token))
+        return read(StateView, control_call("GET", url, "state" + (f"?group={group}" if group else ""), token, tls=tls))
     except Unreadable as error:
         raise Failure(Exit.UNREACHABLE, f"{url}: its state cannot be read: {error}") from error
 
 
-def control_get(url: str, resource: str, token: str | None) -> dict[str, Any]:
-    """GET /api/v1/<resource> of a control plane. Raises Failure."""
-    return control_call("GET", url, resource, token)
-
-
 def control_call(
-    method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """One call of a control plane's API; a body makes it a change. Raises Failure."""
+    method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None,
+    *, tls: ssl.SSLContext | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """One call of a control plane's API; a body makes it a change; `tls`: None for this machine's authorities.
+
+    Raises Failure.
+    """
     import httpx2
 
     base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/api/v1")
@@ -221,12 +220,15 @@ def control_call(
     headers = {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     try:
         answer = httpx2.request(
-            method, f"{base}/api/v1/{resource}", json=body, headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False
-        )
+            method, f"{base}/api/v1/{resource}", json=body, headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False,
+            verify=True if tls is None else tls,
+        )  # fmt: skip
     except httpx2.InvalidURL as error:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     except httpx2.HTTPError as error:
-        raise Failure(Exit.UNREACHABLE, f"{base} cannot be reached: {error or type(error).__name__}") from error
+        why = f"{error or type(error).__name__}"
+        hint = " (--ca FILE names the authority that signed its certificate)" if "self-signed" in why else ""
+        raise Failure(Exit.UNREACHABLE, f"{base} cannot be reached: {why}{hint}") from error
     if len(answer.content) > CONTROL_ANSWER_BYTES_MAX:
         raise Failure(Exit.UNREACHABLE, f"{base} answered {len(answer.content)} bytes: that is no control plane")
     try:

@@ -26,6 +26,7 @@ from app.commands.common import (
     target_of,
 )
 from app.commands.following import print_from
+from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFlags
 from node.client import LedgerClient, Unsupported
 from node.printable import escaped_bytes, escaped_json
 from node.protocol.entry import Entry, Magic
@@ -75,11 +76,14 @@ def get(
     group: GroupOption = None,
     config: ConfigOption = None,
     token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    cert: CertOption = None,
+    key: KeyOption = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
 ) -> int:
     """Read committed entries by index."""
-    target = target_of(peers, node, group, config, token_file)
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
 
     async def work() -> tuple[list[Entry], bool]:
         client = target.client()
@@ -119,11 +123,14 @@ def tail(
     group: GroupOption = None,
     config: ConfigOption = None,
     token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    cert: CertOption = None,
+    key: KeyOption = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
 ) -> int:
     """Print the newest entries, or those from an index; -f follows."""
-    target = target_of(peers, node, group, config, token_file)
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
 
     async def work() -> Exit:
         client = target.client()

@@ -7,6 +7,7 @@ cut off from the others or raises an alarm, or when nobody leads (`app.commands.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -31,6 +32,7 @@ from app.commands.common import (
 )
 from app.commands.plain_members import ask_metadata, with_plain
 from app.commands.standing import AskedMember, StatusProblem, StatusView, summary_of
+from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFlags
 from app.health.facts import INFO, capital
 from app.health.recall import Recall
 from node.client import Denied, LedgerClient, LedgerError, Refused, Unsupported
@@ -128,18 +130,20 @@ async def completed(member: AskedMember, members: Sequence[AskedMember], target:
     if member.reach != "down":
         return member
     if member.control_url is not None:
-        return await asyncio.to_thread(with_control_plane, member, member.control_url, target.token)
+        return await asyncio.to_thread(with_control_plane, member, member.control_url, target.token, target.control_tls)
     urls = [url for other in members if (url := own_url(other.state, member.id)) is not None]
     if not urls:
         return member
     named = member.model_copy(update={"control_url": urls[0]})
-    return await asyncio.to_thread(with_control_plane, named, urls[0], None)
+    return await asyncio.to_thread(with_control_plane, named, urls[0], None, target.control_tls)
 
 
-def with_control_plane(member: AskedMember, url: str, token: str | None) -> AskedMember:
+def with_control_plane(
+    member: AskedMember, url: str, token: str | None, tls: ssl.SSLContext | None = None
+) -> AskedMember:
     """What the control plane of a member whose engine is down says: it may outlive it, and knows how to start it."""
     try:
-        state = control_state(url, None, token)
+        state = control_state(url, None, token, tls)
     except Failure:
         return member
     reason = f"engine {state.engine}: {state.engine_reason}" if state.engine_reason else member.reason
@@ -235,10 +239,13 @@ def status(
     group: GroupOption = None,
     config: ConfigOption = None,
     token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    cert: CertOption = None,
+    key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show what every member holds and who leads."""
-    target = target_of(peers, node, group, config, token_file)
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     summary = run_async(lambda: look_closely(target))
     if as_json:
         show_json(summary.to_json())
@@ -273,10 +280,13 @@ def transfer(
     group: GroupOption = None,
     config: ConfigOption = None,
     token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    cert: CertOption = None,
+    key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Move leadership to another member."""
-    target = target_of(peers, node, group, config, token_file)
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     if to is not None and to not in target.peers:
         raise Failure(Exit.USAGE, f"{to} is no member of {target.group} (known: {', '.join(sorted(target.peers))})")
 

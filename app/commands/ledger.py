@@ -35,6 +35,7 @@ from app.commands.common import (
     show_json,
     target_of,
 )
+from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFlags
 from node.client import LedgerClient, NotAppended, OutcomeUnknown
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import BODY_BYTES_MAX
@@ -165,10 +166,13 @@ def append(
     group: GroupOption = None,
     config: ConfigOption = None,
     token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    cert: CertOption = None,
+    key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Append entries from a file or stdin."""
-    target = target_of(peers, node, group, config, token_file)
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     tally = Tally()
     source = _open(file)
     failure: Failure | None = None

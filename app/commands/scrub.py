@@ -5,6 +5,7 @@ Invariant: fine (0) means that the member itself said that nothing of its log is
 
 from __future__ import annotations
 
+import ssl
 import time
 from typing import Annotated, Any, Final
 
@@ -15,12 +16,14 @@ from app.commands.common import (
     Failure,
     JsonOption,
     TokenFileOption,
+    contexts_of,
     control_call,
     control_state,
     say,
     show_json,
     token_of,
 )
+from app.commands.tls_options import CaOption, TlsFlags
 from app.health.facts import spelled_range
 
 LOOK_EVERY_S: Final = 0.3
@@ -30,17 +33,19 @@ ENDS: Final = {"done": Exit.FINE, "failed": Exit.FINDING, "cancelled": Exit.FIND
 def scrub(
     node: Annotated[str, typer.Option(metavar="URL", help="The control plane of the member that shall read its log.")],
     token_file: TokenFileOption = None,
+    ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Have one member read its whole log, and repair what is damaged."""
     token = token_of(token_file)
-    member = control_state(node, None, token).self_id
-    read = followed(node, "scrub", token, f"{member} reads its log")
+    _, tls = contexts_of(TlsFlags(ca))
+    member = control_state(node, None, token, tls).self_id
+    read = followed(node, "scrub", token, tls, f"{member} reads its log")
     repaired: dict[str, Any] | None = None
-    faults = control_state(node, None, token).faults
+    faults = control_state(node, None, token, tls).faults
     if read["state"] == "done" and faults:
-        repaired = followed(node, "repairs", token, f"{member} asks its peers")
-        faults = control_state(node, None, token).faults
+        repaired = followed(node, "repairs", token, tls, f"{member} asks its peers")
+        faults = control_state(node, None, token, tls).faults
     damaged = [(one.first_index, one.last_index) for one in faults or ()]
     last = repaired or read
     whole = read["state"] == "done" and faults is not None and not damaged
@@ -52,16 +57,16 @@ def scrub(
     return Exit.FINE if whole else ENDS.get(str(last["state"]), Exit.UNDETERMINED) or Exit.UNDETERMINED
 
 
-def followed(url: str, what: str, token: str | None, says: str) -> dict[str, Any]:
+def followed(url: str, what: str, token: str | None, tls: ssl.SSLContext | None, says: str) -> dict[str, Any]:
     """The operation to its end; its progress goes to stderr."""
-    operation = control_call("POST", url, what, token, {})
+    operation = control_call("POST", url, what, token, {}, tls=tls)
     shown: str | None = None
     while operation.get("state") == "running":
         if operation.get("progress") != shown:
             shown = str(operation.get("progress"))
             say(f"{says}: {shown}")
         time.sleep(LOOK_EVERY_S)
-        operation = control_call("GET", url, f"operations/{operation.get('id')}", token)
+        operation = control_call("GET", url, f"operations/{operation.get('id')}", token, tls=tls)
     if operation.get("state") is None:
         raise Failure(Exit.UNDETERMINED, f"{url} did not say how its {what} ended")
     return operation

@@ -233,7 +233,7 @@ def test_a_dead_engine_is_explained_by_its_control_plane(
             {"id": "n0", "address": "h:1", "control_url": "http://n0"}, {"id": "n1", "address": "h:2"},
         ],
     }  # fmt: skip
-    monkeypatch.setattr("app.commands.common.control_get", lambda *_: state)
+    monkeypatch.setattr("app.commands.common.control_call", lambda *_, **_tls: state)
     ledger.down = {"n0"}
     assert run(["status", "--node", "http://n0"]) == 1
     assert "! n0 does not answer: engine down: the disk failed" in capsys.readouterr().out

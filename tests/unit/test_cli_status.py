@@ -198,7 +198,7 @@ def test_a_member_that_is_down_is_started_as_its_control_plane_says_wherever_tha
     line = "quorumscope node --config /etc/quorumscope/n2.toml"
     asked: list[tuple[str, str | None]] = []
 
-    def control_plane(url: str, _group: str | None, token: str | None) -> StateView:
+    def control_plane(url: str, _group: str | None, token: str | None, _tls: object) -> StateView:
         asked.append((url, token))
         return StateView(engine="down", engine_reason="killed by signal 9", self_id="n2", started_with=line)
 

@@ -1,10 +1,9 @@
-"""What all tests share: where the recorded vectors lie, and free ports on loopback."""
+"""What all tests share: where the recorded vectors lie, and what a run leaves behind: nothing."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -51,18 +50,6 @@ def vectors() -> Path:
     if not VECTORS.is_dir():
         pytest.skip("the recorded vectors are not part of a clone (../shared/vectors is absent)")
     return VECTORS
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` different loopback ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+from app.demo.ports import Ports
+
+_FIRST_PORT: Final = 24_000  # above the demo's
+_PORTS: Final = Ports()
 
 
 @dataclass(slots=True, frozen=True)
@@ -26,15 +31,11 @@ def percentile(sorted_values: Sequence[float], share: float) -> float:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different loopback ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """`count` loopback ports that are ours until this process ends, also while what listens there is down.
+
+    Below the range from which the kernel takes ports for outgoing connections.
+    """
+    return _PORTS.claim(_FIRST_PORT, count)
 
 
 def say(text: str) -> None:

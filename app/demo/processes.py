@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,20 +18,6 @@ from typing import Final
 from node.children import apart, environment, python
 
 STOP_WITHIN_S: Final = 2.3
-
-
-def free_ports_from(first: int, count: int) -> list[int]:
-    """`count` loopback ports that are free now, the lowest ones from `first` up."""
-    found: list[int] = []
-    for port in range(first, min(first + 2000, 65536)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                found.append(port)
-        if len(found) == count:
-            return found
-    raise OSError(f"no {count} free ports from {first} on")
 
 
 def children_of(pid: int) -> list[int]:

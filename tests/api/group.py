@@ -16,7 +16,7 @@ import httpx2
 import psutil
 
 from node.children import apart
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]

@@ -24,7 +24,7 @@ import pytest
 
 from app.security.links import issue
 from node.children import apart
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]

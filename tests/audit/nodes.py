@@ -17,7 +17,7 @@ from app.audit.replicas import ControlPlane, ReplicaSpec
 from app.audit.segments import ReadFailed
 from node.children import apart
 from node.client import LedgerClient
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 90.0

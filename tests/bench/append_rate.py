@@ -19,7 +19,7 @@ import uvloop
 
 from node.children import apart
 from node.client import LedgerClient
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 CASES = {"one": (1, 1), "singles": (2048, 1), "batches": (4, 1000)}
 

@@ -31,7 +31,7 @@ from node.transport.slab_frames import (
     encode_append,
     encode_read,
 )
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 MAX: Final = ENTRIES_PER_REQUEST_MAX
 TARGET_MS: Final = 50

@@ -20,7 +20,7 @@ from app.console.app import create_app
 from app.console.server import bind, make_server
 from app.console.settings import ConsoleSettings, Seed
 from app.security.links import issue_in
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.prepare import find_chromium
 from tests.unit.console_kit import migrated
 from tests.unit.fake_control import FakeGroup

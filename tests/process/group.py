@@ -14,7 +14,7 @@ from pathlib import Path
 
 from node.children import apart
 from node.client import LedgerClient, LedgerError
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 START_WITHIN_S = 60.0

@@ -10,16 +10,13 @@ finds its port free; relays run in this process's loop and end with it.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from app.demo.processes import free_ports_from
 from app.demo.relay import Relay
+from tests.ports import free_ports
 from tests.process.net import CLIENTS, LinkState
 
-_FIRST_PORT: Final = 12_000
-_PORT_STEP: Final = 20
 _SLOW_DELAY_S: Final = 0.04
 _SLOW_BYTES_PER_S: Final = 50_000.0
 
@@ -38,8 +35,7 @@ class ProxyNetwork:
 
     async def start(self, members: Sequence[str]) -> None:
         """Starts the relays."""
-        first = _FIRST_PORT + os.getpid() % 900 * _PORT_STEP
-        ports = free_ports_from(first, 2 * len(members))
+        ports = free_ports(2 * len(members))
         for number, member in enumerate(members):
             self._listening[member] = f"127.0.0.1:{ports[2 * number]}"
             self._control[member] = f"127.0.0.1:{ports[2 * number + 1]}"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from node.children import apart
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.process.group import Group
 
 pytestmark = pytest.mark.process

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from node import children
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.process
 

@@ -28,7 +28,7 @@ WITHIN_S = 60.0
 RUN = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.process.group import Group
 
 def test_for_ever(tmp_path):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.process.group import Group
 
 pytestmark = pytest.mark.process

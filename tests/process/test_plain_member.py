@@ -22,7 +22,7 @@ import pytest
 from node.client import LedgerClient
 from node.protocol.codes import RemotingCode
 from node.transport.remoting import FLAG_RESPONSE, Frame, encode_frame
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.process.group import START_WITHIN_S, Group, all_vote, append_surely
 
 pytestmark = pytest.mark.process

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from node.children import apart
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.process.group import ROOT, SMALL_FILES, START_WITHIN_S
 
 pytestmark = pytest.mark.process

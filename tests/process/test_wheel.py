@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 60.0

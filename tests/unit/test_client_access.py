@@ -20,7 +20,7 @@ from node.store.memory_store import MemoryStore
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
 from node.transport.slab_frames import AppendRequest, decode_append_answer, encode_append
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 OWN, READER, WRITER = "own-token-0123456789", "reader-0123456789ab", "writer-0123456789ab"
 BOTH = Right.APPEND | Right.READ

@@ -33,7 +33,7 @@ from node.transport.committed_frames import (
 )
 from node.transport.remoting import Frame
 from node.transport.slab_frames import BodyError
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.unit.core_kit import Leader
 from tests.unit.engine_kit import running, until
 

@@ -23,11 +23,11 @@ from app.demo.breaks import Breaker
 from app.demo.control import DemoControl
 from app.demo.feeder import Feeder
 from app.demo.messages import Flights, Lines
-from app.demo.processes import free_ports_from
 from app.demo.relay import Links, Relay
 from app.demo.state import DemoMember, DemoState, process_start_ticks, running_demo, write_note
 from node.children import apart
 from node.client import AppendResult, OutcomeUnknown
+from tests.ports import free_ports
 
 
 def test_flights_come_in_time_order_with_null_for_what_was_not_recorded(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_reset_ends_connections_and_lets_new_ones_in() -> None:
 
 def test_a_link_to_nobody_closes_as_a_dead_process_would() -> None:
     async def story() -> None:
-        (port,) = free_ports_from(30_000 + os.getpid() % 20_000, 1)
+        (port,) = free_ports(1)
         relay = Relay(("127.0.0.1", port))
         await relay.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)

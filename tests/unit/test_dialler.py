@@ -13,7 +13,7 @@ from node.engine import dialler
 from node.engine.engine import Engine
 from node.store.memory_store import MemoryStore
 from node.transport.connection import Connection, dial
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 
 def connected(engine: Engine, peer_id: str) -> bool:

@@ -28,7 +28,7 @@ from node.transport.bodies import encode_message
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
 from node.transport.slab_frames import AppendRequest, decode_append_answer, encode_append
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.unit.engine_kit import running
 
 Work = Callable[[Engine, LedgerClient], Awaitable[None]]

@@ -27,7 +27,7 @@ from node.transport.bodies import load as load_body
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
 from node.transport.slab_frames import ReadMode, ReadRequest, decode_read_answer, encode_read
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.unit.core_kit import store_of
 
 IDS = ("n0", "n1", "n2")

@@ -21,7 +21,7 @@ from node.store.memory_store import MemoryStore
 from node.transport.slab_frames import AppendRequest, decode_append_answer, encode_append
 from node.views.replication import WatermarksView
 from node.views.state import StateView
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 OURS, THEIRS = group_id_of("ours", "g"), group_id_of("theirs", "g")
 

@@ -14,7 +14,7 @@ from node.engine.engine import Engine
 from node.protocol.entry import Entry, Magic, unpack_record
 from node.store.memory_store import MemoryStore
 from node.transport.connection import Connection
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.unit.engine_kit import running, until
 
 

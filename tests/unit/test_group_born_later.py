@@ -22,7 +22,7 @@ from node.store.file_store import FileStore
 from node.store.files.identity import Base
 from node.store.log_store import EntryMeta
 from node.store.reader import StoreReader
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.unit.store_fixtures import fill, kill, sync
 from tests.unit.store_fixtures import open_store as open_small_store
 from tests.unit.store_layout import DATA_BYTES

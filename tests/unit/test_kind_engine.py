@@ -14,7 +14,7 @@ from node.protocol.codes import FlushMode, RequestCode, ResponseCode
 from node.protocol.entry import HEAD_BYTES
 from node.protocol.group_kind import Channel
 from node.store.memory_store import MemoryStore
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.unit.group_kind_kit import FIRST_MS, STAMPED, body_of, place_in
 
 AT = STAMPED.position_at

@@ -16,7 +16,7 @@ from node.engine.link_health import LOST_AFTER_NS, LinkHealth, link_view
 from node.protocol.codes import Role
 from node.store.memory_store import MemoryStore
 from node.views.state import LinkView, StateView
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 MS = 1_000_000
 

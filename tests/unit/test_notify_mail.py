@@ -23,7 +23,7 @@ from app.notify import mail
 from app.notify.message import trial_payload
 from app.notify.routes import MailTarget
 from app.notify.webhook import NotDelivered
-from tests.conftest import free_ports
+from tests.ports import free_ports
 from tests.unit.console_kit import run, running
 
 PASSWORD = "a secret of the mail server"

@@ -23,7 +23,7 @@ from node.transport.bodies import load as load_body
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
 from node.transport.slab_frames import AppendRequest, encode_append
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 
 @dataclass

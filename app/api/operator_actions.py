@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.common import ClusterId, ConsoleDep, Json, ViewerDep
+from app.api.common import ClusterId, ConsoleDep, Json, ViewerDep, note
 from app.console.cursors import INT64_MAX
 from app.console.proxy import pick
 from node.views.transfer import Transfer
@@ -24,6 +24,13 @@ class NewEntries(BaseModel):
     expected_index: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
 
 
+class GroupTransfer(Transfer):
+    """`accept_data_loss`: an admin accepts that the member named in `to`, a plain DLedger that leads for the first time
+    since its process started, cuts its followers."""
+
+    accept_data_loss: bool = False
+
+
 @router.get("/leadership-transfer")
 async def preflight(cluster_id: ClusterId, console: ConsoleDep, to: str | None = None) -> Json:
     """What a transfer would mean; changes nothing."""
@@ -32,16 +39,20 @@ async def preflight(cluster_id: ClusterId, console: ConsoleDep, to: str | None =
 
 @router.post("/leadership-transfer", status_code=202, responses={200: {"description": "a dry run: what it would do"}})
 async def transfer(
-    cluster_id: ClusterId, body: Transfer, console: ConsoleDep, viewer: ViewerDep, response: Response, key: Key = None
-) -> Json:
+    request: Request, cluster_id: ClusterId, body: GroupTransfer, console: ConsoleDep, viewer: ViewerDep,
+    response: Response, key: Key = None,
+) -> Json:  # fmt: skip
     if body.dry_run:
         response.status_code = 200
         return {"dry_run": True, **console.preflight(cluster_id, body.to).to_json()}
+    if body.accept_data_loss:
+        note(request, f"clusters/{cluster_id}/leadership", after={"to": body.to, "accept_data_loss": True})
     operation = await console.transfer(
         cluster_id,
         body.to,
         if_term=body.if_term,
         deadline_ms=body.deadline_ms,
+        accept_data_loss=body.accept_data_loss,
         caller=viewer,
         idempotency_key=key,
     )

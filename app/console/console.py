@@ -25,7 +25,7 @@ from app.console.demo import Demo
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound, TermMoved, UnknownCluster
 from app.console.history import History
 from app.console.nodes import Nodes
-from app.console.preflight import Preflight, preflight
+from app.console.preflight import Preflight, may_accept, preflight, refused_transfer
 from app.console.repairs import KIND, Repairs
 from app.console.sample import NodeSample
 from app.console.settings import ConsoleSettings, Seed
@@ -302,11 +302,14 @@ class Console:
         *,
         if_term: int | None = None,
         deadline_ms: int | None = None,
+        accept_data_loss: bool = False,
         caller: Viewer,
         idempotency_key: str | None = None,
     ) -> Json:
+        """`accept_data_loss`: an admin's word, for the member that `to` names, that a first leadership may cut."""
         view = self.group_view(cluster_id)
-        asked = {"cluster": cluster_id, "to": to, "if_term": if_term, "deadline_ms": deadline_ms}
+        asked: Json = {"cluster": cluster_id, "to": to, "if_term": if_term, "deadline_ms": deadline_ms}
+        asked |= {"accept_data_loss": True} if accept_data_loss else {}
         said = fingerprint(caller, "leadership_transfer", asked)
         # First of all: the group has changed by what the first call did.
         known = await self.operations_kept.earlier(caller.name, idempotency_key, said)
@@ -315,9 +318,10 @@ class Console:
         if if_term is not None and view.term is not None and if_term != view.term:
             raise TermMoved(f"The group is in term {view.term}, not {if_term}; look again, then repeat.")
         checked = preflight(view, to)
-        refused = [one.text for one in checked.checks if one.state == "refused"]
-        if refused:
-            raise Conflict("; ".join(refused), title="Transfer refused")
+        if accept_data_loss:
+            may_accept(checked, to, caller)
+        elif not checked.allowed:
+            raise refused_transfer(checked)
         deadline_ms = deadline_ms or TRANSFER_DEADLINE_MS
         if not 100 <= deadline_ms <= TRANSFER_DEADLINE_MS_MAX:
             raise Invalid(f"deadline_ms must be between 100 and {TRANSFER_DEADLINE_MS_MAX}")

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Form, Query, Request
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import RedirectResponse, Response
 
-from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, Time, ViewerDep, time_or_none
+from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, Time, ViewerDep, note, time_or_none
 from app.api.nodes import Member, Seq
 from app.console import format as fmt
 from app.console import fragments
@@ -178,17 +178,26 @@ def leadership_context(console: Console, cluster_id: str, to: str | None) -> Con
 
 @router.post("/clusters/{cluster_id}/leadership")
 async def move_leadership(
+    request: Request,
     cluster_id: ClusterId,
     console: ConsoleDep,
     viewer: ViewerDep,
     to: Text = "",
     if_term: Annotated[int | None, Form()] = None,
     key: Text = "",
+    accept_data_loss: Annotated[bool, Form()] = False,
+    typed: Text = "",
 ) -> Response:
-    """`if_term` is the term that the page showed: if the term moved meanwhile, the transfer is refused with 412."""
+    """`if_term` is the term that the page showed: if the term moved meanwhile, the transfer is refused with 412.
+    `typed`: the member's name once more, from who accepts that data is lost."""
+    if accept_data_loss:
+        note(request, f"clusters/{cluster_id}/leadership", after={"to": to, "accept_data_loss": True})
+        if typed.strip() != to:
+            raise Invalid(f"To accept the loss, type the member's name, {to}, as it is written. Nothing was changed.")
     operation = await console.transfer(
-        cluster_id, to or None, if_term=if_term, caller=viewer, idempotency_key=key or None
-    )
+        cluster_id, to or None, if_term=if_term, accept_data_loss=accept_data_loss, caller=viewer,
+        idempotency_key=key or None,
+    )  # fmt: skip
     return see(f"/operations/{operation['id']}")
 
 

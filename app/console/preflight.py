@@ -1,12 +1,18 @@
-"""The preview of a leadership transfer, shown before it is confirmed. Pure: GroupView in, checks out."""
+"""The preview of a leadership transfer, shown before it is confirmed, and who may overrule it. Pure.
+
+Invariant: of what refuses a transfer only a first leadership can be overruled, by an admin who names the member.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Final
 
 from app.console.aggregate import ack_is_fresh
+from app.console.errors import Conflict, ConsoleError, Invalid
 from app.health.group_view import GroupView, MemberView, QuorumView
+from app.security.roles import Right, Viewer
 from node.views.base import View
 
 # A transfer waits for the target to be level; more than this takes longer than a write may wait (the core refuses too).
@@ -14,6 +20,8 @@ LAG_MAX = 1000
 # Measured shape of a hand-over: the target catches up, then one quick election round.
 PAUSE_BASE_MS = 50
 PAUSE_PER_ENTRY_MS = 0.05
+FIRST_LEADERSHIP: Final = "first leadership"
+ACCEPT: Final = "An admin may accept that: on the page Leadership, or with `accept_data_loss` and the member in `to`."
 
 
 class Check(View):
@@ -32,9 +40,13 @@ class Commands(View):
 
 
 class Preflight(View):
-    """What a transfer would mean. `allowed` is False when the core would refuse."""
+    """What a transfer would mean. `allowed` is False when the core would refuse.
+
+    `needs_acceptance`: nothing but a first leadership refuses it, which an admin may accept by name.
+    """
 
     allowed: bool
+    needs_acceptance: bool = False
     to: str | None
     if_term: int | None
     checks: tuple[Check, ...]
@@ -52,11 +64,13 @@ def preflight(view: GroupView, to: str | None) -> Preflight:
         checks += [reach_check(view, target), lag_check(view, target), disk_check(target)]
         checks += first_leadership_check(view, target)
     checks.append(quorum_check(view))
+    refused = {one.name for one in checks if one.state == "refused"}
     lag = view.lag_entries(target) if target is not None else None
     quorum = view.quorum
     shown = target.id if target is not None else (to or "TARGET")
     return Preflight(
-        allowed=all(one.state != "refused" for one in checks),
+        allowed=not refused,
+        needs_acceptance=refused == {FIRST_LEADERSHIP},
         to=target.id if target is not None else to,
         if_term=view.term,
         checks=tuple(checks),
@@ -66,6 +80,25 @@ def preflight(view: GroupView, to: str | None) -> Preflight:
         ),
         commands=commands(view, shown),
     )
+
+
+def refused_transfer(checked: Preflight) -> Conflict:
+    why = "; ".join(one.text for one in checked.checks if one.state == "refused")
+    return Conflict(why, title="Transfer refused", action=ACCEPT if checked.needs_acceptance else None)
+
+
+def may_accept(checked: Preflight, to: str | None, caller: Viewer) -> None:
+    """Whether this caller may have leadership moved though followers are cut. Raises ConsoleError."""
+    if not caller.can(Right.ADMIN):
+        raise ConsoleError(
+            f"To accept a loss of data needs the right `{Right.ADMIN}`; {caller.role}s have not.",
+            status=403,
+            title="Not allowed",
+        )
+    if to is None:
+        raise Invalid("A loss of data is accepted of one member: name it in `to`.")
+    if not (checked.allowed or checked.needs_acceptance):
+        raise refused_transfer(checked)
 
 
 def best(view: GroupView, candidates: Sequence[MemberView]) -> MemberView | None:
@@ -127,13 +160,14 @@ def first_leadership_check(view: GroupView, target: MemberView) -> list[Check]:
     this console saw it lead."""
     if not any(one.is_java for one in view.members) or target.id in view.seen_leading:
         return []
-    cut = f" to index {view.quorum_index:,} and below" if view.quorum_index is not None else ""
+    end = target.log.end_index
+    cut = "to an index that is not known" if end is None else f"to an index between -1 and {end:,}"
     text = (
         f"{target.id} has not been seen to lead since its process started: a plain DLedger that leads for the first"
-        f" time cuts its followers{cut}. `quorumscope transfer {target.id} --accept-data-loss {target.id}` moves it all"
-        " the same"
+        f" time cuts its followers to where its own log ended at that start, {cut}; what they hold beyond is lost,"
+        " committed entries too"
     )
-    return [check("first leadership", "refused", text)]
+    return [check(FIRST_LEADERSHIP, "refused", text)]
 
 
 def quorum_check(view: GroupView) -> Check:

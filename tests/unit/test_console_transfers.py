@@ -196,3 +196,42 @@ def test_no_leader_no_transfer(tmp_path: Path) -> None:
             assert not checked.allowed and checked.to is None
 
     run(work())
+
+
+def test_an_admin_alone_accepts_a_first_leadership_by_name_and_the_trail_says_who(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = FakeGroup()
+        group.nodes["n1"].odd["state"] = {**group.nodes["n1"].state(), "is_java": True}
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            await kit.until(lambda: kit.console.preflight("demo", "n1").needs_acceptance)
+            olga, ann = await kit.person("olga", "operator"), await kit.person("ann", "admin")
+            accepting = {"to": "n1", "accept_data_loss": True}
+            refused = await ann.change("POST", PATH, json={"to": "n1"})
+            assert refused.status_code == 409 and "accept_data_loss" in refused.json()["action"]
+            assert "to an index between -1 and 1,000" in refused.json()["detail"]
+            assert (await olga.change("POST", PATH, json=accepting)).status_code == 403
+            assert (await ann.change("POST", PATH, json={"accept_data_loss": True})).status_code == 422
+            # What else refuses a transfer nobody may overrule.
+            assert (await ann.change("POST", PATH, json={"to": "n0", "accept_data_loss": True})).status_code == 409
+
+            place = "/clusters/demo/leadership"
+            seen_by_olga, seen_by_ann = (await olga.get(f"{place}?to=n1")).text, (await ann.get(f"{place}?to=n1")).text
+            assert 'name="typed"' in seen_by_ann and 'name="typed"' not in seen_by_olga
+            assert "An admin may accept the loss" in seen_by_olga
+            form = {"to": "n1", "if_term": "4", "accept_data_loss": "true", "typed": "n2"}
+            assert (await ann.change("POST", place, data=form)).status_code == 422
+            assert not [one for one in group.requests if one.method == "POST"]
+
+            moved = await ann.change("POST", place, data={**form, "typed": "n1"})
+            assert moved.status_code == 303
+            done = await ended(kit, ann, moved.headers["location"].rpartition("/")[2])
+            assert done["requested_by"] == "ann" and len([one for one in group.requests if one.method == "POST"]) == 1
+            again = await ann.change("POST", PATH, json={**accepting, "dry_run": True})
+            assert again.status_code == 200
+
+            rows = (await ann.get("/api/v1/admin-trail")).json()["items"]
+            said = [(one["user"], one["status"]) for one in rows if (one["detail"] or {}).get("after") == accepting]
+            assert ("ann", 303) in said and ("olga", 403) in said
+
+    run(work())

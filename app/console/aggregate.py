@@ -134,6 +134,8 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
         is_java=bool(state and state.is_java),
         problem=sample.problem,
         state=state,
+        start=sample.start,
+        certificate_ends=rfc3339(sample.certificate_ends) if sample.certificate_ends else None,
         watermark=leader.watermarks.of(sample.node_id) if leader and leader.watermarks else None,
         dispatcher=leader.dispatchers.of(sample.node_id) if leader and leader.dispatchers else None,
         unknown=tuple(unknown),

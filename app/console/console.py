@@ -29,6 +29,7 @@ from app.console.preflight import Preflight, may_accept, preflight, refused_tran
 from app.console.repairs import KIND, Repairs
 from app.console.sample import NodeSample
 from app.console.settings import ConsoleSettings, Seed
+from app.console.starts import Starts
 from app.console.transfers import Transfers
 from app.console.watch import Note, Watch
 from app.db.base import utc_now
@@ -69,6 +70,7 @@ class Console:
         self.operations_kept = Operations(sessions)
         self.events_kept = Events(sessions)
         self.history_kept = History(sessions, days=settings.history_days)
+        self.starts = Starts(sessions)
         self.demo = Demo(settings, self.nodes)
         self.background = Background()
         self.transfers = Transfers(self.nodes, self.operations_kept, self.background)
@@ -91,12 +93,14 @@ class Console:
     async def start(self) -> None:
         await self.operations_kept.orphaned()
         await self.addresses.load()
+        await self.starts.load()
         for row in await self.clusters_kept.all():
             self.watch(row)
         self.background.keep("assembling views", self.assemble_forever)
         self.background.keep("storing events", self.keep_events)
         self.background.keep("looking up what is over", partial(recent.look_up_forever, self))
         self.background.keep("storing history", self.save_history_forever)
+        self.background.keep("keeping how members were started", partial(self.starts.keep_forever, self.all_samples))
         for seed in self.settings.seeds:
             self.background.keep(f"attaching {seed.control_url}", partial(self.attach_seed, seed))
 
@@ -113,6 +117,8 @@ class Console:
         members = [
             NodeSample(one.node_id, one.address, *attaching.where(self.addresses, row.id, one)) for one in row.nodes
         ]
+        for sample in members:
+            sample.start = self.starts.of(row.id, sample.node_id)
         info = ClusterInfo(row.id, row.name, row.group, row.group_id, demo=self.settings.demo)
         one = Watch(
             info,
@@ -188,6 +194,9 @@ class Console:
 
     # --- what is watched ---
 
+    def all_samples(self) -> list[tuple[str, list[NodeSample]]]:
+        return [(cluster_id, watch.samples) for cluster_id, watch in self.watches.items()]
+
     def clusters(self) -> list[GroupView]:
         return sorted((one.view for one in self.watches.values()), key=lambda view: view.cluster.name)
 
@@ -227,6 +236,7 @@ class Console:
         await watch.stop()
         await self.clusters_kept.remove(cluster_id)
         self.addresses.forget(cluster_id)
+        self.starts.forget(cluster_id)
 
     # --- nodes ---
 

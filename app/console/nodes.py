@@ -9,14 +9,17 @@ followed (a control plane has none), and a token goes only where `credentials` s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json as json_text
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import httpx2
 
+from app.console.certificates import not_after
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.settings import ConsoleSettings
 from node.background import reason_of
@@ -67,6 +70,8 @@ class Nodes:
         credentials: Callable[[str], str | None] = lambda _url: None,
     ) -> None:
         self.credentials = credentials
+        # Control URL -> until when the certificate is valid that it showed last.
+        self.certificate_ends: dict[str, datetime] = {}
         verify: ssl.SSLContext | bool = True
         if settings.node_ca_file is not None:
             verify = ssl.create_default_context(cafile=str(settings.node_ca_file))
@@ -109,6 +114,7 @@ class Nodes:
             async with self.slots, asyncio.timeout(TOTAL_S if timeout_s is None else timeout_s):
                 stream = self.client.stream(method, target, params=asked, json=json, headers=sent, timeout=limit)
                 async with stream as answer:
+                    self.note_certificate(control_url, answer)
                     content = await read_bounded(answer, control_url, path)
                     return Answer(answer.status_code, answer.headers, content)
         except (httpx2.TimeoutException, TimeoutError):
@@ -117,6 +123,15 @@ class Nodes:
             raise NodeUnreachable(f"{control_url}: {error or type(error).__name__}", code="unreachable") from None
         except (OSError, ValueError, httpx2.InvalidURL) as error:  # such as a host name that no resolver takes
             raise NodeUnreachable(f"{control_url}: {reason_of(error)}", code="unreachable") from None
+
+    def note_certificate(self, control_url: str, answer: httpx2.Response) -> None:
+        """Of what was verified a moment ago; one that cannot be read ends nothing."""
+        connection = answer.extensions.get("network_stream")
+        tls = connection.get_extra_info("ssl_object") if connection is not None else None
+        shown = tls.getpeercert(binary_form=True) if tls is not None else None
+        if shown:
+            with contextlib.suppress(ValueError):
+                self.certificate_ends[control_url] = not_after(shown)
 
     async def json(self, method: str, control_url: str, path: str, **more: Any) -> dict[str, Any]:
         """The answer's object; NodeRefused for an error status."""

@@ -13,7 +13,16 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.console.own_facts import CertificateFacts, ClockFacts, OwnFacts
-from app.health.facts import ATTENTION, CRITICAL, INFO, capital, rfc3339, spell
+from app.health.facts import (
+    ATTENTION,
+    CERTIFICATE_NOW,
+    CERTIFICATE_SOON,
+    CRITICAL,
+    INFO,
+    capital,
+    rfc3339,
+    spell,
+)
 from app.health.group_view import Problem
 
 DOCS: Final = "docs/notifications.md#problems-of-the-console-itself"
@@ -22,8 +31,6 @@ DATABASE_BYTES_MAX: Final = 4_000_000_000
 # Of the disk that the database lies on: a share, and no more than so much.
 LOW_SHARE, LOW_BYTES = 0.05, 5_000_000_000
 FULL_SHARE, FULL_BYTES = 0.01, 500_000_000
-CERTIFICATE_SOON: Final = timedelta(days=21)
-CERTIFICATE_NOW: Final = timedelta(days=3)
 TOKEN_SOON: Final = timedelta(days=7)
 TOKEN_NOW: Final = timedelta(days=2)
 # A token that nobody used for so long before its end is missed by nobody.

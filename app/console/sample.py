@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
+from app.health.group_view import StartView
 from node.views.closures import ClosuresView
 from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import StateView
@@ -37,6 +38,8 @@ class NodeSample:
     misses: int = 0
     problem: str | None = None
     state: StateView | None = None
+    start: StartView | None = None  # how it was started, also from before this console was (app.console.starts)
+    certificate_ends: datetime | None = None  # of the certificate that its control plane showed last
     watermarks: WatermarksView | None = None
     dispatchers: DispatchersView | None = None
     closures: ClosuresView | None = None

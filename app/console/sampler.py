@@ -93,6 +93,7 @@ class Poller:
             sample.misses += 1
             sample.problem = f"{sample.control_url} belongs to another group of this name"
             return
+        sample.certificate_ends = self.nodes.certificate_ends.get(sample.control_url)
         sample.clock = clock_of(state, asked_at, time.monotonic() - asked_s)
         sample.state = state
         sample.misses, sample.problem = 0, None

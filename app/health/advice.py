@@ -169,6 +169,12 @@ ADVICE: Final[dict[str, Advice]] = {
         "elections-do-not-settle",
         curl="curl -s {url}/metrics",
     ),
+    "node_certificate_ends": Advice(
+        "{node}'s control plane serves with that certificate; once it has ended, consoles and programs refuse it",
+        "put a new one at `tls_cert_file` of {node}'s table [control] and restart it; this shows what it serves with",
+        "a-certificate-ends",
+        command="openssl s_client -connect {host} </dev/null 2>/dev/null | openssl x509 -noout -subject -enddate",
+    ),
     "first_leadership_hazard": Advice(
         "a failover to such a member cuts what its followers hold, committed entries too (a fault of the original)",
         "stop no leader on purpose, and keep a copy of the data directories; this says who leads",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from app.health.group_view import GroupView, MemberView
@@ -19,6 +19,9 @@ SEVERITY_ORDER: Final = (CRITICAL, UNKNOWN, ATTENTION, INFO)
 HEARTBEAT_MS: Final = 2000  # DLedger's, for members that do not tell theirs
 ELECTION_TIMEOUT_MAX_MS: Final = 1000
 SLOW_MS: Final = 100
+# So long before a certificate ends it is worth a word, and the last warning.
+CERTIFICATE_SOON: Final = timedelta(days=21)
+CERTIFICATE_NOW: Final = timedelta(days=3)
 SLOW_TIMES: Final = 5  # slower than the others by so much; alone, SLOW_MS decides
 
 

@@ -141,10 +141,18 @@ class AuditView(View):
     found_to: Whole | None = None
 
 
+class StartView(View):
+    """How a member was started, as its control plane said; `data_dir` is the directory of its own log."""
+
+    started_with: Text | None = None
+    data_dir: Text | None = None
+
+
 class MemberView(View):
     """One member: what it said last, how old that is, and what the leader says of it.
 
-    `reach`: ok | stale | never | down (its control plane answers, its engine does not run).
+    `reach`: ok | stale | never | down (its control plane answers, its engine does not run). `start`: remembered from
+    before it fell silent. `certificate_ends`: of the certificate that its control plane serves with.
     """
 
     id: Text
@@ -159,6 +167,8 @@ class MemberView(View):
     is_java: Flag = False
     problem: Text | None = None
     state: StateView | None = None
+    start: StartView | None = None
+    certificate_ends: Text | None = None
     watermark: WatermarkView | None = None
     dispatcher: DispatcherView | None = None
     unknown: tuple[UnknownView, ...] = ()

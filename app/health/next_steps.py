@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from typing import Final
+from urllib.parse import urlsplit
 
 from app.health.advice import ADVICE, ALARM, Advice
 from app.health.facts import Finding, spelled_range
@@ -67,6 +68,8 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
         "node": finding.node_id or "the member",
         # Of a member that does not answer, another one is asked.
         "url": (asked if leader is None else leader_url) if silent else urls[finding.node_id or ""],
+        # Of itself, whoever else may be asked.
+        "host": urlsplit(urls.get(finding.node_id or "", "")).netloc or "HOST:PORT",
         "leader": leader if leader is not None and leader != finding.node_id else "the others",
         "leader_url": leader_url if leader is not None else asked,
         "needed": str(view.quorum.needed),
@@ -77,13 +80,13 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
 
 
 def start_command(one: MemberView | None, view: GroupView) -> str:
-    """As the member itself said that it was started; else with what others know of it."""
-    state = one.state if one is not None else None
-    if state is not None and state.started_with:
-        return state.started_with
+    """As the member itself said that it was started, now or before it fell silent; else with what others know of it."""
+    says = None if one is None else one.start if one.state is None else one.state
+    if says is not None and says.started_with:
+        return says.started_with
     peers = ";".join(f"{other.id}-{other.address or 'HOST:PORT'}" for other in view.members)
     node = one.id if one is not None else "ID"
-    data = state.data_dir.removesuffix(f"/dledger-{node}") if state is not None and state.data_dir else "DIR"
+    data = says.data_dir.removesuffix(f"/dledger-{node}") if says is not None and says.data_dir else "DIR"
     return "quorumscope node " + shlex.join(
         ["--id", node, "--group", view.cluster.group, "--peers", peers, "--data", data]
     )
@@ -96,6 +99,8 @@ def at_stake(finding: Finding, view: GroupView) -> str:
             return FLUSH_STAKE.format(needed=view.quorum.needed)
         case "two_leaders" | "diverged":
             return "entries that were acknowledged may be lost whichever history is kept"
+        case "node_certificate_ends":
+            return f"the member goes dark here and for whatever asks it, though it runs; {spare(view)}"
         case "audit_divergent" | "log_damaged":
             copy = "one good copy fewer of those entries than there are members"
             return f"{copy}; {spare(view)}"

@@ -30,6 +30,7 @@ class Story:
     group: FakeGroup = field(default_factory=FakeGroup)
     recall: Recall = field(default_factory=Recall)
     looked: int = 0
+    certificate_ends: dict[str, datetime] = field(default_factory=dict)
     audit: Json | None = None
     last: dict[str, tuple[StateView, datetime]] = field(default_factory=dict)
     missed: dict[str, int] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Story:
         else:
             self.missed[node.id] = self.missed.get(node.id, 0) + 1
         one = NodeSample(node.id, "127.0.0.1:1", node.url, added_at=T0, misses=self.missed[node.id])
+        one.certificate_ends = self.certificate_ends.get(node.id)
         if node.id in self.last:
             one.state, one.last_seen = self.last[node.id]
         if not node.alive:

@@ -111,6 +111,16 @@ def split_brain(story: Story) -> None:
     story.look()
 
 
+def serves_with_an_old_certificate(story: Story) -> None:
+    story.certificate_ends = {"n0": T0 + timedelta(days=90), "n1": T0 + timedelta(days=12, minutes=1)}
+    story.look(3)
+
+
+def serves_with_a_certificate_that_ended(story: Story) -> None:
+    story.certificate_ends = {"n1": T0 - timedelta(minutes=4)}
+    story.look(3)
+
+
 def cut_off(story: Story) -> None:
     story.node("n1").ack_ms = 12_000
     story.look(5)
@@ -400,6 +410,20 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     ),
     (waiting_for_repair, "attention", ["log_damaged"], "repaired as soon as a peer that holds it answers, for", ""),
     (unrecoverable, "critical", ["log_damaged"], "no member of the group can give what was written", ""),
+    (
+        serves_with_an_old_certificate,
+        "attention",
+        ["node_certificate_ends"],
+        "The certificate of n1's control plane ends in 12 d.",
+        "Quorum stands",
+    ),
+    (
+        serves_with_a_certificate_that_ended,
+        "critical",
+        ["node_certificate_ends"],
+        "The certificate of n1's control plane ended 4 min ago.",
+        "Quorum stands",
+    ),
     (rejoining, "attention", ["voter_restricted"], "n1 came back without its log and does not vote", ""),
     (piling, "attention", ["closures_piling"], "8,500 writes wait, of at most 10,000, oldest 0.6 s.", ""),
     (refused, "critical", ["closures_full"], "10,000 writes wait, the limit: new ones are refused, oldest 2.0 s.", ""),

@@ -28,7 +28,7 @@ UNTAKEN_S: Final = 60.0  # answers of which a client takes no byte
 CLIENTS_MAX: Final = 1024  # unproven ones among them; members come on top
 UNPROVEN_MAX: Final = 256
 PLACES_MIN: Final = 16  # however few descriptors there are
-UNPROVEN_FRAME_BYTES_MAX: Final = 8 * MIB  # the longest entry in base64 fits
+UNPROVEN_FRAME_BYTES_MAX: Final = 8 * MIB  # the longest entry in base64 fits; who claims more goes at once
 UNPROVEN_BYTES_MAX: Final = 16 * MIB  # unfinished frames of all unproven connections
 UNFINISHED_BYTES_MAX: Final = 48 * MIB  # ... and of clients
 UNTAKEN_BYTES_MAX: Final = 64 * MIB  # answers of all clients that wait to be taken
@@ -171,7 +171,7 @@ class Places:
         connection = place.connection
         if connection is None or place in self.members:
             return
-        if not place.earned and connection.unfinished_bytes > UNPROVEN_FRAME_BYTES_MAX:
+        if not place.earned and connection.frame_memory_bytes > UNPROVEN_FRAME_BYTES_MAX:
             self._end(place, "a long first frame")
             return
         self._count(place, connection)

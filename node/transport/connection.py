@@ -144,6 +144,7 @@ class Connection(asyncio.BufferedProtocol):
             text = "closed by the other side" if exc is None else getattr(exc, "strerror", None) or str(exc)
             self.end_reason = self.broken or text or type(exc).__name__
         self.withdraw_long()
+        self._decoder.end()  # this object is in a cycle, and may wait long for its collection
         self._on_closed(self)
 
     @property
@@ -158,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def frame_memory_bytes(self) -> int:
-        """The memory that was taken for such a frame, beyond what every connection has."""
+        """The memory that was taken for such a frame."""
         return self._decoder.frame_memory_bytes
 
     @property

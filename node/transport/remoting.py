@@ -4,7 +4,8 @@ A frame is `int32 rest, u8 header type, u24 header bytes, header, body`. Headers
 forms, JSON and the binary ROCKETMQ one.
 
 Invariants: no length from the network is believed before it is bounded (16 MiB a frame), and no memory is written to
-for bytes that have not arrived: the decoder's buffer grows only as it fills.
+for bytes that have not arrived: the decoder's buffer grows only as it fills, and what a frame that never ends took is
+the system's again once its connection is gone.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from node.protocol.entry import BytesLike
+from node.transport.frame_memory import own_memory
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024  # Netty's limit in the original; it counts the length field too
 HEADER_BYTES_MAX: Final = 16 * 1024  # a long remark; what is longer would hold up whoever reads it
@@ -27,11 +27,9 @@ PREFIX_BYTES: Final = 8
 JOINED_BYTES_MAX: Final = 16 * 1024
 BUFFER_BYTES_MIN: Final = 64 * 1024
 BUFFER_BYTES_KEPT: Final = 256 * 1024
-# A frame longer than a buffer and up to this is read into memory of its own, where its body stays: nothing copies it.
-# The largest entry fits, and a full slab with its index records. (In a buffer that grows, a frame of 4 MiB touches 20
-# MiB of new memory: eight at once held up a busy machine's leader for 2.5 s.) The first part of it must have
-# arrived, so that a claim alone gets nothing.
-LONG_FRAME_BYTES_MAX: Final = 4 * 1024 * 1024 + 64 * 1024
+# A frame longer than a buffer is read into memory of its own, where its body stays: nothing copies it. (In a buffer
+# that grows, a frame of 4 MiB touches 20 MiB of new memory: eight at once held up a busy machine's leader for 2.5 s.)
+# The first part of it must have arrived, so that a claim alone gets nothing.
 LONG_FRAME_FIRST_PART: Final = 1 / 32
 LONG_HEADER_BYTES: Final = 1024  # behind a longer one a body is copied out
 LANGUAGE: Final = "PYTHON"
@@ -277,17 +275,27 @@ class FrameDecoder:
 
     @property
     def frame_memory_bytes(self) -> int:
-        """What such a frame was given beyond the buffer that every connection has."""
-        return max(0, len(self._buffer) - BUFFER_BYTES_MIN) + (0 if self._long is None else len(self._long))
+        """What such a frame was given. (A mapping counts whole: one read may bring megabytes before anyone looks.)"""
+        if self._long is not None:
+            return len(self._long)
+        return len(self._buffer) if self._end else 0
 
     def spare_memory(self) -> None:
         """Frees the buffer, where nothing is in it, until more comes."""
         if not self._end and self._buffer:
             self._resize(0)
 
+    def end(self) -> None:
+        """Nothing more comes: frees what is held of a frame that is not whole."""
+        self._long, self._long_bytes = None, 0
+        self._start = self._end = 0
+        self._resize(0)
+
     def writable(self) -> memoryview:
         """Room for the next bytes; never empty."""
         if self._long is not None:
+            if len(self._buffer) > BUFFER_BYTES_KEPT:  # it holds nothing now
+                self._resize(0)
             return self._long[self._long_bytes :]
         buffer_bytes = len(self._buffer)
         if not self._end:
@@ -327,7 +335,7 @@ class FrameDecoder:
                     header_bytes = check_prefix(rest_bytes, header_bytes)
                 stop = start + rest_bytes + 4
                 if end < stop:
-                    if BUFFER_BYTES_MIN < rest_bytes <= LONG_FRAME_BYTES_MAX - 4:
+                    if rest_bytes > BUFFER_BYTES_MIN:
                         start = self._begin_long(view[start:end], rest_bytes + 4, start)
                     break
                 body_at = start + PREFIX_BYTES + header_bytes
@@ -352,7 +360,7 @@ class FrameDecoder:
         """Gives a long frame memory of its own, if enough of it has `arrived`; returns where what is left starts."""
         if len(arrived) < frame_bytes * LONG_FRAME_FIRST_PART:
             return start
-        self._long, self._long_bytes = np.empty(frame_bytes, np.uint8).data, len(arrived)
+        self._long, self._long_bytes = own_memory(frame_bytes), len(arrived)
         self._long[: len(arrived)] = arrived
         return start + len(arrived)
 

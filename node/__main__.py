@@ -2,6 +2,7 @@
 
 Rules (SAFETY S1): an engine that crashed is restarted with back-off; one that refused for a reason that an operator
 must settle is not. The control plane outlives the engine to say `engine: down` and why, unless `--exit-with-engine`.
+SIGHUP is passed on to both, which then read their files again.
 Both processes die with this one, also when it is killed with SIGKILL (Linux: parent-death signal). The arguments are
 passed on unread, so there is one place that understands them: node.config.
 """
@@ -22,6 +23,7 @@ from typing import Final
 
 from node.background import Background, reason_of
 from node.children import apart, environment, python
+from node.rereading import HangUp
 from node.store.errors import StoreError
 from node.store.files.data_lock import DataLock
 from node.supervisor_log import OURS, note
@@ -37,6 +39,7 @@ STEADY_AFTER_S: Final = 30.0  # an engine that ran this long starts again withou
 STOP_WITHIN_S: Final = 2.5  # then SIGKILL: a node stops within three seconds
 FLAG_EXIT_WITH_ENGINE: Final = "--exit-with-engine"
 REASON_FILE: Final = "engine-refused.json"
+RUNNING: Final[dict[str, asyncio.subprocess.Process]] = {}  # by module, the newest of each
 
 
 def back_off_s(previous_s: float, ran_s: float) -> float:
@@ -69,9 +72,18 @@ async def start(module: str, arguments: Sequence[str]) -> Child:
     process = await asyncio.create_subprocess_exec(
         *python("-m", module, *arguments),
         env=environment(),
-        preexec_fn=apart(signal.SIGTERM),
+        preexec_fn=apart(signal.SIGTERM, hold_hang_up=True),
     )
+    RUNNING[module] = process
     return Child(process, time.monotonic())
+
+
+def pass_on_hang_up() -> None:
+    """Both processes read their files again."""
+    for process in RUNNING.values():
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGHUP)
 
 
 async def stop(child: Child) -> None:
@@ -188,6 +200,7 @@ async def supervise(arguments: Sequence[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_all, number.name)
+    HangUp(pass_on_hang_up, lambda: stop_all(signal.SIGHUP.name)).listen()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `quorumscope node` lets it wait until here
 
     clear_reason(data)

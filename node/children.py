@@ -31,21 +31,26 @@ def environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
     return result
 
 
-def apart(when_parent_dies: signal.Signals) -> Callable[[], None]:
+def apart(when_parent_dies: signal.Signals, *, hold_hang_up: bool = False) -> Callable[[], None]:
     """For `preexec_fn`: a process group of its own, and that signal when the thread that started it ends (Linux).
 
     So a Ctrl-C reaches the parent alone, which stops its children in order. Not a session: see `node.priority`.
+    `hold_hang_up`: a SIGHUP waits until the child has its handler (`node.rereading`), instead of ending it before.
     """
-    return dying_with_parent(when_parent_dies, own_group=True)
+    return dying_with_parent(when_parent_dies, own_group=True, hold_hang_up=hold_hang_up)
 
 
-def dying_with_parent(when_parent_dies: signal.Signals, *, own_group: bool = False) -> Callable[[], None]:
+def dying_with_parent(
+    when_parent_dies: signal.Signals, *, own_group: bool = False, hold_hang_up: bool = False
+) -> Callable[[], None]:
     """The same, in the parent's process group: a Ctrl-C reaches both."""
     parent_pid = os.getpid()
 
     def between_fork_and_exec() -> None:  # only calls that were prepared before the fork
         if own_group:
             os.setpgid(0, 0)
+        if hold_hang_up:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         if sys.platform == "linux":
             _LIBC.prctl(_PR_SET_PDEATHSIG, when_parent_dies)
             if os.getppid() != parent_pid:

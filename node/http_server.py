@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import socket
 import time
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
+
+from node.rereading import HangUp
 
 HEAD_S: Final = 15.0
 BODY_S: Final = 60.0
@@ -97,11 +101,20 @@ class Places(Base):
 
 
 class BoundedServer(uvicorn.Server):
-    """Looks at all connections once a second. `on_exit`: called as soon as it is asked to stop, to end open streams."""
+    """Looks at all connections once a second. `on_exit`: called as soon as it is asked to stop, to end open streams;
+    `again`: on SIGHUP."""
 
-    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, on_exit: Callable[[], None] = lambda: None,
+        again: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         super().__init__(config)
         self._on_exit = on_exit
+        self._hang_up = HangUp(again, lambda: self.handle_exit(signal.SIGTERM, None))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._hang_up.listen()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._on_exit()

@@ -31,6 +31,7 @@ from node.printable import escaped
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
 from node.protocol.group_kind import PLAIN_NAME
+from node.rereading import HangUp
 from node.store.errors import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.data_lock import DataLock
@@ -142,6 +143,8 @@ async def serve(settings: Settings, store: FileStore, log: Log) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, engine, number)
+
+    HangUp(engine.files.again, lambda: stop(engine, signal.SIGHUP)).listen()
 
     calm_collector()
 

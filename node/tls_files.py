@@ -1,4 +1,4 @@
-"""The check of TLS files, made before anything listens."""
+"""The check of TLS files, made before anything listens, and a server's context that can be exchanged later."""
 
 from __future__ import annotations
 
@@ -34,3 +34,27 @@ def tls_trouble(certificate: Path | None, key: Path | None, authority: Path | No
 
 def _reason(error: Exception) -> str:
     return str(getattr(error, "reason", None) or error).replace("_", " ").lower()
+
+
+class ServerTls:
+    """Of an HTTP server: whoever connects after `use` is shown the newer certificate. Raises OSError, ValueError."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._certificate, self._key = certificate, key
+        self._newest = self.context = self.read()
+        self.context.sni_callback = self._choose  # asked at each handshake, also where no name is sent
+
+    def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _given: ssl.SSLContext) -> None:
+        connection.context = self._newest
+
+    def read(self) -> ssl.SSLContext:
+        trouble = tls_trouble(self._certificate, self._key, None)
+        if trouble is not None:
+            raise ValueError(trouble)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(str(self._certificate), str(self._key), password=lambda: b"")
+        return context
+
+    def use(self, context: ssl.SSLContext) -> None:
+        self._newest = context

@@ -173,6 +173,7 @@ def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -
         port=port,
         seeds=tuple(Seed(url) for url in table.nodes),
         node_token=node_token,
+        node_token_file=table.node_token_file,
         node_ca_file=table.node_ca_file,
         tls_cert_file=table.tls_cert_file,
         tls_key_file=table.tls_key_file,

@@ -114,6 +114,10 @@ class Addresses:
         self.seeds = {origin_of(url) for url in seeds}
         self.groups: dict[str, Pinned] = {}
 
+    def use_token(self, token: str) -> None:
+        """In place of the one that the console was started with."""
+        self.console_token = token
+
     async def load(self) -> None:
         async with self.sessions() as db:
             rows = list(await db.scalars(select(ClusterAddress)))

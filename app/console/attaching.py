@@ -39,7 +39,7 @@ async def add_cluster(console: Console, control_url: str, name: str | None, *, b
     """One control plane names them all: `state.peers` carries the others' addresses. The address that `by` gave is
     approved by that; the others are used or wait as `Addresses` says."""
     url, addresses = normal_control_url(control_url), console.addresses
-    shown = token or addresses.token_for(url) or console.settings.node_token
+    shown = token or addresses.token_for(url) or addresses.console_token
     state = await ask(console.nodes, url, StateView, token=shown)
     if not state.group or not state.self_id:
         raise Invalid(f"{url} is no control plane of a node: it names neither group nor node")

@@ -42,6 +42,8 @@ from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.security.roles import Viewer
 from app.security.sealed import Seal, key_file_of
 from node.background import Background, reason_of
+from node.config import read_token
+from node.rereading import Rereading
 from node.views.events import EventView
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,13 @@ class Console:
         urls = [url for one in settings.seeds if (url := attaching.url_or_none(one.control_url))]
         self.addresses = Addresses(sessions, Seal(key_file_of(settings.db_url)), settings.node_token, urls)
         self.nodes = Nodes(settings, transport, self.addresses.token_for)
+        self.rereading = Rereading()
+        if settings.node_token_file is not None:
+            file = settings.node_token_file
+            self.rereading.add("the token for control planes", lambda: read_token(file), self.addresses.use_token)
+        if settings.node_ca_file is not None:
+            authorities = self.nodes.read_authorities, self.nodes.use_authorities
+            self.rereading.add("the authorities of control planes", *authorities)
         self.clusters_kept = Clusters(sessions)
         self.operations_kept = Operations(sessions)
         self.events_kept = Events(sessions)

@@ -22,10 +22,12 @@ import httpx2
 from app.console.certificates import not_after
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.settings import ConsoleSettings
-from node.background import reason_of
+from node.background import Background, reason_of
+from node.tls_files import tls_trouble
 
 IN_FLIGHT_MAX: Final = 64
 ANSWER_BYTES_MAX: Final = 16 << 20
+OLDER_S: Final = 60.0  # longer than any request
 TIMEOUT_S: Final = 2.0  # for each step: a connection's next bytes
 TOTAL_S: Final = 5.0  # for all of it
 CONNECT_TIMEOUT_S: Final = 1.0
@@ -72,21 +74,43 @@ class Nodes:
         self.credentials = credentials
         # Control URL -> until when the certificate is valid that it showed last.
         self.certificate_ends: dict[str, datetime] = {}
-        verify: ssl.SSLContext | bool = True
-        if settings.node_ca_file is not None:
-            verify = ssl.create_default_context(cafile=str(settings.node_ca_file))
-        self.client = httpx2.AsyncClient(
+        self._ca_file, self._transport = settings.node_ca_file, transport
+        self.client = self.client_with(self.read_authorities())
+        self._closing = Background()
+        self.slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+
+    def read_authorities(self) -> ssl.SSLContext | None:
+        """Of the control planes' certificates; None: those that this machine knows. Raises OSError, ValueError."""
+        trouble = tls_trouble(None, None, self._ca_file)
+        if trouble is not None:
+            raise ValueError(trouble)
+        return None if self._ca_file is None else ssl.create_default_context(cafile=str(self._ca_file))
+
+    def use_authorities(self, authorities: ssl.SSLContext | None) -> None:
+        """For connections from now on; what is under way ends as it began."""
+        older, self.client = self.client, self.client_with(authorities)
+        self._closing.run("closing an older client", self._close_later(older))
+
+    @staticmethod
+    async def _close_later(older: httpx2.AsyncClient) -> None:
+        try:
+            await asyncio.sleep(OLDER_S)
+        finally:
+            await older.aclose()
+
+    def client_with(self, authorities: ssl.SSLContext | None) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(
             headers={"accept": "application/json", "accept-encoding": "identity"},
             timeout=httpx2.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx2.Limits(max_connections=IN_FLIGHT_MAX, max_keepalive_connections=IN_FLIGHT_MAX),
             follow_redirects=False,
             trust_env=False,
-            verify=verify,
-            transport=transport,
+            verify=True if authorities is None else authorities,
+            transport=self._transport,
         )
-        self.slots = asyncio.Semaphore(IN_FLIGHT_MAX)
 
     async def close(self) -> None:
+        await self._closing.stop()
         await self.client.aclose()
 
     async def request(

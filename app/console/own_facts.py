@@ -59,3 +59,6 @@ class OwnFacts(View):
     certificates: tuple[CertificateFacts, ...] = ()
     tokens: tuple[TokenFacts, ...] = ()
     clocks: tuple[ClockFacts, ...] = ()
+    # What could not be read again on SIGHUP, and since when.
+    not_reread: str | None = None
+    not_reread_since: datetime | None = None

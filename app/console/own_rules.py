@@ -125,7 +125,7 @@ def finding_of(one: CertificateFacts, severity: str, text: str) -> OwnFinding:
     return OwnFinding(
         "certificate_ends", severity, text, ours if ours_is(one) else theirs,
         "nobody gets in over HTTPS" if ours_is(one) else "groups go dark, though they run",
-        f"put a new one at {one.path} and restart the console; this says what it holds",
+        f"put a new one at {one.path} and send SIGHUP to the console; this says what the file holds",
         subject="console" if ours_is(one) else "authorities",
         command=f"openssl x509 -noout -subject -enddate -in {one.path}",
     )  # fmt: skip
@@ -192,7 +192,18 @@ def spell_s(offset_ms: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else spell(seconds)
 
 
-RULES: Final[tuple[Rule, ...]] = (database, disk, certificates, tokens, clocks)
+def not_reread(facts: OwnFacts) -> Iterator[OwnFinding]:
+    if facts.not_reread is not None:
+        yield OwnFinding(
+            "file_not_reread", ATTENTION, f"A file could not be read again: {facts.not_reread}",
+            "somebody asked for it with SIGHUP, and the file is not what it has to be",
+            "once the old certificate or token ends, or the console is started anew, it is missed",
+            "mend that file, and send SIGHUP to the console again (`systemctl reload quorumscope-console`)",
+            since=facts.not_reread_since,
+        )  # fmt: skip
+
+
+RULES: Final[tuple[Rule, ...]] = (database, disk, certificates, tokens, clocks, not_reread)
 
 
 class OwnProblems:

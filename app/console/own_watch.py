@@ -73,6 +73,7 @@ class OwnWatch:
         self.facts = OwnFacts(
             as_of=utc_now(), database=database, disk=disk, certificates=certificates, tokens=tokens,
             clocks=tuple(self.clocks()),
+            not_reread=self.console.rereading.text, not_reread_since=self.console.rereading.since,
         )  # fmt: skip
         self.console.own["console"] = self.rules.judge(self.facts)
 

@@ -22,6 +22,8 @@ from app.console.settings import ConsoleSettings, Seed, SettingsError
 from node.http_server import BoundedServer, Places
 from node.logs import Log
 from node.priority import lower_priority
+from node.rereading import Rereading
+from node.tls_files import ServerTls
 
 GRACE_S = 2
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
@@ -51,7 +53,10 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(settings: ConsoleSettings, app: FastAPI) -> BoundedServer:
+def make_server(settings: ConsoleSettings, app: FastAPI, log: Log | None = None) -> BoundedServer:
+    tls: ServerTls | None = None
+    if settings.tls_cert_file is not None and settings.tls_key_file is not None:
+        tls = ServerTls(settings.tls_cert_file, settings.tls_key_file)
     config = uvicorn.Config(
         app,
         http=BoundedH11,  # the bound of its heads is below
@@ -61,8 +66,7 @@ def make_server(settings: ConsoleSettings, app: FastAPI) -> BoundedServer:
         server_header=False,
         date_header=True,
         timeout_graceful_shutdown=GRACE_S,
-        ssl_certfile=settings.tls_cert_file,
-        ssl_keyfile=str(settings.tls_key_file) if settings.tls_key_file else None,
+        ssl_context_factory=None if tls is None else lambda *_: tls.context,
         proxy_headers=False,
         h11_max_incomplete_event_size=64 << 10,
         # An idle keep-alive connection must not delay the end.
@@ -74,7 +78,15 @@ def make_server(settings: ConsoleSettings, app: FastAPI) -> BoundedServer:
         if hub is not None:
             hub.stop()
 
-    return BoundedServer(config, end_streams)
+    def again() -> None:
+        rereading: Rereading = app.state.console.rereading
+        if log is not None:
+            rereading.note = lambda event, severity, fields: log.note(event, severity, **fields)
+        if tls is not None:
+            rereading.add("the console's certificate", tls.read, tls.use)
+        rereading.again()
+
+    return BoundedServer(config, end_streams, again)
 
 
 def serve(settings: ConsoleSettings) -> int:
@@ -92,7 +104,7 @@ def serve(settings: ConsoleSettings) -> int:
     log.take_over()
     lower_priority()  # engines on the same machine go first; audits started here inherit it
     settings = replace(settings, port=listener.getsockname()[1])
-    server = make_server(settings, create_app(settings))
+    server = make_server(settings, create_app(settings), log)
     print(json.dumps({"event": "listening", "url": settings.url}), flush=True)
     if sys.stderr.isatty():
         print(f"console: {settings.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)

@@ -38,6 +38,7 @@ class ConsoleSettings:
     seeds: tuple[Seed, ...] = ()
     # Bearer token sent to control planes that ask for one (theirs, never a user's).
     node_token: str | None = None
+    node_token_file: Path | None = None  # where that was read, and is read again
     node_ca_file: Path | None = None
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None

@@ -16,10 +16,12 @@ import uvicorn
 
 from node.config import ConfigError, Settings, parse_node_arguments, split_address
 from node.control.app import create_app
+from node.control.common import Parts
 from node.control.http_protocol import BoundedHttp
 from node.http_server import BoundedServer
 from node.logs import Log
 from node.priority import lower_priority
+from node.tls_files import ServerTls
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
 
@@ -61,7 +63,13 @@ def serve(settings: Settings, arguments: Sequence[str] = ()) -> int:
         log.last_word(f"node.control: {text}", reason=text, exit_code=EXIT_UNAVAILABLE)
         return EXIT_UNAVAILABLE
     app = create_app(settings)
-    app.state.parts.started_with = start_command(arguments) if arguments else None
+    parts: Parts = app.state.parts
+    parts.started_with = start_command(arguments) if arguments else None
+    parts.rereading.note = lambda event, severity, fields: log.note(event, severity, **fields)
+    tls: ServerTls | None = None
+    if control.tls_cert_file is not None and control.tls_key_file is not None:
+        tls = ServerTls(control.tls_cert_file, control.tls_key_file)
+        parts.rereading.add("the control plane's certificate", tls.read, tls.use)
     config = uvicorn.Config(
         app,
         http=BoundedHttp,
@@ -71,10 +79,13 @@ def serve(settings: Settings, arguments: Sequence[str] = ()) -> int:
         server_header=False,
         timeout_graceful_shutdown=1,
         proxy_headers=False,
-        ssl_certfile=control.tls_cert_file,
-        ssl_keyfile=str(control.tls_key_file) if control.tls_key_file is not None else None,
+        ssl_context_factory=None if tls is None else lambda *_: tls.context,
     )
-    server = BoundedServer(config, lambda: app.state.parts.stopping.set())  # ends event streams
+    server = BoundedServer(
+        config,
+        lambda: parts.stopping.set(),  # ends event streams
+        parts.rereading.again,
+    )
     log.note("listening", url=f"{'https' if control.tls_cert_file else 'http'}://{control.address}")
     try:
         server.run(sockets=[listener])

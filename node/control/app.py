@@ -38,7 +38,14 @@ def package_version() -> str:
 def make_parts(settings: Settings) -> Parts:
     link, files = EngineLink(settings), LogFiles(settings)
     snapshots = Snapshots(settings, link, files)
-    return Parts(settings, link, files, LogFiles(settings), snapshots, Operations(), package_version(), asyncio.Event())
+    parts = Parts(
+        settings, link, files, LogFiles(settings), snapshots, Operations(), package_version(), asyncio.Event()
+    )
+    if settings.node.token_file is not None:
+        parts.rereading.add("the token that is shown to the engine", link.read_token, link.use_token)
+    if settings.node.tls:
+        parts.rereading.add("the certificate that is shown to the engine", link.read_tls, link.use_tls)
+    return parts
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -87,7 +94,7 @@ def create_app(settings: Settings) -> FastAPI:
         BodyLimit, body_bytes_max=BODY_BYTES_MAX, held_bytes_max=HELD_BYTES_MAX,
         refuse=lambda _, status, title, detail: problem_document(status, title, detail),
     )  # fmt: skip
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Guard, settings=settings, rereading=parts.rereading)
     add_examples(app)
     return app
 

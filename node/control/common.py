@@ -16,6 +16,7 @@ from node.control.problems import Problem
 from node.control.shared_work import SharedWork
 from node.control.snapshots import Snapshots
 from node.protocol.codes import ResponseCode
+from node.rereading import Rereading
 from node.views.base import View
 from node.views.state import StateView
 
@@ -44,6 +45,7 @@ class Parts:
     stopping: asyncio.Event
     digests: SharedWork[list[Json]] = field(default_factory=lambda: SharedWork(DIGESTS_MAX))
     event_readers: int = 0
+    rereading: Rereading = field(default_factory=Rereading)
     started_with: str | None = None  # the command that starts this node again
 
 

@@ -20,6 +20,7 @@ from node.protocol.entry import BytesLike
 from node.store.errors import StoreError
 from node.store.files.hard_state import read_hard_state
 from node.store.files.platform import OS, Platform
+from node.tls_files import tls_trouble
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
 from node.transport.tls import client_context
@@ -58,17 +59,37 @@ class EngineLink:
         if self.host in ("0.0.0.0", "::"):
             self.host = "127.0.0.1"
         self.group, self.self_id = settings.node.group, settings.node.id
-        self.token = read_token(settings.node.token_file) if settings.node.token_file is not None else None
-        self.tls: ssl.SSLContext | None = None
-        node = settings.node
-        if node.tls_cert_file is not None and node.tls_key_file is not None and node.tls_ca_file is not None:
-            self.tls = client_context(node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
+        self.settings = settings
+        self.token = self.read_token()
+        self.tls = self.read_tls()
         self.connection: Connection | None = None
         self.known = False  # whose engine it is ...
         self.shown = False  # ... and whether it was shown our token
         self.opening = asyncio.Lock()
         self.opaques = itertools.count(1)
         self.waiting: dict[int, asyncio.Future[Frame]] = {}
+
+    def read_token(self) -> str | None:
+        """Raises ConfigError."""
+        file = self.settings.node.token_file
+        return None if file is None else read_token(file)
+
+    def read_tls(self) -> ssl.SSLContext | None:
+        """How this control plane shows itself to the engine. Raises OSError, ValueError."""
+        node = self.settings.node
+        if node.tls_cert_file is None or node.tls_key_file is None or node.tls_ca_file is None:
+            return None
+        trouble = tls_trouble(node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
+        if trouble is not None:
+            raise ValueError(trouble)
+        return client_context(node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
+
+    def use_token(self, token: str | None) -> None:
+        """It is shown with the next request, also on the connection that there is."""
+        self.token, self.shown = token, False
+
+    def use_tls(self, tls: ssl.SSLContext | None) -> None:
+        self.tls = tls
 
     async def connected(self) -> Connection:
         """A connection to our own engine. Raises EngineAway, EngineForeign, EngineSilent, EngineRefused."""

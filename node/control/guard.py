@@ -18,11 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from node.config import Settings, is_loopback, read_token, split_address
 from node.control.problems import Problem, document
 from node.protocol.codes import ResponseCode
+from node.rereading import Rereading
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 WRITE_TYPES = frozenset({"application/json", "application/octet-stream"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/leaderz"})
+TOKEN = "the control plane's token"
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -35,7 +37,7 @@ HEADERS = (
 class Guard:
     """Pure ASGI: streams and raw bytes pass unbuffered."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, rereading: Rereading) -> None:
         self.app = app
         self.group = settings.node.group
         host = split_address(settings.control.address)[0]
@@ -44,7 +46,10 @@ class Guard:
             self.hosts |= LOOPBACK_NAMES
         self.scheme = "https" if settings.control.tls_cert_file is not None else "http"
         file = settings.control_token_file
-        self.token = read_token(file) if file is not None else None
+        self.token: str | None = None
+        if file is not None:
+            self.use_token(read_token(file))
+            rereading.add(TOKEN, lambda: read_token(file), self.use_token)
         self.checks: tuple[Callable[[Scope, Headers], None], ...] = (
             self.check_host,
             self.check_origin,
@@ -52,6 +57,9 @@ class Guard:
             self.check_type,
             self.check_group,
         )
+
+    def use_token(self, token: str) -> None:
+        self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -13,10 +13,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from node.control.common import Cursor, Json, Limit, Parts, PartsDep, answer
 from node.control.metrics import exposition
 from node.control.problems import Problem
+from node.views.base import ITEMS_MAX, TEXT_MAX
 from node.views.closures import ClosuresView
 from node.views.events import EventsView
 from node.views.replication import DispatchersView, WatermarksView
-from node.views.state import DiskView, StateView, TimingView
+from node.views.state import AlarmView, DiskView, StateView, TimingView
 
 router = APIRouter(prefix="/api/v1", tags=["state"])
 health = APIRouter(tags=["health"])
@@ -28,10 +29,22 @@ LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=128
 
 @router.get("/state", response_model=StateView)
 async def state(parts: PartsDep) -> Response:
-    view = await parts.snapshots.get(StateView)
+    view = with_own_alarm(parts, await parts.snapshots.get(StateView))
     if parts.started_with is not None:
         view = view.model_copy(update={"started_with": parts.started_with})
     return answer(view)
+
+
+def with_own_alarm(parts: Parts, view: StateView) -> StateView:
+    """The engine's state, and what this process itself could not read again."""
+    text = parts.rereading.text
+    if text is None:
+        return view
+    alarm = AlarmView(
+        code="control_file_not_reread", severity="warning", peer_id=None, text=text[:TEXT_MAX],
+        since=parts.rereading.since_text,
+    )  # fmt: skip
+    return view.model_copy(update={"alarms": (*(view.alarms or ())[: ITEMS_MAX - 1], alarm)})
 
 
 @router.get("/watermarks", response_model=WatermarksView)
@@ -134,5 +147,6 @@ def verdict(fine: bool, state: StateView) -> Response:
 @health.get("/metrics", response_model=None)
 async def metrics(parts: PartsDep) -> Response:
     get = parts.snapshots.get
-    reported = await asyncio.gather(get(StateView), get(WatermarksView), get(ClosuresView))
-    return PlainTextResponse(exposition(*reported), media_type="text/plain; version=0.0.4; charset=utf-8")
+    state, watermarks, closures = await asyncio.gather(get(StateView), get(WatermarksView), get(ClosuresView))
+    text = exposition(with_own_alarm(parts, state), watermarks, closures)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")

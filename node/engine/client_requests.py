@@ -96,6 +96,10 @@ class ClientRequests:
         """Registers the handler of one request code."""
         self._handlers[code] = handler
 
+    def renew_access(self, access: Access) -> None:
+        """For connections and tokens that come from now on; rights that a connection has, it keeps to its end."""
+        self._access = access
+
     def handle(self, connection: Connection, frame: Frame) -> None:
         """One client request."""
         served = connection.served

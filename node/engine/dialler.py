@@ -61,6 +61,10 @@ class Dialler:
         self._stopping = False
         self._dialling = Background(self._failed)
 
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """For what is dialled from now on."""
+        self._tls = tls
+
     def keep(self, link: Link) -> None:
         """Dials that peer, for ever and whatever happens."""
         link.keeper = self._dialling.keep(f"the link to {link.peer_id}", partial(self._keep, link))

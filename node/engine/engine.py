@@ -27,6 +27,7 @@ from node.engine.events import EventRing, EventSink, no_sink
 from node.engine.group_end import GroupEnd
 from node.engine.introspect import Introspection
 from node.engine.lane_requests import LaneRequests
+from node.engine.member_files import member_files
 from node.engine.metronome import Metronome
 from node.engine.options import client_access, member_trust, replica_config, tls_files
 from node.engine.peer_links import PeerLinks
@@ -81,6 +82,8 @@ class Engine:
             self, self.duties.reads, self.introspection, quota, self._status, client_access(settings),
             SlowRequests(self._loop), self.process.port.places.counts.refused,
         )  # fmt: skip
+        self.files = member_files(settings, self.process.port, self.links, self.client_requests, self.note)
+        self.introspection.files = self.files
         lanes = LaneRequests(self, self.client_requests, quota, config.group)
         self.client_requests.serve(RequestCode.OPEN_LANE, lanes.open)
         self.client_requests.serve(RequestCode.LANE_APPEND, lanes.append)

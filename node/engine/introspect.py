@@ -16,6 +16,7 @@ from node.engine.clock import wall_text, wall_writer
 from node.engine.events import EventRing
 from node.engine.link_health import link_view
 from node.protocol.codes import Role
+from node.rereading import Rereading
 from node.store.log_store import LogStore
 from node.views.base import ITEMS_MAX, TEXT_MAX, AnswerView, UnknownView
 from node.views.closures import ClosureGroupView, ClosuresView, ClosureView, CompletedView
@@ -54,6 +55,7 @@ class Introspection:
         self._settings, self._store, self._events, self._boot_id = settings, store, events, boot_id
         self.scrub: Callable[[], ScrubView | None] = lambda: None
         self.connections: Callable[[], ConnectionsView | None] = lambda: None
+        self.files: Rereading | None = None
         self.tick_gap_max_ns: Callable[[], int] = lambda: 0
         self._timing = TimingView.model_validate(settings.timing.model_dump())
         self._views: Mapping[str, Callable[[ReplicaStatus], AnswerView]] = {
@@ -132,8 +134,9 @@ class Introspection:
                     text=_shown(one.text),
                     since=wall(one.since_at_ns),
                 )
-                for one in status.alarms[:ITEMS_MAX]
-            ),
+                for one in status.alarms[: ITEMS_MAX - 1]
+            )
+            + _unread(self.files),
             version=VERSION,
             unknown=tuple(unknown),
         )
@@ -254,6 +257,17 @@ def _peer(peer: PeerStatus, control_url: str | None) -> PeerView:
         voter_state=None if peer.voter_state is None else peer.voter_state.value,
         store_id=peer.store_id,
     )
+
+
+def _unread(files: Rereading | None) -> tuple[AlarmView, ...]:
+    """The alarm about files that could not be read again."""
+    text = None if files is None else files.text
+    if files is None or text is None:
+        return ()
+    alarm = AlarmView(
+        code="file_not_reread", severity="warning", peer_id=None, text=_shown(text), since=files.since_text
+    )
+    return (alarm,)
 
 
 def _repair(status: ReplicaStatus) -> RepairView:

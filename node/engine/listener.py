@@ -38,6 +38,9 @@ class Listening(Protocol):
 
     port: int
 
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """Who connects from now on is shown that context's certificate."""
+
     def close(self) -> None: ...
 
 
@@ -152,6 +155,9 @@ class Listener:
             await self._loop.connect_accepted_socket(make, accepted, ssl=self._tls, ssl_handshake_timeout=within)
         except (Exception, asyncio.CancelledError):  # no TLS, not in time, or it had to go
             self._places.leave(place)
+
+    def renew(self, tls: ssl.SSLContext) -> None:
+        self._tls = tls
 
     def close(self) -> None:
         self._closed = True

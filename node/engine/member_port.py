@@ -10,6 +10,7 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop, TimerHandle
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 from typing import Protocol
 
 from node.engine.listener import Listen, Listening
@@ -66,6 +67,11 @@ class MemberPort:
                 self.leave(group)
                 raise
         return self._listening.port
+
+    def renew(self, tls: SSLContext) -> None:
+        """For connections that are opened from now on."""
+        if self._listening is not None:
+            self._listening.renew(tls)
 
     def leave(self, group: str) -> None:
         """Nobody new gets to that group; behind the last one the port is closed."""

@@ -63,6 +63,14 @@ class PeerLinks:
         self._pushes = PushEncoder()
         self._window_bytes = driver.replica.config.push_window_bytes
 
+    def renew_tls(self, tls: ssl.SSLContext) -> None:
+        """For connections that are opened from now on."""
+        self._dialler.renew(tls)
+
+    def renew_trust(self, trust: Trust) -> None:
+        """For proofs from now on; whoever has proved itself is not asked again."""
+        self._handshake.trust = trust
+
     def start(self) -> None:
         """Dials every peer, for ever and whatever happens."""
         for link in self._links.values():

@@ -29,7 +29,8 @@ def stand_ins(tmp_path: Path) -> Path:
     package = tmp_path / "node"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    for name in ("__main__.py", "background.py", "children.py", "logs.py", "printable.py", "supervisor_log.py"):
+    for module in ("__main__", "background", "children", "logs", "printable", "rereading", "supervisor_log"):
+        name = f"{module}.py"
         (package / name).write_text((REAL / name).read_text())
     for name in ("protocol", "store"):  # what the lock of a data directory needs
         shutil.copytree(REAL / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from node.children import apart
-from tests.conftest import free_ports
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
@@ -89,8 +89,10 @@ def test_the_walkthrough_works_as_it_is_written(shell: Shell) -> None:
     said = {block: shell.run(block) for block in blocks_of(ROOT / "docs/tls.md")}
     (link,) = [text for block, text in said.items() if "user link" in block]
     assert "https://" in link and "/login/link/" in link
-    (appended,) = [text for block, text in said.items() if "append" in block and "tail" in block]
+    (appended,) = [text for block, text in said.items() if "| quorumscope append" in block and "tail" in block]
     assert appended.split()[-3:] == ["998", "999", "1000"]
     (refused,) = [text for block, text in said.items() if "! quorumscope status" in block]
     assert "no member of orders answers" in refused and "denies it" in refused
+    for log in shell.work.glob("*.log"):
+        assert "reread" in log.read_text() and "not_reread" not in log.read_text(), f"{log.name}: {log.read_text()}"
     assert not list(shell.work.glob("data/n0/engine-refused.json"))

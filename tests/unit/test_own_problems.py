@@ -57,6 +57,14 @@ def token(left: timedelta, used_ago: timedelta | None = DAY) -> OwnFacts:
     return facts(tokens=(TokenFacts(id=3, name="ci", user="ann", ends_at=T0 + left, used_at=used),))
 
 
+def test_a_file_that_could_not_be_read_again_is_a_problem_until_it_was() -> None:
+    rules = OwnProblems()
+    (found,) = rules.judge(facts(not_reread="the console's certificate: gone", not_reread_since=T0 - DAY))
+    assert (found.code, found.severity, found.since) == ("file_not_reread", "attention", "2026-11-21T03:00:00.000Z")
+    assert "the console's certificate: gone" in found.text and "SIGHUP" in found.next_step
+    assert rules.judge(facts()) == []
+
+
 def clocks(*offsets_s: float, margin_ms: float = 600.0) -> OwnFacts:
     found = [
         ClockFacts(scope="demo", group="demo", node_id=f"n{n}", offset_ms=one * 1000, margin_ms=margin_ms)

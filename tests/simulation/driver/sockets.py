@@ -248,6 +248,9 @@ class Listening:
         self._server = server
         self.port = int(server.sockets[0].getsockname()[1])
 
+    def renew(self, tls: Any) -> None:
+        """There is no TLS here."""
+
     def close(self) -> None:
         self._server.close()
 

@@ -4,7 +4,7 @@ Invariants: at most `connections_max` connections; where all places are taken a 
 gone without a request for longest (an address is no identity: nobody is refused for where they come from), and only
 where every connection has a request is it refused, with 503 as problem+json. A head that is not complete after HEAD_S,
 a body after BODY_S, and an answer of which nothing more is taken for STALL_S cost their connection, however slowly
-bytes come.
+bytes come. TLS handshakes, which come before all that, are bounded in `node.tls_listener`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from node.rereading import HangUp
+from node.tls_listener import TlsListener
 
 HEAD_S: Final = 15.0
 BODY_S: Final = 60.0
@@ -113,8 +114,21 @@ class BoundedServer(uvicorn.Server):
         self._hang_up = HangUp(again, lambda: self.handle_exit(signal.SIGTERM, None))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        tls = self.config.ssl
+        if tls is None:
+            await super().startup(sockets)
+        else:
+            assert sockets is not None, "TLS is served on open sockets only"
+            await super().startup([])  # all but the listening
+            # It closes and awaits them, and knows no more of a server.
+            self.servers = [TlsListener(one, tls, self._make_connection) for one in sockets]  # type: ignore[misc]
         self._hang_up.listen()
+
+    def _make_connection(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._on_exit()

@@ -44,6 +44,7 @@ from node.body_limit import BodyLimit
 PAGE_PARTS = (
     "app.console.pages", "app.console.docs_pages", "app.console.people_pages", "app.console.audit_pages",
     "app.console.repair_pages", "app.console.address_pages", "app.console.notification_pages",
+    "app.console.metrics",
 )  # fmt: skip
 API_PARTS = ("app.api.audits", "app.api.repairs", "app.api.alerts", "app.api.own")
 BODY_BYTES_MAX = 8 << 20

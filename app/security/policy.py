@@ -44,7 +44,7 @@ PAGE = r"/clusters/[^/]+"
 TABLE: tuple[Rule, ...] = (
     # Before anybody is known.
     rule(READ, r"/static/.*", None),
-    rule(READ, r"/healthz|/api/v1|/favicon\.ico", None),
+    rule(READ, r"/healthz|/readyz|/api/v1|/favicon\.ico", None),
     rule("GET POST", r"/login", None, own_trail=True),
     rule("GET POST", r"/login/link/[^/]+", None, secret_path="/login/link/…", own_trail=True),
     # One's own ways in.

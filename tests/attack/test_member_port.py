@@ -15,28 +15,25 @@ import resource
 import socket
 import struct
 import subprocess
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.client import Denied, LedgerClient, LedgerError
+from node.client import Denied, LedgerClient
 from node.protocol.codes import RequestCode, ResponseCode
 from tests.attack.memory import Memory
-from tests.process.group import Group, all_vote, append_surely
+from tests.process.group import Group, append_surely
 from tests.process.test_refusals import Wire, request
 from tests.process.test_secret import SecretGroup, forged, hello_as
+from tests.process.undisturbed import TERM_STEP, WITHIN_S, in_client, quietly, settled, standing, until
 
 pytestmark = pytest.mark.process
-WITHIN_S = 60.0
-SEED = int(os.environ.get("ATTACK_SEED", 12))
+SEED = int(os.environ.get("ATTACK_SEED", 12))  # `make prove` draws others
 # Counted are 48 MiB; the rest is what a busy leader takes beside them.
 UNFINISHED_MIB = 96
 LEFT_MIB = 32
-TERM_STEP = 1 << 20
-TRIES = 5
 DESCRIPTORS = 300
 Make = Callable[[random.Random], bytes]
 
@@ -64,66 +61,6 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretGroup]:
         yield group
     finally:
         group.close()
-
-
-def quietly(group: Group, attack: Callable[[LedgerClient], Awaitable[None]]) -> None:
-    """Runs the attack between two looks at the group, until no election of its own fell in between."""
-
-    async def work(client: LedgerClient) -> None:
-        for _ in range(TRIES):
-            await settled(group, client)
-            before = await standing(group, client)
-            index = await append_surely(client, b"before", WITHIN_S)
-            await attack(client)
-            after = await standing(group, client)
-            next_index = await append_surely(client, b"after", WITHIN_S)
-            assert max(term for term, *_ in after.values()) < max(term for term, *_ in before.values()) + TERM_STEP // 2
-            if before == after and next_index == index + 1:
-                return
-        raise AssertionError(f"{TRIES} times something moved: {before} became {after}, {index} {next_index}")
-
-    in_client(group, work)
-
-
-def in_client(group: Group, work: Callable[[LedgerClient], Awaitable[Any]]) -> None:
-    async def run() -> None:
-        client = group.client(deadline_s=WITHIN_S)
-        try:
-            await work(client)
-        finally:
-            await client.close()
-
-    asyncio.run(run())
-
-
-async def until(fact: Callable[[], Awaitable[bool]]) -> None:
-    ends = time.monotonic() + WITHIN_S
-    while True:
-        with contextlib.suppress(LedgerError):
-            if await fact():
-                return
-        assert time.monotonic() < ends, "it never came"
-        await asyncio.sleep(0.05)
-
-
-async def settled(group: Group, client: LedgerClient) -> str:
-    """The leader, once all vote and hold the same."""
-    index = await append_surely(client, b"settled", WITHIN_S)
-    await all_vote(client, group.peers, WITHIN_S)
-
-    async def same() -> bool:
-        states = [await client.state(one) for one in group.peers]
-        leaders = {state["leader_id"] for state in states}
-        return len(leaders) == 1 and all(state["log"]["committed_index"] >= index for state in states)
-
-    await until(same)
-    return await client.leader()
-
-
-async def standing(group: Group, client: LedgerClient) -> dict[str, Any]:
-    """What no attack may change."""
-    states = {one: await client.state(one) for one in group.peers}
-    return {one: (state["term"], state["leader_id"], state["store_id"]) for one, state in states.items()}
 
 
 def connected(group: Group, member: str) -> socket.socket:

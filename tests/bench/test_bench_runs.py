@@ -9,10 +9,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.cli import run
+
+
+def long_ones(*values: object) -> list[Any]:
+    """What `make test` leaves out: the same way, of something else."""
+    return [pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def answer_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
@@ -22,7 +28,7 @@ def answer_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, obje
     return dict(json.loads(said.out))
 
 
-@pytest.mark.parametrize("via", ["client", "tasks", "json", "rest"])
+@pytest.mark.parametrize("via", ["client", "rest", *long_ones("tasks", "json")])
 def test_appends_are_measured_through_every_interface(
     via: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -37,7 +43,7 @@ def test_appends_are_measured_through_every_interface(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("how", ["kill", "partition", "transfer"])
+@pytest.mark.parametrize("how", ["kill", *long_ones("partition", "transfer")])
 def test_a_leader_goes_and_nothing_acknowledged_is_lost(how: str, capsys: pytest.CaptureFixture[str]) -> None:
     answer = answer_of(capsys, "failover", "--runs", "1", "--how", how, "--load")
     assert answer["lost_acknowledged"] == 0
@@ -61,7 +67,7 @@ def engines_of(directory: Path) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and the parent-death signal")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, *long_ones(signal.SIGTERM)])
 def test_a_bench_that_is_told_to_stop_leaves_no_engine(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "app.cli", "bench", "append", "--seconds", "600", "--data", str(tmp_path)]
     bench = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

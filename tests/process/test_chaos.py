@@ -56,8 +56,10 @@ def living(directory: Path) -> list[str]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "words",
-    [("--mode", "auto", "--seed", "1"), ("--mode", "proxy", "--disk", "quota", "--seed", "2")],
-    ids=["own network", "relays"],
+    [
+        pytest.param(("--mode", "auto", "--seed", "1"), id="own network"),
+        pytest.param(("--mode", "proxy", "--disk", "quota", "--seed", "2"), id="relays", marks=pytest.mark.long),
+    ],
 )
 def test_every_fault_once_and_everything_promised_is_there(tmp_path: Path, words: tuple[str, ...]) -> None:
     report, said = run(tmp_path, "--plan", "each", "--seconds", str(SECONDS), *words)
@@ -99,6 +101,7 @@ def test_an_interrupted_run_ends_everything_that_it_started(tmp_path: Path, numb
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
 
 
+@pytest.mark.long  # what is killed takes everything with it in test_left_running.py, too
 def test_a_killed_run_takes_its_nodes_with_it(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command("--seconds", "60", "--seed", "4", "--mode", "proxy"), cwd=ROOT, stderr=subprocess.PIPE, text=True,

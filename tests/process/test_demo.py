@@ -153,6 +153,7 @@ def test_the_demo_lives_is_broken_and_leaves_nothing(
     assert "/login/link/" in process.stdout.read()
 
 
+@pytest.mark.long  # test_left_running.py kills one whose engine stands still
 def test_a_killed_demo_takes_everything_with_it(demo: Callable[..., subprocess.Popen[str]]) -> None:
     process = demo("--headless")
     found_demo(process)

@@ -45,6 +45,7 @@ def quorumscope(evil: Path, *arguments: str, within_s: float = 120.0) -> tuple[i
     return process.returncode, said
 
 
+@pytest.mark.long  # the demo starts the same nodes in the same way (node/children.py)
 def test_a_demo_and_all_its_processes(evil: Path) -> None:
     code, said = quorumscope(evil, "demo", "--for", "2", "--rate", "10")
     assert not (evil.parent / "was_run").exists(), (evil.parent / "was_run").read_text()

@@ -140,10 +140,8 @@ def test_upgraded_one_by_one_and_back_nothing_acknowledged_is_lost(tmp_path: Pat
             for member in group.peers:
                 state = read_hard_state(tmp_path / member / f"dledger-{member}")
                 assert state is not None and state.life_ids, "all are of this release by now"
-            for member in group.peers:
+            for member in ("n0", "n1"):  # and back, to stay mixed
                 await change(group, client, load, member, OLD)
-            for member in ("n1", "n2"):  # and forward again, to stay mixed
-                await change(group, client, load, member, NEW)
             terms = {(await client.state(member))["term"] for member in group.peers}
             assert max(terms) < 100, "elections, and no war of elections"
             await load.stop()

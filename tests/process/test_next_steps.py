@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,21 +22,24 @@ from app.bench.observer import Observer
 from app.db.base import rfc3339, utc_now
 from app.health.audited import open_audit
 from app.health.group_view import AuditView, GroupView, Problem
-from tests.process.test_sentence import flip, follower_of, run
+from tests.process.test_sentence import Run, demo_in, flip, follower_of
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 
-@contextmanager
-def quorumscope_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whoever prints `quorumscope …` means the one that is installed; here that is this checkout."""
-    (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin" / "quorumscope"
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A demo; whoever prints `quorumscope …` means the one that is installed, and here that is this checkout."""
+    place = tmp_path_factory.mktemp("steps")
+    (place / "bin").mkdir()
+    script = place / "bin" / "quorumscope"
     script.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m app.cli "$@"\n')
     script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+        with demo_in(place) as made:
+            yield made
 
 
 async def problem(watcher: Observer, node: str, codes: set[str]) -> Problem:
@@ -62,11 +65,11 @@ async def shell(command: str) -> tuple[int, str]:
 async def curl(line: str | None) -> None:
     """The printed curl line is answered; where there is no curl, that cannot be tried."""
     assert line is not None
-    code, output = await shell(f"{line} -f -o /dev/null --max-time 10")
+    code, output = await shell(f"{line} -f -o /dev/null --max-time 60")
     assert code == 0, (line, output)
 
 
-def test_a_member_that_is_cut_off_is_healed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_is_cut_off_is_healed(run: Run) -> None:
     async def work(watcher: Observer) -> None:
         assert watcher.demo.breaker is not None
         node = follower_of(watcher)
@@ -80,11 +83,71 @@ def test_a_member_that_is_cut_off_is_healed(tmp_path: Path, monkeypatch: pytest.
         await watcher.in_step()
         await watcher.until("over", lambda _view: any(event.kind == "incident" for event in watcher.events))
 
-    with quorumscope_on_path(tmp_path, monkeypatch):
-        run(tmp_path, monkeypatch, work)
+    run(work)
 
 
-def test_a_node_that_was_killed_is_started_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def audit(watcher: Observer, low: int | None = None, high: int | None = None) -> AuditView:
+    """A real one, as the console would keep it; it starts a Spark of its own."""
+    urls = [word for one in watcher.demo.members.values() for word in ("--node", one.control_url)]
+    bounds = [] if low is None or high is None else ["--from", str(low), "--to", str(high)]
+    _, output = await shell(shlex.join(["quorumscope", "audit", *urls, *bounds, "--json"]) + " 2>/dev/null")
+    result = json.loads(output)
+    found = [one for one in result["findings"] if one["severity"] == "critical"]
+    return AuditView(
+        id=str(low), state="done", verdict=result["verdict"], depth=result["depth"], from_index=low, to_index=high,
+        finished_at=rfc3339(utc_now()), node_id=found[0]["replicas"][0] if found else None,
+        found_from=min((one["from_index"] for one in found), default=None),
+        found_to=max((one["to_index"] for one in found), default=None),
+    )  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_flipped_bit_that_an_audit_found_is_repaired(run: Run) -> None:
+    async def work(watcher: Observer) -> None:
+        node = follower_of(watcher)
+        flipped = await flip(watcher, node)
+        first = await audit(watcher)
+        assert (first.verdict, first.found_from, first.found_to) == ("divergent", flipped.index, flipped.index)
+        watcher.audits["demo"] = first
+        one = await problem(watcher, node, {"audit_divergent"})
+        assert one.command == f"quorumscope scrub --node {watcher.demo.members[node].control_url}"
+        code, output = await shell(one.command)
+        assert code == 0 and "repaired from its peers" in output, output
+        await curl(one.curl)
+        assert watcher.audits["demo"] is first, "the finding stands until somebody has looked there again"
+        again = await audit(watcher, one.from_index, one.to_index)
+        watcher.audits["demo"] = open_audit([again, first])
+        await watcher.in_step()
+
+    run(work)
+
+
+def test_a_damaged_store_is_repaired(run: Run) -> None:
+    """Found while no peer is in reach, so that it does not mend by itself before anybody has read of it."""
+
+    async def work(watcher: Observer) -> None:
+        assert watcher.demo.breaker is not None
+        node = follower_of(watcher)
+        flipped = await flip(watcher, node)
+        await watcher.demo.breaker.do("partition", node)
+        one = await problem(watcher, node, {"cut_off"})
+        url = watcher.demo.members[node].control_url
+        await curl(f"curl -s -X POST {url}/api/v1/scrub -H 'Content-Type: application/json'")
+        one = await problem(watcher, node, {"log_damaged"})
+        assert (one.from_index, one.to_index) == (flipped.index, flipped.index)
+        assert one.command == f"quorumscope scrub --node {url}"
+        await watcher.demo.breaker.heal(node)
+        code, output = await shell(one.command)
+        assert code == 0 and "nothing of it is damaged" in output, output
+        await watcher.in_step()
+
+    run(work)
+
+
+def test_a_node_that_was_killed_is_started_as_it_was(run: Run) -> None:
+    """The last one here: the node that it starts ends with it."""
+
     async def work(watcher: Observer) -> None:
         node = follower_of(watcher)
 
@@ -108,66 +171,4 @@ def test_a_node_that_was_killed_is_started_as_it_was(tmp_path: Path, monkeypatch
                 started.terminate()
             await started.wait()
 
-    with quorumscope_on_path(tmp_path, monkeypatch):
-        run(tmp_path, monkeypatch, work)
-
-
-async def audit(watcher: Observer, low: int | None = None, high: int | None = None) -> AuditView:
-    """A real one, as the console would keep it; it starts a Spark of its own."""
-    urls = [word for one in watcher.demo.members.values() for word in ("--node", one.control_url)]
-    bounds = [] if low is None or high is None else ["--from", str(low), "--to", str(high)]
-    _, output = await shell(shlex.join(["quorumscope", "audit", *urls, *bounds, "--json"]) + " 2>/dev/null")
-    result = json.loads(output)
-    found = [one for one in result["findings"] if one["severity"] == "critical"]
-    return AuditView(
-        id=str(low), state="done", verdict=result["verdict"], depth=result["depth"], from_index=low, to_index=high,
-        finished_at=rfc3339(utc_now()), node_id=found[0]["replicas"][0] if found else None,
-        found_from=min((one["from_index"] for one in found), default=None),
-        found_to=max((one["to_index"] for one in found), default=None),
-    )  # fmt: skip
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_a_flipped_bit_that_an_audit_found_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(watcher: Observer) -> None:
-        node = follower_of(watcher)
-        flipped = await flip(watcher, node)
-        first = await audit(watcher)
-        assert (first.verdict, first.found_from, first.found_to) == ("divergent", flipped.index, flipped.index)
-        watcher.audits["demo"] = first
-        one = await problem(watcher, node, {"audit_divergent"})
-        assert one.command == f"quorumscope scrub --node {watcher.demo.members[node].control_url}"
-        code, output = await shell(one.command)
-        assert code == 0 and "repaired from its peers" in output, output
-        await curl(one.curl)
-        assert watcher.audits["demo"] is first, "the finding stands until somebody has looked there again"
-        again = await audit(watcher, one.from_index, one.to_index)
-        watcher.audits["demo"] = open_audit([again, first])
-        await watcher.in_step()
-
-    with quorumscope_on_path(tmp_path, monkeypatch):
-        run(tmp_path, monkeypatch, work)
-
-
-def test_a_damaged_store_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found while no peer is in reach, so that it does not mend by itself before anybody has read of it."""
-
-    async def work(watcher: Observer) -> None:
-        assert watcher.demo.breaker is not None
-        node = follower_of(watcher)
-        flipped = await flip(watcher, node)
-        await watcher.demo.breaker.do("partition", node)
-        one = await problem(watcher, node, {"cut_off"})
-        url = watcher.demo.members[node].control_url
-        await curl(f"curl -s -X POST {url}/api/v1/scrub -H 'Content-Type: application/json'")
-        one = await problem(watcher, node, {"log_damaged"})
-        assert (one.from_index, one.to_index) == (flipped.index, flipped.index)
-        assert one.command == f"quorumscope scrub --node {url}"
-        await watcher.demo.breaker.heal(node)
-        code, output = await shell(one.command)
-        assert code == 0 and "nothing of it is damaged" in output, output
-        await watcher.in_step()
-
-    with quorumscope_on_path(tmp_path, monkeypatch):
-        run(tmp_path, monkeypatch, work)
+    run(work)

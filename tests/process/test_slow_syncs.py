@@ -21,7 +21,6 @@ from tests.simulation.linearizability import LogChecker
 pytestmark = pytest.mark.process
 
 HELD_S = 1.0  # longer than every election time-out
-ROUNDS = 4
 PRODUCERS = 3
 OWN_WORDS = (b"begin", b"last")
 
@@ -186,7 +185,8 @@ class _Recorder:
             await client.close()
 
 
-def test_a_history_under_slow_syncs_and_kills_is_that_of_one_log(slow: SlowGroup) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_a_history_under_slow_syncs_and_kills_is_that_of_one_log(slow: SlowGroup, rounds: int) -> None:
     async def work() -> None:
         client = slow.client()
         recorder = _Recorder(slow)
@@ -194,7 +194,7 @@ def test_a_history_under_slow_syncs_and_kills_is_that_of_one_log(slow: SlowGroup
             await _begin(slow, client)
             tasks = [asyncio.create_task(recorder.produce(f"p{number}")) for number in range(PRODUCERS)]
             tasks.append(asyncio.create_task(recorder.read()))
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 acknowledged = recorder.history.acknowledged_index
                 await recorder.acknowledged(acknowledged + 10)
                 leader = await client.leader()
@@ -213,7 +213,7 @@ def test_a_history_under_slow_syncs_and_kills_is_that_of_one_log(slow: SlowGroup
         left = dict(map(seen_as, log))
         assert recorder.anomalies == []
         assert recorder.checker.finish(left) == []
-        assert recorder.history.acknowledged_index >= 10 * ROUNDS
+        assert recorder.history.acknowledged_index >= 10 * rounds
 
     slow.start_all()
     asyncio.run(work())

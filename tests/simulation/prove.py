@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -45,6 +46,7 @@ DRIVER_SHARE = 10  # of so many seeds one runs in the driver's world as well
 PROCESS_RUNS = (
     "--seconds 120 --seed 1", "--seconds 60 --seed 2 --members 5", "--seconds 60 --seed 3 --mode proxy --disk quota",
 )  # fmt: skip
+LONG_ONES = ("tests/api", "tests/audit", "tests/bench", "tests/browser")
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -260,7 +262,11 @@ def _of_the_commit(options: argparse.Namespace) -> bool:
 
 
 def _processes() -> bool:
-    sound = _run("-m", "pytest", "-q", "-n0", "tests/process", "tests/browser/test_every_page.py")
+    """All tests of them, with attacks that nobody has seen; and what `make test` leaves out elsewhere."""
+    attack_seed = str(secrets.randbits(32))
+    print(f"ATTACK_SEED={attack_seed}", flush=True)
+    sound = _run("-m", "pytest", "-q", "-n0", "tests/process", "tests/attack", ATTACK_SEED=attack_seed)
+    sound &= _run("-m", "pytest", "-q", "-n0", "-m", "long", *LONG_ONES)
     for words in PROCESS_RUNS:
         sound &= _run("-m", "tests.process.chaos", *words.split())
     return sound

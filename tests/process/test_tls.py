@@ -1,4 +1,4 @@
-"""Members and clients over TLS: certificates name the members, and frames of every size pass."""
+"""Members and clients over TLS: certificates name members and say what a client may do; frames of every size pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.client import LedgerClient, ReadMode, Unreachable
+from node.client import Denied, LedgerClient, ReadMode, Unreachable
 from node.transport.tls import client_context
 from tests.process.group import Group, all_vote, append_surely
 
@@ -18,6 +18,9 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command makes the certificates"),
 ]
+KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+ROWS = "certificate client = append + read + observe, certificate writer = append, certificate reader = read"
+LIMITED = ("writer", "reader", "nobody")
 BODIES = [b"x", b"y" * 70_000, b"z" * 1_000_000]
 
 
@@ -30,37 +33,39 @@ class Authority:
 
     def __init__(self, directory: Path, name: str) -> None:
         self.directory, self.certificate, self._key = directory, directory / f"{name}.crt", directory / f"{name}.key"
-        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+        openssl("req", "-x509", *KEY, "-nodes", "-days", "2", "-subj", f"/CN={name}",
                 "-keyout", str(self._key), "-out", str(self.certificate))  # fmt: skip
 
     def issue(self, name: str) -> tuple[Path, Path]:
         key, request, certificate = (self.directory / f"{name}.{kind}" for kind in ("key", "csr", "crt"))
-        openssl(
-            "req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", str(key), "-out", str(request)
-        )
+        openssl("req", *KEY, "-nodes", "-subj", f"/CN={name}", "-keyout", str(key), "-out", str(request))
         openssl("x509", "-req", "-days", "2", "-in", str(request), "-CA", str(self.certificate), "-CAkey",
                 str(self._key), "-CAcreateserial", "-out", str(certificate))  # fmt: skip
         return certificate, key
 
 
 class TlsGroup(Group):
-    """Engines that speak TLS, each with the certificate of its name."""
+    """Engines that speak TLS, each with the certificate of its name, and rows about clients in [access]."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.authority = Authority(directory, "authority")
-        self.issued = {name: self.authority.issue(name) for name in (*self.peers, "client")}
+        self.issued = {name: self.authority.issue(name) for name in (*self.peers, "client", *LIMITED)}
+        self.token_file = directory / "token"  # rows ask for one
+        self.token_file.touch(0o600)
+        self.token_file.write_text("a-token-of-the-members-0123456789")
 
     def arguments(self, node_id: str, *more: str) -> list[str]:
         certificate, key = self.issued[node_id]
         given = {"tls_cert_file": certificate, "tls_key_file": key, "tls_ca_file": self.authority.certificate}
         sets = [part for name, path in given.items() for part in ("--set", f"node.{name}={path}")]
-        return super().arguments(node_id, *sets, *more)
+        rows = ("--set", f"node.token_file={self.token_file}", "--set", f"access.rows={ROWS}")
+        return super().arguments(node_id, *sets, *rows, *more)
 
-    def tls_client(self, member: str | None = None) -> LedgerClient:
-        tls = client_context(*self.issued["client"], self.authority.certificate)
+    def tls_client(self, member: str | None = None, name: str = "client") -> LedgerClient:
+        tls = client_context(*self.issued[name], self.authority.certificate)
         peers = self.peers if member is None else {member: self.peers[member]}
-        return LedgerClient(peers, group=self.group, deadline_s=15, tls=tls, follow_redirects=member is None)
+        return LedgerClient(peers, group=self.group, deadline_s=60, tls=tls, follow_redirects=member is None)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +94,29 @@ def test_frames_of_every_size_pass_between_members_and_to_clients(group: TlsGrou
                     await alone.close()
         finally:
             await client.close()
+
+    asyncio.run(work())
+
+
+def test_a_certificate_has_the_rights_of_its_row_and_no_other(group: TlsGroup) -> None:
+    async def work() -> None:
+        clients = {name: group.tls_client(name=name) for name in LIMITED}
+        writer, reader, nobody = clients.values()
+        try:
+            index = await append_surely(writer, b"by its writer")
+            assert [entry.body for entry in await reader.read(index, 1)] == [b"by its writer"]
+            denied = [(writer, "read"), (reader, "append"), (nobody, "append"), (nobody, "read")]
+            for client, what in denied:
+                with pytest.raises(Denied):
+                    await (client.append(b"denied") if what == "append" else client.read(index, 1))
+            for client in clients.values():
+                with pytest.raises(Denied):
+                    await client.state("n0")
+            end = await append_surely(writer, b"next")
+            assert b"denied" not in [entry.body for entry in await reader.read(index, end - index + 1)]
+        finally:
+            for client in clients.values():
+                await client.close()
 
     asyncio.run(work())
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import select
+from sqlalchemy import literal, select
 
 from app.api.common import Cursor, Json, Limit, RowId, SessionsDep, ViewerDep, note, page_of
-from app.api.models import Me, NewTokenView, Page, SessionView, TokenView
+from app.api.models import GroupRole, Me, NewTokenView, Page, RoleName, SessionView, TokenView
 from app.console.cursors import before_id
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
 from app.db.base import rfc3339, utc_now
 from app.db.models import ApiToken, LoginSession, User
+from app.security.grants import GROUPS_MAX, GrantError, grants_json
 from app.security.identity import end_sessions, issue_api_token, revoke_tokens
 from app.security.limits import LoginLimits
 from app.security.links import void_links
 from app.security.passwords import Hashing, TooBusy, weakness
-from app.security.roles import RIGHTS, Viewer
+from app.security.roles import RIGHTS, Right, Viewer
 from app.security.secrets import PASSWORD_CHARS_MAX, PASSWORD_CHARS_MIN
 
 router = APIRouter(tags=["access"])
@@ -39,15 +40,22 @@ class TooManyTries(ConsoleError):
 class NewToken(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(min_length=1, max_length=64)]
-    role: Literal["viewer", "operator", "admin"] = "viewer"
+    role: RoleName = "viewer"
+    cluster_roles: Annotated[dict[str, GroupRole], Field(max_length=GROUPS_MAX)] = {}
     days: Annotated[int | None, Field(ge=1, le=3650)] = 90
 
 
 @router.get("/me", response_model=Me)
 async def me(viewer: ViewerDep) -> Json:
     ends = rfc3339(viewer.expires_at) if viewer.expires_at is not None else None
-    rights = sorted(RIGHTS[viewer.role])
-    return {"name": viewer.name, "role": viewer.role, "rights": rights, "via": viewer.via, "expires_at": ends}
+    return {
+        "name": viewer.name,
+        "role": viewer.role,
+        "cluster_roles": {one: role for one, role in viewer.grants.on if viewer.sight.sees(one)},
+        "rights": sorted(RIGHTS[viewer.role] - {Right.OWN}),
+        "via": viewer.via,
+        "expires_at": ends,
+    }
 
 
 @router.put("/me/password", status_code=204)
@@ -90,12 +98,12 @@ async def set_password(body: NewPassword, request: Request, viewer: ViewerDep, s
 
 @router.get("/sessions", response_model=Page[SessionView])
 async def list_sessions(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
-    """The newest first."""
+    """The newest first; an admin's all, a token's none."""
     asked = select(LoginSession).order_by(LoginSession.id.desc()).limit(limit + 1)
     if (before := before_id(cursor)) is not None:
         asked = asked.where(LoginSession.id < before)
     if not viewer.can("admin"):
-        asked = asked.where(LoginSession.user_id == viewer.user_id)
+        asked = asked.where(LoginSession.user_id == viewer.user_id, literal(viewer.via == "session"))
     async with sessions() as db:
         return page_of([session_json(row, viewer) for row in await db.scalars(asked)], limit)
 
@@ -104,7 +112,8 @@ async def list_sessions(viewer: ViewerDep, sessions: SessionsDep, limit: Limit =
 async def end_session(session_id: RowId, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> None:
     async with sessions() as db, db.begin():
         row = await db.get(LoginSession, session_id)
-        if row is None or not (viewer.can("admin") or row.user_id == viewer.user_id):
+        own = row is not None and row.user_id == viewer.user_id and viewer.via == "session"
+        if row is None or not (own or viewer.can("admin")):
             raise NotFound("There is no such session.")
         note(request, f"sessions/{row.id}", before={"user": row.user.name})
         await db.delete(row)
@@ -112,14 +121,15 @@ async def end_session(session_id: RowId, request: Request, viewer: ViewerDep, se
 
 @router.get("/tokens", response_model=Page[TokenView])
 async def list_tokens(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
-    """The newest first."""
+    """The newest first; an admin's all, a token's itself alone."""
     asked = select(ApiToken).where(ApiToken.revoked_at.is_(None)).order_by(ApiToken.id.desc()).limit(limit + 1)
     if (before := before_id(cursor)) is not None:
         asked = asked.where(ApiToken.id < before)
     if not viewer.can("admin"):
-        asked = asked.where(ApiToken.user_id == viewer.user_id)
+        own = ApiToken.user_id == viewer.user_id
+        asked = asked.where(own if viewer.via == "session" else ApiToken.id == viewer.credential_id)
     async with sessions() as db:
-        return page_of([token_json(row) for row in await db.scalars(asked)], limit)
+        return page_of([token_json(row, viewer) for row in await db.scalars(asked)], limit)
 
 
 @router.post("/tokens", status_code=201, response_model=NewTokenView)
@@ -132,9 +142,14 @@ async def new_token(
     async with sessions() as db, db.begin():
         user = await db.get(User, viewer.user_id)
         assert user is not None
-        row, token = await issue_api_token(db, user, body.name, body.role, days=body.days)
+        try:
+            row, token = await issue_api_token(
+                db, user, body.name, body.role, days=body.days, groups=dict(body.cluster_roles), sight=viewer.sight
+            )
+        except GrantError as error:
+            raise Invalid(str(error)) from None
         row.user = user
-        shown = token_json(row)
+        shown = token_json(row, viewer)
     response.headers["location"] = f"/api/v1/tokens/{row.id}"
     note(request, f"tokens/{row.id}", after=shown)
     return {**shown, "token": token}
@@ -144,10 +159,15 @@ async def new_token(
 async def revoke_token(token_id: RowId, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> None:
     async with sessions() as db, db.begin():
         row = await db.get(ApiToken, token_id)
-        if row is None or not (viewer.can("admin") or row.user_id == viewer.user_id):
+        if row is None or not (viewer.can("admin") or is_own(row, viewer)):
             raise NotFound("There is no such token.")
-        note(request, f"tokens/{row.id}", before=token_json(row))
+        note(request, f"tokens/{row.id}", before=token_json(row, viewer))
         row.revoked_at = row.revoked_at or utc_now()
+
+
+def is_own(row: ApiToken, viewer: Viewer) -> bool:
+    """A token has no right over its owner's other tokens."""
+    return row.id == viewer.credential_id if viewer.via == "token" else row.user_id == viewer.user_id
 
 
 def session_json(row: LoginSession, viewer: Viewer) -> Json:
@@ -163,13 +183,13 @@ def session_json(row: LoginSession, viewer: Viewer) -> Json:
     }
 
 
-def token_json(row: ApiToken) -> Json:
+def token_json(row: ApiToken, viewer: Viewer) -> Json:
     return {
         "id": row.id,
         "user": row.user.name,
         "name": row.name,
         "prefix": row.prefix,
-        "role": row.role,
+        **grants_json(row, viewer.sight),
         "created_at": rfc3339(row.created_at),
         "expires_at": rfc3339(row.expires_at) if row.expires_at else None,
         "last_used_at": rfc3339(row.last_used_at) if row.last_used_at else None,

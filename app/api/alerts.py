@@ -14,7 +14,20 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import IntegrityError
 
-from app.api.common import ConsoleDep, Cursor, Json, Limit, RowId, ViewerDep, note, page_of, time_or_none
+from app.api.alert_rights import allowed, check, standing
+from app.api.common import (
+    ConsoleDep,
+    Cursor,
+    Json,
+    Limit,
+    RowId,
+    SightDep,
+    ViewerDep,
+    need,
+    note,
+    page_of,
+    time_or_none,
+)
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
 from app.console.settings import ConsoleSettings
 from app.db.alerts import Alerts
@@ -27,6 +40,7 @@ from app.notify.outbox import DELIVERED, FAILED, Health, Message
 from app.notify.routes import NAME, ROUTES_MAX, NewRoute, RoutePatch, new_row, route_json
 from app.notify.rules import Alert
 from app.notify.webhook import NotDelivered
+from app.security.roles import Right, Viewer
 from app.security.sealed import SealError
 
 router = APIRouter(prefix="/alerts", tags=["alerts"])
@@ -83,16 +97,16 @@ class NewWindow(BaseModel):
 
 
 @router.get("")
-async def list_alerts(notifier: NotifierDep) -> Json:
-    """Every problem that stands, worst first, with who has taken it on, why it is silent, and what was sent of it."""
-    return {"items": alerts_json(notifier), "next": None}
+async def list_alerts(notifier: NotifierDep, viewer: ViewerDep) -> Json:
+    """Every problem that stands and that the caller may see, worst first: who has taken it on, what silences it,
+    and what was sent of it."""
+    return {"items": alerts_json(notifier, viewer), "next": None}
 
 
-def alerts_json(notifier: Notifier) -> list[Json]:
+def alerts_json(notifier: Notifier, viewer: Viewer) -> list[Json]:
     now = utc_now()
-    weighty = sorted(
-        notifier.memory.values(), key=lambda one: (-rules.weight(one.open.problem.severity), one.began, one.open.key)
-    )
+    seen = (one for one in notifier.memory.values() if allowed(viewer, Right.VIEW, one.open.key.scope))
+    weighty = sorted(seen, key=lambda one: (-rules.weight(one.open.problem.severity), one.began, one.open.key))
     return [alert_json(notifier, one, now) for one in weighty]
 
 
@@ -121,26 +135,21 @@ def alert_json(notifier: Notifier, alert: Alert, now: datetime) -> Json:
     }
 
 
-def standing(notifier: Notifier, scope: str, problem_id: str) -> Alert:
-    found = notifier.memory.get(rules.key_of(scope, problem_id))
-    if found is None:
-        raise NotFound(f"No problem {problem_id!r} stands in {scope!r}; it may be over.", title="Unknown problem")
-    return found
-
-
 @router.post("/problems/{scope}/{problem_id}/acknowledge")
 async def acknowledge(
     request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep
 ) -> Json:
     """Takes it on: no more messages about it but that it is over."""
-    alert = standing(notifier, scope, problem_id)
+    alert = standing(notifier, scope, problem_id, viewer)
     noted(request, alert, before=alert.acknowledged_by, after=viewer.name)
     return alert_json(notifier, await notifier.acknowledge(alert.open.key, viewer.name) or alert, utc_now())
 
 
 @router.post("/problems/{scope}/{problem_id}/unacknowledge")
-async def unacknowledge(request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Json:
-    alert = standing(notifier, scope, problem_id)
+async def unacknowledge(
+    request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep
+) -> Json:
+    alert = standing(notifier, scope, problem_id, viewer)
     noted(request, alert, before=alert.acknowledged_by)
     return alert_json(notifier, await notifier.acknowledge(alert.open.key, None) or alert, utc_now())
 
@@ -150,14 +159,18 @@ async def mute(
     request: Request, scope: Scope, problem_id: ProblemId, body: Mute, notifier: NotifierDep, viewer: ViewerDep
 ) -> Json:
     """No message about it until then, also when it comes again; one when it still stands then."""
-    alert = standing(notifier, scope, problem_id)
+    alert = standing(notifier, scope, problem_id, viewer)
     noted(request, alert, after=f"muted until {body.until}")
     await notifier.mute(alert.open.key, soon(body.until, "until"), viewer.name)
     return alert_json(notifier, alert, utc_now())
 
 
 @router.post("/problems/{scope}/{problem_id}/unmute", status_code=204)
-async def unmute(scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> None:
+async def unmute(scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep) -> None:
+    """Also of a problem that does not stand now."""
+    if scope != rules.CONSOLE:
+        need(viewer, Right.OPERATE, scope)
+    check(viewer, Right.OPERATE, scope)
     await notifier.unmute(rules.key_of(scope, problem_id))
 
 
@@ -181,9 +194,10 @@ def soon(text: str, name: str) -> datetime:
 
 
 @router.get("/windows")
-async def list_windows(notifier: NotifierDep) -> Json:
+async def list_windows(notifier: NotifierDep, viewer: ViewerDep) -> Json:
     now = utc_now()
-    return {"items": [window_json(row, now) for row in notifier.windows], "next": None}
+    seen = [row for row in notifier.windows if allowed(viewer, Right.VIEW, row.scope or rules.CONSOLE)]
+    return {"items": [window_json(row, now) for row in seen], "next": None}
 
 
 @router.post("/windows", status_code=201)
@@ -196,7 +210,9 @@ async def add_window(
     if begin >= until:
         raise Invalid("`begin` must be before `until`")
     if body.group is not None:
+        need(viewer, Right.OPERATE, body.group)
         console.watch_of(body.group)
+    check(viewer, Right.OPERATE, body.group)
     if len(notifier.windows) >= WINDOWS_MAX:
         raise Conflict(f"There are {WINDOWS_MAX} maintenance windows already; remove one first.")
     row = AlertWindow(
@@ -209,10 +225,11 @@ async def add_window(
 
 
 @router.delete("/windows/{window_id}", status_code=204)
-async def remove_window(request: Request, window_id: RowId, notifier: NotifierDep) -> None:
+async def remove_window(request: Request, window_id: RowId, notifier: NotifierDep, viewer: ViewerDep) -> None:
     found = next((row for row in notifier.windows if row.id == window_id), None)
-    if found is None:
+    if found is None or not allowed(viewer, Right.VIEW, found.scope or rules.CONSOLE):
         raise NotFound("There is no such maintenance window.")
+    check(viewer, Right.OPERATE, found.scope)
     note(request, f"alerts/windows/{window_id}", before=window_json(found, utc_now()))
     await notifier.kept.remove_window(window_id)
     notifier.windows = await notifier.kept.windows()
@@ -344,9 +361,9 @@ def shown(notifier: Notifier, row: AlertRoute, whole: bool) -> Json:
 
 
 @router.get("/messages")
-async def list_messages(notifier: NotifierDep, limit: Limit = 50, cursor: Cursor = None) -> Json:
+async def list_messages(notifier: NotifierDep, sight: SightDep, limit: Limit = 50, cursor: Cursor = None) -> Json:
     """Newest first: what was sent, what waits, and what was given up. The last second's may be missing."""
-    return page_of([message_json(row) for row in await notifier.kept.messages(limit + 1, cursor)], limit)
+    return page_of([message_json(row) for row in await notifier.kept.messages(limit + 1, cursor, sight)], limit)
 
 
 def message_json(row: AlertMessage) -> Json:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.common import ConsoleDep, Cursor, Json, Limit, ViewerDep
+from app.api.common import ConsoleDep, Cursor, Json, Limit, SightDep, ViewerDep, need
 from app.audit.replicas import ReplicaSpec
 from app.audit.runner import AuditRunner
 from app.console.console import Console
@@ -17,6 +17,7 @@ from app.console.errors import Conflict, Invalid, NotFound
 from app.db.audits import as_json
 from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView
+from app.security.roles import Right, Viewer
 
 router = APIRouter(tags=["audits"])
 AuditId = Annotated[str, Path(max_length=36)]
@@ -40,15 +41,17 @@ def runner_of(request: Request) -> AuditRunner:
     return runner
 
 
-def cluster_view(console: Console, cluster: str) -> GroupView:
-    """By id, otherwise by name."""
-    named = [view for view in console.clusters() if cluster in (view.cluster.id, view.cluster.name)]
+def cluster_view(console: Console, cluster: str, viewer: Viewer) -> GroupView:
+    """By id, otherwise by name; raises where the viewer does not see it, or may not have it audited."""
+    named = [view for view in console.clusters(viewer.sight) if cluster in (view.cluster.id, view.cluster.name)]
     by_id = [view for view in named if view.cluster.id == cluster]
     if not named:
         raise NotFound(f"No group is called {cluster!r} here.", title="Unknown cluster")
     if not by_id and len(named) > 1:
         raise Conflict(f"{len(named)} groups are called {cluster!r}; name one by its id.")
-    return (by_id or named)[0]
+    found = (by_id or named)[0]
+    need(viewer, Right.OPERATE, found.cluster.id)
+    return found
 
 
 def replicas_of(console: Console, view: GroupView) -> list[ReplicaSpec]:
@@ -98,7 +101,7 @@ async def start_one(
     idempotency_key: Annotated[str | None, Header(max_length=128)] = None,
 ) -> Json:
     """Starts an audit of a group; follow it at `audits/{id}`."""
-    view = cluster_view(console, body.cluster)
+    view = cluster_view(console, body.cluster, viewer)
     if body.dry_run:
         replicas = [{"id": one.id, "source": one.public} for one in replicas_of(console, view)]
         response.status_code = 200
@@ -116,12 +119,13 @@ async def start_one(
 @router.get("/audits")
 async def list_audits(
     request: Request,
+    sight: SightDep,
     limit: Limit = 50,
     cursor: Cursor = None,
     cluster: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Json:
     """Newest first."""
-    rows = await runner_of(request).kept.newest(cluster, limit + 1, before_id(cursor))
+    rows = await runner_of(request).kept.newest(cluster, limit + 1, before_id(cursor), sight)
     return {
         "items": [as_json(row) for row in rows[:limit]],
         "next": str(rows[limit - 1].number) if len(rows) > limit else None,
@@ -129,8 +133,9 @@ async def list_audits(
 
 
 async def audit_or_404(request: Request, audit_id: str) -> Json:
+    """Unknown, too, where it is of a group that the caller does not see."""
     found = await runner_of(request).get(audit_id)
-    if found is None:
+    if found is None or not request.state.viewer.sight.sees(found["cluster_id"]):
         raise NotFound(f"There is no audit {audit_id}.", title="Unknown audit")
     return found
 
@@ -157,6 +162,7 @@ async def get_findings(
 @router.post("/audits/{audit_id}/cancel", status_code=202)
 async def cancel_audit(request: Request, audit_id: AuditId) -> Json:
     """Asks it to end, whether or not it has started; a finished audit stays as it is."""
+    need(request.state.viewer, Right.OPERATE, (await audit_or_404(request, audit_id))["cluster_id"])
     found = await runner_of(request).cancel(audit_id)
     if found is None:
         raise NotFound(f"There is no audit {audit_id}.", title="Unknown audit")

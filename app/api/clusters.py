@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.addresses import NodeToken
-from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, Time, ViewerDep, time_or_none
+from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, SightDep, Time, ViewerDep, time_or_none
 from app.health.group_view import GroupView
 
 router = APIRouter(tags=["clusters"])
@@ -43,9 +43,14 @@ def summary(view: GroupView) -> Json:
 
 
 @router.get("/clusters")
-async def list_clusters(console: ConsoleDep) -> Json:
-    seeds = [{"field": f"seed {url}", "reason": why, "since": None} for url, why in console.seed_problems.items()]
-    return {"items": [summary(view) for view in console.clusters()], "next": None, "unknown": seeds}
+async def list_clusters(console: ConsoleDep, sight: SightDep) -> Json:
+    """Those that the caller has a right to see."""
+    seeds = (
+        []
+        if not sight.everything
+        else [{"field": f"seed {url}", "reason": why, "since": None} for url, why in console.seed_problems.items()]
+    )
+    return {"items": [summary(view) for view in console.clusters(sight)], "next": None, "unknown": seeds}
 
 
 @router.post("/clusters", status_code=201)
@@ -101,12 +106,12 @@ async def cluster_events(cluster_id: ClusterId, console: ConsoleDep, limit: Limi
 
 
 @router.get("/problems")
-async def problems(console: ConsoleDep) -> Json:
-    """Of all groups; `console`: of the console itself."""
-    own = [one.to_json() for one in console.own_problems()]
-    return {"items": console.problems(), "next": None, "console": own}
+async def problems(console: ConsoleDep, sight: SightDep) -> Json:
+    """Of all groups that the caller sees; `console`: of the console itself, for those who see all."""
+    own = [one.to_json() for one in console.own_problems()] if sight.everything else []
+    return {"items": console.problems(sight=sight), "next": None, "console": own}
 
 
 @router.get("/events")
-async def events(console: ConsoleDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
-    return await console.events(None, limit, cursor)
+async def events(console: ConsoleDep, sight: SightDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+    return await console.events(None, limit, cursor, sight)

@@ -9,10 +9,10 @@ from fastapi import Depends, Path, Query, Request
 
 from app.console.console import Console
 from app.console.cursors import INT64_MAX
-from app.console.errors import Invalid
+from app.console.errors import Forbidden, Invalid, UnknownCluster
 from app.db.base import parse_time
 from app.db.engine import Sessions
-from app.security.roles import Viewer
+from app.security.roles import Right, Sight, Viewer
 
 Json = dict[str, Any]
 
@@ -41,9 +41,22 @@ def viewer_of(request: Request) -> Viewer:
     return viewer
 
 
+def sight_of(request: Request) -> Sight:
+    return viewer_of(request).sight
+
+
+def need(viewer: Viewer, right: Right, cluster_id: str) -> None:
+    """For calls whose path names no group: the right on this one, which is unknown to whoever may not see it."""
+    if not viewer.can(Right.VIEW, cluster_id):
+        raise UnknownCluster(cluster_id)
+    if not viewer.can(right, cluster_id):
+        raise Forbidden(f"This needs the right `{right}` on {cluster_id}; {viewer.role_on(cluster_id)}s have not.")
+
+
 ConsoleDep = Annotated[Console, Depends(console_of)]
 SessionsDep = Annotated[Sessions, Depends(sessions_of)]
 ViewerDep = Annotated[Viewer, Depends(viewer_of)]
+SightDep = Annotated[Sight, Depends(sight_of)]
 
 
 def time_or_none(text: str | None, name: str) -> datetime | None:

@@ -7,7 +7,9 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel
 
 T = TypeVar("T")
-RoleName = Literal["viewer", "operator", "admin"]
+RoleName = Literal["none", "viewer", "operator", "admin"]
+# On single groups; an admin has all of them.
+GroupRole = Literal["none", "viewer", "operator"]
 
 
 class Page(BaseModel, Generic[T]):
@@ -18,16 +20,23 @@ class Page(BaseModel, Generic[T]):
 
 
 class Me(BaseModel):
+    """`rights`: on every group but those in `cluster_roles`; those on the console as a whole end at the first of these
+    that has not."""
+
     name: str
     role: RoleName
+    cluster_roles: dict[str, GroupRole]
     rights: list[str]
     via: Literal["session", "token"]
     expires_at: str | None
 
 
 class UserView(BaseModel):
+    """`role` holds on every group but those in `cluster_roles`; `none` gives none."""
+
     name: str
     role: RoleName
+    cluster_roles: dict[str, GroupRole]
     has_password: bool
     disabled_at: str | None
     created_at: str
@@ -59,6 +68,7 @@ class TokenView(BaseModel):
     name: str
     prefix: str
     role: RoleName
+    cluster_roles: dict[str, GroupRole]
     created_at: str
     expires_at: str | None
     last_used_at: str | None

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from app.api.common import ConsoleDep, Cursor, Json, Limit, page_of, time_or_none
+from app.api.common import ConsoleDep, Cursor, Json, Limit, SightDep, ViewerDep, need, page_of, time_or_none
 from app.api.models import OperationView, Page
+from app.console.console import Console
+from app.security.roles import Right, Viewer
 
 router = APIRouter(tags=["operations"])
 OperationId = Annotated[str, Path(max_length=36)]
@@ -16,19 +18,28 @@ OperationId = Annotated[str, Path(max_length=36)]
 @router.get("/operations", response_model=Page[OperationView])
 async def operations(
     console: ConsoleDep,
+    sight: SightDep,
     limit: Limit = 50,
     cursor: Cursor = None,
     cluster: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Json:
     before = time_or_none(cursor, "cursor")
-    return page_of(await console.operations_kept.list(cluster, limit + 1, before), limit, "created_at")
+    return page_of(await console.operations_kept.list(cluster, limit + 1, before, sight), limit, "created_at")
 
 
 @router.get("/operations/{operation_id}", response_model=OperationView)
-async def operation(operation_id: OperationId, console: ConsoleDep) -> Json:
-    return await console.operation(operation_id)
+async def operation(operation_id: OperationId, console: ConsoleDep, viewer: ViewerDep) -> Json:
+    return await operation_for(console, viewer, operation_id)
+
+
+async def operation_for(console: Console, viewer: Viewer, operation_id: str, right: Right = Right.VIEW) -> Json:
+    """Unknown, where it is of a group that the caller does not see."""
+    found = await console.operation(operation_id, viewer.sight)
+    need(viewer, right, found["cluster_id"])
+    return found
 
 
 @router.delete("/operations/{operation_id}", status_code=202, response_model=OperationView)
-async def cancel(operation_id: OperationId, console: ConsoleDep) -> Json:
+async def cancel(operation_id: OperationId, console: ConsoleDep, viewer: ViewerDep) -> Json:
+    await operation_for(console, viewer, operation_id, Right.OPERATE)
     return await console.cancel(operation_id)

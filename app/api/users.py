@@ -6,28 +6,28 @@ Invariant: there is always an admin who can sign in; the last one can be neither
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import StreamingResponse
 
 from app.api.common import Cursor, Json, Limit, SessionsDep, note, page_of
-from app.api.models import LoginLinkView, NewUserView, Page, TrailView, UserView
+from app.api.models import GroupRole, LoginLinkView, NewUserView, Page, RoleName, TrailView, UserView
 from app.console.cursors import before_id
-from app.console.errors import Conflict, NotFound
+from app.console.errors import Conflict, Invalid, NotFound
 from app.db.base import rfc3339, utc_now
 from app.db.models import TrailRow, User
 from app.security import links
+from app.security.grants import GROUPS_MAX, GrantError, change, grants_json
 from app.security.identity import end_sessions
 from app.security.people import NAME, user_named
-from app.security.roles import Role
 from app.security.trail_chain import entries, line_of
+from app.security.users import is_last_admin
 
 router = APIRouter(tags=["people"])
-RoleName = Literal["viewer", "operator", "admin"]
 Name = Annotated[str, Path(max_length=64)]
 
 
@@ -35,11 +35,16 @@ class NewUser(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(pattern=NAME)]
     role: RoleName = "viewer"
+    cluster_roles: Annotated[dict[str, GroupRole], Field(max_length=GROUPS_MAX)] = {}
 
 
 class UserPatch(BaseModel):
     model_config = ConfigDict(extra="forbid")
     role: RoleName | None = None
+    cluster_roles: Annotated[
+        dict[str, GroupRole | None] | None,
+        Field(max_length=GROUPS_MAX, description="only these change; null: back to the default"),
+    ] = None
     disabled: bool | None = None
 
 
@@ -60,7 +65,10 @@ async def add_user(body: NewUser, request: Request, sessions: SessionsDep, respo
         known = await user_named(db, body.name)
         if known is not None:
             raise Conflict(f"There is a user {known.name} already; names differ by more than case.")
-        link = await links.issue_in(db, body.name, body.role)
+        try:
+            link = await links.issue_in(db, body.name, body.role, groups=dict(body.cluster_roles))
+        except GrantError as error:
+            raise Invalid(str(error)) from None
         user = await find(db, body.name)
         shown = user_json(user)
     response.headers["location"] = f"/api/v1/users/{body.name}"
@@ -76,15 +84,18 @@ async def one_user(name: Name, sessions: SessionsDep) -> Json:
 
 @router.patch("/users/{name}", response_model=UserView)
 async def change_user(name: Name, body: UserPatch, request: Request, sessions: SessionsDep) -> Json:
-    """A disabled user's sessions end at once, and open login links are void."""
+    """A disabled user's sessions end at once, and open login links are void. An admin has every group: whoever becomes
+    one loses their roles on single ones."""
     async with sessions() as db, db.begin():
         user = await find(db, name)
         before = user_json(user)
         loses_admin = (body.role is not None and body.role != "admin") or body.disabled is True
         if loses_admin:
             await keep_an_admin(db, user)
-        if body.role is not None:
-            user.role = body.role
+        try:
+            await change(db, user, to=body.role, groups=body.cluster_roles)
+        except GrantError as error:
+            raise Invalid(str(error)) from None
         if body.disabled is not None:
             user.disabled_at = utc_now() if body.disabled else None
             if body.disabled:
@@ -154,15 +165,14 @@ async def find(db: AsyncSession, name: str) -> User:
 
 
 async def keep_an_admin(db: AsyncSession, user: User) -> None:
-    able = (User.role == Role.ADMIN.value) & User.disabled_at.is_(None) & (User.id != user.id)
-    if user.role == Role.ADMIN and not await db.scalar(select(func.count()).select_from(User).where(able)):
+    if await is_last_admin(db, user):
         raise Conflict(f"{user.name} is the last admin; name another one first.")
 
 
 def user_json(row: User) -> Json:
     return {
         "name": row.name,
-        "role": row.role,
+        **grants_json(row),
         "has_password": row.password_hash is not None,
         "disabled_at": rfc3339(row.disabled_at) if row.disabled_at else None,
         "created_at": rfc3339(row.created_at),

@@ -1,4 +1,4 @@
-"""`db upgrade`, `user link`, `token …`, `trail …`: the console's database, and the ways in for people and scripts.
+"""`db upgrade`, `user …`, `token …`, `trail …`: the console's database, and the ways in for people and scripts.
 
 Invariant: a login link and a token are printed once and stored only as hashes; a link is good for one login in a day.
 """
@@ -19,6 +19,7 @@ from node.config import Settings
 DbOption = Annotated[str | None, typer.Option("--db", metavar="URL", help="The console's database.")]
 
 ROLES = ("viewer", "operator", "admin")
+GROUP_ROLES = ("none", "viewer", "operator")
 db_commands = typer.Typer(help="The console's database.", no_args_is_help=True, rich_markup_mode=None)
 token_commands = typer.Typer(help="API tokens of the console.", no_args_is_help=True, rich_markup_mode=None)
 trail_commands = typer.Typer(help="The console's admin trail.", no_args_is_help=True, rich_markup_mode=None)
@@ -110,23 +111,83 @@ def link(
     return Exit.FINE
 
 
+@user_commands.command("list")
+def list_users(db: DbOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+    """List the users, their roles, and those on single groups."""
+    url = _settings(db, config).console.db_url
+    with _database(url):
+        from app.security.users import listing
+
+        users = listing(url)
+    if as_json:
+        show_json({"items": users, "next": None})
+    else:
+        for one in users:
+            on = ", ".join(f"{group}: {role}" for group, role in one["cluster_roles"].items())
+            state = "  disabled" if one["disabled_at"] else ""
+            print(f"{one['name']:<24}  {one['role']:<8}  {on}{state}")
+    return Exit.FINE
+
+
+@user_commands.command("role")
+def user_role(
+    name: Annotated[str, typer.Argument(help="The user.")],
+    role: Annotated[str, typer.Argument(metavar="none|viewer|operator|admin|default", help="The role from now on.")],
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help='On this group alone; there, "default" takes it back, and there is no admin.'),
+    ] = None,
+    db: DbOption = None,
+    config: ConfigOption = None,
+) -> int:
+    """Change what a user may do, everywhere or on one group."""
+    known = (*GROUP_ROLES, "default") if group is not None else ("none", *ROLES)
+    if role not in known:
+        raise Failure(Exit.USAGE, f'"{role}": it is {", ".join(known[:-1])} or {known[-1]}')
+    url = _settings(db, config).console.db_url
+    with _database(url):
+        from app.security.grants import GrantError
+        from app.security.users import give
+
+        try:
+            after = give(url, name, role, group)
+        except GrantError as error:
+            raise Failure(Exit.USAGE, str(error)) from error
+    on = "".join(f", {role} on {one}" for one, role in after["cluster_roles"].items())
+    say(f"{name}: {after['role']}{on}")
+    return Exit.FINE
+
+
 @token_commands.command("issue")
 def issue_token(
     user: Annotated[str, typer.Argument(help="Whose token it is.")],
     name: Annotated[str, typer.Option(help="What it is for.")] = "command line",
     role: Annotated[str, typer.Option(metavar="viewer|operator|admin", help="What it may do.")] = "operator",
     days: Annotated[int, typer.Option(metavar="N", min=1, max=3650, help="How long it lives.")] = 90,
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="ID=ROLE", help="Another role on this group; may be given again.")
+    ] = None,
     db: DbOption = None,
     config: ConfigOption = None,
 ) -> int:
     """Issue an API token; it is shown once."""
-    if role not in ROLES:
-        raise Failure(Exit.USAGE, f'--role "{role}": it is viewer, operator or admin')
+    if role not in ("none", *ROLES):
+        raise Failure(Exit.USAGE, f'--role "{role}": it is none, viewer, operator or admin')
+    groups: dict[str, str | None] = {}
+    for one in group or []:
+        named, _, given = one.partition("=")
+        if not named or given not in GROUP_ROLES:
+            raise Failure(Exit.USAGE, f'--group "{one}": it is ID=ROLE, with {", ".join(GROUP_ROLES)}')
+        groups[named] = given
     url = _settings(db, config).console.db_url
     with _database(url):
+        from app.security.grants import GrantError
         from app.security.tokens import issue
 
-        token = issue(url, user, name, role, days)
+        try:
+            token = issue(url, user, name, role, days, groups)
+        except GrantError as error:
+            raise Failure(Exit.USAGE, str(error)) from error
     say("shown once; put it into $QUORUMSCOPE_TOKEN:")
     print(token)
     return Exit.FINE
@@ -147,6 +208,7 @@ def list_tokens(db: DbOption = None, config: ConfigOption = None, as_json: JsonO
             until = token["expires_at"] or "for ever"
             print(
                 f"{token['id']:>4}  {token['prefix']}…  {token['role']:<8}  {token['user']}: {token['name']}  {until}"
+                + "".join(f"  {one}: {role}" for one, role in token["cluster_roles"].items())
             )
     return Exit.FINE
 

@@ -193,7 +193,8 @@ def page(request: Request, name: str, context: Json, status: int = 200) -> Respo
 
 
 async def listed(request: Request, cluster_id: str | None, cursor: str | None) -> Json:
-    rows = await runner_of(request).kept.newest(cluster_id, PAGE_SIZE + 1, before_id(cursor))
+    sight = request.state.viewer.sight
+    rows = await runner_of(request).kept.newest(cluster_id, PAGE_SIZE + 1, before_id(cursor), sight)
     live = runner_of(request).live
     audits = [live.get(row.id) or as_json(row) for row in rows[:PAGE_SIZE]]
     for audit in audits:
@@ -204,7 +205,7 @@ async def listed(request: Request, cluster_id: str | None, cursor: str | None) -
 @router.get("/audits")
 async def all_audits(request: Request, cursor: Cursor = None) -> Response:
     context = await listed(request, None, cursor)
-    return page(request, "all", {**context, "clusters": request.app.state.console.clusters()})
+    return page(request, "all", {**context, "clusters": request.app.state.console.clusters(request.state.viewer.sight)})
 
 
 @router.get("/clusters/{cluster_id}/audits")

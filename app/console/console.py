@@ -39,7 +39,7 @@ from app.db.models import Cluster
 from app.db.repositories import RUNNING, Clusters, Events, Operations
 from app.health.facts import SEVERITY_ORDER
 from app.health.group_view import AuditView, GroupView, Incident, Problem
-from app.security.roles import Viewer
+from app.security.roles import ALL, Sight, Viewer
 from app.security.sealed import Seal, key_file_of
 from node.background import Background, reason_of
 from node.config import read_token
@@ -206,20 +206,21 @@ class Console:
     def all_samples(self) -> list[tuple[str, list[NodeSample]]]:
         return [(cluster_id, watch.samples) for cluster_id, watch in self.watches.items()]
 
-    def clusters(self) -> list[GroupView]:
-        return sorted((one.view for one in self.watches.values()), key=lambda view: view.cluster.name)
+    def clusters(self, sight: Sight = ALL) -> list[GroupView]:
+        seen = (one.view for one in self.watches.values() if sight.sees(one.info.id))
+        return sorted(seen, key=lambda view: view.cluster.name)
 
     def watch_of(self, cluster_id: str) -> Watch:
         found = self.watches.get(cluster_id)
         if found is None:
-            raise UnknownCluster(f"No group is called {cluster_id!r} here.")
+            raise UnknownCluster(cluster_id)
         return found
 
     def group_view(self, cluster_id: str) -> GroupView:
         return self.watch_of(cluster_id).view
 
-    def problems(self, cluster_id: str | None = None) -> list[Json]:
-        views = [self.group_view(cluster_id)] if cluster_id is not None else self.clusters()
+    def problems(self, cluster_id: str | None = None, sight: Sight = ALL) -> list[Json]:
+        views = [self.group_view(cluster_id)] if cluster_id is not None else self.clusters(sight)
         return [{"cluster_id": view.cluster.id, **one.to_json()} for view in views for one in view.problems]
 
     def own_problems(self) -> list[Problem]:
@@ -303,10 +304,12 @@ class Console:
     async def view_at(self, cluster_id: str, at: datetime) -> GroupView:
         return await self.history_kept.view_at(self.group_view(cluster_id), at)
 
-    async def events(self, cluster_id: str | None = None, limit: int = 100, cursor: str | None = None) -> Json:
+    async def events(
+        self, cluster_id: str | None = None, limit: int = 100, cursor: str | None = None, sight: Sight = ALL
+    ) -> Json:
         if cluster_id is not None:
             self.watch_of(cluster_id)
-        items = await self.events_kept.list(cluster_id, limit=limit, before_id=before_id(cursor))
+        items = await self.events_kept.list(cluster_id, limit=limit, before_id=before_id(cursor), sight=sight)
         return {"items": items, "next": items[-1]["id"] if len(items) == limit else None}
 
     # --- leadership transfers ---
@@ -359,9 +362,9 @@ class Console:
             self.transfers.transfer(operation, url, body, deadline_ms, lambda: self.group_view(cluster_id).leader_id)
         return operation
 
-    async def operation(self, operation_id: str) -> Json:
+    async def operation(self, operation_id: str, sight: Sight = ALL) -> Json:
         found = await self.operations_kept.get(operation_id)
-        if found is None:
+        if found is None or not sight.sees(found["cluster_id"]):
             raise NotFound(f"There is no operation {operation_id}.", title="Unknown operation")
         return found
 

@@ -75,6 +75,14 @@ class NotFound(ConsoleError):
 class UnknownCluster(NotFound):
     title = "Unknown cluster"
 
+    def __init__(self, cluster_id: str) -> None:
+        super().__init__(f"No group is called {cluster_id!r} here.")
+
+
+class Forbidden(ConsoleError):
+    status = 403
+    title = "Not allowed"
+
 
 class Conflict(ConsoleError):
     status = 409
@@ -144,7 +152,9 @@ def cluster_of(scope: Scope) -> Any:
     area, _, rest = scope["path"].removeprefix("/").partition("/")
     console = getattr(scope["app"].state, "console", None)
     watch = console.watches.get(rest.partition("/")[0]) if console is not None and area == "clusters" else None
-    return watch.info if watch is not None else None
+    viewer = scope.get("state", {}).get("viewer")
+    seen = watch is not None and viewer is not None and viewer.sight.sees(watch.info.id)
+    return watch.info if watch is not None and seen else None
 
 
 def unexpected(scope: Scope, error: Exception) -> Response:

@@ -23,6 +23,7 @@ from app.console.live import Fragment, LiveKey
 from app.console.waterline import UNITS, ZERO_X, waterline
 from app.health.facts import capital
 from app.health.group_view import GroupView
+from app.security.roles import Sight
 from node.printable import pictured
 from node.views.state import StateView
 
@@ -85,21 +86,22 @@ def group_fragments(unit: str, console: Console, key: LiveKey) -> Sequence[Fragm
 
 def clusters_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
     env = _templates["env"]
-    context = {**clusters_context(console), "role": key.role}
+    context = {**clusters_context(console, key.sight), "role": key.role}
     parts = ("status", "list", "console")
     return [Fragment("", env.get_template(f"_clusters_{name}.html").render(context)) for name in parts]
 
 
-def clusters_context(console: Console) -> Context:
-    """All groups, the worst first for the sentence; the list keeps its order."""
-    views = console.clusters()
+def clusters_context(console: Console, sight: Sight) -> Context:
+    """All groups that are seen, the worst first for the sentence; the list keeps its order."""
+    views = console.clusters(sight)
     order = {"critical": 0, "attention": 1, "unknown": 2, "ok": 3}
     worst = min(views, key=lambda view: order.get(view.severity, 2), default=None)
     return {
         "views": views,
         "worst": worst,
-        "seed_problems": dict(sorted(console.seed_problems.items())),
-        "own": console.own_problems(),
+        "seed_problems": dict(sorted(console.seed_problems.items())) if sight.everything else {},
+        "own": console.own_problems() if sight.everything else [],
+        "all_seen": sight.everything,
     }
 
 

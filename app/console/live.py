@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from app.console.errors import NotFound
 from app.db.base import rfc3339, utc_now
+from app.security.roles import ALL, Sight
 from node.background import Background
 
 log = logging.getLogger(__name__)
@@ -30,12 +31,16 @@ SESSION_CHECK_BEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class LiveKey:
-    """What a fragment may depend on: nothing that differs between two people of one role."""
+    """What a fragment may depend on: nothing that differs between two people of one role who see the same groups.
+
+    `role` is that on the group; `sight` matters on pages of several groups.
+    """
 
     page: str
     cluster_id: str | None
     node_id: str | None
     role: str
+    sight: Sight = ALL
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
+from app.api.common import need
 from app.console.errors import ConsoleError, NotFound
 from app.console.live import SUBSCRIBERS_MAX, SUBSCRIBERS_PER_LOGIN, Hub, LiveKey
 from app.db.base import utc_now
-from app.security.roles import Viewer
+from app.security.roles import Right, Viewer
 
 log = logging.getLogger(__name__)
 router = APIRouter(include_in_schema=False)
@@ -25,13 +26,17 @@ Id = Annotated[str | None, Query(max_length=64)]
 def key_of(request: Request, page: str, cluster: str | None, node: str | None) -> LiveKey:
     if page not in request.app.state.live_pages:
         raise NotFound(f"There is no live page called {page!r}.")
+    viewer: Viewer = request.state.viewer
     if cluster is not None:
+        need(viewer, Right.VIEW, cluster)
         view = request.app.state.console.group_view(cluster)
         if node is not None and page not in NODE_IS_AN_AUDIT and view.member(node) is None:
             raise NotFound(f"{node!r} is no member of this group.", title="Unknown node")
     elif node is not None:
         raise NotFound("A node is one of a group: name the cluster as well.", title="Unknown node")
-    return LiveKey(page, cluster, node, request.state.viewer.role)
+    if cluster is None:
+        return LiveKey(page, None, None, viewer.role, viewer.sight)
+    return LiveKey(page, cluster, node, viewer.role_on(cluster))
 
 
 @router.get("/live/{page}")

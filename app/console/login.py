@@ -21,6 +21,7 @@ from app.db.models import User
 from app.security import links, trail
 from app.security.failures import Failures
 from app.security.gate import client_address
+from app.security.grants import granted
 from app.security.identity import close_session
 from app.security.limits import LoginLimits
 from app.security.passwords import Hashing, TooBusy
@@ -143,7 +144,7 @@ async def enter(request: Request, db: AsyncSession, user: User, target: str, act
     token = await request.app.state.identity.open_session(
         db, user, address=address, agent=request.headers.get("user-agent", "")
     )
-    viewer = Viewer(user.id, user.name, user.role, "login", 0)
+    viewer = Viewer(user.id, user.name, granted(user), "login", 0)
     path = "/login/link/…" if action != "login" else "/login"
     row = trail.row_of(viewer, action=action, method="POST", path=path, address=address, target=f"users/{user.name}")
     await trail.add(db, row, 303)

@@ -17,16 +17,20 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from app.api import alerts
+from app.api.alert_rights import allowed, standing
 from app.api.alerts import NotifierDep, ProblemId, RouteName, Scope
 from app.api.common import ConsoleDep, Cursor, Json, RowId, ViewerDep
 from app.console import format as fmt
+from app.console.console import Console
 from app.console.errors import ConsoleError, Invalid
 from app.console.own_facts import OwnFacts
 from app.db.base import parse_time, rfc3339, utc_now
 from app.health.facts import ATTENTION, INFO, join
+from app.health.group_view import ClusterView
 from app.notify import delivery
 from app.notify.notifier import Notifier
 from app.notify.routes import NewRoute, RoutePatch
+from app.security.roles import Right, Viewer
 
 router = APIRouter(include_in_schema=False)
 HISTORY_SHOWN: Final = 20
@@ -35,6 +39,11 @@ WINDOW_HOURS: Final = {"1": "1 hour", "2": "2 hours", "4": "4 hours", "8": "8 ho
 Text = Annotated[str, Form(max_length=1024)]
 Hours = Annotated[int, Form(ge=1, le=720)]
 PAGE: Final = "/notifications"
+PARTLY: Final = (
+    INFO,
+    "Of the groups that you see.",
+    "Where messages go, and what the console knows of itself, is shown to those who see all.",
+)
 BLANK: Final[Mapping[str, str]] = {
     "kind": "", "name": "", "url": "", "host": "", "port": "587", "security": "starttls", "user": "", "sender": "",
     "recipients": "", "severity": "attention", "hold_s": "60", "reminder_s": "",
@@ -71,16 +80,24 @@ async def show(
     request: Request, console: ConsoleDep, notifier: Notifier, viewer: ViewerDep, *, status: int = 200,
     cursor: str | None = None, tested: str | None = None, made: Json | None = None,
 ) -> Response:  # fmt: skip
-    routes = (await alerts.list_routes(notifier, viewer))["items"]
-    messages = await alerts.list_messages(notifier, HISTORY_SHOWN, cursor)
+    whole = viewer.can("view")
+    routes = (await alerts.list_routes(notifier, viewer))["items"] if whole else []
+    messages = await alerts.list_messages(notifier, viewer.sight, HISTORY_SHOWN, cursor)
     return page(
         request, "page", status,
-        sentence_of=sentence(routes), routes=routes, made=made, own=console.own_problems(), role=viewer.role,
-        alerts=alerts.alerts_json(notifier), windows=(await alerts.list_windows(notifier))["items"],
-        groups=[view.cluster for view in console.clusters()], window_hours=WINDOW_HOURS,
+        sentence_of=sentence(routes) if whole else PARTLY, routes=routes, made=made, whole=whole,
+        own=console.own_problems() if whole else [], role=viewer.role, alerts=alerts.alerts_json(notifier, viewer),
+        windows=(await alerts.list_windows(notifier, viewer))["items"], groups=operated(console, viewer),
+        window_hours=WINDOW_HOURS,
         messages=messages["items"], next=messages["next"], first=cursor is None,
-        trial=await trial_of(notifier, tested), facts=own_facts(request.app.state.own_watch.facts),
+        trial=await trial_of(notifier, tested) if whole else None,
+        facts=own_facts(request.app.state.own_watch.facts) if whole else [],
     )  # fmt: skip
+
+
+def operated(console: Console, viewer: Viewer) -> list[ClusterView]:
+    """For which groups the viewer may announce maintenance."""
+    return [view.cluster for view in console.clusters(viewer.grants.sight("operate"))]
 
 
 def sentence(routes: list[Json]) -> tuple[str, str, str]:
@@ -132,10 +149,13 @@ def own_facts(facts: OwnFacts) -> list[tuple[str, str]]:
 
 
 @router.get(PAGE + "/problems/{scope}/{problem_id}")
-async def problem(request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Response:
-    alert = alerts.standing(notifier, scope, problem_id)
+async def problem(
+    request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep
+) -> Response:
+    alert = standing(notifier, scope, problem_id, viewer, Right.VIEW)
     return page(
-        request, "problem", alert=alerts.alert_json(notifier, alert, utc_now()), problem=alert.open.problem,
+        request, "problem", role=viewer.role_on(scope), may=allowed(viewer, Right.OPERATE, scope),
+        alert=alerts.alert_json(notifier, alert, utc_now()), problem=alert.open.problem,
         mute_hours=MUTE_HOURS,
     )  # fmt: skip
 
@@ -153,8 +173,10 @@ async def acknowledge(
 
 
 @router.post(PAGE + "/problems/{scope}/{problem_id}/unacknowledge")
-async def unacknowledge(request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Response:
-    await alerts.unacknowledge(request, scope, problem_id, notifier)
+async def unacknowledge(
+    request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep
+) -> Response:
+    await alerts.unacknowledge(request, scope, problem_id, notifier, viewer)
     return problem_page(scope, problem_id)
 
 
@@ -169,8 +191,8 @@ async def mute(
 
 
 @router.post(PAGE + "/problems/{scope}/{problem_id}/unmute")
-async def unmute(scope: Scope, problem_id: ProblemId, notifier: NotifierDep) -> Response:
-    await alerts.unmute(scope, problem_id, notifier)
+async def unmute(scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep) -> Response:
+    await alerts.unmute(scope, problem_id, notifier, viewer)
     return problem_page(scope, problem_id)
 
 
@@ -205,8 +227,8 @@ async def add_window(
 
 
 @router.post(PAGE + "/windows/{window_id}/remove")
-async def remove_window(request: Request, window_id: RowId, notifier: NotifierDep) -> Response:
-    await alerts.remove_window(request, window_id, notifier)
+async def remove_window(request: Request, window_id: RowId, notifier: NotifierDep, viewer: ViewerDep) -> Response:
+    await alerts.remove_window(request, window_id, notifier, viewer)
     return see(f"{PAGE}#maintenance")
 
 

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Form, Query, Request
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import RedirectResponse, Response
 
+from app.api import operations
 from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, Time, ViewerDep, note, time_or_none
 from app.api.nodes import Member, Seq
 from app.console import format as fmt
@@ -27,6 +28,7 @@ from app.console.fragments import LIVE, install
 from app.console.waterline import UNITS
 from app.db.base import rfc3339, utc_now
 from app.health.group_view import GroupView
+from app.security.roles import Viewer
 
 __all__ = ["LIVE", "install", "router"]
 
@@ -59,7 +61,8 @@ def see(path: str) -> Response:
 
 @router.get("/")
 async def clusters(request: Request, console: ConsoleDep) -> Response:
-    return page(request, "clusters", {**fragments.clusters_context(console), "role": request.state.viewer.role})
+    viewer: Viewer = request.state.viewer
+    return page(request, "clusters", {**fragments.clusters_context(console, viewer.sight), "role": viewer.role})
 
 
 @router.get("/clusters/new")
@@ -97,7 +100,7 @@ async def group(
     unit = unit if unit in UNITS else "entries"
     context = {
         **fragments.group_context(view, unit),
-        "role": request.state.viewer.role,
+        "role": request.state.viewer.role_on(cluster_id),
         "at": None if moment is None else rfc3339(moment),
         "now": rfc3339(until),
         "range": window,
@@ -202,8 +205,8 @@ async def move_leadership(
 
 
 @router.get("/operations/{operation_id}")
-async def operation(request: Request, operation_id: str, console: ConsoleDep) -> Response:
-    found = await console.operation(operation_id)
+async def operation(request: Request, operation_id: str, console: ConsoleDep, viewer: ViewerDep) -> Response:
+    found = await operations.operation_for(console, viewer, operation_id)
     view = next((one for one in console.clusters() if one.cluster.id == found["cluster_id"]), None)
     cluster = view.cluster if view is not None else {"id": found["cluster_id"], "name": found["cluster_id"]}
     context = {"operation": found, "view": view, "cluster": cluster, "facts": operation_facts(found)}
@@ -231,8 +234,8 @@ def operation_facts(operation: Json) -> list[tuple[str, str]]:
 
 
 @router.post("/operations/{operation_id}/cancel")
-async def cancel_operation(operation_id: str, console: ConsoleDep) -> Response:
-    await console.cancel(operation_id)
+async def cancel_operation(operation_id: str, console: ConsoleDep, viewer: ViewerDep) -> Response:
+    await operations.cancel(operation_id, console, viewer)
     return see(f"/operations/{operation_id}")
 
 

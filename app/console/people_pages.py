@@ -14,12 +14,14 @@ from starlette.responses import RedirectResponse, Response
 from app.api import access, users
 from app.api.common import Cursor, Json, Limit, RowId, SessionsDep, ViewerDep
 from app.console.errors import Invalid
+from app.health.group_view import ClusterView
 from app.security.secrets import PASSWORD_CHARS_MIN
 
 router = APIRouter(include_in_schema=False)
 SHOWN: Final = 1000  # of one list on a page
 Field = Annotated[str, Form(max_length=256)]
-RoleField = Annotated[Literal["viewer", "operator", "admin"], Form()]
+RoleField = Annotated[Literal["none", "viewer", "operator", "admin"], Form()]
+GroupRoleField = Annotated[Literal["default", "none", "viewer", "operator"], Form()]
 
 
 def page(request: Request, name: str, status: int = 200, **context: object) -> Response:
@@ -44,7 +46,12 @@ async def show_account(
         open_sessions=(await access.list_sessions(viewer, sessions, SHOWN))["items"],
         tokens=(await access.list_tokens(viewer, sessions, SHOWN))["items"],
         made=made,
+        groups=groups_of(request),
     )
+
+
+def groups_of(request: Request) -> list[ClusterView]:
+    return [view.cluster for view in request.app.state.console.clusters(request.state.viewer.sight)]
 
 
 @router.get("/account")
@@ -77,10 +84,15 @@ async def new_token(
     name: Annotated[str, Form(min_length=1, max_length=64)],
     role: RoleField = "viewer",
     days: Annotated[int, Form(ge=1, le=3650)] = 90,
+    group: Annotated[str, Form(max_length=64)] = "",
 ) -> Response:
-    made = await access.new_token(
-        access.NewToken(name=name, role=role, days=days), request, viewer, sessions, Response()
-    )
+    """With a group, the token's role is for that one alone."""
+    if group and role == "admin":
+        raise Invalid("An admin has all groups: a token for one group is a viewer's or an operator's.")
+    asked = access.NewToken(name=name, role="none" if group else role, days=days)
+    if group and role != "admin":
+        asked.cluster_roles = {group: role}
+    made = await access.new_token(asked, request, viewer, sessions, Response())
     return await show_account(request, viewer, sessions, status=201, made=made)
 
 
@@ -101,7 +113,7 @@ async def show_users(
 ) -> Response:
     origin = f"{request.url.scheme}://{request.url.netloc}"
     people = (await users.list_users(sessions, SHOWN))["items"]
-    return page(request, "users", status, people=people, made=made, origin=origin)
+    return page(request, "users", status, people=people, made=made, origin=origin, groups=groups_of(request))
 
 
 @router.get("/users")
@@ -123,6 +135,20 @@ async def add_user(
 @router.post("/users/{name}/role")
 async def change_role(name: users.Name, request: Request, sessions: SessionsDep, role: RoleField) -> Response:
     await users.change_user(name, users.UserPatch(role=role), request, sessions)
+    return back("/users")
+
+
+@router.post("/users/{name}/group")
+async def change_group_role(
+    name: users.Name,
+    request: Request,
+    sessions: SessionsDep,
+    group: Annotated[str, Form(min_length=1, max_length=64)],
+    role: GroupRoleField,
+) -> Response:
+    """The role on one group; `default` takes it back."""
+    given = None if role == "default" else role
+    await users.change_user(name, users.UserPatch(cluster_roles={group: given}), request, sessions)
     return back("/users")
 
 

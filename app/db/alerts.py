@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from sqlalchemy import delete, select, update
 
+from app.db.base import seen
 from app.db.engine import Sessions
 from app.db.models import AlertMessage, AlertMute, AlertRoute, AlertRow, AlertWindow
+from app.security.roles import ALL, Sight
 
 MESSAGES_KEPT: Final = 2000
 WINDOWS_KEPT: Final = timedelta(days=7)
@@ -66,9 +68,11 @@ class Alerts:
             for route_id, values in routes:
                 await db.execute(update(AlertRoute).where(AlertRoute.id == route_id).values(**values))
 
-    async def messages(self, limit: int, before_id: str | None = None) -> list[AlertMessage]:
-        """Newest first, from behind the one of that id."""
+    async def messages(self, limit: int, before_id: str | None = None, sight: Sight = ALL) -> list[AlertMessage]:
+        """Newest first, from behind the one of that id; those about no group only for who sees all."""
         asked = select(AlertMessage).order_by(AlertMessage.created_at.desc(), AlertMessage.id.desc()).limit(limit)
+        if not sight.everything:
+            asked = asked.where(seen(AlertMessage.payload["group"]["id"].as_string(), sight))
         if before_id is not None:
             before = select(AlertMessage.created_at).where(AlertMessage.id == before_id).scalar_subquery()
             same_time = (AlertMessage.created_at == before) & (AlertMessage.id < before_id)

@@ -14,9 +14,10 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, ForeignKey, Integer, String, Text, UniqueConstraint, func, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, rfc3339, utc_now
+from app.db.base import Base, rfc3339, seen, utc_now
 from app.db.engine import Sessions
 from app.db.idempotency import earlier
+from app.security.roles import ALL, Sight
 
 Json = dict[str, Any]
 STATES: Final[dict[str, frozenset[str]]] = {
@@ -125,10 +126,11 @@ class Audits:
             return await db.get(AuditRow, audit_id)
 
     async def newest(
-        self, cluster_id: str | None = None, limit: int = 50, before: int | None = None
+        self, cluster_id: str | None = None, limit: int = 50, before: int | None = None, sight: Sight = ALL
     ) -> Sequence[AuditRow]:
         """Newest first."""
         asked = select(AuditRow).order_by(AuditRow.number.desc()).limit(limit)
+        asked = asked.where(seen(AuditRow.cluster_id, sight))
         if cluster_id is not None:
             asked = asked.where(AuditRow.cluster_id == cluster_id)
         if before is not None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, DateTime, MetaData, TypeDecorator
+from sqlalchemy import JSON, ColumnElement, DateTime, MetaData, TypeDecorator
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase
+
+from app.security.roles import Sight
 
 NAMING = {
     "ix": "ix_%(column_0_label)s",
@@ -45,6 +47,13 @@ class Base(DeclarativeBase):
 
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012
+
+
+def seen(cluster_id: Any, sight: Sight) -> ColumnElement[bool]:
+    """The rows of groups that somebody sees."""
+    named = cluster_id.in_(sight.groups)
+    found: ColumnElement[bool] = ~named if sight.all_but else named
+    return found
 
 
 def utc_now() -> datetime:

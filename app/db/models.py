@@ -27,6 +27,8 @@ class User(Base):
     # The name without case: by which a user is found (app.security.people).
     name_key: Mapped[str] = mapped_column(String(64), unique=True, default=name_key_of)
     role: Mapped[str] = mapped_column(String(16))
+    # Group -> role, where it is not `role` (app.security.grants).
+    cluster_roles: Mapped[dict[str, Any]] = mapped_column(default=dict)
     password_hash: Mapped[str | None] = mapped_column(String(255))
     disabled_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
@@ -54,6 +56,8 @@ class ApiToken(Base):
     prefix: Mapped[str] = mapped_column(String(16))
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     role: Mapped[str] = mapped_column(String(16))
+    # Group -> role, where it is not `role`; never more than the owner has today.
+    cluster_roles: Mapped[dict[str, Any]] = mapped_column(default=dict)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]

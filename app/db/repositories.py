@@ -16,10 +16,12 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import parse_time, rfc3339, utc_now
+from app.db.base import parse_time, rfc3339, seen, utc_now
 from app.db.engine import Sessions
 from app.db.idempotency import earlier
 from app.db.models import Cluster, ClusterNode, ConsoleMeta, EventRow, OperationRow
+from app.security.grants import forget_group
+from app.security.roles import ALL, Sight
 from node.views.events import EventView
 
 Json = dict[str, Any]
@@ -96,6 +98,7 @@ class Clusters:
             row = await db.get(Cluster, cluster_id)
             if row is not None:
                 await db.delete(row)
+                await forget_group(db, cluster_id)
 
 
 class Operations:
@@ -158,8 +161,11 @@ class Operations:
             row = await db.get(OperationRow, operation_id)
             return operation_json(row) if row is not None else None
 
-    async def list(self, cluster_id: str | None, limit: int, cursor: datetime | None = None) -> list[Json]:
+    async def list(
+        self, cluster_id: str | None, limit: int, cursor: datetime | None = None, sight: Sight = ALL
+    ) -> list[Json]:
         asked = select(OperationRow).order_by(OperationRow.created_at.desc()).limit(limit)
+        asked = asked.where(seen(OperationRow.cluster_id, sight))
         if cluster_id is not None:
             asked = asked.where(OperationRow.cluster_id == cluster_id)
         if cursor is not None:
@@ -221,9 +227,11 @@ class Events:
         since: datetime | None = None,
         until: datetime | None = None,
         kinds: Sequence[str] = (),
+        sight: Sight = ALL,
     ) -> list[Json]:
         """Newest first, by the time of the event: members are asked for theirs at different moments."""
         asked = select(EventRow).order_by(EventRow.at.desc(), EventRow.id.desc()).limit(limit)
+        asked = asked.where(seen(EventRow.cluster_id, sight))
         if cluster_id is not None:
             asked = asked.where(EventRow.cluster_id == cluster_id)
         if before_id is not None:

@@ -10,6 +10,7 @@ session's CSRF token; stream and API paths never redirect; a refused change is i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -23,7 +24,7 @@ from app.db.engine import Sessions
 from app.security import headers as security_headers
 from app.security import policy, trail
 from app.security.identity import Identity
-from app.security.roles import Viewer
+from app.security.roles import Grants, Right, Viewer
 from app.security.secrets import same
 
 FORM_BYTES_MAX = 1 << 20
@@ -119,8 +120,8 @@ class Gate:
                 check_api_type(asked)
             if changes and viewer is not None and viewer.via == "session" and rule.right is not None:
                 receive = await check_csrf(asked, receive, viewer)
-            if rule.right is not None and viewer is not None and not viewer.can(rule.right):
-                raise Refusal(403, "Not allowed", f"{path} needs the right `{rule.right}`; {viewer.role}s have not.")
+            if rule.right is not None and viewer is not None:
+                self.check_right(scope, rule, viewer)
         except Refusal as refusal:
             if action is not None and viewer is not None:
                 await trail.complete(self.sessions, await begin(), refusal.status, {"refused": refusal.detail})
@@ -128,6 +129,20 @@ class Gate:
         if action is None:
             return await self.app(scope, receive, send)
         return await self.recorded(await begin(), scope, receive, send)
+
+    def check_right(self, scope: Scope, rule: policy.Rule, viewer: Viewer) -> None:
+        """A group that somebody does not see is answered like one that there is not."""
+        path, right = scope["path"], rule.right
+        assert right is not None
+        group = policy.group_of(path)
+        if group is not None:
+            hidden = not viewer.can(Right.VIEW, group)
+            if hidden or (viewer.grants.on and group not in scope["app"].state.console.watches):
+                raise Refusal(404, "Unknown cluster", f"No group is called {group!r} here.")
+        if not (viewer.grants.can_somewhere(right) if rule.somewhere else viewer.can(right, group)):
+            where = " on every group" if group is None and not rule.somewhere and viewer.grants.on else ""
+            role = viewer.role if group is None else viewer.role_on(group)
+            raise Refusal(403, "Not allowed", f"{path} needs the right `{right}`{where}; {role}s have not.")
 
     async def recorded(self, row_id: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the handler and completes the trail's row with the status it answered."""
@@ -149,6 +164,9 @@ class Gate:
     ) -> Callable[[], Awaitable[int]]:
         query = scope.get("query_string", b"").decode("latin-1")
         shown = secret_path or scope["path"] + (f"?{query}" if query else "")
+        group = policy.group_of(scope["path"])
+        if viewer is not None and group is not None:  # the trail says the role that they have there
+            viewer = replace(viewer, grants=Grants(viewer.role_on(group)))
 
         async def begin() -> int:
             return await trail.begin(

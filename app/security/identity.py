@@ -7,6 +7,7 @@ that is locked costs nobody a page.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -16,7 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.base import utc_now
 from app.db.engine import Sessions
 from app.db.models import ApiToken, LoginSession, User
-from app.security.roles import Role, Viewer, weaker
+from app.security.grants import changed, check_known, granted
+from app.security.roles import ALL, Sight, Viewer, weaker
 from app.security.secrets import API_TOKEN_PREFIX, csrf_token_of, digest, new_api_token, new_token
 from node.background import Background
 
@@ -70,7 +72,7 @@ class Identity:
                 return None
             self.note("session", row.id, row.seen_at, now)
             ends = min(row.expires_at, self.last_seen("session", row.id, row.seen_at) + self.idle)
-            return Viewer(row.user_id, row.user.name, row.user.role, "session", row.id, csrf_token_of(token), ends)
+            return Viewer(row.user_id, row.user.name, granted(row.user), "session", row.id, csrf_token_of(token), ends)
 
     async def by_token(self, token: str) -> Viewer | None:
         if not token.startswith(API_TOKEN_PREFIX):
@@ -83,8 +85,8 @@ class Identity:
             if row.expires_at is not None and row.expires_at <= now:
                 return None
             self.note("token", row.id, row.last_used_at, now)
-            role = weaker(row.role, row.user.role)
-            return Viewer(row.user_id, row.user.name, role, "token", row.id, "", row.expires_at)
+            grants = granted(row).within(granted(row.user))
+            return Viewer(row.user_id, row.user.name, grants, "token", row.id, "", row.expires_at)
 
     async def still_valid(self, viewer: Viewer) -> bool:
         """For streams, which outlive the request that opened them."""
@@ -92,15 +94,17 @@ class Identity:
         async with self.sessions() as db:
             if viewer.via == "session":
                 session = await db.get(LoginSession, viewer.credential_id)
-                seen = self.last_seen("session", session.id, session.seen_at) if session is not None else now
-                alive = session is not None and session.expires_at > now and seen + self.idle > now
-                user = session.user if session is not None else None
+                if session is None or session.expires_at <= now:
+                    return False
+                if self.last_seen("session", session.id, session.seen_at) + self.idle <= now:
+                    return False
+                user, grants = session.user, granted(session.user)
             else:
                 token = await db.get(ApiToken, viewer.credential_id)
-                alive = token is not None and token.revoked_at is None
-                alive = alive and (token.expires_at is None or token.expires_at > now) if token else False
-                user = token.user if token is not None else None
-        return alive and user is not None and user.disabled_at is None and user.role == viewer.role
+                if token is None or token.revoked_at is not None or (token.expires_at or now + self.max) <= now:
+                    return False
+                user, grants = token.user, granted(token).within(granted(token.user))
+        return user.disabled_at is None and grants == viewer.grants
 
     async def open_session(self, db: AsyncSession, user: User, *, address: str, agent: str) -> str:
         """Adds a session and returns its token, which goes into the cookie and nowhere else."""
@@ -144,16 +148,20 @@ async def close_session(db: AsyncSession, session_id: int) -> None:
 
 
 async def issue_api_token(
-    db: AsyncSession, user: User, name: str, role: str, *, days: int | None = None
-) -> tuple[ApiToken, str]:
-    """A row and the token itself, shown once."""
+    db: AsyncSession, user: User, name: str, role: str, *, days: int | None = None,
+    groups: Mapping[str, str | None] | None = None, sight: Sight = ALL,
+) -> tuple[ApiToken, str]:  # fmt: skip
+    """A row and the token itself, shown once. Raises GrantError for roles on groups that cannot be given."""
+    await check_known(db, groups, user.cluster_roles, sight)
+    given, on = changed(role, {}, groups=groups)
     token, prefix = new_api_token()
     row = ApiToken(
         user_id=user.id,
         name=name,
         prefix=prefix,
         token_hash=digest(token),
-        role=weaker(Role(role), user.role),
+        role=weaker(given, user.role),
+        cluster_roles=on,
         created_at=utc_now(),
         expires_at=None if days is None else utc_now() + timedelta(days=days),
     )

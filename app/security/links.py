@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -21,8 +22,9 @@ from app.db.base import utc_now
 from app.db.engine import open_engine, open_sessions, upgrade_async
 from app.db.models import ConsoleMeta, LoginLink, User
 from app.security import trail
+from app.security.grants import change, grants_json
 from app.security.people import user_named, valid_name
-from app.security.roles import Role, Viewer
+from app.security.roles import Grants, Role, Viewer
 from app.security.secrets import digest, new_token
 
 LIFE = timedelta(days=1)
@@ -45,22 +47,26 @@ async def void_links(db: AsyncSession, user_id: int) -> None:
     await db.execute(update(LoginLink).where(open_ones).values(used_at=utc_now()))
 
 
-async def issue_in(db: AsyncSession, user_name: str, role: str | None, *, life: timedelta = LIFE) -> str:
+async def issue_in(
+    db: AsyncSession, user_name: str, role: str | None, *, life: timedelta = LIFE,
+    groups: Mapping[str, str | None] | None = None,
+) -> str:  # fmt: skip
     """The link's path. Makes the user if there is none; a role given for an existing user becomes theirs.
 
-    Raises ValueError for a name that is none, UserDisabled for a disabled user.
+    Raises ValueError for a name that is none, or grants that cannot be given, UserDisabled for a disabled user.
     """
     user = await user_named(db, user_name)
     if user is None:
         if not valid_name(user_name):
             raise ValueError(f"{user_name!r} is no user's name: letters, digits, '.', '_', '@' and '-', at most 64")
-        user = User(name=user_name, role=Role(role or Role.VIEWER).value)
+        user = User(name=user_name, role=Role(role or Role.VIEWER).value, cluster_roles={})
+        await change(db, user, groups=groups)
         db.add(user)
         await db.flush()
     elif user.disabled_at is not None:
         raise UserDisabled(f"{user.name} is disabled: an admin enables them first, under Users")
     elif role is not None:
-        user.role = Role(role).value
+        await change(db, user, to=role, groups=groups)
     await void_links(db, user.id)
     token = new_token()
     now = utc_now()
@@ -74,9 +80,13 @@ async def issue_async(db_url: str, user: str, role: str | None = None) -> str:
     engine = open_engine(db_url)
     try:
         async with open_sessions(engine)() as db, db.begin():
+            known = await user_named(db, user)
+            said = {"before": grants_json(known)} if known is not None else {}
             path = await issue_in(db, user, role)
-            row = trail.row_of(at_the_console(), action="user link", target=f"users/{user}")
-            await trail.add(db, row, 0, {"role": role} if role else None)
+            after = await user_named(db, user)
+            assert after is not None
+            row = trail.row_of(at_the_console(), action="user link", target=f"users/{after.name}")
+            await trail.add(db, row, 0, {**said, "after": grants_json(after)})
             return path
     finally:
         await engine.dispose()
@@ -88,7 +98,7 @@ def at_the_console() -> Viewer:
         name = getpass.getuser()
     except (KeyError, OSError):
         name = str(os.getuid())
-    return Viewer(0, name[:64], "-", "command line", 0)
+    return Viewer(0, name[:64], Grants("-"), "command line", 0)
 
 
 def noted_address(db_url: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import select
@@ -13,6 +13,7 @@ from app.db.base import rfc3339, utc_now
 from app.db.engine import open_engine, open_sessions, upgrade_async
 from app.db.models import ApiToken
 from app.security import trail
+from app.security.grants import grants_json
 from app.security.identity import issue_api_token
 from app.security.links import at_the_console
 from app.security.people import user_named
@@ -31,15 +32,18 @@ async def within(db_url: str, work: Callable[[AsyncSession], Awaitable[Result]])
         await engine.dispose()
 
 
-def issue(db_url: str, user: str, name: str, role: str = "operator", days: int | None = 90) -> str:
-    """The token, shown once. LookupError when there is no such user."""
+def issue(
+    db_url: str, user: str, name: str, role: str = "operator", days: int | None = 90,
+    groups: Mapping[str, str | None] | None = None,
+) -> str:  # fmt: skip
+    """The token, shown once. LookupError when there is no such user, GrantError for grants that cannot be given."""
 
     async def work(db: AsyncSession) -> str:
         row = await user_named(db, user)
         if row is None:
             raise LookupError(f"there is no user {user!r}; `quorumscope user link {user}` makes one")
-        made, token = await issue_api_token(db, row, name, role, days=days)
-        after = {"after": {"id": made.id, "prefix": made.prefix, "role": made.role, "name": name}}
+        made, token = await issue_api_token(db, row, name, role, days=days, groups=groups)
+        after = {"after": {"id": made.id, "prefix": made.prefix, "name": name, **grants_json(made)}}
         entry = trail.row_of(at_the_console(), action="token issue", target=f"users/{row.name}")
         await trail.add(db, entry, 0, after)
         return token
@@ -56,7 +60,7 @@ def listing(db_url: str) -> list[dict[str, Any]]:
                 "user": row.user.name,
                 "name": row.name,
                 "prefix": row.prefix,
-                "role": row.role,
+                **grants_json(row),
                 "created_at": rfc3339(row.created_at),
                 "expires_at": rfc3339(row.expires_at) if row.expires_at else None,
             }

@@ -20,11 +20,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.base import utc_now
 from app.db.engine import Sessions
 from app.db.models import TrailRow
-from app.security.roles import Viewer
+from app.security.roles import Grants, Viewer
 from app.security.trail_chain import BEGUN, ENDED, append, begun_content, trim
 
 log = logging.getLogger(__name__)
-NOBODY = Viewer(0, "-", "-", "none", 0)
+NOBODY = Viewer(0, "-", Grants("-"), "none", 0)
 TRIM_S = 3600.0
 TRIES = 5  # another process, such as the command line, may take the chain's next place first
 
@@ -111,7 +111,7 @@ async def trim_forever(sessions: Sessions, days: int) -> None:
 async def note(sessions: Sessions, row: TrailRow, status: int, detail: dict[str, Any] | None = None) -> None:
     """A row of its own for something that is over."""
     row_id = await begin(
-        sessions, Viewer(0, row.user_name, row.role, row.via, 0), action=row.action, method=row.method, path=row.path,
-        address=row.address, target=row.target,
+        sessions, Viewer(0, row.user_name, Grants(row.role), row.via, 0), action=row.action, method=row.method,
+        path=row.path, address=row.address, target=row.target,
     )  # fmt: skip
     await complete(sessions, row_id, status, detail)

@@ -26,7 +26,7 @@ async def trail(kit: Kit) -> list[TrailRow]:
 @pytest.mark.parametrize(
     ("method", "path", "right"),
     [
-        ("GET", "/", Right.VIEW),
+        ("GET", "/", Right.OWN),
         ("GET", "/anything/at/all", Right.VIEW),
         ("POST", "/anything/at/all", Right.ADMIN),
         ("DELETE", "/api/v1/clusters/demo", Right.ADMIN),
@@ -51,13 +51,13 @@ async def trail(kit: Kit) -> list[TrailRow]:
         ("POST", "/clusters/demo/leadership", Right.OPERATE),
         ("POST", "/api/v1/audits", Right.OPERATE),
         ("DELETE", "/api/v1/operations/x", Right.OPERATE),
-        ("GET", "/live/cluster", Right.VIEW),
+        ("GET", "/live/cluster", Right.OWN),
         ("GET", "/login", None),
         ("POST", "/login/link/abc", None),
         ("GET", "/static/app.js", None),
         ("POST", "/static/app.js", Right.ADMIN),
         ("GET", "/api/v1", None),
-        ("GET", "/api/v1/openapi.json", Right.VIEW),
+        ("GET", "/api/v1/openapi.json", Right.OWN),
     ],
 )
 def test_the_table(method: str, path: str, right: Right | None) -> None:

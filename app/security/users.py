@@ -1,0 +1,62 @@
+"""Users from the command line: who there is, and what they may do; changes are in the trail, before and after.
+
+Invariant: there is always an admin who can sign in (`keep_an_admin`, for the API as well).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.base import rfc3339
+from app.db.models import User
+from app.security import trail
+from app.security.grants import GrantError, change, grants_json
+from app.security.links import at_the_console
+from app.security.people import user_named
+from app.security.roles import Role
+from app.security.tokens import within
+
+
+async def is_last_admin(db: AsyncSession, user: User) -> bool:
+    able = (User.role == Role.ADMIN.value) & User.disabled_at.is_(None) & (User.id != user.id)
+    return user.role == Role.ADMIN and not await db.scalar(select(func.count()).select_from(User).where(able))
+
+
+def listing(db_url: str) -> list[dict[str, Any]]:
+    async def work(db: AsyncSession) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": row.name,
+                **grants_json(row),
+                "disabled_at": rfc3339(row.disabled_at) if row.disabled_at else None,
+            }
+            for row in await db.scalars(select(User).order_by(User.name_key))
+        ]
+
+    return asyncio.run(within(db_url, work))
+
+
+def give(db_url: str, name: str, role: str, group: str | None) -> dict[str, Any]:
+    """What they have then. LookupError when there is no such user, GrantError for what cannot be given."""
+
+    async def work(db: AsyncSession) -> dict[str, Any]:
+        user = await user_named(db, name)
+        if user is None:
+            raise LookupError(f"there is no user {name!r}; `quorumscope user link {name}` makes one")
+        before = grants_json(user)
+        if group is not None:
+            await change(db, user, groups={group: None if role == "default" else role})
+        else:
+            if role != Role.ADMIN and await is_last_admin(db, user):
+                raise GrantError(f"{user.name} is the last admin; name another one first")
+            await change(db, user, to=role)
+        after = grants_json(user)
+        row = trail.row_of(at_the_console(), action="user role", target=f"users/{user.name}")
+        await trail.add(db, row, 0, {"before": before, "after": after})
+        return after
+
+    return asyncio.run(within(db_url, work))

@@ -134,14 +134,14 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
 def include_routes(app: FastAPI) -> None:
     app.include_router(login.router)
     app.include_router(live_routes.router)
+    for name in PAGE_PARTS:  # routes are tried one after the other: first those that people wait for
+        if (found := part(name)) is not None:
+            app.include_router(found.router, include_in_schema=False)
     app.add_api_route("/api/v1", about, tags=["console"])
     app.include_router(api_router, prefix="/api/v1")
     for name in API_PARTS:
         if (found := part(name)) is not None:
             app.include_router(found.router, prefix="/api/v1")
-    for name in PAGE_PARTS:
-        if (found := part(name)) is not None:
-            app.include_router(found.router, include_in_schema=False)
     app.add_api_route("/healthz", healthz, include_in_schema=False)
     # Two fifths of the bytes; pages themselves are left as they are, for what they hold next to what visitors send.
     app.mount("/static", GZipMiddleware(StaticFiles(directory=resource("static")), compresslevel=6), name="static")
@@ -161,6 +161,7 @@ def templates_of(app: FastAPI) -> Jinja2Templates:
         loader=FileSystemLoader(resource("templates")),
         autoescape=True,
         undefined=StrictUndefined,
+        auto_reload=False,  # no page looks whether its template's file has changed
         trim_blocks=True,
         lstrip_blocks=True,
     )

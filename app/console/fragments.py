@@ -1,7 +1,7 @@
 """Fragments, the parts of a live page that change: GroupView -> HTML, rendered once per (page, role).
 
 Invariants: a fragment is one element whose id is `live-<name>`, so that the page morphs it in place; it depends on the
-view and the role alone (no names, no tokens); the first rendering of a page uses the same templates. The status region
+view and the role alone (no names, no tokens), so that one view is drawn once; a page begins with the same fragments. The status region
 carries no number that runs, so a screen reader speaks only when the set of problems changes.
 """
 
@@ -31,12 +31,16 @@ Context = dict[str, object]
 GROUP_FRAGMENTS: Final = ("status", "sentence", "waterline", "recent", "dispatchers", "closures", "members")
 SEVERITY_WORDS: Final = {"critical": "Critical", "attention": "Degraded", "unknown": "Unknown", "ok": "", "info": ""}
 CODE: Final = re.compile(r"`([^`]+)`")
+# So many newest views are kept as they were drawn: (group, unit, role) -> the view and its fragments.
+DRAWN_MAX: Final = 64
+_drawn: dict[tuple[str, str, str], tuple[GroupView, dict[str, Markup]]] = {}
 _templates: dict[str, Environment] = {}
 
 
 def install(env: Environment) -> None:
     """Filters that all pages share; called once with the console's templates."""
     _templates["env"] = env
+    _drawn.clear()
     env.filters |= {
         "count": fmt.count,
         "index": fmt.index,
@@ -72,11 +76,21 @@ def group_context(view: GroupView, unit: str = "entries") -> Context:
     }
 
 
-def render_fragments(view: GroupView, role: str, unit: str = "entries") -> dict[str, str]:
-    """Fragment name -> HTML."""
+def render_fragments(view: GroupView, role: str, unit: str = "entries") -> dict[str, Markup]:
+    """Fragment name -> HTML: of one view drawn once, for a page, its stream, and whoever else opens it meanwhile."""
+    key = (view.cluster.id, unit, role)
+    drawn = _drawn.get(key)
+    if drawn is not None and drawn[0] is view:
+        return drawn[1]
     env = _templates["env"]
     context = {**group_context(view, unit), "role": role}
-    return {name: env.get_template(f"group/_{name}.html").render(context) for name in GROUP_FRAGMENTS}
+    made = {name: Markup(env.get_template(f"group/_{name}.html").render(context)) for name in GROUP_FRAGMENTS}
+    if view.at is None:
+        _drawn.pop(key, None)
+        _drawn[key] = (view, made)
+        if len(_drawn) > DRAWN_MAX:
+            del _drawn[next(iter(_drawn))]
+    return made
 
 
 def group_fragments(unit: str, console: Console, key: LiveKey) -> Sequence[Fragment]:

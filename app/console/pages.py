@@ -99,8 +99,10 @@ async def group(
     history = await history_or_none(console, cluster_id, until - timedelta(seconds=RANGES_S[window]), until)
     unit = unit if unit in UNITS else "entries"
     context = {
-        **fragments.group_context(view, unit),
-        "role": request.state.viewer.role_on(cluster_id),
+        "view": view,
+        "cluster": view.cluster,
+        "unit": unit,
+        "fragments": fragments.render_fragments(view, request.state.viewer.role_on(cluster_id), unit),
         "at": None if moment is None else rfc3339(moment),
         "now": rfc3339(until),
         "range": window,

@@ -54,13 +54,14 @@ def history(request: Request) -> Response:
 
 def build() -> Starlette:
     env = create_app(ConsoleSettings(db_url="sqlite://")).state.templates.env
+    env.auto_reload = True
 
     def show(request: Request) -> Response:
         view = ALL[request.path_params["name"]]()
         unit = request.query_params.get("unit", "entries")
         context = {
-            **fragments.group_context(view, unit),
-            "role": "admin", "viewer": Visitor(), "csrf_token": "x", "instance": "", "version": "0", "demo": True,
+            "view": view, "cluster": view.cluster, "unit": unit,
+            "fragments": fragments.render_fragments(view, "admin", unit), "viewer": Visitor(), "csrf_token": "x", "instance": "", "version": "0", "demo": True,
             "at": None, "now": view.as_of, "range": "1h", "range_s": 3600, "ranges": ("15m", "1h", "1d"),
             "summary": [{"id": "n0", "now": 0, "worst": 12, "samples": 60, "gaps": 0}],
             "history_note": "every sample", "history_events": [],

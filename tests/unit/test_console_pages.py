@@ -157,3 +157,18 @@ def test_static_files_go_over_the_wire_small_and_pages_as_they_are(tmp_path: Pat
             assert page.status_code == 200 and "content-encoding" not in page.headers
 
     run(work())
+
+
+def test_one_view_is_drawn_once_for_each_role_and_unit(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        view = kit.console.group_view("demo")
+        drawn = render_fragments(view, "viewer")
+        assert render_fragments(view, "viewer") is drawn
+        assert render_fragments(view, "admin")["members"] != drawn["members"], "an admin may move leadership"
+        assert render_fragments(view, "viewer", "bytes")["waterline"] != drawn["waterline"]
+        newer = kit.console.watch_of("demo").assemble()
+        assert newer is not view and render_fragments(newer, "viewer") is not drawn
+        page = (await (await kit.person("vic", "viewer")).get(GROUP)).text
+        assert all(f'id="live-{name}"' in page for name in GROUP_FRAGMENTS) and "&lt;div" not in page
+
+    over(tmp_path, work)

@@ -1,8 +1,8 @@
 """Fragments, the parts of a live page that change: GroupView -> HTML, rendered once per (page, role).
 
 Invariants: a fragment is one element whose id is `live-<name>`, so that the page morphs it in place; it depends on the
-view and the role alone (no names, no tokens), so that one view is drawn once; a page begins with the same fragments. The status region
-carries no number that runs, so a screen reader speaks only when the set of problems changes.
+view and the role alone (no names, no tokens), so that one view is drawn once; a page begins with the same.
+The status region carries no number that runs, so a screen reader speaks only when the set of problems changes.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def build() -> Starlette:
         unit = request.query_params.get("unit", "entries")
         context = {
             "view": view, "cluster": view.cluster, "unit": unit,
-            "fragments": fragments.render_fragments(view, "admin", unit), "viewer": Visitor(), "csrf_token": "x", "instance": "", "version": "0", "demo": True,
+            "fragments": fragments.render_fragments(view, "admin", unit),
+            "viewer": Visitor(), "csrf_token": "x", "instance": "", "version": "0", "demo": True,
             "at": None, "now": view.as_of, "range": "1h", "range_s": 3600, "ranges": ("15m", "1h", "1d"),
             "summary": [{"id": "n0", "now": 0, "worst": 12, "samples": 60, "gaps": 0}],
             "history_note": "every sample", "history_events": [],

@@ -40,7 +40,7 @@ class Group:
                 self.processes[one] = subprocess.Popen(
                     command, cwd=ROOT, stdout=log, stderr=log, preexec_fn=apart(signal.SIGTERM)
                 )
-        self.client = httpx2.Client(timeout=20, trust_env=False)
+        self.client = httpx2.Client(timeout=60, trust_env=False)
 
     def get(self, node_id: str, path: str, **more: Any) -> httpx2.Response:
         return self.client.get(f"{self.urls[node_id]}{path}", **more)

@@ -32,7 +32,7 @@ async def until_said(kit: Kit, *words: str) -> GroupView:
         whole = f"{sentence.headline} {sentence.rest}"
         return watch.view if all(word in whole for word in words) else None
 
-    found: GroupView = await kit.until(said, 30)
+    found: GroupView = await kit.until(said, 60)
     return found
 
 
@@ -80,7 +80,7 @@ def test_the_console_over_a_real_group(tmp_path: Path) -> None:
             sent = await ann.change("POST", "/api/v1/clusters/api/entries", json={"entries": ["through the console"]})
             assert sent.status_code == 200 and sent.json()["node_id"] == leader
             index = sent.json()["first_index"]
-            await kit.until(lambda: all(held(kit, one) >= index for one in group.ids))
+            await kit.until(lambda: all(held(kit, one) >= index for one in group.ids), 60)
             entry = (await ann.get(f"/api/v1/clusters/api/entries/{index}")).json()
             assert entry["agree"] is True and entry["compared"] == 3
             await disturb(kit, group, leader)

@@ -88,7 +88,7 @@ def test_the_api_starts_follows_and_lists_audits(tmp_path: Path) -> None:
             rest = (await ann.get(f"/api/v1/audits?limit=1&cursor={page['next']}")).json()
             assert [one["id"] for one in rest["items"]] == [started["id"]]
             assert rest["next"] is None
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not (rail := (await ann.get("/api/v1/events?cluster=demo")).json()["items"]):  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.02)
             assert (rail[0]["kind"], rail[0]["detail"]["audit_id"]) == ("audit", second["id"])

@@ -79,6 +79,7 @@ def test_a_bench_that_is_told_to_stop_leaves_no_engine(number: signal.Signals, t
             time.sleep(0.05)
         os.kill(bench.pid, number)
         bench.communicate(timeout=60)
+        deadline = time.monotonic() + 60
         while engines_of(tmp_path):
             assert time.monotonic() < deadline, "engines outlive their bench"
             time.sleep(0.05)

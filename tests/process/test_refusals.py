@@ -18,6 +18,7 @@ from node.transport.slab_frames import READ_ANSWER, decode_append_answer
 from tests.process.group import Group
 
 pytestmark = pytest.mark.process
+WITHIN_S = 60.0
 
 
 class Wire:
@@ -25,7 +26,7 @@ class Wire:
 
     def __init__(self, group: Group, member: str = "n0") -> None:
         host, _, port = group.peers[member].rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=WITHIN_S)
 
     def ask(self, raw: bytes) -> Frame:
         self.socket.sendall(raw)

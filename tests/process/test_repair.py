@@ -83,7 +83,7 @@ class Load:
     """Appends, one after the other, for as long as it is told to; keeps what was acknowledged."""
 
     def __init__(self, group: Group) -> None:
-        self.client = group.client(deadline_s=5.0)
+        self.client = group.client(deadline_s=WITHIN_S)
         self.acknowledged: dict[int, bytes] = {}
         self.stopped = False
         self.task = asyncio.create_task(self._run())
@@ -152,6 +152,7 @@ def test_members_that_were_damaged_while_they_were_down_come_back_whole_under_lo
         load = Load(group)
         await load.reached(300)
         before = sorted(load.acknowledged)
+        await level(load.client, before[-1])
         group.kill("n1")
         group.flip("n1", before[60], HEAD_BYTES + 3)  # a body
         group.flip("n1", before[90], 20)  # a head: the term
@@ -159,7 +160,7 @@ def test_members_that_were_damaged_while_they_were_down_come_back_whole_under_lo
         group.kill("n2")
         group.flip("n2", before[200], HEAD_BYTES + 399)
         group.start("n1", "n2")
-        client = group.client(deadline_s=5.0)
+        client = group.client(deadline_s=WITHIN_S)
         await sound(client, "n1", "n2")
         healed = await repairs_of(client, "n1")
         assert [(one["first_index"], one["last_index"]) for one in healed] == [
@@ -182,10 +183,11 @@ def test_the_scrub_finds_rot_while_members_run_the_leader_too(group: Repairing) 
     async def run() -> None:
         load = Load(group)
         await load.reached(200)
-        client = group.client(deadline_s=5.0)
+        client = group.client(deadline_s=WITHIN_S)
+        before = sorted(load.acknowledged)
+        await level(client, before[-1])
         leader = await client.leader()
         follower = next(one for one in IDS if one != leader)
-        before = sorted(load.acknowledged)
         for number, victim in enumerate((follower, leader)):
             index = before[50 + 60 * number]
             group.flip(victim, index, HEAD_BYTES + 7)
@@ -211,7 +213,7 @@ def test_what_nobody_can_give_is_said_and_the_others_go_on(group: Repairing) -> 
     when the third comes back, everything heals."""
 
     async def run() -> None:
-        client = group.client(deadline_s=5.0)
+        client = group.client(deadline_s=WITHIN_S)
         indexes = [await append_surely(client, b"entry %d" % number) for number in range(50)]
         await level(client, indexes[-1])
         for node_id in IDS:

@@ -19,7 +19,7 @@ from node.store.file_store import FileStore
 from node.store.log_store import TruncationRecord
 from node.store.reader import StoreReader
 from tests.process.group import append_surely
-from tests.process.test_repair import IDS, Repairing, level, until
+from tests.process.test_repair import IDS, WITHIN_S, Repairing, level, until
 
 pytestmark = pytest.mark.process
 
@@ -71,7 +71,7 @@ async def all_are(client: LedgerClient, what: str, holds: Callable[[dict[str, An
 
 async def written(group: Settled, count: int) -> dict[int, bytes]:
     """`count` acknowledged entries that every member holds; then all are stopped."""
-    client = group.client(deadline_s=5.0)
+    client = group.client(deadline_s=WITHIN_S)
     made = {await append_surely(client, b"entry %d" % number): b"entry %d" % number for number in range(count)}
     await level(client, max(made))
     await client.close()
@@ -89,7 +89,7 @@ def kept(group: Settled, made: dict[int, bytes], below_index: int) -> None:
 
 async def goes_on(group: Settled) -> None:
     """It takes writes again, all members vote again, and all hold the new entry."""
-    client = group.client(deadline_s=5.0)
+    client = group.client(deadline_s=WITHIN_S)
     index = await append_surely(client, b"after", within_s=60.0)
     await level(client, index)
     await all_are(client, "a voter without damage", lambda one: one["voter_state"] == "VOTER" and not one["faults"])
@@ -115,7 +115,7 @@ def test_a_group_whose_members_all_lost_history_comes_back_when_a_person_accepts
     hand = Hand(group, capsys)
 
     async def stays_down() -> None:
-        client = group.client(deadline_s=5.0)
+        client = group.client(deadline_s=WITHIN_S)
         await all_are(client, "rejoining", lambda one: one["voter_state"] == "REJOINING" and one["leader_id"] is None)
         await client.close()
         group.stop()
@@ -153,7 +153,7 @@ def test_an_entry_that_nobody_holds_whole_is_discarded_by_an_operator(
     hand = Hand(group, capsys)
 
     async def stands_still(index: int) -> None:
-        client = group.client(deadline_s=5.0)
+        client = group.client(deadline_s=WITHIN_S)
         await all_are(
             client,
             "damaged, loudly",
@@ -208,7 +208,7 @@ def test_a_fork_ends_when_an_operator_discards_its_wrong_side(
     hand = Hand(group, capsys)
 
     async def forks(made: dict[int, bytes]) -> None:
-        client = group.client(deadline_s=5.0)
+        client = group.client(deadline_s=WITHIN_S)
         index = await append_surely(client, b"only here")
         made[index] = b"only here"
         group.start("n2")

@@ -12,8 +12,9 @@ from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoterState
 from node.protocol.messages import HeartBeatRequest, Hello
 from node.store.files.hard_state import read_hard_state
 from node.transport.bodies import decode_response, encode_message
-from tests.process.group import START_WITHIN_S, Group, all_vote, append_surely
+from tests.process.group import START_WITHIN_S, Group, append_surely
 from tests.process.test_refusals import Wire, request
+from tests.process.undisturbed import settled
 
 pytestmark = pytest.mark.process
 FAR = 1 << 62
@@ -41,10 +42,8 @@ def test_a_heartbeat_with_term_2_to_the_62_changes_nothing(tmp_path: Path) -> No
     async def story(group: Group) -> None:
         client = group.client()
         try:
-            await append_surely(client, b"before")
-            await all_vote(client, group.peers)
+            leader = await settled(group, client)
             states = {member: await client.state(member) for member in group.peers}
-            leader = next(member for member, state in states.items() if state["role"] == "LEADER")
             victim, other = (member for member in group.peers if member != leader)
             for forged in (leader, other):
                 assert await asyncio.to_thread(beat_as, group, forged, victim, states[victim]) is None

@@ -8,7 +8,10 @@ is application/problem+json with the same schema.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from typing import Any, Final
+
+from pydantic import BaseModel
 
 Json = dict[str, Any]
 # (method, path) -> statuses beyond those of every call
@@ -34,7 +37,7 @@ TITLES: Final[Mapping[int, str]] = {
 }
 ALWAYS: Final = (400, 401, 403, 421, 500, 503)
 WITH_BODY: Final = (409, 413, 415, 422)
-PROBLEM_REF: Final = {"$ref": "#/components/schemas/Problem"}
+PROBLEM_REF: Final = {"$ref": "#/components/schemas/ProblemDetails"}
 PROBLEM: Final[Json] = {
     "type": "object",
     "required": ["type", "status", "title", "detail"],
@@ -50,10 +53,30 @@ PROBLEM: Final[Json] = {
 }
 
 
+def says(model: type[BaseModel], status: int = 200, description: str | None = None) -> dict[int | str, Json]:
+    """For a route's `responses`: what is answered, while the handler's own bytes stay as they are."""
+    return {status: {"model": model, "description": description or HTTPStatus(status).phrase}}
+
+
+def gives(media_type: str, schema: Json, *statuses: int, example: str | None = None) -> dict[int | str, Json]:
+    """For a route's `responses`: an answer that is no JSON."""
+    content = {media_type: {"schema": schema} | ({"example": example} if example is not None else {})}
+    return {one: {"description": HTTPStatus(one).phrase, "content": content} for one in statuses or (200,)}
+
+
+BYTES: Final[Json] = {"type": "string", "format": "binary"}
+TEXT: Final[Json] = {"type": "string"}
+
+
+def alone(schema: Json) -> Json:
+    """A reference without what FastAPI derived from a handler's `dict`."""
+    return {"$ref": schema["$ref"]} if "$ref" in schema else schema
+
+
 def document_statuses(document: Json, *, more: Rule, schemes: Json, public: Iterable[str] = ()) -> None:
     """Adds problems and security schemes to a document, in place; what a call documents itself stays."""
     components = document.setdefault("components", {})
-    components.setdefault("schemas", {})["Problem"] = PROBLEM
+    components.setdefault("schemas", {})["ProblemDetails"] = PROBLEM
     components["securitySchemes"] = schemes
     document["security"] = [{name: []} for name in schemes]
     for path, methods in document["paths"].items():
@@ -67,10 +90,37 @@ def document_statuses(document: Json, *, more: Rule, schemes: Json, public: Iter
                 wanted.add(404)
             if method in ("post", "put", "patch"):
                 wanted.update(WITH_BODY)
+            for answer in call["responses"].values():
+                for content in answer.get("content", {}).values():
+                    content["schema"] = alone(content.get("schema", {}))
             for status in sorted(wanted):
-                answer = call["responses"].setdefault(str(status), {})
-                answer.setdefault("description", TITLES[status])
-                if status == 422 or not answer.get("content"):
-                    answer["content"] = {
-                        "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
-                    }
+                add_problem(call["responses"].setdefault(str(status), {}), status)
+
+
+def add_problem(answer: Json, status: int) -> None:
+    """Beside what else a call may answer with this status; FastAPI's own 422 is not what is answered."""
+    answer.setdefault("description", TITLES[status])
+    others = answer.setdefault("content", {})
+    if others.get("application/json", {}).get("schema", {}) == {} or status == 422:
+        others.pop("application/json", None)
+    others["application/problem+json"] = {"schema": PROBLEM_REF}
+
+
+def add_examples(document: Json, examples: Json) -> None:
+    """`examples`: "method path" -> {"response", and "request" where it has a body}."""
+    for name, example in examples.items():
+        method, _, path = name.partition(" ")
+        put(document["paths"][path][method], example)
+
+
+def put(operation: dict[str, Any], example: dict[str, Any]) -> None:
+    """One call's examples: the success answer's, and the request body's where it has one."""
+    if "request" in example:
+        body = operation.setdefault("requestBody", {"content": {}})
+        body["content"].setdefault("application/json", {})["example"] = example["request"]
+    if "response" not in example:
+        return
+    done = max((code for code in operation["responses"] if code.startswith("2")), default=None)
+    if done is not None:  # 202, where there is a dry run's 200 as well
+        content = operation["responses"][done].setdefault("content", {}).setdefault("application/json", {})
+        content["example"] = example["response"]

@@ -14,6 +14,17 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import IntegrityError
 
+from app.api.alert_models import (
+    AlertList,
+    AlertView,
+    MessageView,
+    NewRouteView,
+    RouteList,
+    RouteView,
+    TrialView,
+    WindowList,
+    WindowView,
+)
 from app.api.alert_rights import allowed, check, standing
 from app.api.common import (
     ConsoleDep,
@@ -28,6 +39,7 @@ from app.api.common import (
     page_of,
     time_or_none,
 )
+from app.api.models import Page
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
 from app.console.settings import ConsoleSettings
 from app.db.alerts import Alerts
@@ -42,6 +54,7 @@ from app.notify.rules import Alert
 from app.notify.webhook import NotDelivered
 from app.security.roles import Right, Viewer
 from app.security.sealed import SealError
+from node.openapi_statuses import says
 
 router = APIRouter(prefix="/alerts", tags=["alerts"])
 SILENT_MAX: Final = timedelta(days=30)
@@ -96,7 +109,7 @@ class NewWindow(BaseModel):
 # --- what stands ---------------------------------------------------------------------------------------------------
 
 
-@router.get("")
+@router.get("", responses=says(AlertList))
 async def list_alerts(notifier: NotifierDep, viewer: ViewerDep) -> Json:
     """Every problem that stands and that the caller may see, worst first: who has taken it on, what silences it,
     and what was sent of it."""
@@ -135,7 +148,7 @@ def alert_json(notifier: Notifier, alert: Alert, now: datetime) -> Json:
     }
 
 
-@router.post("/problems/{scope}/{problem_id}/acknowledge")
+@router.post("/problems/{scope}/{problem_id}/acknowledge", responses=says(AlertView))
 async def acknowledge(
     request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep
 ) -> Json:
@@ -145,7 +158,7 @@ async def acknowledge(
     return alert_json(notifier, await notifier.acknowledge(alert.open.key, viewer.name) or alert, utc_now())
 
 
-@router.post("/problems/{scope}/{problem_id}/unacknowledge")
+@router.post("/problems/{scope}/{problem_id}/unacknowledge", responses=says(AlertView))
 async def unacknowledge(
     request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep
 ) -> Json:
@@ -154,7 +167,7 @@ async def unacknowledge(
     return alert_json(notifier, await notifier.acknowledge(alert.open.key, None) or alert, utc_now())
 
 
-@router.post("/problems/{scope}/{problem_id}/mute")
+@router.post("/problems/{scope}/{problem_id}/mute", responses=says(AlertView))
 async def mute(
     request: Request, scope: Scope, problem_id: ProblemId, body: Mute, notifier: NotifierDep, viewer: ViewerDep
 ) -> Json:
@@ -193,14 +206,14 @@ def soon(text: str, name: str) -> datetime:
 # --- maintenance ---------------------------------------------------------------------------------------------------
 
 
-@router.get("/windows")
+@router.get("/windows", responses=says(WindowList))
 async def list_windows(notifier: NotifierDep, viewer: ViewerDep) -> Json:
     now = utc_now()
     seen = [row for row in notifier.windows if allowed(viewer, Right.VIEW, row.scope or rules.CONSOLE)]
     return {"items": [window_json(row, now) for row in seen], "next": None}
 
 
-@router.post("/windows", status_code=201)
+@router.post("/windows", status_code=201, responses=says(WindowView, 201))
 async def add_window(
     request: Request, body: NewWindow, notifier: NotifierDep, console: ConsoleDep, viewer: ViewerDep
 ) -> Json:
@@ -250,14 +263,14 @@ def window_json(row: AlertWindow, now: datetime) -> Json:
 # --- routes --------------------------------------------------------------------------------------------------------
 
 
-@router.get("/routes")
+@router.get("/routes", responses=says(RouteList))
 async def list_routes(notifier: NotifierDep, viewer: ViewerDep) -> Json:
     """Admins also see the targets as they were written down; secrets nobody sees."""
     rows = sorted(notifier.routes.values(), key=lambda row: row.name)
     return {"items": [shown(notifier, row, viewer.can("admin")) for row in rows], "next": None}
 
 
-@router.post("/routes", status_code=201)
+@router.post("/routes", status_code=201, responses=says(NewRouteView, 201))
 async def add_route(request: Request, body: NewRoute, notifier: NotifierDep, response: Response) -> Json:
     """A webhook's key that the console made is in this answer (`secret`) and nowhere else."""
     if len(notifier.routes) >= ROUTES_MAX:
@@ -289,12 +302,12 @@ def route_named(notifier: Notifier, name: str) -> AlertRoute:
     return found
 
 
-@router.get("/routes/{name}")
+@router.get("/routes/{name}", responses=says(RouteView))
 async def one_route(name: RouteName, notifier: NotifierDep, viewer: ViewerDep) -> Json:
     return shown(notifier, route_named(notifier, name), viewer.can("admin"))
 
 
-@router.patch("/routes/{name}")
+@router.patch("/routes/{name}", responses=says(RouteView))
 async def change_route(request: Request, name: RouteName, body: RoutePatch, notifier: NotifierDep) -> Json:
     """When it gets messages; where it leads does not change: make another one and remove this."""
     row = route_named(notifier, name)
@@ -324,7 +337,7 @@ async def remove_route(request: Request, name: RouteName, notifier: NotifierDep)
     notifier.outbox.health.pop(row.id, None)
 
 
-@router.post("/routes/{name}/test")
+@router.post("/routes/{name}/test", responses=says(TrialView))
 async def trial(name: RouteName, notifier: NotifierDep, viewer: ViewerDep) -> Json:
     """One attempt now, also on a route that is switched off; the answer says how it went."""
     return await try_route(notifier, route_named(notifier, name), viewer.name)
@@ -360,7 +373,7 @@ def shown(notifier: Notifier, row: AlertRoute, whole: bool) -> Json:
 # --- history -------------------------------------------------------------------------------------------------------
 
 
-@router.get("/messages")
+@router.get("/messages", responses=says(Page[MessageView]))
 async def list_messages(notifier: NotifierDep, sight: SightDep, limit: Limit = 50, cursor: Cursor = None) -> Json:
     """Newest first: what was sent, what waits, and what was given up. The last second's may be missing."""
     return page_of([message_json(row) for row in await notifier.kept.messages(limit + 1, cursor, sight)], limit)

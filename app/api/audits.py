@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.cluster_models import Audit, AuditDryRun, AuditFinding
 from app.api.common import ConsoleDep, Cursor, Json, Limit, SightDep, ViewerDep, need
+from app.api.models import Page
 from app.audit.replicas import ReplicaSpec
 from app.audit.runner import AuditRunner
 from app.console.console import Console
@@ -18,6 +20,7 @@ from app.db.audits import as_json
 from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView
 from app.security.roles import Right, Viewer
+from node.openapi_statuses import says
 
 router = APIRouter(tags=["audits"])
 AuditId = Annotated[str, Path(max_length=36)]
@@ -91,7 +94,11 @@ async def start_audit(
     )
 
 
-@router.post("/audits", status_code=202, responses={200: {"description": "a dry run: what it would do"}})
+@router.post(
+    "/audits",
+    status_code=202,
+    responses=says(Audit, 202) | says(AuditDryRun, 200, "a dry run: what it would do"),
+)
 async def start_one(
     request: Request,
     response: Response,
@@ -116,7 +123,7 @@ async def start_one(
     return audit
 
 
-@router.get("/audits")
+@router.get("/audits", responses=says(Page[Audit]))
 async def list_audits(
     request: Request,
     sight: SightDep,
@@ -140,12 +147,12 @@ async def audit_or_404(request: Request, audit_id: str) -> Json:
     return found
 
 
-@router.get("/audits/{audit_id}")
+@router.get("/audits/{audit_id}", responses=says(Audit))
 async def get_audit(request: Request, audit_id: AuditId) -> Json:
     return await audit_or_404(request, audit_id)
 
 
-@router.get("/audits/{audit_id}/findings")
+@router.get("/audits/{audit_id}/findings", responses=says(Page[AuditFinding]))
 async def get_findings(
     request: Request,
     audit_id: AuditId,
@@ -159,7 +166,7 @@ async def get_findings(
     return {"items": items, "next": None if after is None else str(after)}
 
 
-@router.post("/audits/{audit_id}/cancel", status_code=202)
+@router.post("/audits/{audit_id}/cancel", status_code=202, responses=says(Audit, 202))
 async def cancel_audit(request: Request, audit_id: AuditId) -> Json:
     """Asks it to end, whether or not it has started; a finished audit stays as it is."""
     need(request.state.viewer, Right.OPERATE, (await audit_or_404(request, audit_id))["cluster_id"])

@@ -8,8 +8,10 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.addresses import NodeToken
+from app.api.cluster_models import ClusterList, ClusterSummary, GroupProblems, History, Problems, StoredEvents
 from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, SightDep, Time, ViewerDep, time_or_none
 from app.health.group_view import GroupView
+from node.openapi_statuses import says
 
 router = APIRouter(tags=["clusters"])
 
@@ -42,7 +44,7 @@ def summary(view: GroupView) -> Json:
     }  # fmt: skip
 
 
-@router.get("/clusters")
+@router.get("/clusters", responses=says(ClusterList))
 async def list_clusters(console: ConsoleDep, sight: SightDep) -> Json:
     """Those that the caller has a right to see."""
     seeds = (
@@ -53,19 +55,19 @@ async def list_clusters(console: ConsoleDep, sight: SightDep) -> Json:
     return {"items": [summary(view) for view in console.clusters(sight)], "next": None, "unknown": seeds}
 
 
-@router.post("/clusters", status_code=201)
+@router.post("/clusters", status_code=201, responses=says(ClusterSummary, 201))
 async def add_cluster(body: NewCluster, console: ConsoleDep, viewer: ViewerDep, response: Response) -> Json:
     view = await console.add_cluster(body.control_url, body.name, by=viewer.name, token=body.node_token)
     response.headers["location"] = f"/api/v1/clusters/{view.cluster.id}"
     return summary(view)
 
 
-@router.get("/clusters/{cluster_id}")
+@router.get("/clusters/{cluster_id}", responses=says(ClusterSummary))
 async def one_cluster(cluster_id: ClusterId, console: ConsoleDep) -> Json:
     return summary(console.group_view(cluster_id))
 
 
-@router.patch("/clusters/{cluster_id}")
+@router.patch("/clusters/{cluster_id}", responses=says(ClusterSummary))
 async def rename_cluster(cluster_id: ClusterId, body: ClusterPatch, console: ConsoleDep) -> Json:
     return summary(await console.rename_cluster(cluster_id, body.name))
 
@@ -83,7 +85,7 @@ async def view(cluster_id: ClusterId, console: ConsoleDep, at: Time = None) -> R
     return Response(shown.to_bytes(), media_type="application/json")
 
 
-@router.get("/clusters/{cluster_id}/history")
+@router.get("/clusters/{cluster_id}/history", responses=says(History))
 async def history(
     cluster_id: ClusterId,
     console: ConsoleDep,
@@ -95,23 +97,23 @@ async def history(
     return await console.history(cluster_id, time_or_none(since, "since"), time_or_none(until, "until"), points)
 
 
-@router.get("/clusters/{cluster_id}/problems")
+@router.get("/clusters/{cluster_id}/problems", responses=says(GroupProblems))
 async def cluster_problems(cluster_id: ClusterId, console: ConsoleDep) -> Json:
     return {"items": console.problems(cluster_id), "next": None}
 
 
-@router.get("/clusters/{cluster_id}/events")
+@router.get("/clusters/{cluster_id}/events", responses=says(StoredEvents))
 async def cluster_events(cluster_id: ClusterId, console: ConsoleDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
     return await console.events(cluster_id, limit, cursor)
 
 
-@router.get("/problems")
+@router.get("/problems", responses=says(Problems))
 async def problems(console: ConsoleDep, sight: SightDep) -> Json:
     """Of all groups that the caller sees; `console`: of the console itself, for those who see all."""
     own = [one.to_json() for one in console.own_problems()] if sight.everything else []
     return {"items": console.problems(sight=sight), "next": None, "console": own}
 
 
-@router.get("/events")
+@router.get("/events", responses=says(StoredEvents))
 async def events(console: ConsoleDep, sight: SightDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
     return await console.events(None, limit, cursor, sight)

@@ -7,8 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.cluster_models import Broken, DemoFacts
 from app.api.common import ConsoleDep, Json
 from app.console.demo import Break
+from node.openapi_statuses import says
 
 router = APIRouter(prefix="/demo", tags=["demo"])
 
@@ -19,11 +21,11 @@ class Breakage(BaseModel):
     node: Annotated[str | None, Field(max_length=64)] = None
 
 
-@router.post("/break")
+@router.post("/break", responses=says(Broken))
 async def break_one(body: Breakage, console: ConsoleDep) -> Json:
     return await console.demo.break_one(body.what, body.node)
 
 
-@router.get("/state")
+@router.get("/state", responses=says(DemoFacts))
 async def state(console: ConsoleDep) -> Json:
     return await console.demo.state()

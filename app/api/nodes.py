@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
+from app.api import node_models as models
 from app.api.common import (
     ClusterId,
     ConsoleDep,
@@ -25,6 +26,7 @@ from app.api.common import (
 from app.console.cursors import INT64_MAX
 from app.console.nodes import ANSWER_BYTES_MAX
 from app.console.proxy import pick
+from node.openapi_statuses import BYTES, gives, says
 
 router = APIRouter(prefix="/clusters/{cluster_id}", tags=["nodes"])
 SEGMENT_TIMEOUT_S: Final = 30.0
@@ -35,7 +37,7 @@ Block = Annotated[int, Query(ge=1, le=1_000_000)]
 Range = Annotated[int, Query(ge=0, le=INT64_MAX)]
 
 
-@router.get("/state")
+@router.get("/state", responses=says(models.States))
 async def state(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
     """All members' states, as last sampled; one member's, asked now, with `node`."""
     if node is not None:
@@ -54,7 +56,7 @@ async def state(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None)
     return {"items": items, "next": None, "as_of": view.as_of}
 
 
-@router.get("/watermarks")
+@router.get("/watermarks", responses=says(models.Watermarks))
 async def watermarks(
     cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None, since: Time = None, until: Time = None
 ) -> Json:
@@ -64,17 +66,17 @@ async def watermarks(
     return await console.ask(cluster_id, "watermarks", node_id=node)
 
 
-@router.get("/dispatchers")
+@router.get("/dispatchers", responses=says(models.NodeDispatchers))
 async def dispatchers(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
     return await console.ask(cluster_id, "dispatchers", node_id=node)
 
 
-@router.get("/closures")
+@router.get("/closures", responses=says(models.NodeClosures))
 async def closures(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
     return await console.ask(cluster_id, "closures", node_id=node)
 
 
-@router.get("/entries")
+@router.get("/entries", responses=says(models.NodeEntries))
 async def entries(
     cluster_id: ClusterId,
     console: ConsoleDep,
@@ -90,7 +92,7 @@ async def entries(
     return await console.entries(cluster_id, consistency=consistency, **asked)  # type: ignore[arg-type]
 
 
-@router.get("/entries/{index}")
+@router.get("/entries/{index}", responses=says(models.EntrySideBySide))
 async def entry(
     cluster_id: ClusterId, index: Index, console: ConsoleDep, as_: Annotated[As, Query(alias="as")] = "text"
 ) -> Json:
@@ -98,17 +100,17 @@ async def entry(
     return await console.entry(cluster_id, index, as_)
 
 
-@router.get("/truncations")
+@router.get("/truncations", responses=says(models.NodeTruncations))
 async def truncations(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
     return await console.truncations(cluster_id, node)
 
 
-@router.get("/truncations/{node_id}/{seq}")
+@router.get("/truncations/{node_id}/{seq}", responses=says(models.NodeTruncation))
 async def truncation(cluster_id: ClusterId, node_id: Member, seq: Seq, console: ConsoleDep) -> Json:
     return await console.ask(cluster_id, f"truncations/{seq}", node_id=node_id)
 
 
-@router.get("/truncations/{node_id}/{seq}/entries")
+@router.get("/truncations/{node_id}/{seq}/entries", responses=says(models.NodeTruncatedEntries))
 async def truncation_entries(
     cluster_id: ClusterId,
     node_id: Member,
@@ -123,12 +125,16 @@ async def truncation_entries(
     return await console.truncation_entries(cluster_id, node_id, seq, **asked)
 
 
-@router.get("/segments")
+@router.get("/segments", responses=says(models.NodeSegments))
 async def segments(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
     return await console.ask(cluster_id, "segments", node_id=node)
 
 
-@router.get("/segments/{kind}/{name}")
+@router.get(
+    "/segments/{kind}/{name}",
+    response_class=Response,
+    responses=gives("application/octet-stream", BYTES, 200, 206),
+)
 async def segment(
     cluster_id: ClusterId,
     kind: Literal["data", "index"],
@@ -149,7 +155,7 @@ async def segment(
     return Response(answer.content, status_code=answer.status_code, headers=headers)
 
 
-@router.get("/digests")
+@router.get("/digests", responses=says(models.NodeDigests))
 async def digests(
     cluster_id: ClusterId,
     console: ConsoleDep,

@@ -1,14 +1,18 @@
-"""The console's OpenAPI document: what FastAPI derives, with every status that occurs and the ways to sign in."""
+"""The console's OpenAPI document: what FastAPI derives, with every status, examples, and the ways to sign in."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
 
-from node.openapi_statuses import document_statuses
+from node.openapi_statuses import add_examples, document_statuses
 
+EXAMPLES_FILE: Final = Path(__file__).with_name("examples.json")
 PUBLIC: Final = ("/api/v1",)
 # What asks a node passes on what it says.
 FROM_NODES: Final = (404, 409, 410, 412, 416, 421, 422, 502, 503, 504)
@@ -33,6 +37,13 @@ def more(method: str, path: str) -> Iterable[int]:
         yield 429
 
 
+@cache
+def examples() -> dict[str, dict[str, Any]]:
+    """Written by `python -m tests.unit.openapi_examples`, from what a console answered to each call."""
+    loaded: dict[str, dict[str, Any]] = json.loads(EXAMPLES_FILE.read_text())
+    return loaded
+
+
 def complete(app: FastAPI, cookie_name: str = "__Host-qs") -> None:
     """From now on the app's document carries them; it is still made once, when somebody asks."""
     plain = app.openapi
@@ -40,6 +51,7 @@ def complete(app: FastAPI, cookie_name: str = "__Host-qs") -> None:
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
             made = plain()
+            add_examples(made, examples())
             schemes = {
                 "token": {"type": "http", "scheme": "bearer", "description": "an API token, `qsc_…`"},
                 "session": {

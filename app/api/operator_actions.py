@@ -7,9 +7,14 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.cluster_models import TransferDryRun
 from app.api.common import ClusterId, ConsoleDep, Json, ViewerDep, note
+from app.api.models import OperationView
+from app.api.node_models import NodeAppended
 from app.console.cursors import INT64_MAX
+from app.console.preflight import Preflight
 from app.console.proxy import pick
+from node.openapi_statuses import says
 from node.views.transfer import Transfer
 
 router = APIRouter(prefix="/clusters/{cluster_id}", tags=["operator actions"])
@@ -31,13 +36,17 @@ class GroupTransfer(Transfer):
     accept_data_loss: bool = False
 
 
-@router.get("/leadership-transfer")
+@router.get("/leadership-transfer", responses=says(Preflight))
 async def preflight(cluster_id: ClusterId, console: ConsoleDep, to: str | None = None) -> Json:
     """What a transfer would mean; changes nothing."""
     return console.preflight(cluster_id, to).to_json()
 
 
-@router.post("/leadership-transfer", status_code=202, responses={200: {"description": "a dry run: what it would do"}})
+@router.post(
+    "/leadership-transfer",
+    status_code=202,
+    responses=says(OperationView, 202) | says(TransferDryRun, 200, "a dry run: what it would do"),
+)
 async def transfer(
     request: Request, cluster_id: ClusterId, body: GroupTransfer, console: ConsoleDep, viewer: ViewerDep,
     response: Response, key: Key = None,
@@ -60,7 +69,7 @@ async def transfer(
     return operation
 
 
-@router.post("/entries", status_code=200)
+@router.post("/entries", status_code=200, responses=says(NodeAppended))
 async def append(cluster_id: ClusterId, body: NewEntries, console: ConsoleDep) -> Json:
     """Appends through the leader. 504 with `outcome: unknown` must not be repeated blindly."""
     view = console.group_view(cluster_id)

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 
+from app.api.cluster_models import ConsoleFacts
 from app.api.common import ConsoleDep, Json
 from app.console.own_watch import OwnWatch
+from node.openapi_statuses import says
 
 router = APIRouter(tags=["console"])
 
@@ -29,7 +31,7 @@ def own_watch_of(request: Request) -> OwnWatch:
 OwnWatchDep = Annotated[OwnWatch, Depends(own_watch_of)]
 
 
-@router.get("/console")
+@router.get("/console", responses=says(ConsoleFacts))
 async def this_console(console: ConsoleDep, watch: OwnWatchDep) -> Json:
     """Its database, disk, certificates, tokens that end soon, and each member's clock less its own."""
     problems = [one.to_json() for one in console.own_problems()]

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.audits import replicas_of, runner_of
 from app.api.common import ClusterId, ConsoleDep, ViewerDep
+from app.api.models import OperationView
 from app.api.nodes import Member
 from app.console.console import Console
 from app.console.cursors import INT64_MAX
@@ -17,6 +18,7 @@ from app.console.repairs import KIND, Work
 from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView, MemberView
 from app.security.roles import Viewer
+from node.openapi_statuses import says
 
 Json = dict[str, Any]
 router = APIRouter(prefix="/clusters/{cluster_id}/nodes/{node_id}", tags=["operator actions"])
@@ -39,7 +41,7 @@ def member_of(view: GroupView, node_id: str) -> MemberView:
     return member
 
 
-@router.post("/repair", status_code=202)
+@router.post("/repair", status_code=202, responses=says(OperationView, 202))
 async def repair(
     request: Request,
     response: Response,

@@ -26,6 +26,7 @@ from app.security.identity import end_sessions
 from app.security.people import NAME, user_named
 from app.security.trail_chain import entries, line_of
 from app.security.users import is_last_admin
+from node.openapi_statuses import TEXT, gives
 
 router = APIRouter(tags=["people"])
 Name = Annotated[str, Path(max_length=64)]
@@ -142,7 +143,7 @@ async def admin_trail(request: Request, sessions: SessionsDep, limit: Limit = 10
 @router.get(
     "/admin-trail/export",
     response_class=StreamingResponse,
-    responses={200: {"description": "One JSON object a line", "content": {"application/x-ndjson": {}}}},
+    responses=gives("application/x-ndjson", TEXT, example='{"seq":1,"hash":"…"}\n'),
 )
 async def export_trail(request: Request, sessions: SessionsDep) -> StreamingResponse:
     """All of it in its hash chain's order; `quorumscope trail verify` says how the hashes are made."""

@@ -25,6 +25,7 @@ from starlette.templating import Jinja2Templates
 
 from app.api import openapi
 from app.api import router as api_router
+from app.api.cluster_models import About
 from app.console import errors, live_routes, login
 from app.console.console import Console
 from app.console.live import Fragment, Hub, LiveKey
@@ -39,6 +40,7 @@ from app.security.identity import Identity
 from app.security.limits import LoginLimits
 from app.security.passwords import Hashing
 from node.body_limit import BodyLimit
+from node.openapi_statuses import says
 
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
@@ -137,7 +139,7 @@ def include_routes(app: FastAPI) -> None:
     for name in PAGE_PARTS:  # routes are tried one after the other: first those that people wait for
         if (found := part(name)) is not None:
             app.include_router(found.router, include_in_schema=False)
-    app.add_api_route("/api/v1", about, tags=["console"])
+    app.add_api_route("/api/v1", about, tags=["console"], responses=says(About))
     app.include_router(api_router, prefix="/api/v1")
     for name in API_PARTS:
         if (found := part(name)) is not None:

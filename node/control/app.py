@@ -18,11 +18,13 @@ from node.control.direct import DirectRoute
 from node.control.engine_link import EngineLink
 from node.control.guard import Guard
 from node.control.log_files import LogFiles
-from node.control.openapi import add_examples
+from node.control.openapi import complete
 from node.control.operations import Operations
 from node.control.problems import HANDLERS
 from node.control.problems import document as problem_document
 from node.control.snapshots import Snapshots
+from node.openapi_statuses import says
+from node.views.answers import About, Appended
 
 BODY_BYTES_MAX = 16 << 20
 HELD_BYTES_MAX = 64 << 20  # of all bodies that are being read
@@ -76,10 +78,11 @@ def create_app(settings: Settings) -> FastAPI:
         methods=["POST"],
         tags=["entries"],
         response_model=Json,
+        responses=says(Appended),
         openapi_extra=entries.APPEND,
         route_class_override=DirectRoute,
     )
-    app.add_api_route("/api/v1", about, tags=["state"])
+    app.add_api_route("/api/v1", about, tags=["state"], responses=says(About))
     for one in (
         state.router,
         entries.router,
@@ -95,7 +98,7 @@ def create_app(settings: Settings) -> FastAPI:
         refuse=lambda _, status, title, detail: problem_document(status, title, detail),
     )  # fmt: skip
     app.add_middleware(Guard, settings=settings, rereading=parts.rereading)
-    add_examples(app)
+    complete(app)
     return app
 
 

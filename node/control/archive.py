@@ -10,6 +10,8 @@ from node.control.common import INT64_MAX, Cursor, Json, Limit, PartsDep
 from node.control.entries import As, entry_json
 from node.control.problems import Problem
 from node.control.snapshots import now_text
+from node.openapi_statuses import says
+from node.views.answers import TruncatedEntries, Truncation, Truncations
 
 router = APIRouter(prefix="/api/v1/truncations", tags=["truncations"])
 Seq = Annotated[int, Path(ge=0, le=INT64_MAX)]
@@ -34,7 +36,7 @@ def record_json(record: Any) -> Json:
     }
 
 
-@router.get("")
+@router.get("", responses=says(Truncations))
 async def truncations(parts: PartsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
     """Newest first."""
     if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
@@ -46,7 +48,7 @@ async def truncations(parts: PartsDep, limit: Limit = 100, cursor: Cursor = None
     return {"as_of": now_text(), "items": shown, "next": more}
 
 
-@router.get("/{seq}")
+@router.get("/{seq}", responses=says(Truncation))
 async def truncation(parts: PartsDep, seq: Seq) -> Json:
     records = await parts.files.read(lambda reader: list(reader.truncations()))
     found = next((one for one in records if one.seq == seq), None)
@@ -55,7 +57,7 @@ async def truncation(parts: PartsDep, seq: Seq) -> Json:
     return record_json(found)
 
 
-@router.get("/{seq}/entries")
+@router.get("/{seq}/entries", responses=says(TruncatedEntries))
 async def truncation_entries(
     parts: PartsDep,
     seq: Seq,

@@ -22,6 +22,7 @@ from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.log_files import FileMarks
 from node.control.problems import Problem
 from node.control.snapshots import now_text
+from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.entry import Entry, EntryError, Magic, seal_of, unpack_record
 from node.store.errors import StoreCorrupt
@@ -39,6 +40,7 @@ from node.transport.slab_frames import (
     encode_read,
     response_code,
 )
+from node.views.answers import Entries, OneEntry
 from node.views.state import LogView, StateView
 
 router = APIRouter(prefix="/api/v1", tags=["entries"])
@@ -102,7 +104,7 @@ def json_value(text: str) -> Any:
     return value
 
 
-@router.get("/entries")
+@router.get("/entries", responses=says(Entries))
 async def entries(
     parts: PartsDep,
     from_: From = None,
@@ -200,7 +202,7 @@ async def linearizable(parts: Parts, from_: int | None, limit: int, as_: str) ->
     return {**known, "committed_index": answer.committed_index, "items": items, "next": more}
 
 
-@router.get("/entries/{index}")
+@router.get("/entries/{index}", responses=says(OneEntry))
 async def entry(parts: PartsDep, index: Index, as_: As = "text", view: View = "committed") -> Json:
     state = await parts.snapshots.get(StateView)
     top = await top_of(parts, state, view)

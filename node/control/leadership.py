@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Header, Path, Response
 
@@ -10,7 +10,9 @@ from node.control.common import Json, Parts, PartsDep, engine_away, not_leader, 
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.operations import RUNNING, unknown
 from node.control.problems import Problem
+from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
+from node.views.answers import DryRun, Operation, OperationList
 from node.views.state import StateView
 from node.views.transfer import Transfer
 
@@ -19,10 +21,10 @@ OperationId = Annotated[str, Path(max_length=36)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 # Beyond its own deadline the engine has this long to say how it went.
 GRACE_S = 3.0
-DRY_RUN: dict[int | str, Json] = {200: {"description": "a dry run: what it would do"}}
+STARTED: dict[int | str, Json] = says(Operation, 202) | says(DryRun, 200, "a dry run: what it would do")
 
 
-@router.post("/leadership-transfer", status_code=202, responses=DRY_RUN)
+@router.post("/leadership-transfer", status_code=202, responses=STARTED)
 async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key = None) -> Json:
     asked = body.model_dump(exclude={"dry_run"})
     known = parts.operations.earlier("leadership_transfer", key, asked)
@@ -82,18 +84,18 @@ def name_of(code: object) -> str:
         return f"code {code}"
 
 
-@router.get("/operations")
+@router.get("/operations", responses=says(OperationList))
 async def operations(parts: PartsDep) -> Json:
     return {"items": list(reversed(parts.operations.kept.values())), "next": None}
 
 
-@router.get("/operations/{operation_id}")
+@router.get("/operations/{operation_id}", responses=says(Operation))
 async def operation(operation_id: OperationId, parts: PartsDep) -> Json:
     return parts.operations.get(operation_id)
 
 
-@router.delete("/operations/{operation_id}")
-async def cancel(operation_id: OperationId, parts: PartsDep) -> Json:
+@router.delete("/operations/{operation_id}", status_code=409, response_model=None)
+async def cancel(operation_id: OperationId, parts: PartsDep) -> NoReturn:
     """A transfer ends by its own deadline; there is nothing to take back once the leader was asked."""
     found = parts.operations.get(operation_id)
     if found["state"] == RUNNING:

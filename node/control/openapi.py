@@ -14,15 +14,16 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from node.openapi_statuses import document_statuses
+from node.openapi_statuses import add_examples, document_statuses
 
 EXAMPLES_FILE: Final = Path(__file__).with_name("examples.json")
-# Raw bytes and text, not JSON.
 PUBLIC: Final = ("/healthz", "/readyz", "/leaderz")
+# Raw bytes and text, not JSON.
 WITHOUT_EXAMPLE: Final = frozenset({"get /api/v1/segments/{kind}/{name}", "get /metrics"})
 
 
 def more(method: str, path: str) -> Iterable[int]:
+    yield 404  # `?group=` of another group
     if "/entries" in path or "/segments" in path or "/truncations" in path or "/digests" in path:
         yield from (404, 410, 412, 416, 421, 504)
     if method == "delete":
@@ -38,16 +39,14 @@ def examples() -> dict[str, dict[str, Any]]:
     return loaded
 
 
-def add_examples(app: FastAPI) -> None:
+def complete(app: FastAPI) -> None:
     """From now on the app's document carries them; it is still made once, when somebody asks."""
     plain = app.openapi
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = plain()
-            for name, example in examples().items():
-                method, _, path = name.partition(" ")
-                put(schema["paths"][path][method], example)
+            add_examples(schema, examples())
             schemes = {
                 "token": {"type": "http", "scheme": "bearer", "description": "the node's token, where it has one"}
             }
@@ -56,13 +55,3 @@ def add_examples(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
-
-
-def put(operation: dict[str, Any], example: dict[str, Any]) -> None:
-    """One call's examples: the success answer's, and the request body's where it has one."""
-    done = max(code for code in operation["responses"] if code.startswith("2"))  # 200 of a dry run is none
-    content = operation["responses"][done].setdefault("content", {}).setdefault("application/json", {})
-    content["example"] = example["response"]
-    if "request" in example:
-        body = operation.setdefault("requestBody", {"content": {}})
-        body["content"].setdefault("application/json", {})["example"] = example["request"]

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
-from node.control.leadership import DRY_RUN, Key
+from node.control.leadership import STARTED, Key
 from node.control.operations import unknown
 from node.protocol.codes import RequestCode, ResponseCode
 from node.views.state import RepairView, ScrubView, StateView
@@ -35,13 +35,13 @@ class Asked(BaseModel):
     dry_run: bool = False
 
 
-@router.post("/scrub", status_code=202, responses=DRY_RUN)
+@router.post("/scrub", status_code=202, responses=STARTED)
 async def scrub(parts: PartsDep, response: Response, body: Asked | None = None, key: Key = None) -> Json:
     """Read the whole log of this node once, at once, and verify it; what is damaged is then repaired by itself."""
     return await start(parts, response, body or Asked(), key, "scrub", "read this node's whole log once", follow_scrub)
 
 
-@router.post("/repairs", status_code=202, responses=DRY_RUN)
+@router.post("/repairs", status_code=202, responses=STARTED)
 async def repairs(parts: PartsDep, response: Response, body: Asked | None = None, key: Key = None) -> Json:
     """Try again, now, to repair what is damaged in this node's log: every peer is asked again."""
     return await start(parts, response, body or Asked(), key, "repair", "ask every peer for what is damaged", follow)

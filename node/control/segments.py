@@ -15,7 +15,9 @@ from starlette.responses import Response
 from node.control.common import From, Json, Limit, Parts, PartsDep, To
 from node.control.problems import Problem
 from node.control.snapshots import now_text
+from node.openapi_statuses import BYTES, gives, says
 from node.protocol.entry import INDEX_UNIT_BYTES
+from node.views.answers import Digests, Segments
 from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["segments"])
@@ -29,7 +31,7 @@ Offset = Annotated[str | None, Query(max_length=20, pattern=r"^[0-9]+$")]
 HeaderText = Annotated[str | None, Header(max_length=200)]
 
 
-@router.get("/segments")
+@router.get("/segments", responses=says(Segments))
 async def segments(parts: PartsDep, limit: Limit = 1000, cursor: Offset = None) -> Json:
     found = await parts.bulk.read(lambda reader: list(reader.segments()))
     start = int(cursor or 0)
@@ -71,7 +73,11 @@ async def durable_end(parts: Parts, kind: str, start: int, size_bytes: int) -> i
     return size_bytes if last is None else max(0, min(size_bytes, last.pos + last.size - start))
 
 
-@router.get("/segments/{kind}/{name}", response_model=None)
+@router.get(
+    "/segments/{kind}/{name}",
+    response_class=Response,
+    responses=gives("application/octet-stream", BYTES, 200, 206),
+)
 async def segment(
     parts: PartsDep,
     kind: Kind,
@@ -117,7 +123,7 @@ def parse_range(asked: str | None, end: int) -> tuple[int, int]:
     return first, last
 
 
-@router.get("/digests")
+@router.get("/digests", responses=says(Digests))
 async def digest_list(
     parts: PartsDep,
     from_: From = None,

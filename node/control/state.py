@@ -13,6 +13,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from node.control.common import Cursor, Json, Limit, Parts, PartsDep, answer
 from node.control.metrics import exposition
 from node.control.problems import Problem
+from node.openapi_statuses import TEXT, gives, says
+from node.views.answers import Alive, Health
 from node.views.base import ITEMS_MAX, TEXT_MAX
 from node.views.closures import ClosuresView
 from node.views.events import EventsView
@@ -24,6 +26,7 @@ health = APIRouter(tags=["health"])
 EVENTS_POLL_S = 0.5
 EVENT_READERS_MAX = 64
 BEAT_POLLS = 10
+STREAM = 'id: 9089bc6c2133-2\nevent: role\ndata: {"id":"9089bc6c2133-2","kind":"role"}\n\n: beat\n\n'
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=128)]
 
 
@@ -63,7 +66,7 @@ async def closures(parts: PartsDep) -> Response:
     return answer(await parts.snapshots.get(ClosuresView))
 
 
-@router.get("/events", response_model=EventsView)
+@router.get("/events", response_model=EventsView, responses=gives("text/event-stream", TEXT, example=STREAM))
 async def events(
     request: Request,
     parts: PartsDep,
@@ -112,23 +115,23 @@ async def events_as_text(parts: Parts, after: str | None) -> AsyncIterator[str]:
             continue
 
 
-@health.get("/healthz")
+@health.get("/healthz", responses=says(Alive))
 async def healthz() -> Json:
     """The control plane itself."""
     return {"status": "ok"}
 
 
-NOT_NOW: dict[int | str, Json] = {503: {"description": "not now, and why", "content": {"application/json": {}}}}
+READY: dict[int | str, Json] = says(Health) | says(Health, 503, "not now, and why")
 
 
-@health.get("/readyz", response_model=None, responses=NOT_NOW)
+@health.get("/readyz", response_model=None, responses=READY)
 async def readyz(parts: PartsDep) -> Response:
     """200 while the engine runs and knows a leader."""
     state = await parts.snapshots.get(StateView)
     return verdict(state.engine == "ok" and state.leader_id is not None, state)
 
 
-@health.get("/leaderz", response_model=None, responses=NOT_NOW)
+@health.get("/leaderz", response_model=None, responses=READY)
 async def leaderz(parts: PartsDep) -> Response:
     """200 only on a leader that can commit."""
     state = await parts.snapshots.get(StateView)
@@ -144,7 +147,9 @@ def verdict(fine: bool, state: StateView) -> Response:
     return JSONResponse({"ok": fine, **reported}, status_code=200 if fine else 503)
 
 
-@health.get("/metrics", response_model=None)
+@health.get(
+    "/metrics", response_class=PlainTextResponse, responses=gives("text/plain", TEXT, example="quorumscope_term 4.0\n")
+)
 async def metrics(parts: PartsDep) -> Response:
     get = parts.snapshots.get
     state, watermarks, closures = await asyncio.gather(get(StateView), get(WatermarksView), get(ClosuresView))

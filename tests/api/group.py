@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -16,10 +17,27 @@ import httpx2
 import psutil
 
 from node.children import apart
+from node.config import load
+from node.control.app import create_app
+from tests.openapi_kit import Document
 from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
+
+
+def hold_to_document(answer: httpx2.Response) -> None:
+    """By the way, every JSON answer of a real node is held to its OpenAPI document, every field by name and type."""
+    media_type, request = answer.headers.get("content-type", ""), answer.request
+    if media_type in ("application/json", "application/problem+json"):
+        content = answer.read()
+        document().check(request.method, request.url.path, answer.status_code, answer.headers, content)
+
+
+@functools.cache
+def document() -> Document:
+    given = {"node.id": "n0", "node.data": "/nowhere", "peers": "n0-127.0.0.1:1"}
+    return Document(create_app(load(given, environ={})).openapi())
 
 
 class Group:
@@ -40,7 +58,7 @@ class Group:
                 self.processes[one] = subprocess.Popen(
                     command, cwd=ROOT, stdout=log, stderr=log, preexec_fn=apart(signal.SIGTERM)
                 )
-        self.client = httpx2.Client(timeout=60, trust_env=False)
+        self.client = httpx2.Client(timeout=60, trust_env=False, event_hooks={"response": [hold_to_document]})
 
     def get(self, node_id: str, path: str, **more: Any) -> httpx2.Response:
         return self.client.get(f"{self.urls[node_id]}{path}", **more)

@@ -14,6 +14,21 @@ from app.db.base import rfc3339, utc_now
 Json = dict[str, Any]
 
 
+TRUNCATION: Json = {
+    "id": 1, "seq": 1, "at": "2026-01-01T00:00:00Z", "time": "2026-01-01T00:00:00Z", "by": "n1", "leader_id": "n0",
+    "term": 4, "from_index": 951, "to_index": 960, "count": 10, "reason": "TRUNCATE from n0", "committed_index": 950,
+    "below_committed": False,
+}  # fmt: skip
+
+
+def entry(index: int, body: str) -> Json:
+    """As nodes give entries."""
+    return {
+        "index": index, "term": 4, "magic": "NORMAL", "pos": index * 300, "size_bytes": 300, "body_bytes": len(body),
+        "body_crc": 1, "chain_crc": index, "seal": "sealed", "as": "text", "body": body,
+    }  # fmt: skip
+
+
 @dataclass
 class FakeNode:
     """One control plane; `alive = False` closes its port, `engine` is what it says of its engine."""
@@ -155,24 +170,42 @@ class FakeGroup(httpx2.AsyncBaseTransport):
             if index > node.end:
                 return 404, {"title": "Not found", "detail": f"{node.id} ends at {node.end}", "code": 410}
             return 200, {
-                "index": index,
-                "term": 4,
-                "body": node.bodies.get(index, f"entry {index}"),
-                "chain_crc": index,
-            }
+                "as_of": rfc3339(utc_now()), "engine": "ok", "view": "raw",
+                **entry(index, node.bodies.get(index, f"entry {index}")),
+            }  # fmt: skip
         if what == "entries" and request.method == "POST":
             sent = json.loads(request.content)
             node.end += len(sent["entries"])
             return 200, {"first_index": node.end, "last_index": node.end, "term": self.term, "durable": True}
         if what == "entries":
-            return 200, {"items": [{"index": 1, "term": 4, "body": "one"}], "next": None}
+            return 200, {
+                "as_of": rfc3339(utc_now()), "engine": "ok", "view": "committed", "consistency": "stale",
+                "begin_index": 0, "committed_index": 1000, "last_index": 1000, "items": [entry(1, "one")], "next": None,
+            }  # fmt: skip
         if what == "truncations":
-            return 200, {"items": node.truncations, "next": None}
+            return self.archive(node, rest)
+        if what == "segments" and not rest:
+            files = [{"kind": "data", "name": "0" * 20, "start": 0, "size_bytes": 300_000, "first_index": 0,
+                      "last_index": node.end}]  # fmt: skip
+            return 200, {"as_of": rfc3339(utc_now()), "etag": '"boot-0"', "items": files, "next": None}
+        if what == "digests":
+            block = {"from_index": 0, "to_index": node.end, "count": node.end + 1, "digest": "0" * 64,
+                     "read_at": rfc3339(utc_now())}  # fmt: skip
+            return 200, {"as_of": rfc3339(utc_now()), "items": [block], "next": None}
         if what == "leadership-transfer":
             return self.transfer(request)
         if what == "operations" and rest[0] in self.operations:
             return 200, self.step(self.operations[rest[0]])
         return 404, {"title": "Not found", "detail": "/".join(path)}
+
+    def archive(self, node: FakeNode, rest: list[str]) -> tuple[int, Json]:
+        items = [{**TRUNCATION, "seq": one["id"], **one} for one in node.truncations]
+        if not rest:
+            return 200, {"items": items, "next": None}
+        found = next((one for one in items if str(one["id"]) == rest[0]), None)
+        if found is None:
+            return 404, {"title": "Unknown truncation", "detail": rest[0]}
+        return 200, {"id": found["id"], "items": [entry(951, "cut")], "next": None} if rest[1:] else found
 
     def watermarks(self, node: FakeNode) -> Json:
         peers = [

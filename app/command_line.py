@@ -12,7 +12,21 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from app.commands import accounts, audit, bench, demo, entries, group, ledger, pki, scrub, services, simulate, store
+from app.commands import (
+    access_tokens,
+    accounts,
+    audit,
+    bench,
+    demo,
+    entries,
+    group,
+    ledger,
+    pki,
+    scrub,
+    services,
+    simulate,
+    store,
+)
 from app.commands import settings as settings_commands
 from app.commands.common import Exit, Failure, quiet_broken_pipe, say
 
@@ -57,6 +71,7 @@ for part in (
     store,
     settings_commands,
     accounts,
+    access_tokens,
     pki,
     bench,
     simulate,

@@ -30,6 +30,7 @@ from node.config_models import (
     StoreTable,
     TimingTable,
 )
+from node.control_tokens import TokensError, read_tokens
 from node.protocol.peers import check_peers, format_peers, parse_peers, split_address
 from node.tls_files import tls_trouble
 
@@ -134,10 +135,16 @@ class Settings(BaseModel):
                 ' secret = "optional" needs allow_plaintext = true as well'
             )
         control_host = split_address(self.control.address)[0]
-        if not is_loopback(control_host) and (self.control_token_file is None or self.control.tls_cert_file is None):
+        no_token = self.control_token_file is None and self.control.tokens_file is None
+        if self.control.tokens_file is not None:
+            try:
+                read_tokens(self.control.tokens_file)
+            except TokensError as error:
+                raise ConfigError(f"[control] tokens_file: {error}") from None
+        if not is_loopback(control_host) and (no_token or self.control.tls_cert_file is None):
             raise ConfigError(
                 f"[control] address {self.control.address} is beyond loopback: it needs token_file, tls_cert_file"
-                " and tls_key_file"
+                " and tls_key_file; tokens_file will do for the first"
             )
         rows = rows_of(self.access.rows)
         if rows and self.node.token_file is None:
@@ -171,7 +178,7 @@ class Settings(BaseModel):
         for row in rows_of(self.access.rows):
             if row.kind == "token":
                 yield "access.rows", row.path
-        for key in ("token_file", "tls_cert_file", "tls_key_file"):
+        for key in ("token_file", "tokens_file", "tls_cert_file", "tls_key_file"):
             yield f"control.{key}", getattr(self.control, key)
 
 

@@ -189,11 +189,14 @@ class TimingTable(Table):
 
 class ControlTable(Table):
     address: Address = "127.0.0.1:8431"
-    """Where the control plane listens. Beyond loopback it needs token_file and TLS."""
+    """Where the control plane listens. Beyond loopback it needs token_file or tokens_file, and TLS."""
     allowed_hosts: Names = ()
     """Names that a Host header may carry beside the address itself."""
     token_file: Path | None = None
     """A file with the bearer token that callers must show; [node] token_file where absent."""
+    tokens_file: Path | None = None
+    """A file with further tokens, each with a name, rights and an end (quorumscope access); read again when
+    it changes. With it, callers must show one of them, or the one above."""
     tls_cert_file: Path | None = None
     """Certificate of the control plane (PEM)."""
     tls_key_file: Path | None = None

@@ -58,19 +58,25 @@ class Rereading:
 
     def again(self) -> None:
         """Reads all of them; one that is broken does not keep the others back."""
-        done: list[str] = []
-        for what, renew in self._parts.items():
-            try:
-                renew()
-            except (OSError, ValueError) as error:
-                text = f"{what}: {(str(error) or reason_of(error))[:TEXT_MAX]}; what was read before stays in force"
-                known = self.troubles.get(what)
-                self.troubles[what] = Trouble(what, text, known.since if known else datetime.now(UTC))
-                self.note("not_reread", "error", {"reason": text})
-            else:
-                self.troubles.pop(what, None)
-                done.append(what)
+        done = [what for what in self._parts if self._renewed(what)]
         self.note("reread", "info", {"reason": ", ".join(done) or "nothing: no file is named that could be read again"})
+
+    def one(self, what: str) -> None:
+        """Reads this one, such as a file that was seen to have changed."""
+        if self._renewed(what):
+            self.note("reread", "info", {"reason": what})
+
+    def _renewed(self, what: str) -> bool:
+        try:
+            self._parts[what]()
+        except (OSError, ValueError) as error:
+            text = f"{what}: {(str(error) or reason_of(error))[:TEXT_MAX]}; what was read before stays in force"
+            known = self.troubles.get(what)
+            self.troubles[what] = Trouble(what, text, known.since if known else datetime.now(UTC))
+            self.note("not_reread", "error", {"reason": text})
+            return False
+        self.troubles.pop(what, None)
+        return True
 
     @property
     def text(self) -> str | None:

@@ -18,6 +18,7 @@ from node.config import ConfigError, Settings, parse_node_arguments, split_addre
 from node.control.app import create_app
 from node.control.common import Parts
 from node.control.http_protocol import BoundedHttp
+from node.control_tokens import TokensError
 from node.http_server import BoundedServer
 from node.logs import Log
 from node.priority import lower_priority
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = parse_node_arguments(arguments)
         return serve(settings, arguments)
-    except ConfigError as error:
+    except (ConfigError, TokensError) as error:
         print(f"node.control: {error}", file=sys.stderr, flush=True)
         return EXIT_USAGE
 

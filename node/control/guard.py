@@ -2,14 +2,19 @@
 
 Invariants: a name that is not ours in Host (DNS rebinding) and any foreign Origin are refused; a write comes as
 application/json or octet-stream, which no plain form on another site can send; where a token is configured, only the
-health checks go without it.
+health checks go without one, and no call is carried out for a token without the right to it (node.control.rights).
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers
@@ -17,14 +22,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.config import Settings, is_loopback, read_token, split_address
 from node.control.problems import Problem, document
+from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, needed
+from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
 from node.protocol.codes import ResponseCode
 from node.rereading import Rereading
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 WRITE_TYPES = frozenset({"application/json", "application/octet-stream"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/leaderz"})
 TOKEN = "the control plane's token"
+TOKENS = "the control plane's named tokens"
+LOOK_EVERY_S: Final = 1.0
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -50,6 +58,9 @@ class Guard:
         if file is not None:
             self.use_token(read_token(file))
             rereading.add(TOKEN, lambda: read_token(file), self.use_token)
+        self.named: NamedTokens | None = None
+        if settings.control.tokens_file is not None:
+            self.named = NamedTokens(settings.control.tokens_file, rereading)
         self.checks: tuple[Callable[[Scope, Headers], None], ...] = (
             self.check_host,
             self.check_origin,
@@ -86,12 +97,30 @@ class Guard:
             raise Problem(403, "Foreign site", "A write from another site is refused.")
 
     def check_token(self, scope: Scope, asked: Headers) -> None:
-        if self.token is None or scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS:
             return
+        caller = self.caller(asked)
+        scope.setdefault("state", {})["caller"] = caller
+        right = needed(scope["method"], scope["path"])
+        if right not in caller.rights:
+            detail = f"This needs the right `{words_of(right)}`; the token {caller.name} has {words_of(caller.rights)}."
+            raise Problem(403, "Not allowed", detail)
+
+    def caller(self, asked: Headers) -> Caller:
+        """Whose token was sent. Raises Problem where one is in force and none of them was."""
+        if self.token is None and self.named is None:
+            return ANYBODY
         scheme, _, shown = asked.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self.token.encode()):
-            headers = {"www-authenticate": "Bearer"}
-            raise Problem(401, "Not allowed", "Send the node's token as `Authorization: Bearer …`.", headers=headers)
+        shown, detail = shown.strip(), "Send the node's token as `Authorization: Bearer …`."
+        if scheme.lower() == "bearer":
+            if self.token is not None and hmac.compare_digest(shown.encode(), self.token.encode()):
+                return THE_NODE
+            found = self.named.find(shown) if self.named is not None else None
+            if found is not None and (found.ends_at is None or datetime.now(UTC) < found.ends_at):
+                return Caller(found.name, found.rights, found.id)
+            if found is not None and found.ends_at is not None:
+                detail = f"The token {found.name} ended at {rfc3339(found.ends_at)}: ask for another one."
+        raise Problem(401, "Not allowed", detail, headers={"www-authenticate": "Bearer"})
 
     def check_type(self, scope: Scope, asked: Headers) -> None:
         if scope["method"] not in ("POST", "PUT", "PATCH"):
@@ -106,6 +135,36 @@ class Guard:
         if asked and asked[0] != self.group:
             detail = f"This node is in the group {self.group!r}, not {asked[0]!r}."
             raise Problem(404, "Unknown group", detail, code=int(ResponseCode.UNKNOWN_GROUP))
+
+
+class NamedTokens:
+    """Those of the tokens file, which is read again as soon as it is another one, and on SIGHUP."""
+
+    def __init__(self, path: Path, rereading: Rereading) -> None:
+        self.path, self.rereading = path, rereading
+        self.stamp, self.looked_s = self.stamp_now(), time.monotonic()
+        self.by_digest: dict[str, ControlToken] = {}
+        self.use(read_tokens(path))
+        rereading.add(TOKENS, lambda: read_tokens(path), self.use)
+
+    def use(self, tokens: Sequence[ControlToken]) -> None:
+        self.by_digest = {one.digest: one for one in tokens}
+
+    def stamp_now(self) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
+
+    def find(self, shown: str) -> ControlToken | None:
+        """By its SHA-256, so that the time of the look-up says nothing of a token."""
+        if time.monotonic() >= self.looked_s + LOOK_EVERY_S:
+            self.looked_s, stamp = time.monotonic(), self.stamp_now()
+            if stamp != self.stamp:
+                self.stamp = stamp
+                self.rereading.one(TOKENS)
+        return self.by_digest.get(digest_of(shown))
 
 
 @lru_cache(maxsize=64)

@@ -82,9 +82,9 @@ def test_a_server_shows_the_newer_certificate_to_who_comes_later(tmp_path: Path)
     assert name() == "new"
 
 
-def secret_file(path: Path) -> Path:
+def secret_file(path: Path, text: str = "x" * 40) -> Path:
     path.touch(0o600)
-    path.write_text("x" * 40)
+    path.write_text(text)
     return path
 
 
@@ -99,7 +99,9 @@ def test_the_documents_list_is_what_the_processes_read_again(tmp_path: Path) -> 
     pki = tmp_path / "pki"
     make(pki, wanted_for({"n0": []}, [], "console"), 1)
     token = secret_file(tmp_path / "token")
+    tokens = secret_file(tmp_path / "tokens", "")
     given = {
+        "control.tokens_file": str(tokens),
         "peers": "n0-127.0.0.1:1", "node.id": "n0", "node.data": str(tmp_path / "data"),
         "node.tls_cert_file": str(pki / "n0.crt"), "node.tls_key_file": str(pki / "n0.key"),
         "node.tls_ca_file": str(pki / "ca.crt"), "node.token_file": str(token), "node.secret_file": str(token),

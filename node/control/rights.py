@@ -1,0 +1,41 @@
+"""Which right a call of the control plane needs, and who asks: the rights of `[access]`, by method and path.
+
+Invariant: what is not listed needs `operate` to be changed and `observe` to be read; nothing but the health checks goes
+without a token where one is in force.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from node.access_rows import ALL, Right
+
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/leaderz"})
+ENTRIES: Final = "/api/v1/entries"
+# Bodies of entries, or what tells whether a body is a certain one.
+BODIES: Final = re.compile(
+    r"/api/v1/(entries(/.*)?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?)"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose token came with a request: `name` as in the tokens file; the trail and the log carry it."""
+
+    name: str
+    rights: Right
+    token_id: str = ""
+
+
+THE_NODE: Final = Caller("node", ALL)  # whoever shows the one token of token_file
+ANYBODY: Final = Caller("-", ALL)  # no token is in force
+
+
+def needed(method: str, path: str) -> Right:
+    if path in OPEN_PATHS or path == "/api/v1":
+        return Right.NOTHING
+    if method in ("GET", "HEAD", "OPTIONS"):
+        return Right.READ if BODIES.fullmatch(path) else Right.OBSERVE
+    return Right.APPEND if path.rstrip("/") == ENTRIES else Right.OPERATE

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx2
 import psutil
+import pytest
 
 from node.children import apart
 from node.config import load
@@ -24,6 +25,7 @@ from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
+TRIES = 4
 
 
 def hold_to_document(answer: httpx2.Response) -> None:
@@ -83,6 +85,11 @@ class Group:
 
         return str(self.until(agreed))
 
+    def standing(self) -> list[tuple[int | None, str | None]]:
+        """What changes with an election."""
+        states = [self.until(lambda one=one: self.state(one)) for one in self.ids]
+        return [(state["term"], state["leader_id"]) for state in states]
+
     def until(self, wanted: Callable[[], Any], seconds: float = 60.0) -> Any:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
@@ -107,6 +114,24 @@ class Group:
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait(60)
+
+
+def undisturbed(test: Callable[..., None]) -> Callable[..., None]:
+    """A test of a group and its leader: where it fails and the group had an election meanwhile, it is done again."""
+
+    @functools.wraps(test)
+    def tries(group: Group, leader: str, **more: Any) -> None:
+        for number in range(TRIES):
+            before = group.standing()
+            try:
+                return test(group, leader, **more)
+            except (AssertionError, pytest.fail.Exception, httpx2.TransportError):
+                if number == TRIES - 1 or group.standing() == before:
+                    raise
+            leader = group.leader()
+        return None
+
+    return tries
 
 
 @contextmanager

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 ENOUGH_TO_FLIP = 50  # messages; the checkpoint follows within milliseconds
 CUT_OFF_FOR_S = 25.0  # it is healed after 30
+TRIES = 5
 T = TypeVar("T")
 
 
@@ -90,8 +91,32 @@ def found_demo(process: subprocess.Popen[str]) -> DemoState:
 
 
 def fed(state: DemoState) -> int:
-    feed = httpx2.get(f"{state.demo_url}/state", trust_env=False, timeout=10).json()["feed"]
+    feed = httpx2.get(f"{state.demo_url}/state", trust_env=False, timeout=60).json()["feed"]
     return int(feed["appended"]) if feed else 0
+
+
+def leader_of(state: DemoState) -> str | None:
+    leader: str | None = httpx2.get(f"{state.demo_url}/state", trust_env=False, timeout=60).json()["leader_id"]
+    return leader
+
+
+def cut_off_and_named(state: DemoState, environment: dict[str, str]) -> Any:
+    """Cuts off the leader: `status`, once another one leads and it is named; None where that took too long.
+
+    The demo heals it after 30 seconds, which a busy machine may need for the commands alone.
+    """
+    leader = leader_of(state)
+    code, broken = quorumscope(environment, "demo", "break", "partition")
+    assert code == 0
+    until = time.monotonic() + CUT_OFF_FOR_S
+    while time.monotonic() < until:
+        code, status = quorumscope(environment, "status")
+        named = ("cut_off", leader) in {(one["code"], one["member"]) for one in status["problems"]}
+        assert not named or code == 1
+        if named and status["quorum"]["answering"] == 3 and status["leader_id"] not in (None, leader):
+            assert broken["node"] == leader
+            return status
+    return None
 
 
 def test_the_demo_lives_is_broken_and_leaves_nothing(
@@ -100,7 +125,7 @@ def test_the_demo_lives_is_broken_and_leaves_nothing(
     process = demo("--rate", "300")
     state = found_demo(process)
     assert state.console_url is not None
-    assert httpx2.get(f"{state.console_url}/login", trust_env=False, timeout=10).status_code == 200
+    assert httpx2.get(f"{state.console_url}/login", trust_env=False, timeout=60).status_code == 200
     before = eventually("messages flow", lambda: (count := fed(state)) > ENOUGH_TO_FLIP and count)
 
     def well() -> Any:
@@ -111,9 +136,13 @@ def test_the_demo_lives_is_broken_and_leaves_nothing(
     assert status["leader_id"] in {"n0", "n1", "n2"}
     assert status["quorum"] == {"size": 3, "needed": 2, "answering": 3, "standing": 3, "stands": True}
 
-    code, broken = quorumscope(environment, "demo", "break", "flip")
-    assert code == 0
-    assert broken["node"] != status["leader_id"]
+    def flipped() -> Any:
+        before = leader_of(state)
+        code, broken = quorumscope(environment, "demo", "break", "flip")
+        return code == 0 and leader_of(state) == before and (before, broken)  # else there is nothing to flip yet
+
+    leader, broken = eventually("a bit is flipped", flipped)
+    assert broken["node"] != leader
     assert str(broken["index"]) in broken["did"]
     assert broken["node"] in broken["did"]
     data = next(member.data for member in state.members if member.id == broken["node"])
@@ -121,23 +150,11 @@ def test_the_demo_lives_is_broken_and_leaves_nothing(
     assert code == 1
     assert broken["index"] in {problem["index"] for problem in report["problems"]}
 
-    code, broken = quorumscope(environment, "demo", "break", "partition")
-    assert broken["node"] == status["leader_id"]
-    cut_off = broken["node"]
-
-    def another_leads() -> bool:
-        leader = httpx2.get(f"{state.demo_url}/state", trust_env=False, timeout=10).json()["leader_id"]
-        return leader not in (None, cut_off)
-
-    eventually("another member leads", another_leads)
-
-    def cut_off_named() -> Any:
-        code, status = quorumscope(environment, "status")
-        named = ("cut_off", cut_off) in {(one["code"], one["member"]) for one in status["problems"]}
-        assert not named or code == 1
-        return named and status["quorum"]["answering"] == 3 and status
-
-    status = eventually("all three answer, and one of them is cut off", cut_off_named, CUT_OFF_FOR_S)
+    for _ in range(TRIES):
+        eventually("all is well", well)
+        status = cut_off_and_named(state, environment)
+        if status:
+            break
     quorum = status["quorum"]
     assert (quorum["size"], quorum["needed"], quorum["answering"], quorum["stands"]) == (3, 2, 3, True)
     assert quorum["standing"] in (2, 3), "whom the new leader heard within two seconds counts still"

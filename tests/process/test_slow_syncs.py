@@ -15,6 +15,7 @@ import pytest
 from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unreachable
 from node.protocol.entry import Entry, Magic
 from tests.process.group import Group, all_vote, append_surely
+from tests.process.undisturbed import undisturbed
 from tests.simulation.history import History
 from tests.simulation.linearizability import LogChecker
 
@@ -66,30 +67,29 @@ async def _begin(group: SlowGroup, client: LedgerClient) -> str:
 def test_nothing_is_acknowledged_while_no_quorum_can_sync(slow: SlowGroup) -> None:
     """With one disk stuck the others are a quorum; with two there is none, and the leader leads on all the same."""
 
-    async def work() -> None:
-        client = slow.client()
+    async def work(client: LedgerClient) -> None:
+        slow.release()  # what an earlier try left
+        leader = await _begin(slow, client)
+        followers = [member for member in slow.peers if member != leader]
+        slow.hold(followers[0])
+        await append_surely(client, b"a quorum is left")
+        slow.hold(leader)
+        waiting = client.submit(b"no quorum")
         try:
-            leader = await _begin(slow, client)
-            followers = [member for member in slow.peers if member != leader]
-            slow.hold(followers[0])
-            await client.append(b"a quorum is left")
-            slow.hold(leader)
-            waiting = client.submit(b"no quorum")
             await asyncio.sleep(HELD_S)
             assert not waiting.done() or isinstance(waiting.exception(), OutcomeUnknown)
             state = await client.state(leader)
             assert state["role"] == "LEADER"
             assert state["log"]["durable_index"] < state["log"]["end_index"]
             assert state["log"]["committed_index"] < state["log"]["end_index"]
+        finally:
             slow.release()
             await asyncio.wait([waiting])
-            last = await append_surely(client, b"after it")
-            assert [entry.body for entry in await client.read(last, 1)] == [b"after it"]
-        finally:
-            await client.close()
+        last = await append_surely(client, b"after it")
+        assert [entry.body for entry in await client.read(last, 1)] == [b"after it"]
 
     slow.start_all()
-    asyncio.run(work())
+    undisturbed(slow, work)
 
 
 def test_nobody_leads_on_a_vote_that_no_disk_holds(slow: SlowGroup) -> None:

@@ -28,7 +28,7 @@ from node.background import Background
 from node.views.events import EventView
 
 LOOK_EVERY_S: Final = 0.5
-WAIT_S: Final = 60.0
+WAIT_S: Final = 120.0
 CALM_LOOKS: Final = 4
 STOOD_STILL_MS: Final = 800  # who was not given the processor for so long is taken for silent, and rightly
 

@@ -28,7 +28,7 @@ from tests.process.net import CLIENTS, Network
 from tests.process.net_namespaces import NamespaceNetwork, ToolFailed, tool
 from tests.process.net_proxy import ProxyNetwork
 
-START_WITHIN_S: Final = 60.0
+START_WITHIN_S: Final = 180.0
 SETTLE_WITHIN_S: Final = 90.0
 _ASK_EVERY_S: Final = 0.2
 _DISK_BYTES: Final = 24 * 1024 * 1024

@@ -124,8 +124,12 @@ def test_a_test_run_that_is_killed_leaves_nothing_behind(tmp_path: Path, run: st
     with started(command, value, log, READY=str(ready)) as process:
         until(lambda: ready.exists() or process.poll() is not None, log.read_text)
         assert ready.exists(), log.read_text()
-        commands = " | ".join(marked(value).values())
-        assert all(commands.count(name) >= count for name, count in held.items()), commands
+
+        def all_run() -> bool:
+            commands = " | ".join(marked(value).values())
+            return all(commands.count(name) >= count for name, count in held.items())
+
+        until(all_run, lambda: marked(value))
         process.kill()
         process.wait()
         until(lambda: not marked(value), lambda: marked(value))

@@ -35,7 +35,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 def quorumscope(*words: str, said: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "app.cli", *words]
-    return subprocess.run(command, cwd=ROOT, input=said, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, input=said, capture_output=True, text=True, timeout=120)
 
 
 def metadata(group: Group) -> dict[str, object]:

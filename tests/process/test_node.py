@@ -24,7 +24,7 @@ WITHIN_S = 60.0
 def get(address: str, path: str) -> tuple[int, Any]:
     """Status and JSON body of a GET; 0 where nobody listens."""
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=WITHIN_S) as answer:
             return answer.status, json.loads(answer.read() or b"null")
     except urllib.error.HTTPError as error:
         return error.code, None

@@ -46,12 +46,12 @@ class Guarded:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("QUORUMSCOPE_")}
         return subprocess.run(
             [sys.executable, "-m", "app.cli", *words], cwd=ROOT, env=inherited | variables, capture_output=True,
-            text=True, timeout=60,
+            text=True, timeout=2 * START_WITHIN_S,
         )  # fmt: skip
 
     def state(self, token: str | None) -> httpx2.Response:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        return httpx2.get(f"{self.url}/api/v1/state", headers=headers, timeout=5, trust_env=False)
+        return httpx2.get(f"{self.url}/api/v1/state", headers=headers, timeout=START_WITHIN_S, trust_env=False)
 
     def wait(self) -> None:
         """Until it leads, as its control plane says."""

@@ -15,7 +15,15 @@ from node.engine.proposals import TURN_ENTRIES, Proposals
 from node.engine.slow_requests import ANSWER_BYTES_AHEAD, WAITING_MAX, SlowRequests
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.json_fields import BODY_BYTES_MAX, VALUES_MAX, BodyError, load
-from node.transport.remoting import HEADER_BYTES_MAX, FrameDecoder, FrameError, decode_frame, encode_frame
+from node.transport.remoting import (
+    BUFFER_BYTES_FIRST,
+    BUFFER_BYTES_MIN,
+    HEADER_BYTES_MAX,
+    FrameDecoder,
+    FrameError,
+    decode_frame,
+    encode_frame,
+)
 from node.transport.remoting import Frame as RemotingFrame
 from node.transport.slab_frames import (
     ENTRIES_PER_REQUEST_MAX,
@@ -158,3 +166,26 @@ def test_an_engine_refuses_what_is_too_much_and_stores_nothing_of_it(tmp_path: P
         await client.close()
 
     beside(tmp_path, ["anonymous = append"], work)
+
+
+def test_the_first_reads_of_a_connection_are_small_and_grow_as_they_are_filled() -> None:
+    """Each of hundreds of new connections had 550 requests decoded at once, and a leader fell silent over it."""
+    decoder, sizes = FrameDecoder(), list[int]()
+    frame = encode_frame(RemotingFrame(7, 1, b""))
+    stream, found = frame * 10_000, 0
+    while found < 5_000:  # whole frames and the beginning of one, each time
+        room = decoder.writable()
+        sizes.append(decoder.buffer_bytes)
+        room[:], stream = stream[: len(room)], stream[len(room) :]
+        found += len(decoder.filled(len(room)))
+    assert sizes == sorted(sizes) and sizes[0] == BUFFER_BYTES_FIRST and sizes[-1] == BUFFER_BYTES_MIN
+    assert len(set(sizes)) == 5
+    left = len(frame) - decoder.unfinished_bytes
+    decoder.writable()[:left] = frame[-left:]
+    assert len(decoder.filled(left)) == 1
+    for _ in range(3):  # what is not filled grows no more, and an idle one begins anew
+        room = decoder.writable()
+        room[: len(frame)] = frame
+        assert len(decoder.filled(len(frame))) == 1 and len(room) == BUFFER_BYTES_MIN
+    decoder.spare_memory()
+    assert not decoder.buffer_bytes and len(decoder.writable()) == BUFFER_BYTES_FIRST

@@ -118,7 +118,7 @@ def test_a_long_frame_with_a_broken_header_ends_the_stream_behind_what_came_whol
     decoder = FrameDecoder()
     assert take(decoder, encode_frame(good) + broken + encode_frame(good), 50_000) == [good]
     assert isinstance(decoder.broken, FrameError)
-    assert decoder.buffer_bytes == BUFFER_BYTES_MIN
+    assert decoder.buffer_bytes <= BUFFER_BYTES_MIN
 
 
 def test_a_part_of_a_slab_does_not_hold_the_memory_of_the_whole() -> None:

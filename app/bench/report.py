@@ -162,3 +162,18 @@ def sentences_table(result: dict[str, Any]) -> list[str]:
         f" {result['false']} false sentences; the group was looked at every {result['look_every_s']:g} s"
     )
     return lines
+
+
+def attacked_table(result: dict[str, Any]) -> list[str]:
+    """One line an attack; then what is beyond its bound."""
+    lines = [
+        f"{result['rate_per_s']:g} appends/s for {result['seconds']:g} s beside each attack and beside its control"
+    ]
+    names = ("of rate", "p50 ms", "p99 ms", "control", "ratio", "leader", "MB more")
+    lines.append(f"{'attack':<20}" + "".join(f"{name:>9}" for name in names))
+    for row in result["results"]:
+        figures = [row.get(name, "-") for name in ("rate_share", "p50_ms", "p99_ms", "control_p99_ms", "p99_ratio")]
+        figures += ["stayed" if row["leader_stayed"] else "changed", row["growth_mb"]]
+        lines.append(f"{row['attack']:<20}" + "".join(f"{figure:>9}" for figure in figures))
+    lines += [f"beyond its bound: {row['attack']}: {text}" for row in result["results"] for text in row["beyond"]]
+    return lines

@@ -10,6 +10,7 @@ import typer
 
 from app.bench.report import (
     append_table,
+    attacked_table,
     busy_text,
     failover_text,
     latency_text,
@@ -42,7 +43,8 @@ Examples:
   quorumscope bench stalls --runs 100
   quorumscope bench busy --seconds 600
   quorumscope bench memory --minutes 60
-  quorumscope bench sentences --runs 20 --only leader"""
+  quorumscope bench sentences --runs 20 --only leader
+  quorumscope bench attacked --seconds 60 --only frames"""
 
 commands = typer.Typer(help=HELP, epilog=EXAMPLES, no_args_is_help=True, rich_markup_mode=None)
 FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
@@ -369,6 +371,37 @@ def sentences(
     result = _measured(lambda: run(options))
     _show(result, as_json, sentences_table)
     return Exit.FINDING if result["false"] else Exit.FINE
+
+
+@commands.command()
+def attacked(
+    seconds: SecondsOption = 60.0,
+    rate: Annotated[float, typer.Option(metavar="N", min=1, max=100_000, help="Appends a second.")] = 1000.0,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Only attacks whose name has this in it; repeatable.")
+    ] = None,
+    cores: Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Cores for everything together.")] = 2,
+    flush: FlushOption = "async",
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """A paced client while a stranger attacks the leader's port.
+
+    Beside a control that burns the same CPU: the same attack on another group. Ends with 1 beyond a bound.
+    """
+    from app.bench.attacked import AttackedOptions, run
+    from app.bench.attacker import ATTACKS
+
+    for part in only or ():
+        if not any(part in one for one in ATTACKS):
+            raise Failure(Exit.USAGE, f'--only "{part}" is part of no attack: {", ".join(ATTACKS)}')
+    options = AttackedOptions(
+        seconds=seconds, rate_per_s=rate, attacks=tuple(only or ()), cores=cores, flush=_flush(flush),
+        directory=_directory(data),
+    )  # fmt: skip
+    result = _measured(lambda: run(options))
+    _show(result, as_json, attacked_table)
+    return Exit.FINDING if result["beyond"] else Exit.FINE
 
 
 def register(app: typer.Typer) -> None:

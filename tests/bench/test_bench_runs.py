@@ -99,3 +99,13 @@ def test_slow_links_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = answer["results"]  # type: ignore[misc]
     assert row["acknowledged"] > 0  # type: ignore[index]
     assert {"share_of_link", "unknown_share", "elections", "refused"} <= row.keys()  # type: ignore[union-attr]
+
+
+@pytest.mark.long
+def test_a_paced_client_is_measured_beside_an_attack_and_its_control(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--seconds", "1", "--rate", "100", "--only", "forged", "--only", "left", "--json")
+    assert run(["bench", "attacked", *words]) in (0, 1)  # on a busy machine a bound may be passed
+    answer = json.loads(capsys.readouterr().out)
+    assert [row["attack"] for row in answer["results"]] == ["opened and left", "forged members"]
+    assert answer["beyond"] == sum(bool(row["beyond"]) for row in answer["results"])
+    assert all(isinstance(row["growth_mb"], float) for row in answer["results"])

@@ -171,12 +171,10 @@ async def do(observer: Observer, case: Case, node: str) -> float:
             links.cut_way(node, inward=False)
         case "flip":
             await flip(observer, node)
-            return await reported(observer, node, is_damaged)
+            return await reported(observer, lambda: node, is_damaged)
         case "slow":
-            leader = observer.view.leader_id
-            assert leader is not None
             await breaker.do("slow", node)
-            return await reported(observer, leader, has_slow_link)
+            return await reported(observer, lambda: observer.view.leader_id, has_slow_link)
         case _:
             await breaker.do(case.break_, node)
     assert case.knowable_s is not None
@@ -194,15 +192,18 @@ async def flip(observer: Observer, node: str) -> None:
         (await client.post(url, headers={"content-type": "application/json"})).raise_for_status()
 
 
-async def reported(observer: Observer, node: str, what: Callable[[dict[str, Any]], bool]) -> float:
-    """When a member's own state first says so (monotonic)."""
-    url, deadline = f"{observer.demo.members[node].control_url}/api/v1/state", time.monotonic() + WAIT_S
+async def reported(observer: Observer, who: Callable[[], str | None], what: Callable[[dict[str, Any]], bool]) -> float:
+    """When that member's own state first says so (monotonic); on a busy machine it may come to be another one."""
+    deadline = time.monotonic() + WAIT_S
     async with httpx2.AsyncClient(trust_env=False, timeout=10.0) as client:
-        while not what((await client.get(url)).json()):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{node} never said what it was broken for")
+        while time.monotonic() < deadline:
+            node = who()
+            if node is not None:
+                url = f"{observer.demo.members[node].control_url}/api/v1/state"
+                if what((await client.get(url)).json()):
+                    return time.monotonic()
             await asyncio.sleep(POLL_S)
-    return time.monotonic()
+    raise TimeoutError(f"{who()} never said what it was broken for")
 
 
 def is_damaged(state: dict[str, Any]) -> bool:

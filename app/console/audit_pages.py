@@ -265,7 +265,10 @@ async def one_audit(request: Request, cluster_id: ClusterId, audit_id: str, curs
         findings, after = await runner_of(request).kept.findings(audit_id, FINDINGS_SIZE, before_id(cursor))
         audit = {**audit, "findings": findings, "findings_next": after}
     cluster = {"id": cluster_id, "name": audit["cluster_name"]}
-    return page(request, "audit", {**status_context(audit), "cluster": cluster, "commands": commands(request, audit)})
+    # A page whose stream does not exist would load itself again and again.
+    followed = audit["state"] not in FINAL and audit_id in runner_of(request).live
+    context = {**status_context(audit), "cluster": cluster, "followed": followed, "commands": commands(request, audit)}
+    return page(request, "audit", context)
 
 
 def commands(request: Request, audit: Json) -> Json:

@@ -214,6 +214,8 @@ def add_running_audit(console: Console) -> str:
             "bytes_done": 123_456_789, "bytes_total": 361_498_200, "eta_s": 21,
         }  # fmt: skip
         await kept.note_progress(row.id, progress)
+        runner = console.app.state.audit_runner
+        runner.live[row.id] = await runner.get(row.id)
         return str(row.id)
 
     return on_loop(console, made)

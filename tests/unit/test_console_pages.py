@@ -172,3 +172,23 @@ def test_one_view_is_drawn_once_for_each_role_and_unit(tmp_path: Path) -> None:
         assert all(f'id="live-{name}"' in page for name in GROUP_FRAGMENTS) and "&lt;div" not in page
 
     over(tmp_path, work)
+
+
+def test_the_page_of_an_audit_asks_for_a_stream_only_where_there_is_one(tmp_path: Path) -> None:
+    """A page without its stream loads itself again; one that asked for it anew would do so for ever."""
+
+    async def work(kit: Kit) -> None:
+        runner, ann = kit.app.state.audit_runner, await kit.person()
+        row, _ = await runner.kept.create(
+            cluster_id="demo", cluster_name="demo", depth="digest", from_index=0, to_index=9, directory="/nowhere",
+            requested_by="ann",
+        )  # fmt: skip
+        await runner.kept.running(row.id, 1)
+        place, stream = f"{GROUP}/audits/{row.id}", f"/live/audit?cluster=demo&node={row.id}"
+        assert "data-live=" not in (await ann.get(place)).text
+        assert (await ann.get(stream)).status_code == 404
+        runner.live[row.id] = await runner.get(row.id)
+        assert "data-live=" in (await ann.get(place)).text
+        assert (await ann.get(stream.replace("/audit?", "/audit/snapshot?"))).status_code == 200
+
+    over(tmp_path, work)

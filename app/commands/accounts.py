@@ -15,6 +15,7 @@ import typer
 
 from app.commands.common import ConfigOption, Exit, Failure, JsonOption, say, settings_of, show_json
 from node.config import Settings
+from node.hash_chain import Verified
 
 DbOption = Annotated[str | None, typer.Option("--db", metavar="URL", help="The console's database.")]
 
@@ -230,21 +231,38 @@ def revoke(
     return Exit.FINE
 
 
+def _verified_file(file: Path, head: str | None) -> Verified:
+    from node.operator_trail import verify as verify_file
+
+    try:
+        return verify_file(file, head)
+    except OSError as error:
+        raise Failure(Exit.USAGE, f"{file}: {error.strerror or error}") from error
+
+
+def _verified_database(db: str | None, config: Path | None, head: str | None) -> Verified:
+    url = _settings(db, config).console.db_url
+    with _database(url):
+        from app.security.trail_files import verified
+
+        return verified(url, head)
+
+
 @trail_commands.command()
 def verify(
     head: Annotated[
         str | None, typer.Option(metavar="HASH", help="A hash that was noted elsewhere, and must be in the chain.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A node's trail, DATA/operator-trail.jsonl, or an export, instead."),
     ] = None,
     db: DbOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Recompute the trail's hash chain and compare every row with it."""
-    url = _settings(db, config).console.db_url
-    with _database(url):
-        from app.security.trail_files import verified
-
-        done = verified(url, head)
+    done = _verified_file(file, head) if file is not None else _verified_database(db, config, head)
     if as_json:
         show_json(dataclasses.asdict(done))
     else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,6 +19,8 @@ import typer
 
 from app.commands.common import Exit, Failure, JsonOption, say, show, show_json
 from node.children import environment, python
+from node.operator_trail import NAME as TRAIL_NAME
+from node.operator_trail import OperatorTrail, login_name
 
 if TYPE_CHECKING:
     from node.store.reader import StoreReader
@@ -192,11 +194,41 @@ def adopt(
     return _decided(directory, arguments, dry_run=dry_run, as_json=as_json)
 
 
+@contextmanager
+def recorded(directory: Path, arguments: list[str]) -> Iterator[Callable[[int], None]]:
+    """What is decided about a store is in the node's trail, before it is done and with its exit code after."""
+    store = store_directory(directory)
+    trail = OperatorTrail(store.parent / TRAIL_NAME)
+    secret = arguments.index("--group-token") + 1 if "--group-token" in arguments else -1
+    said = " ".join("…" if place == secret else word for place, word in enumerate(arguments))
+    try:
+        row = trail.begin(
+            user_name=login_name(), role="-", via="command line", credential="", address="", method="", path="",
+            action=f"store {said}", target=store.name,
+        )  # fmt: skip
+    except OSError as error:
+        text = f"{trail.path}: {error.strerror or error}; what cannot be recorded is not done"
+        raise Failure(Exit.UNREACHABLE, text) from error
+
+    def note(status: int) -> None:
+        try:
+            trail.end(row, status)
+        except OSError as error:
+            say(f"{trail.path}: {error.strerror or error}; how it ended is not in the trail")
+
+    yield note
+
+
 def _decided(directory: Path, arguments: list[str], *, dry_run: bool, as_json: bool) -> int:
     """Runs the process that takes the store's lock; its result is printed as it is, a refusal is this command's."""
     command = python("-m", "node.store.repair", str(store_directory(directory)), *arguments)
     command += ["--dry-run"] * dry_run + ["--json"] * as_json
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    if dry_run or not arguments:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    else:
+        with recorded(directory, arguments) as note:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+            note(done.returncode)
     if not done.stdout:
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
         raise Failure(Exit.FINDING, lines[-1].removeprefix("repair: "))

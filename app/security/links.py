@@ -8,8 +8,6 @@ is used, or a password is set. Making a link lets nobody in who was shut out: a 
 from __future__ import annotations
 
 import asyncio
-import getpass
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,6 +24,7 @@ from app.security.grants import change, grants_json
 from app.security.people import user_named, valid_name
 from app.security.roles import Grants, Role, Viewer
 from app.security.secrets import digest, new_token
+from node.operator_trail import login_name
 
 LIFE = timedelta(days=1)
 
@@ -94,11 +93,7 @@ async def issue_async(db_url: str, user: str, role: str | None = None) -> str:
 
 def at_the_console() -> Viewer:
     """Whoever runs a command on the console's machine: their name there."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = str(os.getuid())
-    return Viewer(0, name[:64], Grants("-"), "command line", 0)
+    return Viewer(0, login_name(), Grants("-"), "command line", 0)
 
 
 def noted_address(db_url: str) -> str | None:

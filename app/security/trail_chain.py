@@ -9,10 +9,7 @@ somebody who writes the whole database made the chain anew: for that, compare wi
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,27 +18,21 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import rfc3339, utc_now
 from app.db.models import TrailLink, TrailRow
+from node.hash_chain import BEGUN, CUT, ENDED, ORIGIN, Verified, canonical, check_link, hash_of, parse
+from node.hash_chain import line_of as chain_line
 
-BEGUN: Final = "begun"
-ENDED: Final = "ended"
-CUT: Final = "cut"
-ORIGIN: Final = "0" * 64
+__all__ = [
+    "BEGUN", "ENDED", "ORIGIN", "Verified", "append", "begun_content", "entries", "hash_of", "line_of", "trim",
+    "verify",
+]  # fmt: skip
+
 CHUNK: Final = 500
-PROBLEMS_MAX: Final = 100
 FIELDS: Final = ("user_name", "role", "via", "credential", "address", "action", "method", "path")
 Json = dict[str, Any]
 
 
 def begun_content(row: TrailRow) -> Json:
     return {"at": row.at.isoformat(), "target": row.target, **{name: getattr(row, name) for name in FIELDS}}
-
-
-def hash_of(previous: str, content: str) -> str:
-    return hashlib.sha256(f"{previous}\n{content}".encode()).hexdigest()
-
-
-def canonical(content: Json) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 async def append(db: AsyncSession, row_id: int, kind: str, values: Json) -> TrailLink:
@@ -85,22 +76,6 @@ async def trim(db: AsyncSession, before: datetime) -> int:
     return count
 
 
-@dataclass(slots=True)
-class Verified:
-    """`head`: the newest entry's hash. `problems`: what does not fit, the first PROBLEMS_MAX."""
-
-    entries: int = 0
-    rows: int = 0
-    older_rows: int = 0  # from before there was a chain
-    head: str = ORIGIN
-    head_found: bool | None = None
-    problems: list[str] = field(default_factory=list)
-
-    def found(self, problem: str) -> None:
-        if len(self.problems) < PROBLEMS_MAX:
-            self.problems.append(problem)
-
-
 async def entries(db: AsyncSession) -> AsyncIterator[Sequence[TrailLink]]:
     """All of them, in order, a bounded number at a time."""
     after = 0
@@ -131,9 +106,7 @@ async def verify(db: AsyncSession, head: str | None = None) -> Verified:
                 first_row = one.row_id if first_row is None else min(first_row, one.row_id)
                 done.rows += 1
                 check_row(done, one, content, rows.get(one.row_id), endings.get(one.row_id))
-            done.entries, done.head = done.entries + 1, one.hash
-            if head is not None and one.hash == head:
-                done.head_found = True
+            done.passed(one, head)
             previous = one
     cut_rows = max((one["rows_upto"] for one in cuts.values()), default=0)
     beyond = TrailRow.id >= (first_row if first_row is not None else cut_rows + 1)
@@ -142,8 +115,7 @@ async def verify(db: AsyncSession, head: str | None = None) -> Verified:
     if present > done.rows:
         done.found(f"{present - done.rows} rows of the trail are not in its chain")
     done.older_rows = await db.scalar(count.where(~beyond)) or 0
-    if done.head_found is False:
-        done.found(f"no entry has the hash {head}: the chain was made anew, or its end was removed")
+    done.end(head)
     return done
 
 
@@ -160,37 +132,9 @@ async def endings_of(db: AsyncSession, ids: set[int]) -> dict[int, Json]:
     return {row_id: content for row_id, content in parsed if content.get("kind") == ENDED}
 
 
-def parse(text: str) -> Json:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def line_of(one: TrailLink) -> str:
-    """An entry for an export: `hash` is the SHA-256 of `previous_hash`, a newline and `content`."""
-    said = {
-        "seq": one.seq, "at": rfc3339(one.at), "content": one.content, "previous_hash": one.previous_hash,
-        "hash": one.hash,
-    }  # fmt: skip
-    return json.dumps(said) + "\n"
-
-
-def check_link(done: Verified, one: TrailLink, previous: TrailLink | None, cuts: dict[int, Json]) -> None:
-    if hash_of(one.previous_hash, one.content) != one.hash:
-        done.found(f"entry {one.seq} was changed: its hash is not its content's")
-    if previous is None:
-        cut = cuts.get(one.seq - 1)
-        if one.seq != 1 and (cut is None or cut["hash"] != one.previous_hash):
-            done.found(f"the chain begins with entry {one.seq}, and nothing says that those before were removed")
-        elif one.seq == 1 and one.previous_hash != ORIGIN:
-            done.found("entry 1 does not begin the chain")
-        return
-    if one.seq != previous.seq + 1:
-        done.found(f"entries {previous.seq + 1} to {one.seq - 1} are missing")
-    elif one.previous_hash != previous.hash:
-        done.found(f"entry {one.seq} does not follow entry {previous.seq}")
+    """An entry for an export."""
+    return chain_line(one, rfc3339(one.at))
 
 
 def content_of(done: Verified, one: TrailLink) -> Json:

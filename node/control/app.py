@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 
+from node import operator_trail
 from node.body_limit import BodyLimit
 from node.config import Settings
 from node.control import archive, entries, leadership, repair, segments, state
@@ -23,7 +24,9 @@ from node.control.operations import Operations
 from node.control.problems import HANDLERS
 from node.control.problems import document as problem_document
 from node.control.snapshots import Snapshots
+from node.control.trail import Recorder
 from node.openapi_statuses import says
+from node.operator_trail import OperatorTrail
 from node.views.answers import About, Appended
 
 BODY_BYTES_MAX = 16 << 20
@@ -71,6 +74,8 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.parts = parts
+    trail = OperatorTrail(settings.node.data / operator_trail.NAME)
+    recorder = Recorder(trail, parts.snapshots, parts.operations)
     # First of all, for it is asked most.
     app.router.add_api_route(
         "/api/v1/entries",
@@ -97,7 +102,7 @@ def create_app(settings: Settings) -> FastAPI:
         BodyLimit, body_bytes_max=BODY_BYTES_MAX, held_bytes_max=HELD_BYTES_MAX,
         refuse=lambda _, status, title, detail: problem_document(status, title, detail),
     )  # fmt: skip
-    app.add_middleware(Guard, settings=settings, rereading=parts.rereading)
+    app.add_middleware(Guard, settings=settings, rereading=parts.rereading, recorder=recorder)
     complete(app)
     return app
 

@@ -20,9 +20,11 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from node.access_rows import Right
 from node.config import Settings, is_loopback, read_token, split_address
 from node.control.problems import Problem, document
 from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, needed
+from node.control.trail import Recorder
 from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
 from node.protocol.codes import ResponseCode
 from node.rereading import Rereading
@@ -45,8 +47,8 @@ HEADERS = (
 class Guard:
     """Pure ASGI: streams and raw bytes pass unbuffered."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, rereading: Rereading) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, settings: Settings, rereading: Rereading, recorder: Recorder) -> None:
+        self.app, self.recorder = app, recorder
         self.group = settings.node.group
         host = split_address(settings.control.address)[0]
         self.hosts = set(settings.control.allowed_hosts) | {host}
@@ -79,10 +81,17 @@ class Guard:
         try:
             for check in self.checks:
                 check(scope, asked)
+            if self.is_recorded(scope):
+                return await self.recorder.carry_out(self.app, scope, receive, send)
         except Problem as problem:
+            if problem.status == 403 and "caller" in scope.get("state", {}) and self.is_recorded(scope):
+                problem = await self.recorder.refused(scope, problem)
             answer = document(problem.status, problem.title, problem.detail, problem.headers, **problem.extra)
             return await answer(scope, receive, send)
         return await self.app(scope, receive, send)
+
+    def is_recorded(self, scope: Scope) -> bool:
+        return needed(scope["method"], scope["path"]) == Right.OPERATE
 
     def check_host(self, _: Scope, asked: Headers) -> None:
         name = name_in(asked.get("host", ""))

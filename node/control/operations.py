@@ -29,6 +29,9 @@ class Operations:
         self.kept: OrderedDict[str, Json] = OrderedDict()
         self.by_key: dict[str, tuple[str, str]] = {}  # key -> (operation, what was asked)
         self.background = Background()
+        # The trail's: `started(operation, asked)` gives the row under which `ended` notes how it was over.
+        self.started: Callable[[Json, Json], int | None] = lambda _operation, _asked: None
+        self.ended: Callable[[int, Json], Awaitable[None]] | None = None
 
     def earlier(self, kind: str, key: str | None, asked: Json) -> Json | None:
         """What this key has started; 422 where it stands for another call."""
@@ -55,7 +58,8 @@ class Operations:
             "problem": None,
         }
         self.keep(operation, key, call_of(kind, asked))
-        self.background.run(f"operation {kind} {operation['id']}", self.run(operation, work))
+        row = self.started(operation, asked)
+        self.background.run(f"operation {kind} {operation['id']}", self.run(operation, work, row))
         return operation
 
     def keep(self, operation: Json, key: str | None, said: str) -> None:
@@ -67,7 +71,7 @@ class Operations:
             del self.kept[one]
             self.by_key = {name: value for name, value in self.by_key.items() if value[0] != one}
 
-    async def run(self, operation: Json, work: Callable[[], Awaitable[Json]]) -> None:
+    async def run(self, operation: Json, work: Callable[[], Awaitable[Json]], row: int | None = None) -> None:
         try:
             operation |= await work()
         except asyncio.CancelledError:
@@ -75,6 +79,8 @@ class Operations:
             raise
         except Exception as error:
             operation |= unknown(f"{type(error).__name__}: {error}")
+        if row is not None and self.ended is not None:
+            await self.ended(row, operation)
 
     def get(self, operation_id: str) -> Json:
         found = self.kept.get(operation_id)

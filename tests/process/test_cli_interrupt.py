@@ -99,7 +99,9 @@ def test_an_append_that_is_interrupted_says_what_was_acknowledged_and_what_is_op
     try:
         group.start_all()
         peers = ";".join(f"{member}-{address}" for member, address in group.peers.items())
-        process = started(["append", "--batch", "2", "--json", "--peers", peers, "--group", group.group])
+        process = started(
+            ["append", "--deadline-s", "600", "--batch", "2", "--json", "--peers", peers, "--group", group.group]
+        )
         assert process.stdin is not None
         process.stdin.write("one\ntwo\nthree\n")
         process.stdin.flush()
@@ -113,7 +115,9 @@ def test_an_append_that_is_interrupted_says_what_was_acknowledged_and_what_is_op
         assert reported["ranges"] == [[reported["first_index"], reported["last_index"]]]
         assert err.splitlines() == ["interrupted"]
 
-        process = started(["append", "--batch", "2", "--json", "--peers", peers, "--group", group.group])
+        process = started(
+            ["append", "--deadline-s", "600", "--batch", "2", "--json", "--peers", peers, "--group", group.group]
+        )
         for node_id in group.peers:  # nobody will answer: what is on its way stays open
             group.signal(node_id, signal.SIGSTOP)
         assert process.stdin is not None

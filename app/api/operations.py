@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from app.api.common import ConsoleDep, Cursor, Json, Limit, SightDep, ViewerDep, need, page_of, time_or_none
+from app.api.common import ConsoleDep, Cursor, Json, Limit, SightDep, ViewerDep, need, page_of
 from app.api.models import OperationView, Page
 from app.console.console import Console
+from app.console.errors import Invalid
 from app.security.roles import Right, Viewer
 
 router = APIRouter(tags=["operations"])
@@ -23,8 +24,10 @@ async def operations(
     cursor: Cursor = None,
     cluster: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Json:
-    before = time_or_none(cursor, "cursor")
-    return page_of(await console.operations_kept.list(cluster, limit + 1, before, sight), limit, "created_at")
+    """Newest first; a cursor is the id of the last one that the caller has."""
+    if cursor is not None and await console.operations_kept.get(cursor) is None:
+        raise Invalid(f"{cursor!r} is no cursor of this list")
+    return page_of(await console.operations_kept.list(cluster, limit + 1, cursor, sight), limit)
 
 
 @router.get("/operations/{operation_id}", response_model=OperationView)

@@ -40,7 +40,9 @@ from app.security.identity import Identity
 from app.security.limits import LoginLimits
 from app.security.passwords import Hashing
 from node.body_limit import BodyLimit
+from node.http_methods import Head, Options
 from node.openapi_statuses import says
+from node.published import PublishedJson
 
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
@@ -106,7 +108,7 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
         title="Quorumscope console",
         version=package_version(),
         lifespan=lifespan,
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=None,  # see include_routes
         docs_url=None,
         redoc_url=None,
         exception_handlers=errors.HANDLERS,
@@ -119,8 +121,9 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
     app.state.live_pages = live_pages()
     include_routes(app)
     openapi.complete(app)
-    # The gate is added last and so stands outermost: its headers are on every answer.
+    # The gate stands outside: its headers are on every answer, and a HEAD has those of the GET.
     app.add_middleware(BodyLimit, body_bytes_max=BODY_BYTES_MAX, held_bytes_max=HELD_BYTES_MAX, refuse=errors.render)
+    app.add_middleware(Options, routes=app.router.routes)
     app.add_middleware(
         Gate,
         settings=settings,
@@ -130,6 +133,7 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
         render=errors.render,
         failed=errors.unexpected,
     )
+    app.add_middleware(Head)
     return app
 
 
@@ -139,6 +143,7 @@ def include_routes(app: FastAPI) -> None:
     for name in PAGE_PARTS:  # routes are tried one after the other: first those that people wait for
         if (found := part(name)) is not None:
             app.include_router(found.router, include_in_schema=False)
+    app.add_route("/api/v1/openapi.json", PublishedJson(lambda: app.openapi()).answer, ["GET"])
     app.add_api_route("/api/v1", about, tags=["console"], responses=says(About))
     app.include_router(api_router, prefix="/api/v1")
     for name in API_PARTS:

@@ -309,8 +309,9 @@ class Console:
     ) -> Json:
         if cluster_id is not None:
             self.watch_of(cluster_id)
-        items = await self.events_kept.list(cluster_id, limit=limit, before_id=before_id(cursor), sight=sight)
-        return {"items": items, "next": items[-1]["id"] if len(items) == limit else None}
+        items = await self.events_kept.list(cluster_id, limit=limit + 1, before_id=before_id(cursor), sight=sight)
+        more = items[limit - 1]["id"] if len(items) > limit else None
+        return {"items": items[:limit], "next": more}
 
     # --- leadership transfers ---
 

@@ -21,6 +21,7 @@ from starlette.types import Scope
 
 from app.security.gate import wants_page
 from app.security.policy import SAFE_METHODS
+from node.http_methods import allowed
 
 log = logging.getLogger(__name__)
 REFERENCE_BYTES: Final = 4
@@ -202,6 +203,8 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     answer = render(request.scope, error.status_code, title, detail)
     for name, value in (error.headers or {}).items():
         answer.headers[name] = value
+    if error.status_code == 405:
+        answer.headers["allow"] = ", ".join(allowed(request.app.router.routes, request.scope))
     return answer
 
 

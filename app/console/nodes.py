@@ -33,6 +33,14 @@ TOTAL_S: Final = 5.0  # for all of it
 CONNECT_TIMEOUT_S: Final = 1.0
 
 
+# What a member's refusal may become here; another one, such as a wrong token of the console's own, is a bad gateway.
+PASSED_ON: Final = frozenset({403, 404, 409, 410, 412, 413, 415, 416, 421, 422, 500, 502, 503, 504})
+# Names of ConsoleError's own: a member sets none of them, least of all headers.
+OWN_NAMES: Final = frozenset(
+    {"type", "status", "title", "detail", "code", "action", "headers", "scope", "self", "node"}
+)
+
+
 class NodeRefused(ConsoleError):
     """The control plane answered, with an error; `body` is its problem document."""
 
@@ -40,11 +48,10 @@ class NodeRefused(ConsoleError):
 
     def __init__(self, status: int, body: dict[str, Any], node: str) -> None:
         detail = str(body.get("detail") or body.get("title") or f"status {status}")
-        known = {"type", "status", "title", "detail", "code", "action"}
-        extra = {key: value for key, value in body.items() if key not in known}
+        extra = {key: value for key, value in body.items() if key not in OWN_NAMES}
         super().__init__(
             detail,
-            status=status,
+            status=status if status in PASSED_ON else 502,
             title=str(body.get("title") or self.title),
             code=body.get("code"),
             action=body.get("action"),
@@ -160,20 +167,38 @@ class Nodes:
     async def json(self, method: str, control_url: str, path: str, **more: Any) -> dict[str, Any]:
         """The answer's object; NodeRefused for an error status."""
         answer = await self.request(method, control_url, path, **more)
-        try:
-            body = json_text.loads(answer.content) if answer.content else {}
-        except (ValueError, RecursionError):
-            body = None
-        if 300 <= answer.status_code < 400:
-            raise NodeUnreachable(f"{control_url} answered {path} with a redirect; it is not followed", code="redirect")
-        if answer.status_code >= 400:
-            raise NodeRefused(answer.status_code, body if isinstance(body, dict) else {}, control_url)
+        check_status(answer, control_url, path)
+        body = json_of(answer)
         if not isinstance(body, dict):
             raise NodeUnreachable(f"{control_url} answered {path} with something else than JSON", code="not_json")
         return body
 
     async def get(self, control_url: str, path: str, **params: Any) -> dict[str, Any]:
         return await self.json("GET", control_url, path, params=params)
+
+    async def content(self, control_url: str, path: str, **more: Any) -> Answer:
+        """Bytes as they are, 200 or 206; NodeRefused for an error status."""
+        answer = await self.request("GET", control_url, path, **more)
+        check_status(answer, control_url, path)
+        if answer.status_code not in (200, 206):
+            raise NodeUnreachable(f"{control_url} answered {path} with {answer.status_code}", code="odd_status")
+        return answer
+
+
+def json_of(answer: Answer) -> Any:
+    """None where it is no JSON."""
+    try:
+        return json_text.loads(answer.content) if answer.content else {}
+    except (ValueError, RecursionError):
+        return None
+
+
+def check_status(answer: Answer, control_url: str, path: str) -> None:
+    if 300 <= answer.status_code < 400:
+        raise NodeUnreachable(f"{control_url} answered {path} with a redirect; it is not followed", code="redirect")
+    if answer.status_code >= 400:
+        body = json_of(answer)
+        raise NodeRefused(answer.status_code, body if isinstance(body, dict) else {}, control_url)
 
 
 async def read_bounded(answer: httpx2.Response, control_url: str, path: str) -> bytes:

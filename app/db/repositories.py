@@ -162,14 +162,17 @@ class Operations:
             return operation_json(row) if row is not None else None
 
     async def list(
-        self, cluster_id: str | None, limit: int, cursor: datetime | None = None, sight: Sight = ALL
+        self, cluster_id: str | None, limit: int, after: str | None = None, sight: Sight = ALL
     ) -> list[Json]:
-        asked = select(OperationRow).order_by(OperationRow.created_at.desc()).limit(limit)
+        """Newest first; `after`: the id of the last one that the caller has."""
+        asked = select(OperationRow).order_by(OperationRow.created_at.desc(), OperationRow.id.desc()).limit(limit)
         asked = asked.where(seen(OperationRow.cluster_id, sight))
         if cluster_id is not None:
             asked = asked.where(OperationRow.cluster_id == cluster_id)
-        if cursor is not None:
-            asked = asked.where(OperationRow.created_at < cursor)
+        if after is not None:
+            at = select(OperationRow.created_at).where(OperationRow.id == after).scalar_subquery()
+            same_time = (OperationRow.created_at == at) & (OperationRow.id < after)
+            asked = asked.where((OperationRow.created_at < at) | same_time)
         async with self.sessions() as db:
             return [operation_json(row) for row in await db.scalars(asked)]
 

@@ -25,8 +25,10 @@ from node.control.problems import HANDLERS
 from node.control.problems import document as problem_document
 from node.control.snapshots import Snapshots
 from node.control.trail import Recorder
+from node.http_methods import Head, Options
 from node.openapi_statuses import says
 from node.operator_trail import OperatorTrail
+from node.published import PublishedJson
 from node.views.answers import About, Appended
 
 BODY_BYTES_MAX = 16 << 20
@@ -67,7 +69,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="Quorumscope control plane",
         version=parts.version,
         lifespan=lifespan,
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=None,  # see below
         docs_url=None,
         redoc_url=None,
         exception_handlers=HANDLERS,
@@ -87,6 +89,7 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_extra=entries.APPEND,
         route_class_override=DirectRoute,
     )
+    app.add_route("/api/v1/openapi.json", PublishedJson(lambda: app.openapi()).answer, ["GET"])
     app.add_api_route("/api/v1", about, tags=["state"], responses=says(About))
     for one in (
         state.router,
@@ -102,7 +105,9 @@ def create_app(settings: Settings) -> FastAPI:
         BodyLimit, body_bytes_max=BODY_BYTES_MAX, held_bytes_max=HELD_BYTES_MAX,
         refuse=lambda _, status, title, detail: problem_document(status, title, detail),
     )  # fmt: skip
+    app.add_middleware(Options, routes=app.router.routes)
     app.add_middleware(Guard, settings=settings, rereading=parts.rereading, recorder=recorder)
+    app.add_middleware(Head)
     complete(app)
     return app
 

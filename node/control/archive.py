@@ -36,11 +36,15 @@ def record_json(record: Any) -> Json:
     }
 
 
+def check_cursor(cursor: str | None) -> None:
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
+        raise Problem(422, "Invalid request", f"{cursor!r} is no cursor of this list.")
+
+
 @router.get("", responses=says(Truncations))
 async def truncations(parts: PartsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
     """Newest first."""
-    if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
-        raise Problem(422, "Invalid request", f"{cursor!r} is no cursor of this list.")
+    check_cursor(cursor)
     records = await parts.files.read(lambda reader: list(reader.truncations()))
     wanted = [one for one in reversed(records) if cursor is None or one.seq < int(cursor)]
     shown = [record_json(one) for one in wanted[:limit]]
@@ -66,8 +70,9 @@ async def truncation_entries(
     from_: Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)] = None,
     as_: As = "text",
 ) -> Json:
+    check_cursor(cursor)
     await truncation(parts, seq)
-    start = int(cursor) if cursor and cursor.isascii() and cursor.isdigit() else from_
+    start = int(cursor) if cursor is not None else from_
     found = await parts.files.read(lambda reader: list(reader.truncation_entries(seq)))
     wanted = [one for one in found if start is None or one.index >= start]
     more = str(wanted[limit].index) if len(wanted) > limit else None

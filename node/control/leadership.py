@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Header, Path, Response
 
-from node.control.common import Json, Parts, PartsDep, engine_away, not_leader, term_moved
+from node.control.common import Cursor, Json, Limit, Parts, PartsDep, engine_away, not_leader, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.operations import RUNNING, unknown
 from node.control.problems import Problem
@@ -85,8 +85,15 @@ def name_of(code: object) -> str:
 
 
 @router.get("/operations", responses=says(OperationList))
-async def operations(parts: PartsDep) -> Json:
-    return {"items": list(reversed(parts.operations.kept.values())), "next": None}
+async def operations(parts: PartsDep, limit: Limit = 1000, cursor: Cursor = None) -> Json:
+    """Newest first; those that ended longest ago are forgotten."""
+    found = list(reversed(parts.operations.kept.values()))
+    if cursor is not None:
+        place = next((at for at, one in enumerate(found) if one["id"] == cursor), None)
+        if place is None:
+            raise Problem(422, "Invalid request", f"{cursor!r} is no cursor of this list (any more).")
+        found = found[place + 1 :]
+    return {"items": found[:limit], "next": found[limit - 1]["id"] if len(found) > limit else None}
 
 
 @router.get("/operations/{operation_id}", responses=says(Operation))

@@ -9,6 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from node.http_methods import allowed
+
 
 class Problem(Exception):
     """Raised by handlers; `extra` becomes members of the document."""
@@ -38,9 +40,12 @@ async def on_problem(_: Request, error: Exception) -> Response:
     return document(error.status, error.title, error.detail, error.headers, **error.extra)
 
 
-async def on_http(_: Request, error: Exception) -> Response:
+async def on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return document(error.status_code, str(error.detail), str(error.detail), dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers = {"allow": ", ".join(allowed(request.app.router.routes, request.scope))}
+    return document(error.status_code, str(error.detail), str(error.detail), headers)
 
 
 async def on_validation(_: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from node.guardian import Guardian
 from tests import timeouts
-from tests.prepare import find_chromium
+from tests.prepare import missing
 
 # A shell that starts something in the background has it ignore Ctrl-C, and every child inherits that; tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -54,5 +54,5 @@ def vectors() -> Path:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says aloud what could not be run; `tests.prepare` has already failed the target unless it was waived."""
-    if find_chromium() is None:
-        terminalreporter.write_line("NOT RUN: browser tests (no Chromium on this machine)", red=True)
+    for tool in missing():
+        terminalreporter.write_line(f"NOT RUN: {tool.tests} (no {tool.package} on this machine)", red=True)

@@ -20,9 +20,9 @@ from app.console.app import create_app
 from app.console.server import bind, make_server
 from app.console.settings import ConsoleSettings, Seed
 from app.security.links import issue_in
+from tests.databases import migrated_file
 from tests.ports import free_ports
 from tests.prepare import find_chromium
-from tests.unit.console_kit import migrated
 from tests.unit.fake_control import FakeGroup
 
 START_S = 60.0
@@ -36,7 +36,7 @@ class Console:
     def __init__(self, place: Path, seed: str, group: FakeGroup | None) -> None:
         self.group = group
         self.db = f"sqlite:///{place / 'console.db'}"
-        (place / "console.db").write_bytes(migrated())
+        (place / "console.db").write_bytes(migrated_file())
         port = free_ports(1)[0]
         settings = ConsoleSettings(db_url=self.db, port=port, seeds=(Seed(seed),), sample_interval_ms=100)
         self.url = settings.url

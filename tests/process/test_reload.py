@@ -76,8 +76,9 @@ class Place:
 
     def close(self) -> None:
         for process in (self.node, self.console_process):
-            process.kill()
-            process.wait()
+            process.terminate()
+        for process in (self.node, self.console_process):
+            process.wait(WITHIN_S)
 
     def said(self, name: str, event: str) -> list[str]:
         """Reasons of that event in a process's log."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import sqlite3
-import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,10 +15,10 @@ from fastapi import FastAPI
 from app.console.app import create_app
 from app.console.console import Console
 from app.console.settings import ConsoleSettings, Seed
-from app.db.engine import upgrade
 from app.health.group_view import GroupView
 from app.security.links import issue_in
 from app.security.secrets import csrf_token_of
+from tests.databases import prepared_url
 from tests.openapi_kit import Document
 from tests.unit.fake_control import FakeGroup
 
@@ -112,18 +109,6 @@ class Kit:
         return found
 
 
-@functools.cache
-def migrated() -> bytes:
-    """A database as the migrations leave it, made once: a copy costs nothing, the migrations half a second."""
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "pristine.db"
-        upgrade(f"sqlite:///{path}")
-        with sqlite3.connect(path) as database:
-            database.execute("PRAGMA journal_mode=DELETE")
-        database.close()
-        return path.read_bytes()
-
-
 @asynccontextmanager
 async def running(
     tmp_path: Path, group: FakeGroup | None = None, *, seeded: bool = True, base: str = BASE, **settings: Any
@@ -131,9 +116,7 @@ async def running(
     group = group or FakeGroup()
     seeds = (Seed("http://127.0.0.1:8431"),) if seeded else ()
     path = tmp_path / "console.db"
-    if not path.exists():
-        path.write_bytes(migrated())
-    chosen = {"db_url": f"sqlite:///{path}", "seeds": seeds, "sample_interval_ms": 100, **settings}
+    chosen = {"db_url": prepared_url(path), "seeds": seeds, "sample_interval_ms": 100, **settings}
     app = create_app(ConsoleSettings(**chosen), transport=group)
     async with app.router.lifespan_context(app):
         yield Kit(app, group, base)

@@ -20,6 +20,7 @@ from app.db.models import Base, Cluster
 from app.db.repositories import Clusters, Events, Operations, describe, meta
 from node.views.events import EventView
 from node.views.reading import read
+from tests.databases import database_url
 from tests.unit.console_kit import run
 
 if importlib.util.find_spec("app.db.audits") is not None:
@@ -27,7 +28,7 @@ if importlib.util.find_spec("app.db.audits") is not None:
 
 
 def opened(tmp_path: Path) -> tuple[str, Engine]:
-    url = f"sqlite:///{tmp_path / 'new' / 'console.db'}"
+    url = database_url(tmp_path / "new" / "console.db")
     upgrade(url)
     return url, create_engine(sync_url(url))
 

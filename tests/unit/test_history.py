@@ -20,6 +20,7 @@ from app.db.base import rfc3339
 from app.db.engine import open_engine, open_sessions, upgrade
 from app.health.group_view import GroupView, MemberView
 from node.views.reading import read
+from tests.databases import database_url
 from tests.unit.console_kit import run
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -105,7 +106,7 @@ def view(at: datetime, members: list[MemberView]) -> GroupView:
 
 
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[History, Any]:
-    url = f"sqlite:///{tmp_path / 'history.db'}"
+    url = database_url(tmp_path / "history.db")
     upgrade(url)
     engine = open_engine(url)
     monkeypatch.setattr(history_module, "utc_now", lambda: NOW)

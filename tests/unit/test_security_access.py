@@ -12,6 +12,7 @@ from app.console.login import safe_next
 from app.db.base import utc_now
 from app.db.models import ApiToken, LoginLink, LoginSession, User
 from app.security import links, tokens
+from tests.databases import database_url
 from tests.unit.console_kit import BASE, Kit, run, running
 
 ORIGIN = {"origin": BASE}
@@ -68,7 +69,7 @@ def test_links_expire(tmp_path: Path) -> None:
 
 
 def test_the_command_line_issues_links_and_tokens_on_a_fresh_database(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'deep' / 'console.db'}"
+    url = database_url(tmp_path / "deep" / "console.db")
     assert links.issue(url, "ann", "admin").startswith("/login/link/")
     assert links.issue(url, "ann") != links.issue(url, "ann")
     token = tokens.issue(url, "ann", "ci", "viewer")
@@ -83,6 +84,7 @@ def test_the_command_line_issues_links_and_tokens_on_a_fresh_database(tmp_path: 
         links.issue(url, "bea", "root")
 
 
+@pytest.mark.sqlite
 def test_nothing_in_the_database_lets_anybody_in(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, seeded=False) as kit:

@@ -12,12 +12,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from app.command_line import run as quorumscope
 from app.db.base import utc_now
 from app.db.models import TrailLink, TrailRow
 from app.security import links, trail, trail_chain
+from tests.databases import database_url, opened
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.test_login_limits import login
 
@@ -104,12 +105,14 @@ def test_whatever_is_changed_afterwards_is_found(tmp_path: Path, what: str) -> N
         async with running(tmp_path, seeded=False) as kit:
             await some_history(kit)
             assert (await verified(kit)).problems == []
-            with closing(sqlite3.connect(tmp_path / "console.db")) as db, db:
-                rows = [number for (number,) in db.execute("SELECT id FROM admin_trail WHERE status != 200")]
-                last = db.execute("SELECT max(seq) FROM trail_chain").fetchone()[0]
-                text = SPOILED[what].format(row=chosen.choice(rows), link=chosen.randrange(1, last), zeros="0" * 64)
-                assert db.execute(text).rowcount >= 1, text
-            assert (await verified(kit)).problems, text
+            engine = opened(tmp_path / "console.db")
+            with engine.begin() as db:
+                rows = sorted(db.scalars(text("SELECT id FROM admin_trail WHERE status != 200")))
+                last = db.scalar(text("SELECT max(seq) FROM trail_chain"))
+                said = SPOILED[what].format(row=chosen.choice(rows), link=chosen.randrange(1, last), zeros="0" * 64)
+                assert db.exec_driver_sql(said).rowcount >= 1, said
+            engine.dispose()
+            assert (await verified(kit)).problems, said
 
     run(work())
 
@@ -156,23 +159,26 @@ def test_the_command_line_verifies_exports_and_is_in_the_trail_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "console.db"
-    links.issue(str(path), "ann", "admin")
-    assert quorumscope(["trail", "verify", "--db", f"sqlite:///{path}", "--json"]) == 0
+    links.issue(database_url(path), "ann", "admin")
+    assert quorumscope(["trail", "verify", "--db", database_url(path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["entries"], said["rows"], said["problems"]) == (2, 1, [])
-    assert quorumscope(["trail", "verify", "--db", f"sqlite:///{path}", "--head", said["head"]]) == 0
-    assert quorumscope(["trail", "verify", "--db", f"sqlite:///{path}", "--head", "0" * 63 + "1"]) == 1
+    assert quorumscope(["trail", "verify", "--db", database_url(path), "--head", said["head"]]) == 0
+    assert quorumscope(["trail", "verify", "--db", database_url(path), "--head", "0" * 63 + "1"]) == 1
     capsys.readouterr()
-    assert quorumscope(["trail", "export", "--db", f"sqlite:///{path}"]) == 0
+    assert quorumscope(["trail", "export", "--db", database_url(path)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [json.loads(one["content"])["kind"] for one in lines] == ["begun", "ended"]
     assert json.loads(lines[0]["content"])["via"] == "command line"
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE admin_trail SET user_name = 'eve'")
-    assert quorumscope(["trail", "verify", "--db", f"sqlite:///{path}"]) == 1
+    engine = opened(path)
+    with engine.begin() as db:
+        db.execute(text("UPDATE admin_trail SET user_name = 'eve'"))
+    engine.dispose()
+    assert quorumscope(["trail", "verify", "--db", database_url(path)]) == 1
     assert "user_name" in capsys.readouterr().out
 
 
+@pytest.mark.sqlite
 def test_a_database_that_somebody_else_writes_costs_no_reader_a_page(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, seeded=False) as kit:

@@ -1,0 +1,65 @@
+"""The systemd units: `systemd-analyze` finds nothing wrong with them, and little that they could do but their work."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app.command_line import app
+from tests.prepare import find_systemd
+
+UNITS = Path(__file__).parents[2] / "docs/deploy/systemd"
+FILES = ("quorumscope-node@.service", "quorumscope-console.service")
+COMMAND = "/opt/quorumscope/bin/quorumscope"
+EXPOSURE_MAX = 20  # of 100, as `systemd-analyze security` counts
+needs_systemd = pytest.mark.skipif(find_systemd() is None, reason="NOT RUN: no systemd on this machine")
+
+
+def analyze(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, timeout=120)
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", FILES)
+def test_the_unit_is_clean(name: str, tmp_path: Path) -> None:
+    """On a machine where the command is: here it is another one of that name."""
+    program = tmp_path / "quorumscope"
+    shutil.copy("/bin/true", program)
+    unit = tmp_path / name.replace("@.", "@n0.")
+    unit.write_text((UNITS / name).read_text().replace(COMMAND, str(program)))
+    checked = analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+    unit.write_text(unit.read_text().replace("LimitNOFILE", "LimitNOFILES"))
+    assert "LimitNOFILES" in analyze("verify", "--man=no", "--recursive-errors=no", str(unit)).stderr, "it would say so"
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", FILES)
+def test_the_unit_is_hardened(name: str, tmp_path: Path) -> None:
+    unit = tmp_path / name.replace("@.", "@n0.")
+    shutil.copy(UNITS / name, unit)
+    done = analyze("security", "--offline=yes", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(unit))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_it_runs_and_grants(name: str) -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(UNITS / name)
+    service = unit["Service"]
+    wanted = {
+        "ProtectSystem": "strict", "NoNewPrivileges": "yes", "User": "quorumscope", "LimitNOFILE": "65536",
+        "ExecReload": "/bin/kill -HUP $MAINPID", "CapabilityBoundingSet": "",
+    }  # fmt: skip
+    assert {key: service[key] for key in wanted} == wanted
+    assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
+    command, *words = service["ExecStart"].split()
+    assert command == COMMAND
+    options = CliRunner().invoke(app, [words[0], "--help"]).output
+    assert all(word in options for word in words if word.startswith("--"))

@@ -143,7 +143,7 @@ def lag_check(view: GroupView, target: MemberView) -> Check:
         return check("lag", "unknown", f"How far {target.id} is behind is unknown")
     if lag > LAG_MAX:
         return check("lag", "refused", f"{target.id} is {lag:,} entries behind; at most {LAG_MAX:,} are accepted")
-    return check("lag", "ok", f"{target.id} is {lag:,} entries behind")
+    return check("lag", "ok", f"{target.id} is {lag:,} {'entry' if lag == 1 else 'entries'} behind")
 
 
 def disk_check(target: MemberView) -> Check:

@@ -135,4 +135,6 @@ def spell(seconds: float) -> str:
 
 
 def capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """As a sentence begins; a member's name at its head stays as it is."""
+    named = any(one.isdigit() for one in text.partition(" ")[0])
+    return text if named else text[:1].upper() + text[1:]

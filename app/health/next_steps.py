@@ -54,6 +54,10 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
     one = view.member(finding.node_id)
     if finding.code == "replica_silent" and one is not None and engine_silent(one):
         return ADVICE["engine_silent"]
+    # Where `status` asks, the control plane may be all that answers, and say that its engine does not.
+    state = one.state if one is not None else None
+    if finding.code == "member_unreachable" and state is not None and state.engine == "stale":
+        return ADVICE["engine_silent"]
     return ADVICE.get(finding.code, ALARM)
 
 

@@ -213,3 +213,16 @@ def test_a_member_that_is_down_is_started_as_its_control_plane_says_wherever_tha
     assert (down.code, down.member, down.command) == ("member_unreachable", "n2", line)
     assert "engine down: killed by signal 9" in down.text
     assert asked == [("http://127.0.0.1:8433", None)], "an address that a member named gets no token"
+
+
+def test_an_engine_that_hangs_is_not_to_be_started_again() -> None:
+    start = {"engine": "stale", "self_id": "n2", "started_with": "quorumscope node --config n2.toml"}
+    hangs = silent("n2") | {"reason": "engine stale: no answer within 0.4 s", "start": start}
+    acks = {"n0": 0, "n1": 20, "n2": 9_000}
+    found = look([member("n0", acks=acks), member("n1"), hangs])
+    (problem,) = [one for one in found.problems if one.code == "member_unreachable"]
+    assert problem.means.startswith("n2's process runs, but its engine does not come to answer")
+    assert problem.command is not None and "quorumscope node" not in problem.command
+    gone = look([member("n0", acks=acks), member("n1"), silent("n2") | {"start": start | {"engine": "down"}}])
+    assert [one.command for one in gone.problems if one.code == "member_unreachable"] == [start["started_with"]]
+    assert "    n2's process runs" in "\n".join(table_of(found))

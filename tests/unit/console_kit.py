@@ -98,12 +98,14 @@ class Kit:
         return found
 
     async def watched(self, cluster_id: str = "demo") -> GroupView:
-        """The view once every living node has been sampled and the leader's views are in."""
+        """The view once every node has been asked and the leader's views are in."""
 
         def complete() -> Any:
             watch = self.console.watches.get(cluster_id)
-            view = watch.view if watch is not None else None
-            return view if view and view.leader_id and view.closures else None
+            if watch is None or not (watch.view.leader_id and watch.view.closures):
+                return None
+            missed = {one.node_id for one in watch.samples if one.misses}
+            return watch.view if all(one.reach != "never" or one.id in missed for one in watch.view.members) else None
 
         found: GroupView = await self.until(complete)
         return found

@@ -31,7 +31,7 @@ PLACES_MIN: Final = 16  # however few descriptors there are
 UNPROVEN_FRAME_BYTES_MAX: Final = 8 * MIB  # the longest entry in base64 fits; who claims more goes at once
 UNPROVEN_BYTES_MAX: Final = 16 * MIB  # unfinished frames of all unproven connections
 UNFINISHED_BYTES_MAX: Final = 48 * MIB  # ... and of clients
-UNTAKEN_BYTES_MAX: Final = 64 * MIB  # answers of all clients that wait to be taken
+UNTAKEN_BYTES_MAX: Final = 32 * MIB  # answers of all clients that wait to be taken
 # In a frame for so long it may be given up for others' sake; younger ones only wait.
 UNPROVEN_YIELDS_S: Final = 1.0
 CLIENT_YIELDS_S: Final = 5.0

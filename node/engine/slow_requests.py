@@ -13,8 +13,8 @@ from typing import Final
 
 from node.transport.connection import Connection
 
-ANSWER_BYTES_AHEAD: Final = 4 * 1024 * 1024
-WAITING_MAX: Final = 64  # of a connection: it is not read from until there are fewer
+ANSWER_BYTES_AHEAD: Final = 2 * 1024 * 1024
+WAITING_MAX: Final = 16  # of a connection: it is not read from until there are fewer, and then little at once
 LOOK_AGAIN_S: Final = 0.01
 WHY: Final = "slow requests"
 
@@ -33,6 +33,7 @@ class SlowRequests:
         waiting.append(serve)
         if len(waiting) > WAITING_MAX:
             connection.stop_reading(WHY)
+            connection.read_little()
         if not self._due:
             self._due = True
             self._loop.call_soon(self._serve_one)

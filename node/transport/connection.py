@@ -170,6 +170,10 @@ class Connection(asyncio.BufferedProtocol):
         """It is idle: the memory that it reads into is freed."""
         self._decoder.spare_memory()
 
+    def read_little(self) -> None:
+        """What comes next costs more than its bytes say: the next reads are small again."""
+        self._decoder.read_little()
+
     def earn(self) -> None:
         """It has proven that it may be here (SAFETY C10)."""
         on_earned, self.on_earned = self.on_earned, None

@@ -288,7 +288,11 @@ class FrameDecoder:
         """Frees the buffer, where nothing is in it, until more comes."""
         if not self._end and self._buffer:
             self._resize(0)
-            self._wanted_bytes = BUFFER_BYTES_FIRST
+            self.read_little()
+
+    def read_little(self) -> None:
+        """Reads grow anew from the first size, once the buffer is made anew."""
+        self._wanted_bytes = BUFFER_BYTES_FIRST
 
     def end(self) -> None:
         """Nothing more comes: frees what is held of a frame that is not whole."""

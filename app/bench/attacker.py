@@ -24,6 +24,7 @@ LONG_HELD: Final = 30
 MIB: Final = 1 << 20
 UNREAD_REQUESTS: Final = 2000
 TERM_STEP: Final = 1 << 20
+FROM_ANY_MEMBER: Final = 3  # the mode of a read that asks no leader
 WAIT_S: Final = 5.0
 
 
@@ -116,6 +117,14 @@ def unread(by: Stranger) -> None:
     one.sendall(request(RequestCode.INTROSPECT, by.named(what="state")) * UNREAD_REQUESTS)
 
 
+def unread_reads(by: Stranger) -> None:
+    """Reads as much of the log as is given at once, again and again, and takes none of it."""
+    one = by.connected(wait_s=0.2)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    from_index = by.rng.randrange(1000)
+    one.sendall(request(RequestCode.FAST_READ, struct.pack(">qiB", from_index, MIB, FROM_ANY_MEMBER)) * UNREAD_REQUESTS)
+
+
 ATTACKS: Final[dict[str, Callable[[Stranger], None]]] = {
     "silent connections": silent,
     "opened and left": open_and_leave,
@@ -125,6 +134,7 @@ ATTACKS: Final[dict[str, Callable[[Stranger], None]]] = {
     "much work": much_work,
     "requests": requests,
     "unread answers": unread,
+    "unread reads": unread_reads,
 }
 
 

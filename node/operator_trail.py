@@ -62,10 +62,10 @@ class OperatorTrail:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def begin(self, **who_what: str) -> int:
-        """The row's number."""
+    def begin(self, *, refused: bool = False, **who_what: str) -> int:
+        """The row's number. What is refused anyway costs no sync: whoever has no right must not keep the disk busy."""
         said = {name: text[:TEXT_CHARS_MAX] for name, text in who_what.items()}
-        return self._append(BEGUN, None, {"at": now_text(), **said})
+        return self._append(BEGUN, None, {"at": now_text(), **said}, sync=not refused)
 
     def end(self, row: int, status: int, detail: Mapping[str, Any] | None = None) -> None:
         self._append(ENDED, row, {"status": status, "detail": bounded(detail)})
@@ -74,7 +74,7 @@ class OperatorTrail:
         """How an operation that this row began was over."""
         self._append(OUTCOME, row, {"detail": bounded(detail)})
 
-    def _append(self, kind: str, row: int | None, values: Json) -> int:
+    def _append(self, kind: str, row: int | None, values: Json, *, sync: bool = False) -> int:
         with self._locked() as file:
             last, torn = tail_of(file)
             lines = []
@@ -88,7 +88,8 @@ class OperatorTrail:
             made = link(last, kind, row, values)
             lines.append(line_of(made, now_text()))
             os.write(file, "".join(lines).encode())
-            os.fdatasync(file)
+            if sync:
+                os.fdatasync(file)
             return made.seq
 
     @contextmanager

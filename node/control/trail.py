@@ -44,13 +44,14 @@ class Recorder:
         self.trail, self.snapshots = trail, snapshots
         operations.started, operations.ended = self.started, self.ended
 
-    async def begin(self, scope: Scope) -> int:
+    async def begin(self, scope: Scope, *, refused: bool = False) -> int:
         caller: Caller = scope["state"]["caller"]
         client = scope.get("client")
         path: str = scope["path"]
         try:
             return await asyncio.to_thread(
                 self.trail.begin,
+                refused=refused,
                 user_name=caller.name,
                 role=words_of(caller.rights),
                 via="no token is in force" if caller is ANYBODY else "token",
@@ -68,7 +69,7 @@ class Recorder:
     async def refused(self, scope: Scope, problem: Problem) -> Problem:
         """What to answer: the refusal, or that it could not be recorded."""
         try:
-            row = await self.begin(scope)
+            row = await self.begin(scope, refused=True)
         except Problem as unrecorded:
             return unrecorded
         await self.end(row, problem.status, {"refused": problem.detail})

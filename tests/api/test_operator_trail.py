@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from node.operator_trail import OperatorTrail, older_file, verify
 from tests.api.test_control_guard import BASE, run
 
 Json = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def said_of(path: Path) -> list[Json]:
@@ -115,21 +117,25 @@ def written(path: Path, rows: int) -> None:
         trail.end(trail.begin(user_name="ann", action=f"a{number}"), 200)
 
 
+WRITER = """
+import sys
+from pathlib import Path
+from tests.api.test_operator_trail import written
+written(Path(sys.argv[1]), 20)
+"""
+
+
 def test_several_processes_write_one_chain(tmp_path: Path) -> None:
     path = tmp_path / operator_trail.NAME
-    workers = [multiprocessing.get_context("spawn").Process(target=written, args=(path, 20)) for _ in range(2)]
-    for one in workers:
-        one.start()
+    workers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT) for _ in range(2)]
     written(path, 20)
-    for one in workers:
-        one.join()
-        assert one.exitcode == 0
+    assert [one.wait() for one in workers] == [0, 0]
     done = verify(path)
     assert done.problems == [] and done.rows == 60 and done.entries == 120
 
 
 TAMPER = {
-    "a word": lambda lines: [*lines[:3], lines[3].replace("a1", "a9"), *lines[4:]],
+    "a word": lambda lines: [*lines[:2], lines[2].replace('"a1', '"a9'), *lines[3:]],
     "a line away": lambda lines: [*lines[:3], *lines[4:]],
     "the beginning away": lambda lines: lines[2:],
     "two lines swapped": lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]],

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import literal, select
 
-from app.api.common import Cursor, Json, Limit, RowId, SessionsDep, ViewerDep, note, page_of
+from app.api.common import Json, Limit, RowCursor, RowId, SessionsDep, ViewerDep, note, page_of
 from app.api.models import GroupRole, Me, NewTokenView, Page, RoleName, SessionView, TokenView
 from app.console.cursors import before_id
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
@@ -97,7 +97,7 @@ async def set_password(body: NewPassword, request: Request, viewer: ViewerDep, s
 
 
 @router.get("/sessions", response_model=Page[SessionView])
-async def list_sessions(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+async def list_sessions(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 100, cursor: RowCursor = None) -> Json:
     """The newest first; an admin's all, a token's none."""
     asked = select(LoginSession).order_by(LoginSession.id.desc()).limit(limit + 1)
     if (before := before_id(cursor)) is not None:
@@ -120,7 +120,7 @@ async def end_session(session_id: RowId, request: Request, viewer: ViewerDep, se
 
 
 @router.get("/tokens", response_model=Page[TokenView])
-async def list_tokens(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+async def list_tokens(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 100, cursor: RowCursor = None) -> Json:
     """The newest first; an admin's all, a token's itself alone."""
     asked = select(ApiToken).where(ApiToken.revoked_at.is_(None)).order_by(ApiToken.id.desc()).limit(limit + 1)
     if (before := before_id(cursor)) is not None:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.cluster_models import Audit, AuditDryRun, AuditFinding
-from app.api.common import ConsoleDep, Cursor, Json, Limit, SightDep, ViewerDep, need
+from app.api.common import ConsoleDep, Json, Limit, RowCursor, SightDep, ViewerDep, need
 from app.api.models import Page
 from app.audit.replicas import ReplicaSpec
 from app.audit.runner import AuditRunner
@@ -128,7 +128,7 @@ async def list_audits(
     request: Request,
     sight: SightDep,
     limit: Limit = 50,
-    cursor: Cursor = None,
+    cursor: RowCursor = None,
     cluster: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Json:
     """Newest first."""
@@ -157,7 +157,7 @@ async def get_findings(
     request: Request,
     audit_id: AuditId,
     limit: Limit = 100,
-    cursor: Cursor = None,
+    cursor: RowCursor = None,
     severity: Literal["critical", "warning", "info"] | None = None,
 ) -> Json:
     """In the order of the result: worst first, then by index."""

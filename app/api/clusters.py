@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.addresses import NodeToken
 from app.api.cluster_models import ClusterList, ClusterSummary, GroupProblems, History, Problems, StoredEvents
-from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, SightDep, Time, ViewerDep, time_or_none
+from app.api.common import ClusterId, ConsoleDep, Json, Limit, RowCursor, SightDep, Time, ViewerDep, time_or_none
 from app.health.group_view import GroupView
 from node.openapi_statuses import says
 
@@ -103,7 +103,9 @@ async def cluster_problems(cluster_id: ClusterId, console: ConsoleDep) -> Json:
 
 
 @router.get("/clusters/{cluster_id}/events", responses=says(StoredEvents))
-async def cluster_events(cluster_id: ClusterId, console: ConsoleDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+async def cluster_events(
+    cluster_id: ClusterId, console: ConsoleDep, limit: Limit = 100, cursor: RowCursor = None
+) -> Json:
     return await console.events(cluster_id, limit, cursor)
 
 
@@ -115,5 +117,5 @@ async def problems(console: ConsoleDep, sight: SightDep) -> Json:
 
 
 @router.get("/events", responses=says(StoredEvents))
-async def events(console: ConsoleDep, sight: SightDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+async def events(console: ConsoleDep, sight: SightDep, limit: Limit = 100, cursor: RowCursor = None) -> Json:
     return await console.events(None, limit, cursor, sight)

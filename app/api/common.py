@@ -20,9 +20,11 @@ ClusterId = Annotated[str, Path(max_length=64)]
 NodeId = Annotated[str | None, Query(max_length=64, description="a member; the leader when absent")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=128)]
+RowCursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$")]  # of lists in the order of their rows
 Index = Annotated[int, Path(ge=0, le=INT64_MAX)]
 From = Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)]
-Time = Annotated[str | None, Query(max_length=40, description="RFC 3339")]
+RFC3339 = {"format": "date-time"}
+Time = Annotated[str | None, Query(max_length=40, description="RFC 3339", json_schema_extra=RFC3339)]
 RowId = Annotated[int, Path(ge=1, le=INT64_MAX)]
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import StreamingResponse
 
-from app.api.common import Cursor, Json, Limit, SessionsDep, note, page_of
+from app.api.common import Cursor, Json, Limit, RowCursor, SessionsDep, note, page_of
 from app.api.models import GroupRole, LoginLinkView, NewUserView, Page, RoleName, TrailView, UserView
 from app.console.cursors import before_id
 from app.console.errors import Conflict, Invalid, NotFound
@@ -129,7 +129,7 @@ async def another_link(name: Name, request: Request, sessions: SessionsDep) -> J
 
 
 @router.get("/admin-trail", response_model=Page[TrailView])
-async def admin_trail(request: Request, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
+async def admin_trail(request: Request, sessions: SessionsDep, limit: Limit = 100, cursor: RowCursor = None) -> Json:
     """Newest first. `status` null: the console died while it ran. Anonymous failures are summed up."""
     await request.app.state.failures.flush()
     asked = select(TrailRow).order_by(TrailRow.id.desc()).limit(limit + 1)

@@ -66,6 +66,7 @@ test: setup lint types imports
 	$(BIN)/python -m tests.prepare
 	@# What needs no real process runs on both cores; what starts processes has the machine to itself.
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(COMPUTED)
+	$(BIN)/python -m tests.postgresql
 	$(BIN)/python -m pytest -m "not long" $(addprefix --ignore=,$(COMPUTED))
 
 # Every planted bug caught and its own worlds clean, 500 fixed seeds and 500 that the commit names, real nodes under real

@@ -23,10 +23,8 @@ from tests.prepare import find_postgresql, waived
 
 ROOT: Final = Path(__file__).parents[1]
 FILES: Final = (
-    "test_alerts_api.py", "test_audit_runner.py", "test_console_db.py", "test_console_group_id.py",
-    "test_console_people_pages.py", "test_console_transfers.py", "test_history.py", "test_idempotency.py",
-    "test_login_limits.py", "test_migrations_with_data.py", "test_notify_outbox.py", "test_pinned_addresses.py",
-    "test_security_access.py", "test_trail.py",
+    "test_console_db.py", "test_history.py", "test_migrations_with_data.py", "test_security_access.py",
+    "test_trail.py",
 )  # fmt: skip
 # Nothing in there outlives the run.
 FAST: Final = (
@@ -61,7 +59,8 @@ def server(binaries: Path) -> Iterator[str]:
     """The URL of a server that is there for as long as this lasts."""
     as_user, user = unprivileged()
     word, (port,) = secrets.token_urlsafe(16), free_ports(1)
-    with tempfile.TemporaryDirectory(prefix="pg-") as place:
+    # Where that user gets to: $TMPDIR may be ours alone.
+    with tempfile.TemporaryDirectory(prefix="pg-", dir=None if user is None else "/tmp") as place:
         folder, password = Path(place), Path(place) / "password"
         password.touch(0o600)
         password.write_text(word)

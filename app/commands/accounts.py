@@ -6,6 +6,7 @@ Invariant: a login link and a token are printed once and stored only as hashes; 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,11 +47,16 @@ def _database(url: str, *, made_here: bool = False) -> Iterator[None]:
             raise Failure(Exit.USAGE, f"{missing}: there is no such database; {how}")
         yield
     except (ArgumentError, ImportError) as error:
-        raise Failure(Exit.USAGE, f"--db {url}: {error}") from error
+        raise Failure(Exit.USAGE, f"--db {without_password(url)}: {error}") from error
     except LookupError as error:
         raise Failure(Exit.FINDING, str(error.args[0] if error.args else error)) from error
     except (SQLAlchemyError, OSError) as error:
-        raise Failure(Exit.UNREACHABLE, f"{url}: {str(error).splitlines()[0]}") from error
+        raise Failure(Exit.UNREACHABLE, f"{without_password(url)}: {str(error).splitlines()[0]}") from error
+
+
+def without_password(url: str) -> str:
+    """As it may be shown."""
+    return re.sub(r"(://[^/@:]*):[^/]*@", r"\1:***@", url)
 
 
 def _missing_file(url: str) -> str | None:
@@ -71,7 +77,7 @@ def upgrade(db: DbOption = None, config: ConfigOption = None) -> int:
         from app.db.engine import upgrade as upgrade_schema
 
         upgrade_schema(url)
-    say(f"{url} is up to date")
+    say(f"{without_password(url)} is up to date")
     return Exit.FINE
 
 

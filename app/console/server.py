@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.console.app import create_app
 from app.console.settings import ConsoleSettings, Seed, SettingsError
+from app.db.engine import DriverMissing, check_driver, normal_url
 from node.http_server import BoundedServer, Places
 from node.logs import Log
 from node.priority import lower_priority
@@ -100,6 +101,12 @@ def serve(settings: ConsoleSettings) -> int:
     except CannotListen as error:
         print(f"quorumscope console: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
+    try:
+        check_driver(normal_url(settings.db_url))
+    except DriverMissing as error:
+        listener.close()
+        print(f"quorumscope console: {error}", file=sys.stderr)
+        return EXIT_USAGE
     log = Log("console", settings.log_level, settings.log_format)
     log.take_over()
     lower_priority()  # engines on the same machine go first; audits started here inherit it

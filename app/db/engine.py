@@ -1,6 +1,6 @@
 """Opening the database, and bringing its schema to this version.
 
-SQLite by default (a file, WAL, foreign keys on); `postgresql://…` by URL (psycopg 3, not installed by default).
+SQLite by default (a file, WAL, foreign keys on); `postgresql://…` by URL (psycopg 3, with the extra `postgresql`).
 Invariants: with SQLite one transaction writes at a time, the others of this process wait for their turn in order, at
 most BUSY_S, and not in SQLite's own retries; readers wait for nobody. The database's file and its directory are made
 for their owner only.
@@ -9,6 +9,7 @@ for their owner only.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -46,9 +47,22 @@ def normal_url(db_url: str) -> URL:
     return url
 
 
+class DriverMissing(ImportError):
+    """The database's driver is not installed; the message says how to."""
+
+
+def check_driver(url: URL) -> None:
+    """Raises DriverMissing."""
+    if url.drivername == "postgresql+psycopg" and importlib.util.find_spec("psycopg") is None:
+        raise DriverMissing(
+            "PostgreSQL needs the driver psycopg 3, which is not installed: pip install 'quorumscope[postgresql]'"
+        )
+
+
 def sync_url(db_url: str) -> URL:
     """The same database for Alembic, which works synchronously."""
     url = normal_url(db_url)
+    check_driver(url)
     return url.set(drivername="sqlite") if url.get_backend_name() == "sqlite" else url
 
 
@@ -61,6 +75,7 @@ def sqlite_pragmas(connection: Any, _record: Any) -> None:
 
 def open_engine(db_url: str) -> AsyncEngine:
     url = normal_url(db_url)
+    check_driver(url)
     if url.get_backend_name() != "sqlite":
         return create_async_engine(url, pool_pre_ping=True)
     engine = create_async_engine(url)

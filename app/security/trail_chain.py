@@ -35,8 +35,14 @@ def begun_content(row: TrailRow) -> Json:
     return {"at": row.at.isoformat(), "target": row.target, **{name: getattr(row, name) for name in FIELDS}}
 
 
+ONE_AT_A_TIME: Final = 0x717363  # the lock's number, among all of that database
+
+
 async def append(db: AsyncSession, row_id: int, kind: str, values: Json) -> TrailLink:
-    """The next entry, within the caller's transaction. Another process that was first makes the commit fail."""
+    """The next entry, within the caller's transaction. With SQLite another process that was first makes the commit
+    fail; PostgreSQL lets writers wait for each other here, to the ends of their transactions."""
+    if db.get_bind().dialect.name == "postgresql":
+        await db.execute(select(func.pg_advisory_xact_lock(ONE_AT_A_TIME)))
     newest = select(TrailLink.seq, TrailLink.hash).order_by(TrailLink.seq.desc()).limit(1)
     seq, previous = (await db.execute(newest)).one_or_none() or (0, ORIGIN)
     content = canonical({"kind": kind, "row": row_id, **values})

@@ -14,13 +14,19 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import Engine
 
+from app.command_line import run as quorumscope
+from app.console.cursors import before_id
+from app.console.server import serve
+from app.console.settings import ConsoleSettings
+from app.db import engine as engine_module
 from app.db.base import parse_time, rfc3339
-from app.db.engine import downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
+from app.db.engine import DriverMissing, downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
 from app.db.models import Base, Cluster
 from app.db.repositories import Clusters, Events, Operations, describe, meta
 from node.views.events import EventView
 from node.views.reading import read
 from tests.databases import database_url
+from tests.ports import free_ports
 from tests.unit.console_kit import run
 
 if importlib.util.find_spec("app.db.audits") is not None:
@@ -141,7 +147,7 @@ def test_events_are_listed_in_the_order_of_their_times(tmp_path: Path) -> None:
         paged, before = [], None
         while page := await events.list("demo", limit=3, before_id=before):
             paged += [one["text"] for one in page]
-            before = page[-1]["id"]
+            before = int(page[-1]["id"])
         assert paged == whole
         await engine.dispose()
 
@@ -183,6 +189,36 @@ def test_groups_of_one_name_stay_apart_and_a_known_one_is_updated(tmp_path: Path
         assert [row.id for row in await clusters.all()] == ["orders-co-2"]
         sessions = open_sessions(engine)
         assert await meta(sessions, "instance", "a") == await meta(sessions, "instance", "b") == "a"
+        await engine.dispose()
+
+    url, engine = opened(tmp_path)
+    engine.dispose()
+    run(work())
+
+
+def test_a_missing_driver_is_named_with_the_way_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine_module.importlib.util, "find_spec", lambda _name: None)
+    url = "postgresql://u:hush!word@127.0.0.1:1/db"
+    for start in (open_engine, sync_url):
+        with pytest.raises(DriverMissing, match=r"pip install 'quorumscope\[postgresql\]'"):
+            start(url)
+    assert quorumscope(["user", "link", "--db", url]) == 64
+    said = capsys.readouterr().err
+    assert "psycopg" in said and "u:***@127.0.0.1" in said and "hush" not in said
+    assert serve(ConsoleSettings(db_url=url, port=free_ports(1)[0])) == 64
+    assert "pip install 'quorumscope[postgresql]'" in capsys.readouterr().err
+
+
+def test_a_cursor_beyond_every_row_is_one_that_any_database_takes(tmp_path: Path) -> None:
+    async def work() -> None:
+        engine = open_engine(url)
+        events = Events(open_sessions(engine))
+        await events.add("demo", "n0", [EventView(id="b-1", at=rfc3339(datetime.now(UTC)), kind="role", text="x")])
+        (one,) = await events.list("demo")
+        assert await events.list("demo", before_id=before_id(str(2**63 - 1))) == []
+        assert one["id"]
         await engine.dispose()
 
     url, engine = opened(tmp_path)

@@ -29,7 +29,7 @@ from tests.unit.fake_control import TRUNCATION
 from tests.unit.store_fixtures import fill, kill, open_store, record, sync
 
 HOST = "127.0.0.1:8421"
-SHORT, LONG = 2, 40
+SHORT, LONG = 2, 20
 MUST_FIT = (
     "/history", "/watermarks", "/view", "/operations", "/entries", "/digests", "/addresses", "/users", "/alerts",
     "/audits", "/clusters", "/me/password", "/repair", "/segments", "/truncations", "/leadership-transfer",

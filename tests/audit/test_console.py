@@ -44,7 +44,7 @@ async def console(tmp_path: Path, flip: int | None = None) -> AsyncIterator[tupl
             view = view.model_copy(update={"members": tuple(members)})
             # The watch rebuilds its view all the time; these audits read from the planes instead.
             kit.console.group_view = lambda cluster_id: view if cluster_id == "demo" else missing(cluster_id)  # type: ignore[method-assign]
-            kit.console.clusters = lambda: [view]  # type: ignore[method-assign]
+            kit.console.clusters = lambda _sight=None: [view]  # type: ignore[method-assign]
             yield kit, planes
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -21,6 +20,21 @@ from app.bench.report import (
     slow_network_table,
     stalls_text,
     undisturbed_table,
+)
+from app.commands.bench_options import (
+    AgainstOption,
+    BodyOption,
+    DataOption,
+    FlushOption,
+    OnlyOption,
+    RateOption,
+    RoundsOption,
+    SecondsOption,
+    directory_of,
+    flush_mode,
+    known_peer,
+    one_of,
+    parts_of,
 )
 from app.commands.common import Exit, Failure, JsonOption, show_json
 
@@ -47,42 +61,6 @@ Examples:
   quorumscope bench attacked --seconds 60 --only frames"""
 
 commands = typer.Typer(help=HELP, epilog=EXAMPLES, no_args_is_help=True, rich_markup_mode=None)
-FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
-DataOption = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Put the logs on this directory's disk (default: /tmp's).")
-]
-
-AgainstOption = Annotated[
-    str | None, typer.Option(metavar="pysyncobj", help="Measure this one too, in turn, in the same run.")
-]
-BodyOption = Annotated[int, typer.Option(metavar="N", min=1, max=1024 * 1024, help="Size of a body.")]
-RoundsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Rounds; medians are reported.")]
-SecondsOption = Annotated[
-    float, typer.Option(metavar="N", min=0.2, max=86_400, help="How long each case runs in each round.")
-]
-RateOption = Annotated[float, typer.Option(metavar="N", min=1, max=50_000, help="Single appends a second.")]
-
-
-def _flush(flush: str) -> str:
-    return _one_of("--flush", flush, ("sync", "async"))
-
-
-def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise Failure(Exit.USAGE, f'{option} "{value}": it is {", ".join(known[:-1])} or {known[-1]}')
-    return value
-
-
-def _against(against: str | None) -> str | None:
-    if against not in (None, "pysyncobj"):
-        raise Failure(Exit.USAGE, f'--against "{against}": pysyncobj is the one that is known')
-    return against
-
-
-def _directory(data: Path | None) -> Path | None:
-    if data is not None and not data.is_dir():
-        raise Failure(Exit.USAGE, f"--data {data}: there is no such directory")
-    return data
 
 
 def _measured(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -135,9 +113,9 @@ def append(
     from app.bench.appenders import APPENDERS
 
     options = AppendOptions(
-        flush=_flush(flush), body_bytes=body_bytes, in_flight=in_flight, batches=tuple(batch or (100, 1000)),
-        seconds=seconds, rounds=rounds, against=_against(against), members=members,
-        via=_one_of("--via", via, APPENDERS), directory=_directory(data),
+        flush=flush_mode(flush), body_bytes=body_bytes, in_flight=in_flight, batches=tuple(batch or (100, 1000)),
+        seconds=seconds, rounds=rounds, against=known_peer(against), members=members,
+        via=one_of("--via", via, APPENDERS), directory=directory_of(data),
     )  # fmt: skip
     _show(_measured(lambda: run(options)), as_json, append_table)
     return Exit.FINE
@@ -169,8 +147,8 @@ def failover(
     if against is not None and how != "kill":
         raise Failure(Exit.USAGE, f"--against {against}: only --how kill is measured of both")
     options = FailoverOptions(
-        against=_against(against), runs=runs, load=load, flush=_flush(flush), members=members,
-        how=_one_of("--how", how, ("kill", "partition", "transfer")), directory=_directory(data),
+        against=known_peer(against), runs=runs, load=load, flush=flush_mode(flush), members=members,
+        how=one_of("--how", how, ("kill", "partition", "transfer")), directory=directory_of(data),
     )  # fmt: skip
     result = _measured(lambda: run(options))
     _show(result, as_json, failover_text)
@@ -196,8 +174,8 @@ def slow_follower(
     from app.bench.slow_follower import HOWS, SlowFollowerOptions, run
 
     options = SlowFollowerOptions(
-        how=_one_of("--how", how, HOWS), flush=_flush(flush), rate=rate, body_bytes=body_bytes, seconds=seconds,
-        rounds=rounds, backlog_mb=backlog_mb, directory=_directory(data),
+        how=one_of("--how", how, HOWS), flush=flush_mode(flush), rate=rate, body_bytes=body_bytes, seconds=seconds,
+        rounds=rounds, backlog_mb=backlog_mb, directory=directory_of(data),
     )  # fmt: skip
     _show(_measured(lambda: run(options)), as_json, slow_follower_table)
     return Exit.FINE
@@ -226,8 +204,8 @@ def slow_network(
     from app.bench.slow_network import SlowNetworkOptions, run
 
     options = SlowNetworkOptions(
-        flush=_flush(flush), in_flight=in_flight, body_bytes=body_bytes, largest=largest,
-        link_mb_per_s=link_mb_per_s, seconds=seconds, rounds=rounds, directory=_directory(data),
+        flush=flush_mode(flush), in_flight=in_flight, body_bytes=body_bytes, largest=largest,
+        link_mb_per_s=link_mb_per_s, seconds=seconds, rounds=rounds, directory=directory_of(data),
     )  # fmt: skip
     _show(_measured(lambda: run(options)), as_json, slow_network_table)
     return Exit.FINE
@@ -250,8 +228,8 @@ def undisturbed(
     from app.bench.undisturbed import UndisturbedOptions, run
 
     options = UndisturbedOptions(
-        flush=_flush(flush), rate=rate, body_bytes=body_bytes, seconds=seconds, rounds=rounds,
-        directory=_directory(data),
+        flush=flush_mode(flush), rate=rate, body_bytes=body_bytes, seconds=seconds, rounds=rounds,
+        directory=directory_of(data),
     )  # fmt: skip
     _show(_measured(lambda: run(options)), as_json, undisturbed_table)
     return Exit.FINE
@@ -271,7 +249,7 @@ def latency(
     """
     from app.bench.latency import LatencyOptions, run
 
-    options = LatencyOptions(body_bytes=body_bytes, seconds=seconds, rounds=rounds, directory=_directory(data))
+    options = LatencyOptions(body_bytes=body_bytes, seconds=seconds, rounds=rounds, directory=directory_of(data))
     _show(_measured(lambda: run(options)), as_json, latency_text)
     return Exit.FINE
 
@@ -295,8 +273,8 @@ def stalls(
     from app.bench.stalls import StallsOptions, run
 
     options = StallsOptions(
-        runs=runs, longest_s=longest, skew_s=skew_ms / 1000, load=load, flush=_flush(flush), members=members, seed=seed,
-        directory=_directory(data),
+        runs=runs, longest_s=longest, skew_s=skew_ms / 1000, load=load, flush=flush_mode(flush), members=members,
+        seed=seed, directory=directory_of(data),
     )  # fmt: skip
     result = _measured(lambda: run(options))
     _show(result, as_json, stalls_text)
@@ -319,7 +297,7 @@ def busy(
     from app.bench.busy import BusyOptions, run
 
     options = BusyOptions(
-        seconds=seconds, burners=burners, cores=cores, flush=_flush(flush), directory=_directory(data)
+        seconds=seconds, burners=burners, cores=cores, flush=flush_mode(flush), directory=directory_of(data)
     )
     result = _measured(lambda: run(options))
     _show(result, as_json, busy_text)
@@ -342,7 +320,7 @@ def memory(
     from app.bench.memory import MemoryOptions, run
 
     options = MemoryOptions(
-        minutes=minutes, flush=_flush(flush), rate=rate, body_bytes=body_bytes, directory=_directory(data)
+        minutes=minutes, flush=flush_mode(flush), rate=rate, body_bytes=body_bytes, directory=directory_of(data)
     )
     _show(_measured(lambda: run(options)), as_json, memory_table)
     return Exit.FINE
@@ -351,9 +329,7 @@ def memory(
 @commands.command()
 def sentences(
     runs: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How often each break is done.")] = 20,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Only breaks whose name has this in it; repeatable.")
-    ] = None,
+    only: OnlyOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -363,11 +339,8 @@ def sentences(
     """
     from app.bench.sentences import CASES, SentencesOptions, run
 
-    for part in only or ():
-        if not any(part in one.name for one in CASES):
-            known = ", ".join(one.name for one in CASES)
-            raise Failure(Exit.USAGE, f'--only "{part}" is part of no break: {known}')
-    options = SentencesOptions(runs=runs, cases=tuple(only or ()), directory=_directory(data))
+    cases = parts_of(only, "break", [one.name for one in CASES])
+    options = SentencesOptions(runs=runs, cases=cases, directory=directory_of(data))
     result = _measured(lambda: run(options))
     _show(result, as_json, sentences_table)
     return Exit.FINDING if result["false"] else Exit.FINE
@@ -377,9 +350,7 @@ def sentences(
 def attacked(
     seconds: SecondsOption = 60.0,
     rate: Annotated[float, typer.Option(metavar="N", min=1, max=100_000, help="Appends a second.")] = 1000.0,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Only attacks whose name has this in it; repeatable.")
-    ] = None,
+    only: OnlyOption = None,
     cores: Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Cores for everything together.")] = 2,
     flush: FlushOption = "async",
     data: DataOption = None,
@@ -392,12 +363,9 @@ def attacked(
     from app.bench.attacked import AttackedOptions, run
     from app.bench.attacker import ATTACKS
 
-    for part in only or ():
-        if not any(part in one for one in ATTACKS):
-            raise Failure(Exit.USAGE, f'--only "{part}" is part of no attack: {", ".join(ATTACKS)}')
     options = AttackedOptions(
-        seconds=seconds, rate_per_s=rate, attacks=tuple(only or ()), cores=cores, flush=_flush(flush),
-        directory=_directory(data),
+        seconds=seconds, rate_per_s=rate, attacks=parts_of(only, "attack", ATTACKS), cores=cores,
+        flush=flush_mode(flush), directory=directory_of(data),
     )  # fmt: skip
     result = _measured(lambda: run(options))
     _show(result, as_json, attacked_table)

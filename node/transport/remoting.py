@@ -146,15 +146,10 @@ def response_to(request: Frame, body: bytes, code: int = 200, remark: str | None
 
 def is_text(value: object) -> bool:
     """Whether it is a string that has bytes: JSON can name half a surrogate pair, and nothing can be sent of it."""
-    if not isinstance(value, str):
-        return False
-    if value.isascii():
-        return True
     try:
-        value.encode()
+        return isinstance(value, str) and (value.isascii() or bool(value.encode()))
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def _decode_json_header(header: bytes, body: BytesLike) -> Frame:

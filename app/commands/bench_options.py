@@ -1,0 +1,59 @@
+"""Options that several benches share, and what their values may be. Wrong ones raise Failure, and nothing runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.commands.common import Exit, Failure
+
+FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Put the logs on this directory's disk (default: /tmp's).")
+]
+
+AgainstOption = Annotated[
+    str | None, typer.Option(metavar="pysyncobj", help="Measure this one too, in turn, in the same run.")
+]
+BodyOption = Annotated[int, typer.Option(metavar="N", min=1, max=1024 * 1024, help="Size of a body.")]
+RoundsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Rounds; medians are reported.")]
+SecondsOption = Annotated[
+    float, typer.Option(metavar="N", min=0.2, max=86_400, help="How long each case runs in each round.")
+]
+OnlyOption = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="Only those whose name has this in it; repeatable.")
+]
+RateOption = Annotated[float, typer.Option(metavar="N", min=1, max=50_000, help="Single appends a second.")]
+
+
+def flush_mode(flush: str) -> str:
+    return one_of("--flush", flush, ("sync", "async"))
+
+
+def one_of(option: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise Failure(Exit.USAGE, f'{option} "{value}": it is {", ".join(known[:-1])} or {known[-1]}')
+    return value
+
+
+def parts_of(only: list[str] | None, what: str, known: Iterable[str]) -> tuple[str, ...]:
+    """What `--only` names. Raises Failure where a part is in no name."""
+    for part in only or ():
+        if not any(part in name for name in known):
+            raise Failure(Exit.USAGE, f'--only "{part}" is part of no {what}: {", ".join(known)}')
+    return tuple(only or ())
+
+
+def known_peer(against: str | None) -> str | None:
+    if against not in (None, "pysyncobj"):
+        raise Failure(Exit.USAGE, f'--against "{against}": pysyncobj is the one that is known')
+    return against
+
+
+def directory_of(data: Path | None) -> Path | None:
+    if data is not None and not data.is_dir():
+        raise Failure(Exit.USAGE, f"--data {data}: there is no such directory")
+    return data

@@ -23,7 +23,7 @@ from app.audit.launch import Lines, last_words, request_cancel, start_job, write
 from app.audit.progress import STEPS
 from app.audit.replicas import ReplicaSpec
 from app.db.audits import FINAL, AuditRow, Audits, Json, as_json
-from app.db.engine import Sessions
+from app.db.engine import Sessions, between_writes
 from node.background import Background
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class AuditRunner:
         on_end: Callable[[Json], None] | None = None,
     ) -> None:
         self.kept = Audits(sessions)
+        self._sessions = sessions
         self.root = root
         self._on_end = on_end
         self.live: dict[str, Json] = {}
@@ -60,7 +61,8 @@ class AuditRunner:
 
     async def stop(self) -> None:
         """Stops following; the jobs go on."""
-        await self._following.stop()
+        async with between_writes(self._sessions):
+            await self._following.stop()
 
     async def launch(
         self,

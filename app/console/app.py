@@ -94,9 +94,9 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
             yield
         finally:
             await hub.close()
+            for one in reversed(started):
+                await one.stop(app)
             async with between_writes(sessions):
-                for one in reversed(started):
-                    await one.stop(app)
                 await console.background.stop()
             await console.stop()
             await failures.flush()

@@ -29,7 +29,7 @@ from app.console.own_facts import (
 )
 from app.console.own_rules import AUTHORITIES, OURS, TOKEN_SOON, OwnProblems
 from app.db.base import rfc3339, utc_now
-from app.db.engine import Sessions, normal_url
+from app.db.engine import Sessions, between_writes, normal_url
 from app.db.models import ApiToken, ConsoleMeta
 from node.background import Background, reason_of
 
@@ -56,7 +56,8 @@ class OwnWatch:
         self.background.keep("watching this console", self.run)
 
     async def stop(self) -> None:
-        await self.background.stop()
+        async with between_writes(self.sessions):
+            await self.background.stop()
 
     async def run(self) -> None:
         while True:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from app.console.console import Console
 from app.db.alerts import Alerts
 from app.db.base import rfc3339, utc_now
+from app.db.engine import between_writes
 from app.db.models import AlertMute, AlertRoute, AlertWindow
 from app.health.group_view import Problem
 from app.notify import delivery, rules
@@ -67,8 +68,9 @@ class Notifier:
         self.background.keep("messages about problems", self.run)
 
     async def stop(self) -> None:
-        await self.background.stop()
-        await self.outbox.background.stop()
+        async with between_writes(self.kept.sessions):
+            await self.background.stop()
+            await self.outbox.background.stop()
         if self.loaded:
             await self.save()
 

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from app.db.alerts import Alerts
 from app.db.base import rfc3339, utc_now
+from app.db.models import AlertMessage
 from app.notify.notifier import Notifier
+from tests.databases import opened
 from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.receivers import Receiver, http_receiver
 
@@ -127,6 +130,27 @@ def test_what_was_not_taken_survives_the_console_and_a_restart_ends_nothing(
                 await kit.until(lambda: kinds(receiver) == ["opened", "over"])
 
     run(work())
+
+
+def test_a_console_that_stops_stores_how_its_deliveries_went(tmp_path: Path) -> None:
+    """It waited for the writer's turn that it held itself, and gave up: the last state was lost."""
+
+    async def work() -> None:
+        async with http_receiver() as receiver:
+            receiver.mode = 503
+            async with console(tmp_path) as (kit, notifier):
+                await with_route(kit, receiver)
+                kit.group.nodes["n2"].alive = False
+                await kit.until(lambda: bool(notifier.outbox.messages))
+                for message in notifier.outbox.messages.values():
+                    message.result, message.dirty = "the last that was heard", True
+
+    run(work())
+    engine = opened(tmp_path / "console.db")
+    with engine.connect() as database:
+        stored = database.execute(select(AlertMessage.result)).scalars().all()
+    engine.dispose()
+    assert set(stored) == {"the last that was heard"}
 
 
 def test_acknowledged_and_muted_problems_are_silent_until_they_are_over(tmp_path: Path) -> None:

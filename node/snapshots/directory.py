@@ -1,0 +1,260 @@
+"""A store's `snapshot/` directory: snapshots are written whole, listed, verified, read, and kept by count.
+
+Layout: DLedger's (`snapshot_<last included index>/` with `snapshot_meta` and `data`), and beside these two files a
+third, `quorumscope-meta`, with what a log that begins behind the snapshot needs, and the checksum of `data`. A Java
+node takes no notice of it; a snapshot that a Java node wrote has none, and is listed with `is_sealed` False.
+
+Invariants: a snapshot is complete under its name or not there at all (written under another name, synced, renamed); one
+is never put in the place of, or below, a newer one; nothing is believed whose checksum or length differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from node.protocol.entry import POSITION_MAX, TERM_MAX, crc32
+from node.store.errors import StoreCorrupt, StoreError, StoreRefused, wrap
+from node.store.files.os_files import (
+    make_directory,
+    pack_sealed_json,
+    read_sealed_json,
+    sync_directory,
+    write_all,
+    write_synced,
+)
+from node.store.files.platform import OS, Platform
+
+FOLDER: Final = "snapshot"
+DATA, META, SEALED = "data", "snapshot_meta", "quorumscope-meta"
+WORK: Final = "tmp"  # where one is saved
+INSTALL_WORK: Final = "install_tmp"  # where one from another member is put together
+KEPT: Final = 3  # DLedger's maxSnapshotReservedNum
+PIECE_BYTES: Final = 1024 * 1024
+META_BYTES_MAX: Final = 64 * 1024
+_NAME: Final = re.compile(r"snapshot_(\d{1,19})")
+
+
+@dataclass(slots=True, frozen=True)
+class SnapshotMeta:
+    """What the snapshot stands for: every entry up to `index`.
+
+    `chain`: that entry's, `next_pos`: where its record ends in the log; None: not known (a Java node's snapshot).
+    `more`: what others keep with it, by name (a configuration, the group's id).
+    """
+
+    index: int
+    term: int
+    chain: int | None = None
+    next_pos: int | None = None
+    data_bytes: int = 0
+    data_crc: int | None = None  # None: never computed
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class Snapshot:
+    """One that is there, complete as far as its name and its two small files tell."""
+
+    path: Path
+    meta: SnapshotMeta
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its data has a checksum."""
+        return self.meta.data_crc is not None
+
+
+class SnapshotWriter:
+    """One snapshot being written; `commit` makes it one of the directory's, `abandon` leaves nothing."""
+
+    def __init__(self, directory: Path, platform: Platform = OS, *, work: str = WORK) -> None:
+        """`directory`: the store's. What an earlier one left unfinished under that name goes. Raises StoreError."""
+        self._folder, self._platform = directory / FOLDER, platform
+        self._work = self._folder / work
+        platform.remove_tree(self._work)
+        make_directory(self._work, platform)
+        try:
+            self._fd = platform.open(self._work / DATA, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        except OSError as error:
+            raise wrap(error, f"creating {self._work / DATA}") from error
+        self.data_bytes = 0
+        self.data_crc = 0
+        self._open = True
+
+    def write(self, piece: bytes | memoryview) -> int:
+        """The next bytes of `data`. Raises StoreError."""
+        write_all(self._fd, piece, self.data_bytes, f"writing {self._work / DATA}", self._platform)
+        self.data_bytes += len(piece)
+        self.data_crc = crc32(piece, self.data_crc)
+        return len(piece)
+
+    def commit(self, meta: SnapshotMeta) -> Snapshot:
+        """Durable under its name on return. Raises StoreRefused where one as new is there, StoreError."""
+        platform, folder = self._platform, self._folder
+        newest = newest_index(folder.parent, platform)
+        if newest >= meta.index:
+            self.abandon()
+            raise StoreRefused(f"{folder} holds a snapshot up to entry {newest}: one up to {meta.index} is not newer")
+        whole = SnapshotMeta(
+            meta.index, meta.term, meta.chain, meta.next_pos, self.data_bytes, self.data_crc, meta.more
+        )
+        path = folder / f"snapshot_{meta.index}"
+        try:
+            platform.fsync(self._fd)
+        except OSError as error:
+            raise wrap(error, f"syncing {self._work / DATA}") from error
+        self._close()
+        text = json.dumps({"lastIncludedIndex": meta.index, "lastIncludedTerm": meta.term}, separators=(",", ":"))
+        write_synced(self._work / META, text.encode(), platform)
+        write_synced(self._work / SEALED, pack_sealed_json(_fields(whole)), platform)
+        sync_directory(self._work, platform)
+        try:
+            platform.replace(self._work, path)
+        except OSError as error:
+            raise wrap(error, f"renaming {self._work}") from error
+        sync_directory(folder, platform)
+        return Snapshot(path, whole)
+
+    def abandon(self) -> None:
+        """It is not wanted any more; idempotent."""
+        self._close()
+        self._platform.remove_tree(self._work)
+
+    def _close(self) -> None:
+        if self._open:
+            self._open = False
+            self._platform.close(self._fd)
+
+
+def _fields(meta: SnapshotMeta) -> dict[str, Any]:
+    return {
+        "index": meta.index, "term": meta.term, "chain": meta.chain, "next_pos": meta.next_pos,
+        "data_bytes": meta.data_bytes, "data_crc": meta.data_crc, "more": dict(meta.more),
+    }  # fmt: skip
+
+
+def snapshots_in(directory: Path, platform: Platform = OS) -> list[Snapshot]:
+    """The store's, newest first; what is incomplete or damaged is left out."""
+    found: list[Snapshot] = []
+    for name in platform.names(directory / FOLDER):
+        match = _NAME.fullmatch(name)
+        if match is not None:
+            with suppress(StoreError):
+                found.append(read_snapshot(directory / FOLDER / name, platform))
+    return sorted(found, key=lambda one: one.meta.index, reverse=True)
+
+
+def newest_index(directory: Path, platform: Platform = OS) -> int:
+    """The last entry that the newest snapshot stands for; -1: there is none."""
+    return max((one.meta.index for one in snapshots_in(directory, platform)), default=-1)
+
+
+def read_snapshot(path: Path, platform: Platform = OS) -> Snapshot:
+    """What stands under that name. Raises StoreError where that is no whole snapshot."""
+    try:
+        value = json.loads(platform.read_bytes(path / META)[:META_BYTES_MAX])
+        index, term = value["lastIncludedIndex"], value["lastIncludedTerm"]
+        data_bytes = platform.path_size(path / DATA)
+    except OSError as error:
+        raise wrap(error, f"reading {path}") from error
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise StoreCorrupt(f"{path / META} is of another format: {error}") from error
+    for number, most in ((index, POSITION_MAX), (term, TERM_MAX)):
+        if type(number) is not int or not 0 <= number <= most:
+            raise StoreCorrupt(f"{path / META} is of another format: {value}")
+    if path.name != f"snapshot_{index}":
+        raise StoreCorrupt(f"{path} says that it goes up to entry {index}")
+    sealed = read_sealed_json(path / SEALED, platform)
+    if sealed is None:
+        return Snapshot(path, SnapshotMeta(index, term, data_bytes=data_bytes))
+    meta = _sealed_meta(path, sealed)
+    if (meta.index, meta.term, meta.data_bytes) != (index, term, data_bytes):
+        raise StoreCorrupt(f"{path}: its two descriptions, or the length of its data, differ")
+    return Snapshot(path, meta)
+
+
+def _sealed_meta(path: Path, value: dict[str, Any]) -> SnapshotMeta:
+    more = value.get("more", {})
+    numbers = [value.get(name) for name in ("index", "term", "data_bytes", "data_crc")]
+    chain, next_pos = value.get("chain"), value.get("next_pos")
+    if any(type(one) is not int for one in numbers) or not isinstance(more, dict):
+        raise StoreCorrupt(f"{path / SEALED} is of another format: {value}")
+    if any(one is not None and type(one) is not int for one in (chain, next_pos)):
+        raise StoreCorrupt(f"{path / SEALED} is of another format: {value}")
+    index, term, data_bytes, data_crc = numbers
+    assert index is not None and term is not None and data_bytes is not None
+    return SnapshotMeta(index, term, chain, next_pos, data_bytes, data_crc, more)
+
+
+def pieces_of(snapshot: Snapshot, offset: int = 0, platform: Platform = OS) -> Iterator[bytes]:
+    """Its data from there on. From the start on it is held against its checksum: StoreCorrupt behind the last piece.
+
+    So whoever takes in what it says does not act on it before the end. Raises StoreError.
+    """
+    path, meta = snapshot.path / DATA, snapshot.meta
+    try:
+        fd = platform.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise wrap(error, f"opening {path}") from error
+    crc, at = 0, offset
+    try:
+        while at < meta.data_bytes:
+            piece = platform.pread(fd, min(PIECE_BYTES, meta.data_bytes - at), at)
+            if not piece:
+                raise StoreCorrupt(f"{path} ends at {at}, it had {meta.data_bytes} bytes")
+            crc = crc32(piece, crc)
+            at += len(piece)
+            yield piece
+    except OSError as error:
+        raise wrap(error, f"reading {path}") from error
+    finally:
+        platform.close(fd)
+    if offset == 0 and meta.data_crc not in (None, crc):
+        raise StoreCorrupt(f"{path} does not match its checksum")
+
+
+def verify(snapshot: Snapshot, platform: Platform = OS) -> None:
+    """Reads all of its data. Raises StoreCorrupt where that is not what was written, StoreError."""
+    for _piece in pieces_of(snapshot, platform=platform):
+        pass
+
+
+def newest_sound(directory: Path, platform: Platform = OS) -> tuple[Snapshot | None, list[str]]:
+    """The newest one whose data is what was written, and what was wrong with newer ones."""
+    wrong: list[str] = []
+    for one in snapshots_in(directory, platform):
+        try:
+            verify(one, platform)
+            return one, wrong
+        except StoreError as error:
+            wrong.append(str(error))
+    return None, wrong
+
+
+def keep_newest(directory: Path, count: int = KEPT, platform: Platform = OS) -> list[int]:
+    """Removes all but the newest; which ones went, by their last included index. Raises ValueError."""
+    if count < 1:
+        raise ValueError(f"{count} snapshots are to be kept: one at the least")
+    gone: list[int] = []
+    for one in snapshots_in(directory, platform)[count:]:
+        # Renamed first: a name is complete or not there, also where the machine stops in the middle.
+        rest = one.path.with_name(f"removed_{one.meta.index}")
+        with suppress(OSError):
+            platform.replace(one.path, rest)
+            gone.append(one.meta.index)
+        platform.remove_tree(rest)
+    return gone
+
+
+def clean(directory: Path, platform: Platform = OS) -> None:
+    """Removes what a stop in the middle left; only while nobody writes there."""
+    for name in platform.names(directory / FOLDER):
+        if name in (WORK, INSTALL_WORK) or name.startswith("removed_"):
+            platform.remove_tree(directory / FOLDER / name)

@@ -138,8 +138,11 @@ def _excuse_changed(facts: list[Fact], fence: ReplicaFence) -> list[Fact]:
 def digest_block(parties: Sequence[Party], first_index: int, last_index: int, block: int) -> BlockResult:
     """Compares the parties' own digests of the range; reads the bytes where they differ or one gives none.
 
-    The range is within one block, and all parties hold all of it.
+    The range is within one block, and all parties hold all of it. What one party holds alone has no other digest to be
+    compared with, and is not read.
     """
+    if len(parties) < 2:
+        return BlockResult()
     try:
         digests = [party.io.digest(first_index, last_index, block) for party in parties]
     except ReadFailed:

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from app.audit.blocks import CHUNK_BYTES, Party, chunks
+from app.audit.blocks import CHUNK_BYTES, chunks
 from app.audit.fence import ReplicaFence
 from app.audit.records import Fault, Records, load, read_units
-from app.audit.replicas import ReplicaSpec, open_segments
+from app.audit.replicas import ReplicaSpec, open_replica
 from app.audit.seals import check_seals
 from app.audit.tasks import BLOCK_ENTRIES
 from node.protocol.entry import HEAD_BYTES
@@ -99,8 +99,7 @@ class DledgerReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: RangePartition) -> Iterator[Any]:
         fence = ReplicaFence.from_json(partition.fence)
-        party = Party(fence, open_segments(ReplicaSpec.from_json(partition.spec), fence))
-        files = party.files
+        files = open_replica(ReplicaSpec.from_json(partition.spec), fence).files
         start = max(partition.from_index - _CONTEXT, fence.begin_index)
         units = read_units(files, start, partition.to_index)
         for low, high in chunks([units], [start], partition.from_index, partition.to_index, CHUNK_BYTES):

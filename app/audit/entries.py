@@ -11,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.audit.blocks import Party
 from app.audit.compare import compare
 from app.audit.fence import ReplicaFence
 from app.audit.fencing import fence_directory, fence_http
 from app.audit.observe import Fact
 from app.audit.records import Records, load, read_units
-from app.audit.replicas import ReplicaSpec, open_segments
+from app.audit.replicas import ReplicaSpec, open_replica
 
 BYTES_SHOWN_MAX: Final = 4096
 ROW_BYTES: Final = 16
@@ -55,7 +54,7 @@ def _read_one(spec: ReplicaSpec, index: int) -> tuple[ReplicaFence, Records | No
         fence = fence_http(spec) if spec.kind == "http" else fence_directory(spec)
         if not fence.holds(index):
             return fence, None, f"holds {fence.begin_index:,} to {fence.end_index:,}"
-        files = Party(fence, open_segments(spec, fence)).files
+        files = open_replica(spec, fence).files
         first = max(index - 2, 0)
         low = max(first, fence.begin_index)
         return fence, load(files, first, index, read_units(files, low, index), low), None

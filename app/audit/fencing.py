@@ -15,8 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from app.audit.blocks import Party
 from app.audit.fence import Fence, ReplicaFence, Truncated
-from app.audit.replicas import FENCE_TIMEOUT_S, ControlError, ControlPlane, ReplicaSpec
+from app.audit.replicas import FENCE_TIMEOUT_S, ControlError, ControlPlane, ReplicaSpec, open_replica
 from app.audit.segments import ReadFailed, Segment
 from node.views.files import ArchivedEntriesView, SegmentsView, SegmentView, TruncationsView, TruncationView
 from node.views.reading import read
@@ -217,7 +218,12 @@ def _identity(root: Path) -> dict[str, Any] | None:
     return loaded
 
 
-def resolve_specs(specs: Sequence[ReplicaSpec], fence: Fence) -> list[ReplicaSpec]:
-    """The specs with the ids that the fence found, for the workers; only those that can be read."""
+def holders_specs(specs: Sequence[ReplicaSpec], fence: Fence) -> list[ReplicaSpec]:
+    """The specs of `fence.holders`, in the same order, with the ids that the fence found: what the workers get."""
     pairs = zip(specs, fence.replicas, strict=True)
     return [replace(spec, id=one.id) for spec, one in pairs if one.problem is None and not one.empty]
+
+
+def open_holders(specs: Sequence[ReplicaSpec], fence: Fence) -> list[Party]:
+    """Every replica of `fence.holders` ready to be read."""
+    return [open_replica(s, one) for s, one in zip(holders_specs(specs, fence), fence.holders, strict=True)]

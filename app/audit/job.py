@@ -17,20 +17,22 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from app.audit.archives import find_committed
-from app.audit.blocks import Party
 from app.audit.chain import ChainResult, compare_chains, merge_ranges
 from app.audit.classify import Unaudited, classify
 from app.audit.fence import Fence
-from app.audit.fencing import FenceError, fix_fence, resolve_specs
+from app.audit.fencing import FenceError, fix_fence, holders_specs, open_holders
 from app.audit.java import NoJava
 from app.audit.observe import Fact
 from app.audit.progress import Progress
-from app.audit.replicas import ReplicaSpec, open_segments
+from app.audit.replicas import ReplicaSpec
 from app.audit.result import DEPTHS, build_result
 from app.audit.session import LOCAL, is_local, start_session
 from app.audit.sizes import estimate_bytes
@@ -135,46 +137,42 @@ class Job:
     # --- the work -----------------------------------------------------------------------------------------------
     def run(self) -> NoReturn:
         threading.Thread(target=self.watch, name="watch", daemon=True).start()
-        try:
+        with self._errors_end_it():
             result = self._chain_first() if self.spec.depth == "chain" else self._read_all()
             if self.spec.out is not None:
                 from app.audit.export import write_out
 
                 write_out(Path(self.spec.out), result)
-        except FenceError as error:
-            self.fail(USAGE, "usage", str(error))
-        except NoJava as error:
-            self.fail(FAILED, "no_java", str(error))
-        except NoSpark as error:
-            self.fail(FAILED, "no_spark", str(error))
-        except Exception as error:  # the last line must tell it, whatever it was
-            self.fail(FAILED, "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         self._count()
         written = self.progress.finish("result", result=result)
         if written and self._session is not None and not is_local(self.spec.master):
             self._session.stop()
         self.end(FINISHED)
 
-    def _fence(self) -> Fence:
-        self.progress.mark("fencing", "running")
-        fence = fix_fence(self.spec.replicas, self.spec.from_index, self.spec.to_index)
-        if not fence.readable:
-            problems = "; ".join(f"{r.id}: {r.problem}" for r in fence.replicas)
-            self.fail(UNREACHABLE, "unreachable", f"no replica could be read: {problems}")
-        specs = resolve_specs(self.spec.replicas, fence)
-        parties = [Party(f, open_segments(s, f)) for s, f in zip(specs, fence.holders, strict=True)]
-        fence = find_committed(fence, parties)
-        self.progress.mark("fencing", "done")
-        return fence
-
-    def _fence_or_fail(self, box: list[Fence]) -> None:
-        """In a thread beside the JVM's start; a wrong name or dead nodes end the job without waiting for Java."""
+    @contextmanager
+    def _errors_end_it(self) -> Iterator[None]:
+        """Whatever is raised within, in whichever thread, ends the process with a last line that says it."""
         try:
-            box.append(self._fence())
+            yield
         except FenceError as error:
             self.fail(USAGE, "usage", str(error))
-        except Exception as error:  # said in the last line
-            self.fail(FAILED, "failed", f"{type(error).__name__}: {error}")
+        except NoJava as error:
+            self.fail(FAILED, "no_java", str(error))
+        except NoSpark as error:
+            self.fail(FAILED, "no_spark", str(error))
+        except Exception as error:
+            self.fail(FAILED, "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+
+    def _fence(self) -> Fence:
+        with self._errors_end_it():
+            self.progress.mark("fencing", "running")
+            fence = fix_fence(self.spec.replicas, self.spec.from_index, self.spec.to_index)
+            if not fence.readable:
+                problems = "; ".join(f"{r.id}: {r.problem}" for r in fence.replicas)
+                self.fail(UNREACHABLE, "unreachable", f"no replica could be read: {problems}")
+            fence = find_committed(fence, open_holders(self.spec.replicas, fence))
+            self.progress.mark("fencing", "done")
+            return fence
 
     def _start_jvm(self) -> None:
         self.progress.mark("starting_jvm", "running")
@@ -183,12 +181,10 @@ class Job:
         self.progress.mark("starting_jvm", "done")
 
     def _read_all(self) -> dict[str, Any]:
-        box: list[Fence] = []
-        fencing = threading.Thread(target=self._fence_or_fail, args=(box,), name="fencing", daemon=True)
-        fencing.start()
+        # Beside the JVM's start: a wrong name or dead nodes end the process without waiting for Java.
+        fencing = ThreadPoolExecutor(1, thread_name_prefix="fencing").submit(self._fence)
         self._start_jvm()
-        fencing.join()
-        fence = box[0]
+        fence = fencing.result()
         pieces = plan_pieces(fence, self.spec.block_entries)
         facts, rows, dropped = self._compare(fence, pieces, self.spec.depth)
         return self._result(fence, facts, rows, dropped, [], None)
@@ -196,9 +192,7 @@ class Job:
     def _chain_first(self) -> dict[str, Any]:
         fence = self._fence()
         self.progress.mark("reading", "running")
-        specs = resolve_specs(self.spec.replicas, fence)
-        parties = [Party(f, open_segments(s, f)) for s, f in zip(specs, fence.holders, strict=True)]
-        chains: ChainResult = compare_chains(fence, parties)
+        chains: ChainResult = compare_chains(fence, open_holders(self.spec.replicas, fence))
         if not chains.drill:
             for step in ("reading", "comparing"):
                 self.progress.mark(step, "done")
@@ -211,7 +205,7 @@ class Job:
 
     def _compare(self, fence: Fence, pieces: list[Piece], depth: str) -> tuple[list[Fact], int, int]:
         """One Spark job over all pieces; returns facts, records read, and how many facts had to be dropped."""
-        specs = resolve_specs(self.spec.replicas, fence)
+        specs = holders_specs(self.spec.replicas, fence)
         self.progress.mark("reading", "running")
         self.progress.totals(len(pieces), estimate_bytes(fence, specs, pieces) if depth == "bytes" else None)
         self.progress.mark("comparing", "running")
@@ -268,13 +262,10 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         progress.finish("failed", code="usage", detail=f"{path.name}: {error}")
         return USAGE
-    return start(Job(spec, path.with_name("cancel"), progress, Path(tempfile.mkdtemp(prefix="quorumscope-audit-"))))
-
-
-def start(job: Job) -> NoReturn:
+    job = Job(spec, path.with_name("cancel"), progress, Path(tempfile.mkdtemp(prefix="quorumscope-audit-")))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.cancel())
-    job.run()
+    return job.run()
 
 
 if __name__ == "__main__":

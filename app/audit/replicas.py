@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from app.audit.blocks import files_digest
+from app.audit.blocks import Party, files_digest
 from app.audit.fence import ReplicaFence
-from app.audit.records import ReplicaFiles
-from app.audit.segments import Kind, LogChanged, ReadFailed, SegmentGone, SegmentMap
+from app.audit.segments import Kind, LogChanged, ReadFailed, SegmentGone
 
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
 TIMEOUT_S = 20.0
@@ -228,9 +227,7 @@ class DirectorySegments:
             raise ReadFailed(f"{kind}/{name} in {self._root}: {_reason(error)}") from None
 
     def digest(self, first_index: int, last_index: int, block: int) -> str | None:
-        data, index = SegmentMap("data", self._fence.segments), SegmentMap("index", self._fence.segments)
-        files = ReplicaFiles(self, data, index, self._fence.begin_index, self._fence.end_index)
-        return files_digest(files, first_index, last_index)
+        return files_digest(Party(self._fence, self).files, first_index, last_index)
 
     def close(self) -> None:
         for descriptor in self._open.values():
@@ -241,5 +238,6 @@ class DirectorySegments:
         self.close()
 
 
-def open_segments(spec: ReplicaSpec, fence: ReplicaFence) -> HttpSegments | DirectorySegments:
-    return HttpSegments(spec, fence) if spec.kind == "http" else DirectorySegments(fence)
+def open_replica(spec: ReplicaSpec, fence: ReplicaFence) -> Party:
+    """The replica ready to be read; nothing is asked of it before the first read."""
+    return Party(fence, HttpSegments(spec, fence) if spec.kind == "http" else DirectorySegments(fence))

@@ -132,26 +132,29 @@ class AuditRunner:
                 process, pid = self._processes.get(row.id), row.pid
                 if row.state == "queued":
                     if process is None and (directory / "cancel").exists():
-                        await self._finish(row.id, "cancelled")
+                        await self._finish(row.id, {"event": "cancelled"})
                         return
                     if process is None:
                         process = self._processes[row.id] = await asyncio.to_thread(start_job, directory)
                     pid = process.pid
                     await self.kept.running(row.id, pid)
                     self._show(row.id, state="running", progress=self.live[row.id]["progress"] or starting())
-                await self._follow(row.id, directory, process, pid)
+                await self._finish(row.id, await self._follow(row.id, directory, process, pid))
+                if process is not None:
+                    await asyncio.to_thread(reap, process)
         except SQLAlchemyError:
             raise
         except Exception as error:
             log.exception("audit %s could not be followed", row.id)
-            await self._finish(row.id, "failed", problem={"code": "failed", "detail": str(error)})
+            await self._finish(row.id, {"event": "failed", "code": "failed", "detail": str(error)})
         finally:
             if self.live.get(row.id, {}).get("state") in FINAL:
                 self._processes.pop(row.id, None)
 
     async def _follow(
         self, audit_id: str, directory: Path, process: subprocess.Popen[bytes] | None, pid: int | None
-    ) -> None:
+    ) -> Json:
+        """Shows and saves the job's progress until it ends; the event that ended it, also where it wrote none."""
         lines = Lines(directory)
         saved_s = 0.0
         while True:
@@ -159,10 +162,7 @@ class AuditRunner:
             newest: Json | None = None
             for event in lines.read():
                 if event["event"] != "progress":
-                    await self._take_final(audit_id, event)
-                    if process is not None:
-                        await asyncio.to_thread(reap, process)
-                    return
+                    return event
                 newest = event
             if newest is not None:
                 self._show(audit_id, progress=newest)
@@ -171,30 +171,18 @@ class AuditRunner:
                     await self.kept.note_progress(audit_id, newest)
             if ended:
                 detail = f"its process ended without a result: {last_words(directory)}"
-                await self._finish(audit_id, "failed", problem={"code": "process_ended", "detail": detail})
-                return
+                return {"event": "failed", "code": "process_ended", "detail": detail}
             await asyncio.sleep(FOLLOW_S)
 
-    async def _take_final(self, audit_id: str, event: Json) -> None:
-        match event["event"]:
-            case "result":
-                await self._finish(audit_id, "done", result=event["result"])
-            case "cancelled":
-                await self._finish(audit_id, "cancelled")
-            case _:
-                problem = {"code": event.get("code"), "detail": event.get("detail")}
-                await self._finish(audit_id, "failed", problem=problem)
-
-    async def _finish(
-        self, audit_id: str, state: str, *, result: Json | None = None, problem: Json | None = None
-    ) -> None:
+    async def _finish(self, audit_id: str, event: Json) -> None:
+        """Records the end of an audit: `event` is the job's last line, or one of the same shape made here."""
         found = await self.kept.get(audit_id)
         if found is not None:  # before anybody reads that it ended: the specification may hold a token
             (Path(found.directory) / "spec.json").unlink(missing_ok=True)
         progress = self.live.get(audit_id, {}).get("progress")
         if progress is not None:
             await self.kept.note_progress(audit_id, progress)
-        row = await self.kept.finish(audit_id, state, result=result, problem=problem)
+        row = await self.kept.finish(audit_id, event)
         findings, more = await self.kept.findings(audit_id, FINDINGS_SHOWN)
         self.live[audit_id] = {**as_json(row), "findings": findings, "findings_next": more}
         if self._on_end is not None:

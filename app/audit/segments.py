@@ -8,7 +8,7 @@ hole (`SegmentGone`) from a place that could not be read (`ReadFailed`).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -122,7 +122,3 @@ class Window:
             except SegmentGone:
                 self._cached[key] = b""
         return self._cached[key]
-
-
-def total_bytes(segments: Sequence[Segment]) -> int:
-    return sum(s.size_bytes for s in segments)

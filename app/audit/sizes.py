@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.audit.fence import Fence
-from app.audit.records import ReplicaFiles, plausible_sizes, read_units
-from app.audit.replicas import ReplicaSpec, open_segments
-from app.audit.segments import ReadFailed, SegmentMap
+from app.audit.records import plausible_sizes, read_units
+from app.audit.replicas import ReplicaSpec, open_replica
+from app.audit.segments import ReadFailed
 from app.audit.tasks import Piece
 from node.protocol.entry import INDEX_UNIT_BYTES
 
@@ -21,8 +21,7 @@ def estimate_bytes(fence: Fence, specs: Sequence[ReplicaSpec], pieces: Sequence[
         low, high = max(pieces[0].from_index, one.begin_index), min(pieces[-1].to_index, one.end_index)
         if low > high:
             continue
-        data, index = SegmentMap("data", one.segments), SegmentMap("index", one.segments)
-        files = ReplicaFiles(open_segments(spec, one), data, index, one.begin_index, one.end_index)
+        files = open_replica(spec, one).files
         try:
             first, last = read_units(files, low, low), read_units(files, high, high)
         except ReadFailed:

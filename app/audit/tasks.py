@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from app.audit.blocks import BlockIO, BlockResult, Party, compare_block, digest_block
+from app.audit.blocks import BlockResult, compare_block, digest_block
 from app.audit.fence import Fence, ReplicaFence, coverage
 from app.audit.observe import Fact
-from app.audit.replicas import ReplicaSpec, open_segments
+from app.audit.replicas import ReplicaSpec, open_replica
 
 BLOCK_ENTRIES = 8192
 FACTS_PER_BLOCK_MAX = 2000
@@ -62,27 +63,20 @@ def compare_task(
     """The function for mapInArrow over the task numbers; `on_block(rows, bytes)` counts progress."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
-        parties: dict[str, Party] = {}
-        for spec, fence_json in zip(specs, fences, strict=True):
-            fence = ReplicaFence.from_json(fence_json)
-            io: BlockIO = open_segments(ReplicaSpec.from_json(spec), fence)
-            parties[fence.id] = Party(fence, io)
+        opened = [
+            open_replica(ReplicaSpec.from_json(spec), ReplicaFence.from_json(fence))
+            for spec, fence in zip(specs, fences, strict=True)
+        ]
+        parties = {party.fence.id: party for party in opened}
+        compare = partial(digest_block, block=block) if depth == "digest" else compare_block
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for piece in tasks[number]:
-                    result = compare_piece(piece, [parties[one] for one in piece.replicas], depth, block)
+                    result = compare([parties[one] for one in piece.replicas], piece.from_index, piece.to_index)
                     on_block(result.rows, result.bytes_read)
                     yield _row(number, result)
 
     return run
-
-
-def compare_piece(piece: Piece, parties: Sequence[Party], depth: str, block: int) -> BlockResult:
-    if depth == "digest":
-        if len(parties) < 2:
-            return BlockResult()
-        return digest_block(parties, piece.from_index, piece.to_index, block)
-    return compare_block(parties, piece.from_index, piece.to_index)
 
 
 def _row(number: int, result: BlockResult) -> Any:

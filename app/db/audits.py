@@ -28,6 +28,8 @@ STATES: Final[dict[str, frozenset[str]]] = {
     "cancelled": frozenset(),
 }
 FINAL: Final = frozenset(state for state, after in STATES.items() if not after)
+# The state that a job's last line (app/audit/progress.py) leads to.
+ENDS: Final = {"result": "done", "failed": "failed", "cancelled": "cancelled"}
 
 
 class AuditRow(Base):
@@ -151,15 +153,19 @@ class Audits:
             asked = update(AuditRow).where(AuditRow.id == audit_id, AuditRow.state.not_in(FINAL))
             await db.execute(asked.values(progress=progress))
 
-    async def finish(
-        self, audit_id: str, state: str, *, result: Json | None = None, problem: Json | None = None
-    ) -> AuditRow:
-        """The final state with everything that belongs to it, in one transaction."""
-        findings = list(result["findings"]) if result is not None else []
-        kept = {k: v for k, v in result.items() if k != "findings"} if result is not None else None
-        verdict = result["verdict"] if result is not None else None
+    async def finish(self, audit_id: str, event: Json) -> AuditRow:
+        """The final state with everything that belongs to it, in one transaction; `event` is the job's last line."""
+        result = event["result"] if event["event"] == "result" else None
+        problem = {"code": event.get("code"), "detail": event.get("detail")} if event["event"] == "failed" else None
         return await self._move(
-            audit_id, state, findings, result=kept, verdict=verdict, problem=problem, finished_at=utc_now(), pid=None
+            audit_id,
+            ENDS[event["event"]],
+            result["findings"] if result is not None else (),
+            result={k: v for k, v in result.items() if k != "findings"} if result is not None else None,
+            verdict=result["verdict"] if result is not None else None,
+            problem=problem,
+            finished_at=utc_now(),
+            pid=None,
         )
 
     async def _move(self, audit_id: str, state: str, findings: Sequence[Json] = (), **values: Any) -> AuditRow:

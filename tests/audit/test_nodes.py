@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from app.audit import command
-from app.audit.blocks import Party, digest_block
+from app.audit.blocks import digest_block
 from app.audit.command import AuditArgs
-from app.audit.fencing import fix_fence
-from app.audit.replicas import ReplicaSpec, open_segments
+from app.audit.fencing import fix_fence, open_holders
+from app.audit.replicas import ReplicaSpec
 from app.audit.tasks import plan_pieces
 from node.store.reader import StoreReader
 from tests.audit.nodes import Nodes, nodes
@@ -75,7 +75,7 @@ def drilled_blocks(group: Nodes) -> list[int]:
     """The blocks whose digests by the nodes' own word do not settle them."""
     specs = [ReplicaSpec("http", url) for url in group.urls]
     fence = fix_fence(specs)
-    parties = [Party(f, open_segments(s, f)) for s, f in zip(specs, fence.holders, strict=True)]
+    parties = open_holders(specs, fence)
     pieces = plan_pieces(fence, BLOCK)
     return [one.from_index for one in pieces if digest_block(parties, one.from_index, one.to_index, BLOCK).drilled]
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from app.audit.archives import find_committed
@@ -13,9 +14,10 @@ from app.audit.blocks import Party, compare_block, digest_block
 from app.audit.chain import compare_chains, merge_ranges
 from app.audit.classify import Finding, Unaudited, classify
 from app.audit.fence import Fence, Truncated
-from app.audit.fencing import fix_fence, resolve_specs
-from app.audit.replicas import DirectorySegments, ReplicaSpec, open_segments
+from app.audit.fencing import fix_fence, holders_specs, open_holders
+from app.audit.replicas import DirectorySegments, ReplicaSpec
 from app.audit.result import build_result
+from app.audit.tasks import compare_task, facts_of, plan_pieces
 from tests.audit.builder import Store, Written, entries, fence_of
 from tests.audit.plane import Plane, serve
 
@@ -37,8 +39,7 @@ def planes_of(stack: ExitStack, stores: list[Store], committed: int) -> list[Pla
 def fenced(planes: list[Plane]) -> tuple[Fence, list[Party]]:
     specs = [ReplicaSpec("http", plane.url) for plane in planes]
     fence = fix_fence(specs)
-    ready = resolve_specs(specs, fence)
-    return fence, [Party(f, open_segments(s, f)) for s, f in zip(ready, fence.holders, strict=True)]
+    return fence, open_holders(specs, fence)
 
 
 def findings(fence: Fence, parties: list[Party]) -> tuple[list[Finding], list[Unaudited]]:
@@ -95,7 +96,7 @@ def test_a_replica_that_dies_meanwhile_is_unaudited_and_the_others_are_still_com
         with serve(Plane(stores[2].root, "n2", 0, 99, 99)) as third:
             fence, _ = fenced([*planes, third])
         specs = [ReplicaSpec("http", plane.url) for plane in (*planes, third)]
-        parties = [Party(f, open_segments(s, f)) for s, f in zip(specs, fence.holders, strict=True)]
+        parties = open_holders(specs, fence)
         found, unaudited = findings(fence, parties)
     assert [(f.cls, f.replicas, f.good) for f in found] == [("crc_invalid", ("n1",), ("n0",))]
     assert [(u.replica, u.from_index, u.to_index) for u in unaudited] == [("n2", 0, 99)]
@@ -111,6 +112,29 @@ def test_a_lying_digest_is_followed_by_the_bytes(tmp_path: Path) -> None:
         reported = digest_block(parties, 0, 63, 64)
     assert reported.drilled
     assert reported.facts == []
+
+
+@pytest.mark.parametrize(("depth", "rows"), [("bytes", [128, 72, 28, 32]), ("digest", [128, 72, 0, 0])])
+def test_a_task_reads_its_pieces_at_the_depth_that_was_asked_for(tmp_path: Path, depth: str, rows: list[int]) -> None:
+    """By digests, entries that one replica holds alone have nothing to be compared with, and nobody reads them."""
+    whole = Store(tmp_path / "whole").write(entries(160))
+    part = Store(tmp_path / "part").write(entries(100))
+    specs = [ReplicaSpec("directory", str(store.root)) for store in (whole, part)]
+    fence = fix_fence(specs)
+    assert [party.fence.id for party in open_holders(specs, fence)] == ["whole", "part"]
+    counted: list[tuple[int, int]] = []
+    task = compare_task(
+        [[], plan_pieces(fence, 64)],
+        [one.as_json() for one in holders_specs(specs, fence)],
+        [one.as_json() for one in fence.holders],
+        depth,
+        64,
+        lambda *one: counted.append(one),
+    )
+    answered = [row for batch in task(iter([pa.record_batch({"id": [1]})])) for row in batch.to_pylist()]
+    assert [(row["task"], row["found"], facts_of(row["facts"])) for row in answered] == [(1, 0, [])] * len(answered)
+    assert sum(row["rows"] for row in answered) == sum(rows_ for rows_, _ in counted)
+    assert [row["rows"] for row in answered] == rows
 
 
 def test_archived_entries_that_are_committed_are_known_by_index_and_term(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,53 @@ from app.db.audits import FINAL
 from tests.unit.console_kit import run, running
 
 JOB = "import sys; open(sys.argv[1], 'w').write('{\"event\": \"cancelled\"}\\n')"
+RESULT = {"verdict": "divergent", "summary": "They differ.", "findings": [
+    {"class": "missing", "severity": "critical", "from_index": 3, "to_index": 4}
+]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("last", "state", "verdict", "problem"),
+    [
+        ({"event": "result", "result": RESULT}, "done", "divergent", None),
+        ({"event": "cancelled"}, "cancelled", None, None),
+        ({"event": "failed", "code": "no_java", "detail": "no Java"}, "failed", None, ("no_java", "no Java")),
+        (None, "failed", None, ("process_ended", "its process ended without a result: out of memory")),
+    ],
+    ids=["result", "cancelled", "failed", "none"],
+)
+def test_an_audit_ends_as_its_jobs_last_line_says(
+    last: dict[str, Any] | None,
+    state: str,
+    verdict: str | None,
+    problem: tuple[str, str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start_job(directory: Path) -> subprocess.Popen[bytes]:
+        (directory / "log").write_text("out of memory\n")
+        (directory / "progress.jsonl").write_text("" if last is None else json.dumps(last) + "\n")
+        return subprocess.Popen([sys.executable, "-c", ""])
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ended: list[Any] = []
+            audits = AuditRunner(kit.app.state.sessions, tmp_path / "audits", on_end=ended.append)
+            monkeypatch.setattr(runner_module, "start_job", start_job)
+            order = {"cluster_id": "demo", "cluster_name": "demo", "requested_by": "ann"}
+            audit = await audits.launch(**order, replicas=(), depth="bytes", from_index=None, to_index=None)
+            await kit.until(lambda: bool(ended))
+            kept = await audits.get(audit["id"])
+            assert kept is not None and (kept["state"], kept["verdict"]) == (state, verdict)
+            assert kept["problem"] == (None if problem is None else dict(zip(("code", "detail"), problem, strict=True)))
+            assert kept["result"] == (None if verdict is None else {"verdict": "divergent", "summary": "They differ."})
+            found, _ = await audits.kept.findings(audit["id"])
+            assert list(found) == ended[0]["findings"] == ([] if verdict is None else RESULT["findings"])
+            assert not (tmp_path / "audits" / audit["id"] / "spec.json").exists()
+            await audits.stop()
+
+    run(work())
 
 
 @pytest.mark.parametrize("fails", ["get", "running", "finish"])

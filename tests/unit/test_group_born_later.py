@@ -10,8 +10,8 @@ import pytest
 from app.audit.blocks import Party, compare_block
 from app.audit.classify import classify
 from app.audit.fence import Fence
-from app.audit.fencing import fix_fence, resolve_specs
-from app.audit.replicas import ReplicaSpec, open_segments
+from app.audit.fencing import fix_fence, open_holders
+from app.audit.replicas import ReplicaSpec
 from node.client import LedgerClient
 from node.config import Settings, load
 from node.engine.engine import Engine
@@ -81,8 +81,7 @@ def test_a_member_that_never_wrote_lost_nothing(tmp_path: Path, base: Base) -> N
 def fenced(paths: list[Path]) -> tuple[Fence, list[Party]]:
     specs = [ReplicaSpec("directory", str(path)) for path in paths]
     fence = fix_fence(specs)
-    ready = resolve_specs(specs, fence)
-    return fence, [Party(f, open_segments(s, f)) for s, f in zip(ready, fence.holders, strict=True)]
+    return fence, open_holders(specs, fence)
 
 
 def audited(paths: list[Path]) -> list[tuple[str, tuple[str, ...], int]]:

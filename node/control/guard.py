@@ -1,4 +1,4 @@
-"""The guard: checks every request before a handler sees it: Host, Origin, content type, token, group.
+"""The guard: checks every request before a handler sees it: path, Host, Origin, content type, token, group.
 
 Invariants: a name that is not ours in Host (DNS rebinding) and any foreign Origin are refused; a write comes as
 application/json or octet-stream, which no plain form on another site can send; where a token is configured, only the
@@ -64,6 +64,7 @@ class Guard:
         if settings.control.tokens_file is not None:
             self.named = NamedTokens(settings.control.tokens_file, rereading)
         self.checks: tuple[Callable[[Scope, Headers], None], ...] = (
+            self.check_path,
             self.check_host,
             self.check_origin,
             self.check_token,
@@ -92,6 +93,12 @@ class Guard:
 
     def is_recorded(self, scope: Scope) -> bool:
         return needed(scope["method"], scope["path"]) == Right.OPERATE
+
+    def check_path(self, scope: Scope, _: Headers) -> None:
+        """The router takes a line break at a path's end for no part of it; what rights are asked by must be what it
+        serves."""
+        if not scope["path"].isprintable():
+            raise Problem(404, "Not found", f"There is nothing at {scope['path']!r}.")
 
     def check_host(self, _: Scope, asked: Headers) -> None:
         name = name_in(asked.get("host", ""))

@@ -16,7 +16,7 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/leaderz"})
 ENTRIES: Final = "/api/v1/entries"
 # Bodies of entries, or what tells whether a body is a certain one.
 BODIES: Final = re.compile(
-    r"/api/v1/(entries(/.*)?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?)"
+    r"/api/v1/(entries(/.*)?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?)", re.DOTALL
 )  # fmt: skip
 
 

@@ -117,7 +117,6 @@ def serve(settings: ConsoleSettings) -> int:
         print(f"console: {settings.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     else:
         log.note("listening", url=settings.url)
-    log.note("listening", url=settings.url)
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:

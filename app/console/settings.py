@@ -6,10 +6,10 @@ Invariant: `secure` says whether browsers see HTTPS. A console that listens beyo
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.config import is_loopback
 from node.logs import Format, Level
 from node.tls_files import tls_trouble
 
@@ -96,13 +96,3 @@ class ConsoleSettings:
             )
         if self.sample_interval_ms < 100:
             raise SettingsError("sample_interval_ms must be at least 100")
-
-
-def is_loopback(host: str) -> bool:
-    """True for names and addresses that never leave this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from app.console.settings import is_loopback
 from app.db.base import rfc3339
 from app.db.models import AlertRoute
 from app.notify.rules import Route
 from app.notify.webhook import checked_url, host_of
 from app.security.sealed import Seal
+from node.config import is_loopback
 
 Json = dict[str, Any]
 ROUTES_MAX: Final = 50

@@ -19,13 +19,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.console.settings import ConsoleSettings, is_loopback
+from app.console.settings import ConsoleSettings
 from app.db.engine import Sessions
 from app.security import headers as security_headers
 from app.security import policy, trail
 from app.security.identity import Identity
 from app.security.roles import Grants, Right, Viewer
 from app.security.secrets import same
+from node.config import is_loopback
 
 FORM_BYTES_MAX = 1 << 20
 FORM_TYPE = "application/x-www-form-urlencoded"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from app.console import aggregate
 from app.console.settings import Seed
 from app.db.engine import Sessions
 from app.db.models import ConsoleMeta
@@ -15,11 +14,7 @@ from app.db.repositories import meta
 from tests.unit.console_kit import run, running
 from tests.unit.fake_control import FakeGroup
 
-
-@pytest.fixture(autouse=True)
-def samples_stay_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a busy machine lets a test wait, what was sampled is not old."""
-    monkeypatch.setattr(aggregate, "STALE_S", 3600.0)
+pytestmark = pytest.mark.usefixtures("samples_stay_new")
 
 
 def test_one_control_url_finds_the_group(tmp_path: Path) -> None:

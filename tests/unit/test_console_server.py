@@ -54,7 +54,9 @@ def test_ctrl_c_works_with_a_page_open(tmp_path: Path, ending: signal.Signals) -
             process.wait(timeout=30)
             raw.close()
         assert process.returncode in (0, -ending)
-        assert process.stderr is not None and "Traceback" not in process.stderr.read()
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert "Traceback" not in said and said.count(" listening ") == 1, said
 
 
 @pytest.mark.process

@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
-from app.console import aggregate
 from app.console import transfers as transfers_module
 from app.console.preflight import preflight
 from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.fake_control import FakeGroup
 
 PATH = "/api/v1/clusters/demo/leadership-transfer"
+pytestmark = pytest.mark.usefixtures("samples_stay_new")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers_module, "POLL_S", 0.01)
-    # However long a busy machine lets a test wait, what was sampled is not old.
-    monkeypatch.setattr(aggregate, "STALE_S", 3600.0)
 
 
 async def ended(kit: Kit, person: Person, operation_id: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.console import aggregate
 from node.config import ConfigError, load
 from node.protocol.peers import parse_peers
 from node.views.kinds import VIEWS
@@ -21,12 +20,7 @@ from tests.unit.fake_control import FakeGroup
 
 NAN, INFINITY = float("nan"), float("inf")
 HUGE = 10**40
-
-
-@pytest.fixture(autouse=True)
-def samples_stay_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a busy machine lets a test wait, what was sampled is not old."""
-    monkeypatch.setattr(aggregate, "STALE_S", 3600.0)
+pytestmark = pytest.mark.usefixtures("samples_stay_new")
 
 
 def with_field(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

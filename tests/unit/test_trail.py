@@ -195,9 +195,8 @@ def test_a_database_that_somebody_else_writes_costs_no_reader_a_page(tmp_path: P
     run(work())
 
 
-def test_writers_of_one_process_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_of_one_process_take_turns(tmp_path: Path) -> None:
     """Many at once all get through: none meets SQLite's "database is locked". A machine that stands still is not it."""
-    monkeypatch.setattr("app.db.engine.BUSY_S", 60.0)
 
     async def work() -> None:
         async with running(tmp_path, seeded=False) as kit:

@@ -251,6 +251,8 @@ class ConsoleTable(Table):
     """How long history is kept."""
     trail_days: Annotated[int, Field(ge=1, le=36_500)] = 730
     """How long the rows of the admin trail are kept."""
+    second_factor: Literal["optional", "admins", "everyone"] = "optional"
+    """Which local users must have a second factor; those of an OpenID provider are asked by it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What the console says on stderr: this and what is graver."""
     log_format: Literal["console", "json"] = "console"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from app.api import access, addresses, clusters, demo, nodes, operations, operator_actions, users
+from app.api import access, addresses, clusters, demo, nodes, operations, operator_actions, second_factor, users
 
 router = APIRouter()
-for one in (clusters, addresses, nodes, operator_actions, operations, access, users, demo):
+for one in (clusters, addresses, nodes, operator_actions, operations, access, users, second_factor, demo):
     router.include_router(one.router)

@@ -37,6 +37,34 @@ class TooManyTries(ConsoleError):
     title = "Too many tries"
 
 
+BUSY = TooManyTries("Many passwords are being checked; try again.", headers={"retry-after": "2"})
+
+
+def begin_try(request: Request, account: str) -> LoginLimits:
+    """A guess at something of one's own account; raises TooManyTries."""
+    limits: LoginLimits = request.app.state.login_limits
+    wait_s = limits.begin(account, account)
+    if wait_s:
+        raise TooManyTries(f"Wait {wait_s} s, then try again.", headers={"retry-after": str(wait_s)})
+    return limits
+
+
+async def check_password(request: Request, viewer: Viewer, known: str | None, given: str | None) -> None:
+    """Nothing, where there is none. Raises Invalid, TooManyTries."""
+    if known is None:
+        return
+    account = f"password of {viewer.name}"
+    hashing: Hashing = request.app.state.hashing
+    limits = begin_try(request, account)
+    try:
+        if not await hashing.matches(given or "", known):
+            raise Invalid("`current` is not the present password.")
+    except TooBusy:
+        limits.undo(account, account)
+        raise BUSY from None
+    limits.succeeded(account, account)
+
+
 class NewToken(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(min_length=1, max_length=64)]
@@ -68,23 +96,14 @@ async def set_password(body: NewPassword, request: Request, viewer: ViewerDep, s
     if weak is not None:
         raise Invalid(weak)
     hashing: Hashing = request.app.state.hashing
-    limits: LoginLimits = request.app.state.login_limits
-    account = f"password of {viewer.name}"
     async with sessions() as db:
         user = await db.get_one(User, viewer.user_id)
         known = user.password_hash
+    await check_password(request, viewer, known, body.current)
     try:
-        if known is not None:
-            wait_s = limits.begin(account, account)
-            if wait_s:
-                raise TooManyTries(f"Wait {wait_s} s, then try again.", headers={"retry-after": str(wait_s)})
-            if not await hashing.matches(body.current or "", known):
-                raise Invalid("`current` is not the present password.")
-            limits.succeeded(account, account)
         hashed = await hashing.hash(body.password)
     except TooBusy:
-        limits.undo(account, account)
-        raise TooManyTries("Many passwords are being checked; try again.", headers={"retry-after": "2"}) from None
+        raise BUSY from None
     async with sessions() as db, db.begin():
         user = await db.get_one(User, viewer.user_id)
         if user.password_hash != known:

@@ -38,8 +38,31 @@ class UserView(BaseModel):
     role: RoleName
     cluster_roles: dict[str, GroupRole]
     has_password: bool
+    second_factor: bool
+    second_factor_required: bool
     disabled_at: str | None
     created_at: str
+
+
+class SecondFactorView(BaseModel):
+    """`required`: by the console's rule or an admin's word. `since` null: it was begun, or there is none."""
+
+    since: str | None
+    required: bool
+    recovery_codes_left: int
+
+
+class EnrolmentView(BaseModel):
+    """For the authenticator app; shown this once. It counts from the code on that confirms it."""
+
+    secret: str
+    uri: str
+
+
+class RecoveryCodesView(BaseModel):
+    """Each works once in place of a code; shown this once, and those before are void."""
+
+    recovery_codes: list[str]
 
 
 class NewUserView(UserView):

@@ -33,7 +33,7 @@ def more(method: str, path: str) -> Iterable[int]:
         yield from (404, 409, 502)
     if path == "/api/v1/audits":
         yield from (404, 409)
-    if path == "/api/v1/me/password":
+    if path == "/api/v1/me/password" or path.startswith("/api/v1/me/second-factor"):
         yield 429
 
 

@@ -47,6 +47,9 @@ class UserPatch(BaseModel):
         Field(max_length=GROUPS_MAX, description="only these change; null: back to the default"),
     ] = None
     disabled: bool | None = None
+    second_factor_required: Annotated[
+        bool | None, Field(description="until they have one, their sessions open nothing but its page")
+    ] = None
 
 
 @router.get("/users", response_model=Page[UserView])
@@ -97,6 +100,8 @@ async def change_user(name: Name, body: UserPatch, request: Request, sessions: S
             await change(db, user, to=body.role, groups=body.cluster_roles)
         except GrantError as error:
             raise Invalid(str(error)) from None
+        if body.second_factor_required is not None:
+            user.second_factor_required = body.second_factor_required
         if body.disabled is not None:
             user.disabled_at = utc_now() if body.disabled else None
             if body.disabled:
@@ -175,6 +180,8 @@ def user_json(row: User) -> Json:
         "name": row.name,
         **grants_json(row),
         "has_password": row.password_hash is not None,
+        "second_factor": row.totp_confirmed_at is not None,
+        "second_factor_required": row.second_factor_required,
         "disabled_at": rfc3339(row.disabled_at) if row.disabled_at else None,
         "created_at": rfc3339(row.created_at),
     }

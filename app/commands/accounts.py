@@ -165,6 +165,20 @@ def user_role(
     return Exit.FINE
 
 
+@user_commands.command()
+def reset_second_factor(
+    name: Annotated[str, typer.Argument(help="The user.")], db: DbOption = None, config: ConfigOption = None
+) -> int:
+    """Remove a user's second factor and end their sessions, for a lost app."""
+    url = _settings(db, config).console.db_url
+    with _database(url):
+        from app.security import users
+
+        had = users.reset_second_factor(url, name)
+    say(f"{name}: {'the second factor is removed' if had else 'there was no second factor'}; their sessions are ended")
+    return Exit.FINE
+
+
 @token_commands.command("issue")
 def issue_token(
     user: Annotated[str, typer.Argument(help="Whose token it is.")],

@@ -184,6 +184,7 @@ def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -
         session_max_s=table.session_max_s,
         history_days=table.history_days,
         trail_days=table.trail_days,
+        second_factor=table.second_factor,
         log_level=table.log_level,
         log_format=table.log_format,
         demo=demo_control is not None,

@@ -29,6 +29,7 @@ from app.api.cluster_models import About
 from app.console import errors, live_routes, login
 from app.console.console import Console
 from app.console.live import Fragment, Hub, LiveKey
+from app.console.login import half_logins
 from app.console.settings import ConsoleSettings
 from app.db.engine import between_writes, open_engine, open_sessions, upgrade_async
 from app.db.repositories import meta, set_meta
@@ -39,6 +40,8 @@ from app.security.gate import Gate
 from app.security.identity import Identity
 from app.security.limits import LoginLimits
 from app.security.passwords import Hashing
+from app.security.sealed import Seal, key_file_of
+from app.security.second_factor import SecondFactors
 from node.body_limit import BodyLimit
 from node.http_methods import Head, Options
 from node.openapi_statuses import says
@@ -46,7 +49,8 @@ from node.published import PublishedJson
 
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
-    "app.console.pages", "app.console.docs_pages", "app.console.people_pages", "app.console.audit_pages",
+    "app.console.pages", "app.console.docs_pages", "app.console.people_pages",
+    "app.console.second_factor_pages", "app.console.audit_pages",
     "app.console.repair_pages", "app.console.address_pages", "app.console.notification_pages",
     "app.console.metrics",
 )  # fmt: skip
@@ -71,8 +75,10 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
     settings.check()
     engine = open_engine(settings.db_url)
     sessions = open_sessions(engine)
-    identity = Identity(sessions, idle_s=settings.session_idle_s, max_s=settings.session_max_s)
-    failures, hashing = Failures(sessions), Hashing()
+    identity = Identity(
+        sessions, idle_s=settings.session_idle_s, max_s=settings.session_max_s, second_factor=settings.second_factor
+    )
+    failures, hashing, seal = Failures(sessions), Hashing(), Seal(key_file_of(settings.db_url))
     parts = [found for name in (*PAGE_PARTS, *API_PARTS) if (found := part(name)) is not None]
 
     @asynccontextmanager
@@ -115,6 +121,7 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
     )
     app.state.settings, app.state.sessions, app.state.identity = settings, sessions, identity
     app.state.failures, app.state.hashing, app.state.login_limits = failures, hashing, LoginLimits()
+    app.state.second_factors, app.state.half_logins = SecondFactors(seal), half_logins(seal)
     app.state.instance = ""
     app.state.cookie_name = lambda: "__Host-qs" if settings.secure else f"qs_{app.state.instance}"
     app.state.templates = templates_of(app)

@@ -95,6 +95,13 @@ class Invalid(ConsoleError):
     title = "Invalid request"
 
 
+class SecretUnreadable(ConsoleError):
+    """A secret of the console's own that its key does not open."""
+
+    status = 503
+    title = "A secret cannot be read"
+
+
 class TermMoved(ConsoleError):
     status = 412
     title = "The term moved"

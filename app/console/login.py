@@ -1,10 +1,11 @@
-"""Ways in and out for people: the one-time link, a password where one is set, and logging out.
+"""Ways in and out for people: the one-time link, a password where one is set, the second factor, and logging out.
 
 Invariants: opening a link consumes nothing; a session is new after every login (an old cookie is closed, never reused);
 `next` never leads off this console; a wrong name and a wrong password answer alike, in the same time. Who fails too
 often waits, per account and per address (app.security.limits): 429 with Retry-After, before anything is hashed. No
 database session is open while a password is checked; a login is in the trail with the transaction that makes its
-session, and failures are summed up there (app.security.failures).
+session, and failures are summed up there (app.security.failures). Where a user has a second factor, link and password
+open no session: a sealed cookie says for five minutes that the first factor was right, void once either has changed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from fastapi import APIRouter, Form, Request
 from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import RedirectResponse, Response
 
-from app.console.errors import ConsoleError
+from app.console.errors import ConsoleError, SecretUnreadable
 from app.db.base import rfc3339
 from app.db.models import User
-from app.security import links, trail
+from app.security import links, second_factor, trail
 from app.security.failures import Failures
 from app.security.gate import client_address
 from app.security.grants import granted
@@ -27,11 +28,17 @@ from app.security.limits import LoginLimits
 from app.security.passwords import Hashing, TooBusy
 from app.security.people import user_named
 from app.security.roles import Viewer
-from app.security.secrets import PASSWORD_CHARS_MAX
+from app.security.sealed import Seal, SealError
+from app.security.sealed_cookies import SealedCookie
+from app.security.second_factor import CODE_CHARS_MAX, SecondFactors, recovery_codes_left
+from app.security.secrets import PASSWORD_CHARS_MAX, digest
 
 BUSY_RETRY_S: Final = 2
 LOGIN_FAILED: Final = "login failed"
 LINK_FAILED: Final = "login link failed"
+CODE_FAILED: Final = "second factor failed"
+HALF_LOGIN_S: Final = 300
+NEXT_CHARS_MAX: Final = 1024
 router = APIRouter(include_in_schema=False)
 
 
@@ -92,12 +99,15 @@ async def login(
         if user is None or user.disabled_at is not None or user.password_hash != known:
             return page(request, "login.html", 403, next=target, error="Wrong name or password.")
         limits.succeeded(name, address)
-        return await enter(request, db, user, target, "login")
+        return await first_factor_done(request, db, user, target, "login")
 
 
 def too_many(request: Request, target: str, wait_s: int) -> Response:
     error = f"Too many tries. Wait {wait_s} s, then try again; a one-time login link works meanwhile."
-    answer = page(request, "login.html", 429, next=target, error=error)
+    return wait(page(request, "login.html", 429, next=target, error=error), wait_s)
+
+
+def wait(answer: Response, wait_s: int) -> Response:
     answer.headers["retry-after"] = str(wait_s)
     return answer
 
@@ -117,7 +127,7 @@ async def use_link(request: Request, token: str) -> Response:
     async with request.app.state.sessions() as db, db.begin():
         user = await links.consume(db, token)
         if user is not None:
-            return await enter(request, db, user, "/", "login by link")
+            return await first_factor_done(request, db, user, "/", "login by link")
     failures: Failures = request.app.state.failures
     failures.note(LINK_FAILED, client_address(request.scope, request.app.state.settings), GONE.status)
     raise GONE
@@ -134,7 +144,89 @@ async def logout(request: Request) -> Response:
     return answer
 
 
-async def enter(request: Request, db: AsyncSession, user: User, target: str, action: str) -> Response:
+# --- the second factor ---
+
+
+def half_logins(seal: Seal) -> SealedCookie:
+    return SealedCookie(seal, "half", "a login that wants its second factor", HALF_LOGIN_S)
+
+
+async def first_factor_done(request: Request, db: AsyncSession, user: User, target: str, action: str) -> Response:
+    """In, or on to the second factor."""
+    if user.totp_confirmed_at is None:
+        return await enter(request, db, user, target, action)
+    half: SealedCookie = request.app.state.half_logins
+    kept = target if len(target) <= NEXT_CHARS_MAX else "/"
+    said = {"user": user.id, "proof": proof_of(user), "next": kept, "action": action}
+    answer = RedirectResponse("/login/second-factor", status_code=303)
+    answer.set_cookie(**cookie_shape(request, half.name), value=half.text_of(said), max_age=half.life_s)
+    return answer
+
+
+def proof_of(user: User) -> str:
+    """Of what the first factor was shown to: another password or another secret, and it has to be shown again."""
+    return digest(f"{user.password_hash} {user.totp_sealed!r}")
+
+
+async def half_in(request: Request, db: AsyncSession) -> tuple[User, dict[str, Any]] | None:
+    """Whose first factor was right a moment ago."""
+    half: SealedCookie = request.app.state.half_logins
+    said = half.content_of(request.cookies.get(cookie_shape(request, half.name)["key"]))
+    user = await db.get(User, said["user"]) if said is not None else None
+    if said is None or user is None or user.disabled_at is not None or user.totp_confirmed_at is None:
+        return None
+    return (user, said) if proof_of(user) == said["proof"] else None
+
+
+@router.get("/login/second-factor")
+async def code_page(request: Request) -> Response:
+    async with request.app.state.sessions() as db:
+        found = await half_in(request, db)
+    return again_from_the_start() if found is None else page(request, "login_code.html", 200, error=None)
+
+
+def again_from_the_start() -> Response:
+    return RedirectResponse("/login", status_code=303)
+
+
+@router.post("/login/second-factor")
+async def use_code(request: Request, code: Annotated[str, Form(max_length=CODE_CHARS_MAX)]) -> Response:
+    parts = request.app.state
+    limits: LoginLimits = parts.login_limits
+    factors: SecondFactors = parts.second_factors
+    address = client_address(request.scope, parts.settings)
+    async with parts.sessions() as db:
+        found = await half_in(request, db)
+    if found is None:
+        return again_from_the_start()
+    account = second_factor.account_of(found[0])
+    wait_s = limits.begin(account, address)
+    if wait_s:
+        parts.failures.note(CODE_FAILED, address, 403, name=found[0].name, limited=True)
+        error = f"Too many tries. Wait {wait_s} s, then try again."
+        return wait(page(request, "login_code.html", 429, error=error), wait_s)
+    async with parts.sessions() as db, db.begin():
+        found = await half_in(request, db)
+        if found is None:
+            return again_from_the_start()
+        user, said = found
+        try:
+            used = await factors.accept(db, user, code)
+        except SealError as error:
+            raise SecretUnreadable(str(error)) from None
+        if used is not None:
+            limits.succeeded(account, address)
+            detail = {"second_factor": used, "recovery_codes_left": await recovery_codes_left(db, user.id)}
+            answer = await enter(request, db, user, safe_next(said["next"]), said["action"], detail)
+            answer.delete_cookie(**cookie_shape(request, parts.half_logins.name))
+            return answer
+    parts.failures.note(CODE_FAILED, address, 403, name=user.name)
+    return page(request, "login_code.html", 403, error="Wrong code, or one that was used already.")
+
+
+async def enter(
+    request: Request, db: AsyncSession, user: User, target: str, action: str, detail: dict[str, Any] | None = None
+) -> Response:
     """A fresh session for `user`, and its row in the trail; what the browser carried before is closed."""
     before: Viewer | None = request.state.viewer
     if before is not None and before.via == "session":
@@ -147,16 +239,16 @@ async def enter(request: Request, db: AsyncSession, user: User, target: str, act
     viewer = Viewer(user.id, user.name, granted(user), "login", 0)
     path = "/login/link/…" if action != "login" else "/login"
     row = trail.row_of(viewer, action=action, method="POST", path=path, address=address, target=f"users/{user.name}")
-    await trail.add(db, row, 303)
+    await trail.add(db, row, 303, detail)
     answer = RedirectResponse(target, status_code=303)
     answer.set_cookie(**cookie_shape(request), value=token, max_age=settings.session_max_s)
     return answer
 
 
-def cookie_shape(request: Request) -> dict[str, Any]:
+def cookie_shape(request: Request, ending: str = "") -> dict[str, Any]:
     """`__Host-` wants Secure, Path=/ and no Domain."""
     secure: bool = request.app.state.settings.secure
-    name: str = request.app.state.cookie_name()
+    name: str = request.app.state.cookie_name() + (f"-{ending}" if ending else "")
     return {"key": name, "path": "/", "secure": secure, "httponly": True, "samesite": "lax"}
 
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Form, Request
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
-from app.api import access, users
+from app.api import access, second_factor, users
 from app.api.common import Cursor, Json, Limit, RowId, SessionsDep, ViewerDep
 from app.console.errors import Invalid
 from app.health.group_view import ClusterView
@@ -43,6 +43,7 @@ async def show_account(
         "account",
         status,
         me=await access.me(viewer),
+        factor=await second_factor.my_second_factor(request, viewer, sessions),
         open_sessions=(await access.list_sessions(viewer, sessions, SHOWN))["items"],
         tokens=(await access.list_tokens(viewer, sessions, SHOWN))["items"],
         made=made,
@@ -161,6 +162,20 @@ async def disable(name: users.Name, request: Request, sessions: SessionsDep) -> 
 @router.post("/users/{name}/enable")
 async def enable(name: users.Name, request: Request, sessions: SessionsDep) -> Response:
     await users.change_user(name, users.UserPatch(disabled=False), request, sessions)
+    return back("/users")
+
+
+@router.post("/users/{name}/second-factor")
+async def require_second_factor(
+    name: users.Name, request: Request, sessions: SessionsDep, required: Annotated[bool, Form()]
+) -> Response:
+    await users.change_user(name, users.UserPatch(second_factor_required=required), request, sessions)
+    return back("/users")
+
+
+@router.post("/users/{name}/second-factor/reset")
+async def reset_second_factor(name: users.Name, request: Request, sessions: SessionsDep) -> Response:
+    await second_factor.reset(name, request, sessions)
     return back("/users")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.security.second_factor import Wanted
 from node.config import is_loopback
 from node.logs import Format, Level
 from node.tls_files import tls_trouble
@@ -50,6 +51,8 @@ class ConsoleSettings:
     session_max_s: int = 7 * 24 * 3600
     history_days: int = 30
     trail_days: int = 730
+    # Of local users; those of an OpenID provider are asked by it.
+    second_factor: Wanted = "optional"
     log_level: Level = "info"
     log_format: Format = "console"
     demo: bool = False

@@ -2,7 +2,7 @@
 
 Ways in are stored as SHA-256 of a random 256-bit token: whoever reads the database can neither log in nor call the API.
 Passwords, which people choose, go through argon2; what the console itself shows to others is sealed (tokens for control
-planes, keys of webhooks, passwords of mail servers).
+planes, keys of webhooks, passwords of mail servers), and so are the secrets of second factors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Boolean, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+    false,
+)
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from app.db.base import Base, utc_now
@@ -32,6 +43,30 @@ class User(Base):
     password_hash: Mapped[str | None] = mapped_column(String(255))
     disabled_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    # The second factor (app.security.second_factor): its secret, since when it counts, the last step that was used.
+    totp_sealed: Mapped[bytes | None] = mapped_column(LargeBinary)
+    totp_confirmed_at: Mapped[datetime | None]
+    totp_last_step: Mapped[int | None] = mapped_column(BigInteger)
+    second_factor_required: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    # Whom an OpenID provider vouches for, and when it did last (app.security.oidc); None: a local user.
+    oidc_issuer: Mapped[str | None] = mapped_column(String(512))
+    oidc_subject: Mapped[str | None] = mapped_column(String(255))
+    oidc_confirmed_at: Mapped[datetime | None]
+    __table_args__ = (Index("ix_users_oidc", "oidc_issuer", "oidc_subject", unique=True),)
+
+    @property
+    def local(self) -> bool:
+        return self.oidc_subject is None
+
+
+class RecoveryCode(Base):
+    """In place of the second factor, once; stored as a hash."""
+
+    __tablename__ = "recovery_codes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    code_hash: Mapped[str] = mapped_column(String(64))
+    used_at: Mapped[datetime | None]
 
 
 class LoginSession(Base):

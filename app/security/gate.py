@@ -1,6 +1,7 @@
 """The gate: every request passes it before any handler, in this order.
 
-Host -> headers -> foreign Origin -> rule (app.security.policy) -> who is it -> CSRF -> right -> trail -> handler.
+Host -> headers -> foreign Origin -> rule (app.security.policy) -> who is it -> CSRF -> second factor -> right -> trail
+-> handler.
 What fails on this way, in the gate or behind it, is answered here and by `failed`, with the same headers.
 
 Invariants: no handler runs for a caller without the rule's right; no session cookie authorises a change without the
@@ -40,6 +41,15 @@ class Refusal(Exception):
     def __init__(self, status: int, title: str, detail: str) -> None:
         super().__init__(detail)
         self.status, self.title, self.detail = status, title, detail
+
+
+class EnrolFirst(Refusal):
+    """Whoever browses is led to the page that sets up the second factor."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            403, "Second factor needed", f"This account needs a second factor: set it up at {policy.ENROLMENT_PAGE}."
+        )
 
 
 RefusalRenderer = Callable[[Scope, int, str, str], Response]
@@ -122,6 +132,7 @@ class Gate:
             if changes and viewer is not None and viewer.via == "session" and rule.right is not None:
                 receive = await check_csrf(asked, receive, viewer)
             if rule.right is not None and viewer is not None:
+                check_enrolled(path, viewer)
                 self.check_right(scope, rule, viewer)
         except Refusal as refusal:
             if action is not None and viewer is not None:
@@ -196,11 +207,18 @@ class Gate:
             query = scope.get("query_string", b"").decode("latin-1")
             target = scope["path"] + (f"?{query}" if query else "")
             response: Response = RedirectResponse(f"/login?next={quote(target, safe='')}", status_code=303)
+        elif isinstance(refusal, EnrolFirst) and wants_page(scope):
+            response = RedirectResponse(policy.ENROLMENT_PAGE, status_code=303)
         else:
             response = self.render(scope, refusal.status, refusal.title, refusal.detail)
             if refusal.status == 401:
                 response.headers["www-authenticate"] = "Bearer"
         await response(scope, receive, send)
+
+
+def check_enrolled(path: str, viewer: Viewer) -> None:
+    if viewer.must_enrol and policy.ENROLMENT.fullmatch(path) is None:
+        raise EnrolFirst
 
 
 def target_of(path: str) -> str:

@@ -19,6 +19,7 @@ from app.db.engine import Sessions
 from app.db.models import ApiToken, LoginSession, User
 from app.security.grants import changed, check_known, granted
 from app.security.roles import ALL, Sight, Viewer, weaker
+from app.security.second_factor import Wanted, must_enrol
 from app.security.secrets import API_TOKEN_PREFIX, csrf_token_of, digest, new_api_token, new_token
 from node.background import Background
 
@@ -29,8 +30,9 @@ NOTED_MAX: Final = 10_000
 class Identity:
     """Looks people up by what they carry."""
 
-    def __init__(self, sessions: Sessions, *, idle_s: int, max_s: int) -> None:
+    def __init__(self, sessions: Sessions, *, idle_s: int, max_s: int, second_factor: Wanted = "optional") -> None:
         self.sessions = sessions
+        self.second_factor: Wanted = second_factor
         self.idle = timedelta(seconds=idle_s)
         self.max = timedelta(seconds=max_s)
         self.background = Background()
@@ -72,7 +74,10 @@ class Identity:
                 return None
             self.note("session", row.id, row.seen_at, now)
             ends = min(row.expires_at, self.last_seen("session", row.id, row.seen_at) + self.idle)
-            return Viewer(row.user_id, row.user.name, granted(row.user), "session", row.id, csrf_token_of(token), ends)
+            return Viewer(
+                row.user_id, row.user.name, granted(row.user), "session", row.id, csrf_token_of(token), ends,
+                must_enrol(row.user, self.second_factor),
+            )  # fmt: skip
 
     async def by_token(self, token: str) -> Viewer | None:
         if not token.startswith(API_TOKEN_PREFIX):
@@ -99,6 +104,8 @@ class Identity:
                 if self.last_seen("session", session.id, session.seen_at) + self.idle <= now:
                     return False
                 user, grants = session.user, granted(session.user)
+                if must_enrol(user, self.second_factor):
+                    return False
             else:
                 token = await db.get(ApiToken, viewer.credential_id)
                 if token is None or token.revoked_at is not None or (token.expires_at or now + self.max) <= now:

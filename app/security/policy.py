@@ -50,9 +50,10 @@ TABLE: tuple[Rule, ...] = (
     rule(READ, r"/healthz|/readyz|/api/v1|/favicon\.ico", None),
     rule("GET POST", r"/login", None, own_trail=True),
     rule("GET POST", r"/login/link/[^/]+", None, secret_path="/login/link/…", own_trail=True),
+    rule("GET POST", r"/login/second-factor", None, own_trail=True),
     # One's own ways in.
     rule("POST", r"/logout", Right.OWN),
-    rule("GET PUT", r"/api/v1/me(/password)?", Right.OWN),
+    rule("GET POST PUT", r"/api/v1/me(/.*)?", Right.OWN),
     rule("GET POST DELETE", r"/api/v1/(tokens|sessions)(/[^/]+)?", Right.OWN),
     rule("GET POST", r"/account(/.*)?", Right.OWN),
     # Bodies.
@@ -88,7 +89,9 @@ TABLE: tuple[Rule, ...] = (
     rule("GET", r".*", Right.VIEW),
 )
 CLOSED = Rule(frozenset(), re.compile(""), Right.ADMIN)
-
+# What is open to whoever has to set up a second factor first.
+ENROLMENT = re.compile(r"/account/second-factor(/.*)?|/api/v1/me(/second-factor(/.*)?)?|/logout")
+ENROLMENT_PAGE = "/account/second-factor"
 
 GROUP = re.compile(r"/(?:api/v1/)?clusters/([^/]+)(?:/.*)?")
 NO_GROUP = "/clusters/new"

@@ -116,6 +116,8 @@ class Viewer:
     credential_id: int
     csrf_token: str = ""
     expires_at: datetime | None = None
+    # Signed in with one factor, where two are asked for: nothing is open but the page that sets up the second.
+    must_enrol: bool = False
 
     @property
     def role(self) -> str:

@@ -15,9 +15,11 @@ from app.db.base import rfc3339
 from app.db.models import User
 from app.security import trail
 from app.security.grants import GrantError, change, grants_json
+from app.security.identity import end_sessions
 from app.security.links import at_the_console
 from app.security.people import user_named
 from app.security.roles import Role
+from app.security.second_factor import remove
 from app.security.tokens import within
 
 
@@ -32,10 +34,28 @@ def listing(db_url: str) -> list[dict[str, Any]]:
             {
                 "name": row.name,
                 **grants_json(row),
+                "second_factor": row.totp_confirmed_at is not None,
                 "disabled_at": rfc3339(row.disabled_at) if row.disabled_at else None,
             }
             for row in await db.scalars(select(User).order_by(User.name_key))
         ]
+
+    return asyncio.run(within(db_url, work))
+
+
+def reset_second_factor(db_url: str, name: str) -> bool:
+    """Whether there was one. LookupError when there is no such user."""
+
+    async def work(db: AsyncSession) -> bool:
+        user = await user_named(db, name)
+        if user is None:
+            raise LookupError(f"there is no user {name!r}; `quorumscope user list` names them")
+        had = await remove(db, user)
+        ended = await end_sessions(db, user.id)
+        row = trail.row_of(at_the_console(), action="user reset-second-factor", target=f"users/{user.name}")
+        said = {"before": {"second_factor": "set" if had else "none"}, "after": {"sessions_ended": ended}}
+        await trail.add(db, row, 0, said)
+        return had
 
     return asyncio.run(within(db_url, work))
 

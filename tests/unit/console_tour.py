@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pyotp
 
 from app.api.audits import AuditRunner
 from app.db.base import rfc3339, utc_now
@@ -164,7 +165,9 @@ class Tour:
         await self.ask("PATCH", "/api/v1/users/bob", {"role": "viewer"})
         for path in ("users", "users/bob"):
             await self.ask("GET", f"/api/v1/{path}")
+        await self.ask("DELETE", "/api/v1/users/bob/second-factor")
         await self.ask("DELETE", "/api/v1/users/bob")
+        await self.second_factor()
         token = await self.ask("POST", "/api/v1/tokens", {"name": "ci", "role": "viewer", "days": 30})
         await self.ask("GET", "/api/v1/tokens")
         await self.ask("DELETE", f"/api/v1/tokens/{token['id']}")
@@ -175,6 +178,14 @@ class Tour:
         await self.ask("PUT", "/api/v1/me/password", {"password": PASSWORD})
         for path in ("admin-trail", "admin-trail/export"):
             await self.ask("GET", f"/api/v1/{path}")
+
+    async def second_factor(self) -> None:
+        path = "/api/v1/me/second-factor"
+        begun = await self.ask("POST", path, {})
+        done = await self.ask("PUT", path, {"code": pyotp.TOTP(begun["secret"]).now()})
+        await self.ask("GET", path)
+        done = await self.ask("POST", f"{path}/recovery-codes", {"code": done["recovery_codes"][0]})
+        await self.ask("POST", f"{path}/remove", {"code": done["recovery_codes"][0]})
 
 
 async def toured(tmp_path: Path) -> Tour:

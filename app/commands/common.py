@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -89,6 +90,7 @@ class Target:
     control_tls: ssl.SSLContext | None = None
     group_id: str | None = None
     demo: bool = False
+    starts: Mapping[str, str] = field(default_factory=dict)  # what starts members again, where this machine knows it
 
     def client(self, deadline_s: float = 10.0, only: str | None = None) -> LedgerClient:
         """A client of the group, or of one member `only`; the caller closes it."""
@@ -150,11 +152,15 @@ def target_of(
         return _target_from_control(node, group, token, shown, checked)
     if settings.peers:
         token = token or token_of(settings.node.token_file)
-        return Target(settings.peers, settings.node.group, token, tls=shown, control_tls=checked)
+        own = {} if config is None else {settings.node.id: shlex.join(["quorumscope", "node", "--config", str(config)])}
+        return Target(settings.peers, settings.node.group, token, tls=shown, control_tls=checked, starts=own)
     demo = demo_meant("--node URL or --peers")
     if demo is not None:
         urls = {member.id: member.control_url for member in demo.members}
-        return Target(parse_peers(demo.peers), demo.group, token, urls, group_id=demo.group_id, demo=True)
+        starts = {member.id: member.started_with for member in demo.members if member.started_with}
+        return Target(
+            parse_peers(demo.peers), demo.group, token, urls, group_id=demo.group_id, demo=True, starts=starts
+        )
     raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
 
 

@@ -97,6 +97,7 @@ async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
 
     members = await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
     members = await asyncio.gather(*(completed(one, members, target) for one in members))
+    members = [startable(one, target) for one in members]
     return with_plain(summary_of(target.group, members, recall=recall, demo=target.demo))
 
 
@@ -136,6 +137,14 @@ async def completed(member: AskedMember, members: Sequence[AskedMember], target:
         return member
     named = member.model_copy(update={"control_url": urls[0]})
     return await asyncio.to_thread(with_control_plane, named, urls[0], None, target.control_tls)
+
+
+def startable(member: AskedMember, target: Target) -> AskedMember:
+    """A member of which nothing answers, with what starts it, where this machine's own files say that."""
+    line = target.starts.get(member.id)
+    if line is None or member.reach != "down" or member.start is not None:
+        return member
+    return member.model_copy(update={"start": StateView(engine="down", self_id=member.id, started_with=line)})
 
 
 def with_control_plane(

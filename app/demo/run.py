@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -165,21 +166,17 @@ class Demo:
         data = self.directory / member_id
         data.mkdir()
         peers = format_peers(self.links.peers_of(member_id, self.addresses[member_id]))
-        command = ["-m", "node", "--id", member_id, "--group", GROUP, "--peers", peers, "--data", str(data)]
-        command += ["--control", self.controls[member_id], "--flush", self.options.flush, "--init"]
-        command += [
-            "--group-token",
-            self.token,
-            "--secret-file",
-            str(self.directory / "member-secret"),
-            "--make-secret",
-        ]
+        again = ["--id", member_id, "--group", GROUP, "--peers", peers, "--data", str(data)]
+        again += ["--control", self.controls[member_id], "--flush", self.options.flush]
+        again += ["--secret-file", str(self.directory / "member-secret")]
         for setting in STORE_SETTINGS:
-            command += ["--set", setting]
-        process = await self.processes.start(member_id, command)
+            again += ["--set", setting]
+        first = ["--init", "--group-token", self.token, "--make-secret"]
+        process = await self.processes.start(member_id, ["-m", "node", *again, *first])
         control_url = f"http://{self.controls[member_id]}"
         self.members[member_id] = DemoMember(
-            member_id, self.addresses[member_id], control_url, str(data), process.pid
+            member_id, self.addresses[member_id], control_url, str(data), process.pid,
+            started_with=shlex.join(["quorumscope", "node", *again]),
         )  # fmt: skip
 
     async def _start_console(self) -> None:

@@ -16,13 +16,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class DemoMember:
-    """One member: `data` is what `--data` says, `pid` the supervisor's."""
+    """One member: `data` is what `--data` says, `pid` the supervisor's, `started_with` what starts it again."""
 
     id: str
     address: str
     control_url: str
     data: str
     pid: int
+    started_with: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,17 @@ class Advice:
     means: str
     step: str
     section: str
-    command: str = "quorumscope status --node {url}"
+    command: str = "{status}"
     curl: str = "curl -s {url}/api/v1/state"
     actions: tuple[str, ...] = ()
     heals: bool = False
 
 
-LEADER_STATUS: Final = "quorumscope status --node {leader_url}"
+LEADER_STATUS: Final = "{leader_status}"
 CLOSURES: Final = "curl -s {leader_url}/api/v1/closures"
 DISPATCHERS: Final = "curl -s {leader_url}/api/v1/dispatchers"
-SCRUB: Final = "quorumscope scrub --node {url}"
-SCRUB_CURL: Final = "curl -X POST {url}/api/v1/scrub -H 'Content-Type: application/json'"
+SCRUB: Final = "quorumscope scrub --node {own_url}"
+SCRUB_CURL: Final = "curl -X POST {own_url}/api/v1/scrub -H 'Content-Type: application/json'"
 
 START: Final = Advice(
     "{node} does not answer where it should: its process is gone, its machine is, or the way there is cut",
@@ -111,9 +111,17 @@ ADVICE: Final[dict[str, Advice]] = {
         "the way to {node} and back takes far longer than the others', or {node} comes late to answer",
         "measure the way to {node} (`ping`, `ss -ti`) and its load; if it leads, move leadership away",
         "a-slow-member",
-        command="quorumscope status --node {leader_url}",
+        command=LEADER_STATUS,
         actions=("transfer",),
         heals=True,
+    ),
+    "engine_late": Advice(
+        "{node}'s process is not given the processor in time: its machine is busy, or stops for moments",
+        "look at the load of {node}'s machine (`uptime`, `vmstat 1`: processor, steal, swap); it is well when this"
+        " ends with 0",
+        "a-slow-member",
+        command=LEADER_STATUS,
+        actions=("transfer",),
     ),
     "resends": Advice(
         "pushes to {node} are not acknowledged in time and are sent again",

@@ -60,13 +60,16 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 # What a cause explains in the same member: said once, as the cause.
 EXPLAINS: Final[dict[str, frozenset[str]]] = {
-    "cut_off": frozenset({"one_way", "not_connected", "lagging", "resends", "slow_link", "not_append", "catching_up"}),
-    "one_way": frozenset({"not_connected", "lagging", "resends", "slow_link", "not_append"}),
-    "replica_silent": frozenset({"not_connected", "lagging", "resends", "slow_link", "not_append"}),
-    "member_unreachable": frozenset({"not_connected", "lagging", "resends", "slow_link", "not_append"}),
-    "engine_down": frozenset({"not_connected", "lagging", "resends", "slow_link", "not_append"}),
+    "cut_off": frozenset(
+        {"one_way", "not_connected", "lagging", "resends", "slow_link", "engine_late", "not_append", "catching_up"}
+    ),
+    "one_way": frozenset({"not_connected", "lagging", "resends", "slow_link", "engine_late", "not_append"}),
+    "replica_silent": frozenset({"not_connected", "lagging", "resends", "slow_link", "engine_late", "not_append"}),
+    "member_unreachable": frozenset({"not_connected", "lagging", "resends", "slow_link", "engine_late", "not_append"}),
+    "engine_down": frozenset({"not_connected", "lagging", "resends", "slow_link", "engine_late", "not_append"}),
     "not_catching_up": frozenset({"not_append", "lagging"}),
     "slow_link": frozenset({"lagging", "resends"}),
+    "engine_late": frozenset({"lagging", "resends"}),
 }
 AGE: Final = re.compile(r",? for \{age\}| \{age\} ago|, \{age\} ago")
 

@@ -18,6 +18,7 @@ from app.health.group_view import MemberView
 from node.views.state import LinkView
 
 SLOW_GRACE_S: Final = 0.5
+LATE_GRACE_S: Final = 10.0  # a machine that is busy for a moment is no problem
 OLD_ACKS_GRACE_S: Final = 1.5
 RESENDS_WINDOW_S: Final = 10.0
 RESENDS_MIN: Final = 5
@@ -148,16 +149,21 @@ def not_connected(facts: Facts) -> Iterator[Finding]:
 
 
 def slow_link(facts: Facts) -> Iterator[Finding]:
-    """Who answers heartbeats much later than the others."""
+    """Who answers heartbeats much later than the others, and whether that is the link, or its own machine."""
     leader, known = facts.leader, round_trips(facts)
+    late = {one.id: late_ms(one) for one in facts.members}
     for node_id, rtt_ms in known.items():
-        usual = usual_ms(known, node_id)
+        usual, ours_ms = usual_ms(known, node_id), late[node_id]
         if not is_slow(rtt_ms, usual):
             continue
         rest = f", the {'others' if len(known) > 2 else 'other'} in {spell_ms(usual)}" if usual is not None else ""
-        text = f"{node_id} answers the leader in {spell_ms(rtt_ms)}{rest}, for {{age}}"
-        yield Finding("slow_link", ATTENTION, text, node_id, grace_s=SLOW_GRACE_S)
-    if leader is not None and len(known) > 1 and all(rtt >= SLOW_MS for rtt in known.values()):
+        text = f"{node_id} answers the leader in {spell_ms(rtt_ms)}{rest}"
+        if is_slow(rtt_ms - ours_ms, usual):
+            yield Finding("slow_link", ATTENTION, f"{text}, for {{age}}", node_id, grace_s=SLOW_GRACE_S)
+        else:
+            text += f", and came up to {spell_ms(ours_ms)} late to its own clock, for {{age}}"
+            yield Finding("engine_late", ATTENTION, text, node_id, grace_s=LATE_GRACE_S)
+    if leader is not None and len(known) > 1 and all(rtt - late[one] >= SLOW_MS for one, rtt in known.items()):
         usual = median(known.values())
         text = f"All followers answer the leader {leader.id} slowly, in {spell_ms(usual)}, for {{age}}"
         yield Finding("slow_link", ATTENTION, text, leader.id, grace_s=SLOW_GRACE_S)
@@ -168,6 +174,11 @@ def round_trips(facts: Facts) -> dict[str, float]:
     leader = facts.leader
     links = (leader.link_to(one.id) for one in facts.followers) if leader is not None else ()
     return {link.peer_id: link.rtt_ms for link in links if link is not None and link.rtt_ms is not None}
+
+
+def late_ms(one: MemberView) -> float:
+    """For how long a member's own loop came too late lately, at most; an answer waits for it as for the link."""
+    return 0.0 if one.state is None else float(one.state.loop_late_ms or 0.0)
 
 
 def usual_ms(known: dict[str, float], node_id: str) -> float | None:

@@ -1,7 +1,8 @@
 """For one problem of one group: what it means, what is at stake, and what to do. Pure.
 
-Invariant: a command is printed whole, as it runs; where something about it is not known, that is in capitals. What is
-at stake is said of the group as it is now: how many more failures stop writes, and which entries would be cut.
+Invariants: a command is printed whole, as it runs; where something that it needs is not known, another one that runs is
+printed, and the sentence says what is missing. What is at stake is said of the group as it is now: how many more
+failures stop writes, and which entries would be cut.
 """
 
 from __future__ import annotations
@@ -16,32 +17,54 @@ from app.health.group_view import GroupView, MemberView, NextStep
 from app.health.links import heard_ms
 from app.health.members import engine_silent
 
-UNKNOWN_URL: Final = "CONTROL_URL"
 DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
 AWAY: Final = frozenset({"cut_off", "one_way", "replica_silent", "member_unreachable", "engine_down"})
 COUNTED_MS: Final = 2000  # an acknowledgement as old as this still counts (app.console.aggregate)
+THE_MEMBER: Final = "the member"
 DEMO_HEAL: Final = "quorumscope demo heal {node}", "in this demo somebody broke it on purpose; this ends it at once"
+STARTED_ELSEWHERE: Final = (
+    "{status}",
+    "start {node} on {where} as it was started before, by its service or the same command: nothing that answers here"
+    " knows which; it is well when this ends with 0",
+)
+AWAY_TO_SCRUB: Final = (
+    "{status}",
+    "bring {node} back first; once this shows it again, have it read all of its log and mend it (`quorumscope scrub`)",
+)
+WHICH_MEMBER: Final = (
+    "read on the audit's page which entries on which replica, have those members mend them, and audit again"
+)
 FLUSH_STAKE: Final = "a power cut of {needed} members at once loses writes that were acknowledged"
 
 
 def next_step(finding: Finding, view: GroupView) -> NextStep:
     advice = advice_of(finding, view)
     fields = fields_of(finding, view)
-    command, step = advice.command, advice.step
-    if advice.heals and view.cluster.demo:
-        command, step = DEMO_HEAL
+    command, step = what_runs(advice, fields, view)
+    lacks = any(f"{{{name}}}" in advice.curl and not value for name, value in fields.items())
     return NextStep(
         means=advice.means.format(**fields),
         at_stake=at_stake(finding, view),
         step=step.format(**fields),
         command=command.format(**fields),
-        curl=with_token(advice.curl.format(**fields)),
+        curl=None if lacks else with_token(advice.curl.format(**fields)),
         docs=f"{DOCS}#{advice.section}",
         actions=advice.actions if finding.node_id is not None else tuple(a for a in advice.actions if a != "scrub"),
         from_index=finding.from_index,
         to_index=finding.to_index,
     )
+
+
+def what_runs(advice: Advice, fields: dict[str, str], view: GroupView) -> tuple[str, str]:
+    """The command and its sentence; another one where the advice's own lacks something that nobody knows."""
+    if advice.heals and view.cluster.demo:
+        return DEMO_HEAL
+    if "{start}" in advice.command and not fields["start"]:
+        return STARTED_ELSEWHERE
+    if "{own_url}" in advice.command and not fields["own_url"]:
+        return AWAY_TO_SCRUB if fields["node"] != THE_MEMBER else ("{audit}", WHICH_MEMBER)
+    return advice.command, advice.step
 
 
 def with_token(curl: str) -> str:
@@ -62,38 +85,45 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
 
 
 def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
-    urls = {one.id: one.control_url or UNKNOWN_URL for one in view.members}
-    leader = view.leader_id
-    leader_url = urls.get(leader or "", next(iter(urls.values()), UNKNOWN_URL))
-    one = view.member(finding.node_id)
-    silent = one is None or one.reach not in ("ok", "down")
-    asked = next((urls[other.id] for other in view.members if other.reach == "ok"), leader_url)
+    """What stands for the names in an advice; "" is not known."""
+    urls = {one.id: one.control_url or "" for one in view.members}
+    leader, one = view.leader_id, view.member(finding.node_id)
+    known = next(filter(None, urls.values()), "")
+    asked = next((urls[other.id] for other in view.members if other.reach == "ok" and urls[other.id]), known)
+    leader_url = urls.get(leader or "") or asked
+    answers = one is not None and one.reach in ("ok", "down")
+    # Of a member that does not answer, another one is asked.
+    url = (urls[one.id] if one is not None and answers else "") or leader_url
+    nodes = [f"--node {each}" for each in urls.values() if each]
     return {
-        "node": finding.node_id or "the member",
-        # Of a member that does not answer, another one is asked.
-        "url": (asked if leader is None else leader_url) if silent else urls[finding.node_id or ""],
-        # Of itself, whoever else may be asked.
-        "host": urlsplit(urls.get(finding.node_id or "", "")).netloc or "HOST:PORT",
+        "node": finding.node_id or THE_MEMBER,
+        "url": url,
+        "own_url": urls[one.id] if one is not None and answers else "",
+        "host": urlsplit(urls.get(finding.node_id or "", "")).netloc,
+        "where": f"its machine ({one.address})" if one is not None and one.address else "its machine",
         "leader": leader if leader is not None and leader != finding.node_id else "the others",
-        "leader_url": leader_url if leader is not None else asked,
+        "leader_url": leader_url,
+        "status": status_command(url, view),
+        "leader_status": status_command(leader_url, view),
         "needed": str(view.quorum.needed),
-        "audit": " ".join(["quorumscope audit", *(f"--node {url}" for url in urls.values())]),
+        "audit": " ".join(["quorumscope audit", *nodes]) if nodes else status_command("", view),
         "kind": finding.code.removeprefix("alarm_").replace("_", " "),
-        "start": start_command(one, view),
+        "start": start_command(one),
     }
 
 
-def start_command(one: MemberView | None, view: GroupView) -> str:
-    """As the member itself said that it was started, now or before it fell silent; else with what others know of it."""
+def status_command(url: str, view: GroupView) -> str:
+    """By a control plane, or where none is known by the members' own addresses."""
+    if url:
+        return f"quorumscope status --node {url}"
+    peers = ";".join(f"{one.id}-{one.address}" for one in view.members)
+    return "quorumscope status " + shlex.join(["--peers", peers, "--group", view.cluster.group])
+
+
+def start_command(one: MemberView | None) -> str:
+    """As the member itself said that it was started, now or before it fell silent; "" where nobody knows."""
     says = None if one is None else one.start if one.state is None else one.state
-    if says is not None and says.started_with:
-        return says.started_with
-    peers = ";".join(f"{other.id}-{other.address or 'HOST:PORT'}" for other in view.members)
-    node = one.id if one is not None else "ID"
-    data = says.data_dir.removesuffix(f"/dledger-{node}") if says is not None and says.data_dir else "DIR"
-    return "quorumscope node " + shlex.join(
-        ["--id", node, "--group", view.cluster.group, "--peers", peers, "--data", data]
-    )
+    return "" if says is None else says.started_with or ""
 
 
 def at_stake(finding: Finding, view: GroupView) -> str:

@@ -19,8 +19,9 @@ QUIET_S: Final = 3.0  # what is seen again within so long was not over
 # What the leader alone tells of its followers.
 LEADERS_WORD: Final = frozenset(
     {
-        "cut_off", "one_way", "slow_link", "resends", "lagging", "catching_up", "not_catching_up", "not_append",
-        "dispatcher_loop", "diverged", "commit_stalled", "closures_full", "closures_piling", "closures_slow",
+        "cut_off", "one_way", "slow_link", "engine_late", "resends", "lagging", "catching_up", "not_catching_up",
+        "not_append", "dispatcher_loop", "diverged", "commit_stalled", "closures_full", "closures_piling",
+        "closures_slow",
     }
 )  # fmt: skip
 # Whether a member answers is seen without its word.

@@ -99,6 +99,7 @@ class Engine:
         self._gap_reported_ns = timing.election_min_ns
         self._metronome = Metronome(self._on_tick, self.now_ns, timing.tick_ns)
         self.introspection.tick_gap_max_ns = lambda: self._metronome.gap_max_ns
+        self.introspection.late_ns = self.late_ns = self._metronome.late_ns
         self._seq = 0
         self._exit_code = 0
         self._ended = asyncio.Event()

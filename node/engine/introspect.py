@@ -14,7 +14,8 @@ from node.config import Settings
 from node.consensus.status import ApplierStatus, DispatcherStatus, LogStatus, PeerStatus, ReplicaStatus, WatermarkStatus
 from node.engine.clock import wall_text, wall_writer
 from node.engine.events import EventRing
-from node.engine.link_health import link_view
+from node.engine.lateness import RECENT_NS
+from node.engine.link_health import LateNs, in_time, link_view
 from node.protocol.codes import Role
 from node.rereading import Rereading
 from node.store.log_store import LogStore
@@ -57,6 +58,7 @@ class Introspection:
         self.connections: Callable[[], ConnectionsView | None] = lambda: None
         self.files: Rereading | None = None
         self.tick_gap_max_ns: Callable[[], int] = lambda: 0
+        self.late_ns: LateNs = in_time
         self._timing = TimingView.model_validate(settings.timing.model_dump())
         self._views: Mapping[str, Callable[[ReplicaStatus], AnswerView]] = {
             "state": self._state,
@@ -111,6 +113,7 @@ class Introspection:
             quorum_contact_ms=status.quorum_contact_ms,
             reads_pending=status.reads_pending,
             tick_gap_max_ms=round(self.tick_gap_max_ns() / 1e6, 1),
+            loop_late_ms=round(self.late_ns(status.as_of_ns - RECENT_NS, status.as_of_ns) / 1e6, 1),
             timing=self._timing,
             log=_log(status.log, size_bytes),
             peers=tuple(_peer(one, self.own_url if one.id == status.self_id else one.api_url) for one in status.peers),

@@ -2,13 +2,16 @@
 
 The round trip is a heartbeat's, one at a time: it waits for no disk on either side, so that it speaks of the link and
 of the peer's loop alone. It is the shorter one of the last two: a heartbeat that waited for a cut link to be mended, or
-for a process that was stopped, says how long that lasted, and not how fast the link is. Invariants: nothing here
+for a process that was stopped, says how long that lasted, and not how fast the link is. For as long as this process
+came late itself meanwhile an answer may have waited for it: that is taken off, and where it is more than what is left
+the question has timed nothing. Invariants: nothing here
 decides anything, it is shown to operators; what is not known is None; a frame costs one clock reading, an append
 nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +20,12 @@ from node.engine.clock import wall_text
 from node.views.state import LinkView
 
 LOST_AFTER_NS: Final = 5_000_000_000  # a question that nobody answered for so long is given up
+LateNs = Callable[[int, int], int]  # for how long this process came late at most, between two moments
+
+
+def in_time(_since_ns: int, _now_ns: int) -> int:
+    """A process that never comes late."""
+    return 0
 
 
 @dataclass(slots=True)
@@ -36,11 +45,14 @@ class LinkHealth:
         if self.asked_opaque == -1 or now_ns - self.asked_at_ns > LOST_AFTER_NS:
             self.asked_opaque, self.asked_at_ns = opaque, now_ns
 
-    def answered(self, opaque: int, now_ns: int) -> None:
+    def answered(self, opaque: int, now_ns: int, late_ns: LateNs = in_time) -> None:
         """An answer of this number has come."""
         if opaque == self.asked_opaque != -1:  # a durable ack that nobody asked for says -1, too
             self.asked_opaque = -1
-            took_ns = now_ns - self.asked_at_ns
+            ours_ns = late_ns(self.asked_at_ns, now_ns)
+            took_ns = now_ns - self.asked_at_ns - ours_ns
+            if took_ns < ours_ns:
+                return
             self.rtt_ns = took_ns if self.last_rtt_ns is None else min(took_ns, self.last_rtt_ns)
             self.last_rtt_ns = took_ns
 

@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from node.engine.lateness import Lateness
+
 MS: Final = 1_000_000
 
 
@@ -30,6 +32,7 @@ class Metronome:
         self.owed = False
         self.gap_ns = 0  # before the last tick
         self.gap_max_ns = 0
+        self._lateness = Lateness()
 
     def arm(self, at: int, now: int) -> None:
         """A tick at `at` or earlier: one that is armed for sooner is left alone, a tick too many does no harm."""
@@ -57,11 +60,17 @@ class Metronome:
         if self._stopped:
             return
         now = self._now_ns()
+        self._lateness.came(self._timer_at, now)
         if self._ticked_at is not None:
             self.gap_ns = now - self._ticked_at
             self.gap_max_ns = max(self.gap_max_ns, self.gap_ns)
         self._ticked_at = now
         self._tick(now)
+
+    def late_ns(self, since_ns: int, now_ns: int) -> int:
+        """For how long, since then, this loop came too late at most: ticks that came, and one that is still due."""
+        waits = self.owed or self._timer is not None
+        return self._lateness.longest_ns(since_ns, now_ns, self._timer_at if waits else None)
 
     def stop(self) -> None:
         self._stopped = True

@@ -120,7 +120,7 @@ class PeerLinks:
             if code is None:
                 return
             if code is RequestCode.HEART_BEAT and link.health.heard_at_ns is not None:
-                link.health.answered(frame.opaque, link.health.heard_at_ns)
+                link.health.answered(frame.opaque, link.health.heard_at_ns, self._driver.late_ns)
             if frame.code != SUCCESS:
                 self._dialler.refused(link, code, frame)
             elif code is SLAB_PUSH:

@@ -198,6 +198,7 @@ class StateView(AnswerView):
     quorum_contact_ms: Number | None = None
     reads_pending: Whole | None = None
     tick_gap_max_ms: Number | None = None
+    loop_late_ms: Number | None = None  # at most, within the last 3 s: its machine is busy, or it was stopped
     timing: TimingView | None = None
     log: LogView | None = None
     peers: Annotated[tuple[PeerView, ...], Bounded] | None = None

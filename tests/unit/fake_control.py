@@ -45,6 +45,7 @@ class FakeNode:
     clock_s: float = 0.0
     ack_ms: int | None = 20
     rtt_ms: float | None = 0.8
+    loop_late_ms: float | None = None
     resends: int = 0
     lag_ms: int | None = None
     # Whom it heard when, where that is not when the leader was acknowledged.
@@ -92,6 +93,7 @@ class FakeNode:
             "transferee": None,
             "flush": self.group.flush,
             "voter_state": self.voter_state,
+            "loop_late_ms": self.loop_late_ms,
             "log": {
                 "begin_index": 0,
                 "end_index": self.end,

@@ -122,6 +122,7 @@ def introspection() -> Introspection:
     events.add("alarm", "critical", {"code": "disk_full", "text": "0 bytes – left", "share": 0.25, "of": ["a", "b"]})
     reported = Introspection(settings(), MemoryStore(), events, "boot")
     reported.tick_gap_max_ns = lambda: 12_345_678
+    reported.late_ns = lambda _since, _now: 7_654_321
     running = Pass(2, "request", 4096, 0, 10, 1000, "2026-01-01T00:00:00.000Z", 77, 1)
     attach(reported, running, dataclasses.replace(running, number=1, ended_at="2026-01-01T00:00:01.000Z"))
     return reported

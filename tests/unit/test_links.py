@@ -12,6 +12,7 @@ import pytest
 from app.demo.relay import Relay
 from node.config import load
 from node.engine.engine import Engine
+from node.engine.lateness import Lateness
 from node.engine.link_health import LOST_AFTER_NS, LinkHealth, link_view
 from node.protocol.codes import Role
 from node.store.memory_store import MemoryStore
@@ -57,6 +58,31 @@ def test_a_question_that_nobody_answers_does_not_stop_the_timing() -> None:
     health.asked(2, LOST_AFTER_NS + 1)
     health.answered(2, LOST_AFTER_NS + 1 + 3 * MS)
     assert link_view("n1", health, 0).rtt_ms == 3
+
+
+def test_what_this_process_came_late_itself_is_taken_off_and_may_leave_nothing_timed() -> None:
+    health = LinkHealth()
+    asked_and_answered(health, 1, 0, 240)
+    for opaque, (took_ms, late_ms, rtt_ms) in enumerate([(260, 40, 220), (150, 149, 220), (151, 2, 149)], 2):
+        begun = opaque * 1_000 * MS
+        health.asked(opaque, begun)
+        health.answered(opaque, begun + took_ms * MS, lambda since, now, late=late_ms: late * MS)  # type: ignore[misc]
+        assert link_view("n1", health, 0).rtt_ms == rtt_ms, took_ms
+
+
+def test_lateness_is_of_the_time_that_was_asked_for_and_of_no_other() -> None:
+    late = Lateness()
+    late.came(100 * MS, 102 * MS)  # as loops do all the time
+    assert late.longest_ns(0, 200 * MS) == 0
+    late.came(200 * MS, 290 * MS)
+    late.came(300 * MS, 340 * MS)
+    assert late.longest_ns(0, 400 * MS) == 90 * MS
+    assert late.longest_ns(240 * MS, 400 * MS) == 50 * MS, "the part of it that lies within"
+    assert late.longest_ns(290 * MS, 400 * MS) == 40 * MS
+    assert late.longest_ns(340 * MS, 400 * MS) == 0
+    assert late.longest_ns(340 * MS, 400 * MS, overdue_ns=350 * MS) == 50 * MS, "what is due has not come yet"
+    assert late.longest_ns(380 * MS, 400 * MS, overdue_ns=350 * MS) == 20 * MS
+    assert late.longest_ns(340 * MS, 400 * MS, overdue_ns=500 * MS) == 0
 
 
 @asynccontextmanager

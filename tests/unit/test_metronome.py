@@ -68,6 +68,22 @@ def test_a_late_tick_comes_after_one_poll_of_every_socket(factory: object) -> No
             assert runner.run(stalled(True)) == [*["read"] * SOCKETS, "tick"]
 
 
+def test_a_loop_that_stood_still_says_so_before_its_tick_and_after_it() -> None:
+    async def run() -> tuple[int, int, int]:
+        ticked = asyncio.Event()
+        metronome = Metronome(lambda _now: ticked.set(), time.monotonic_ns, 1000 * MS)
+        began = time.monotonic_ns()
+        metronome.arm(began + 10 * MS, began)
+        time.sleep(0.1)  # noqa: ASYNC251 - this is what it is about
+        before = metronome.late_ns(began, time.monotonic_ns())
+        await ticked.wait()
+        ended = time.monotonic_ns()
+        return before, metronome.late_ns(began, ended), metronome.late_ns(ended, ended)
+
+    before, after, later = asyncio.run(run())
+    assert 90 * MS <= before <= after and later == 0
+
+
 def test_one_timer_the_earliest_wins_and_none_is_later_than_allowed() -> None:
     async def run() -> tuple[list[int], int, int]:
         ticks: asyncio.Queue[int] = asyncio.Queue()

@@ -551,7 +551,8 @@ def test_every_problem_says_what_to_do() -> None:
         story = Story()
         happened(story)
         for one in story.view.problems:
-            for text in (one.means, one.at_stake, one.step, one.next_step, one.command, one.curl, one.docs):
+            texts = [one.means, one.at_stake, one.step, one.next_step, one.command, one.docs]
+            for text in texts if one.curl is None and one.node_id is None else [*texts, one.curl]:
                 assert text and "{" not in text and "None" not in text, one
             assert one.member == one.node_id and "{age}" not in one.what, one
 

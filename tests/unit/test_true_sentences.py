@@ -65,6 +65,32 @@ def test_what_a_slow_leader_does_to_its_followers_is_no_cause_of_its_own() -> No
     assert codes(story.look(4)) == {("slow_link", "n0")}
 
 
+def test_a_member_that_comes_late_by_itself_has_no_slow_link_and_is_named_once_that_lasts() -> None:
+    story = Story()
+    story.look(2)
+    busy = story.node("n2")
+    busy.rtt_ms, busy.loop_late_ms = 180, 172.5
+    assert codes(story.look(18)) == set(), "a machine that is busy for a moment is no problem"
+    assert "is not known: n2 answers the leader in 180 ms" in headline(story.view), "and not in step either"
+    text = "n2 answers the leader in 180 ms, the other in 0.8 ms, and came up to 172 ms late to its own clock"
+    assert story.look(6).problems[0].text.startswith(text) and codes(story.view) == {("engine_late", "n2")}
+
+
+def test_a_slow_link_is_named_though_its_member_came_a_little_late() -> None:
+    story = Story()
+    story.look(2)
+    story.node("n2").rtt_ms, story.node("n2").loop_late_ms = 250, 60
+    assert codes(story.look(3)) == {("slow_link", "n2")}
+
+
+def test_followers_that_come_late_themselves_do_not_accuse_their_leader() -> None:
+    story = Story()
+    story.look(2)
+    for one in ("n1", "n2"):
+        story.node(one).rtt_ms, story.node(one).loop_late_ms = 240, 230
+    assert codes(story.look(6)) == set()
+
+
 def test_pushes_that_were_sent_again_into_a_cut_are_not_a_problem_once_it_is_mended() -> None:
     story = Story()
     story.look(3)

@@ -1,0 +1,76 @@
+"""The commands that problems print run as they are printed, also where little is known: nothing stands in for a gap."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.commands.common import Target, target_of
+from app.commands.group import startable
+from app.commands.standing import AskedMember
+from app.health.facts import ATTENTION, Finding
+from app.health.group_view import GroupView
+from app.health.next_steps import next_step
+from node.views.reading import read
+from tests.unit.group_story import Story
+from tests.unit.test_cli_status import FRESH, look, member, silent
+from tests.unit.test_problems import TABLE
+
+CODES = ("replica_silent", "member_unreachable", "engine_down", "never_reached", "log_damaged", "audit_divergent",
+         "diverged", "cut_off", "slow_link", "term_flapping", "alarm_disk_full")  # fmt: skip
+GAP = re.compile(r"\b[A-Z][A-Z_]+\b|\{|--\w+ *$|--\w+ +-|//api|None")
+
+
+def without_urls(view: GroupView) -> GroupView:
+    """As `status --peers` sees a group of which nobody tells where control planes are."""
+    members = tuple(one.model_copy(update={"control_url": None, "start": None}) for one in view.members)
+    return view.model_copy(update={"members": members})
+
+
+@pytest.mark.parametrize("seen", [lambda view: view, without_urls], ids=["known", "unknown"])
+def test_no_command_has_a_gap_whatever_is_known(seen: Callable[[GroupView], GroupView]) -> None:
+    lines = set()
+    for happened, *_ in TABLE:
+        story = Story()
+        happened(story)
+        for code in CODES:
+            for node in ("n0", "n2", None):
+                step = next_step(Finding(code, ATTENTION, "", node), seen(story.view))
+                assert step.command and step.step, (code, node)
+                lines |= {step.command, step.curl or ""}
+    found = [one for one in lines if GAP.search(one.replace("curl -X POST", "").replace("$QUORUMSCOPE_TOKEN", ""))]
+    assert found == [] and len(lines) > 1
+
+
+def test_a_member_of_which_nothing_answers_is_started_where_it_was_and_the_command_shows_when_it_is_well() -> None:
+    (gone,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), silent("n2")]).problems
+    assert (gone.code, gone.member, gone.curl) == ("member_unreachable", "n2", None)
+    assert gone.step.startswith("start n2 on its machine (n2:1) as it was started before, by its service or")
+    assert gone.command == "quorumscope status --peers 'n0-n0:1;n1-n1:1;n2-n2:1' --group g"
+
+
+def test_what_this_machine_knows_of_a_start_is_printed(tmp_path: Path) -> None:
+    file = tmp_path / "n2.toml"
+    file.write_text('peers = "n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3"\n[node]\nid = "n2"\n')
+    target = target_of(None, None, None, file)
+    known = [startable(read(AskedMember, one), target) for one in (silent("n1"), silent("n2"))]
+    assert known[0].start is None, "the file of another member says nothing of this one"
+    line = shlex.join(["quorumscope", "node", "--config", str(file)])
+    assert known[1].start is not None and known[1].start.started_with == line
+    asked = read(AskedMember, member("n2"))
+    assert startable(asked, Target({"n2": "n2:1"}, "g", starts={"n2": line})) is asked, "it answers"
+
+
+def test_a_scrub_is_not_printed_for_another_member_than_the_damaged_one() -> None:
+    story = Story()
+    story.look()
+    story.node("n2").alive = False
+    view = story.look(8)
+    step = next_step(Finding("log_damaged", ATTENTION, "", "n2"), view)
+    assert step.step.startswith("bring n2 back first") and "scrub" not in (step.command or "") and step.curl is None
+    of_several = next_step(Finding("audit_divergent", ATTENTION, "", None), view)
+    assert (of_several.command or "").startswith("quorumscope audit --node ") and of_several.curl is None

@@ -88,8 +88,11 @@ async def me(viewer: ViewerDep) -> Json:
 
 @router.put("/me/password", status_code=204)
 async def set_password(body: NewPassword, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> None:
-    """Whoever has a password must name it; whoever came by a link may set the first one. Other sessions end, open login
-    links are void, and with `end_tokens` all tokens are revoked. Passwords that are tried first are refused."""
+    """Sets one's password. Who has one already gives it too; the first one needs only the session of a login link.
+
+    Other sessions end, open login links are void, and with `end_tokens` all API tokens are revoked. A password that is
+    easily guessed is refused.
+    """
     if viewer.via != "session":
         raise Conflict("A password is set from a session, not with an API token.")
     weak = weakness(body.password, viewer.name)
@@ -117,7 +120,7 @@ async def set_password(body: NewPassword, request: Request, viewer: ViewerDep, s
 
 @router.get("/sessions", response_model=Page[SessionView])
 async def list_sessions(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 100, cursor: RowCursor = None) -> Json:
-    """The newest first; an admin's all, a token's none."""
+    """Login sessions, newest first: one's own, for an admin everybody's. Called with an API token: an admin's only."""
     asked = select(LoginSession).order_by(LoginSession.id.desc()).limit(limit + 1)
     if (before := before_id(cursor)) is not None:
         asked = asked.where(LoginSession.id < before)
@@ -140,7 +143,7 @@ async def end_session(session_id: RowId, request: Request, viewer: ViewerDep, se
 
 @router.get("/tokens", response_model=Page[TokenView])
 async def list_tokens(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 100, cursor: RowCursor = None) -> Json:
-    """The newest first; an admin's all, a token's itself alone."""
+    """API tokens, newest first: one's own, an admin's call: everybody's; a token's: itself alone."""
     asked = select(ApiToken).where(ApiToken.revoked_at.is_(None)).order_by(ApiToken.id.desc()).limit(limit + 1)
     if (before := before_id(cursor)) is not None:
         asked = asked.where(ApiToken.id < before)
@@ -155,7 +158,7 @@ async def list_tokens(viewer: ViewerDep, sessions: SessionsDep, limit: Limit = 1
 async def new_token(
     body: NewToken, request: Request, viewer: ViewerDep, sessions: SessionsDep, response: Response
 ) -> Json:
-    """The token itself is in this answer and nowhere else. It never has more rights than its owner."""
+    """Issues an API token, which is in this answer and nowhere else. It never has more rights than its owner."""
     if viewer.via != "session":
         raise Conflict("A token cannot make tokens: sign in, or use `quorumscope token`.")
     async with sessions() as db, db.begin():

@@ -51,17 +51,17 @@ async def approve_address(
 async def withdraw_address(
     cluster_id: ClusterId, console: ConsoleDep, control_url: Annotated[str, Query(max_length=512)]
 ) -> AddressesView:
-    """It is not asked any more; one that waits is dropped until a member names it again."""
+    """Stops using an address; one that waits for approval is dropped until a member names it again."""
     return await attaching.withdraw_address(console, cluster_id, control_url)
 
 
 @router.put("/node-token", status_code=204)
 async def set_node_token(cluster_id: ClusterId, body: NewNodeToken, console: ConsoleDep) -> None:
-    """Stored sealed (app.security.sealed), and never shown again."""
+    """Stores the group's own token, sealed (app.security.sealed); it is never shown again."""
     await attaching.set_node_token(console, cluster_id, body.token)
 
 
 @router.delete("/node-token", status_code=204)
 async def drop_node_token(cluster_id: ClusterId, console: ConsoleDep) -> None:
-    """Back to the token that the console was started with, where there is one."""
+    """Removes the group's own token: the one that the console was started with is used again, if there is one."""
     await attaching.set_node_token(console, cluster_id, None)

@@ -1,8 +1,8 @@
 """Alerts: what stands and who has taken it on, mutes, maintenance windows, routes of messages, and their history.
 
 Problems keep their ids; `scope` is the id of a group, or `_console` for the console's own. Who may do what is in
-app.security.policy: operators acknowledge, mute and announce maintenance, admins make routes. The parts' life is here:
-`start` and `stop` are called with the console's.
+app.security.policy: operators acknowledge, mute and announce maintenance, admins make routes. `start` and `stop`
+are called when the console starts and stops.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def alert_json(notifier: Notifier, alert: Alert, now: datetime) -> Json:
 async def acknowledge(
     request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep
 ) -> Json:
-    """Takes it on: no more messages about it but that it is over."""
+    """Acknowledges a problem: no more messages about it, except one when it is over."""
     alert = standing(notifier, scope, problem_id, viewer)
     noted(request, alert, before=alert.acknowledged_by, after=viewer.name)
     return alert_json(notifier, await notifier.acknowledge(alert.open.key, viewer.name) or alert, utc_now())
@@ -171,7 +171,7 @@ async def unacknowledge(
 async def mute(
     request: Request, scope: Scope, problem_id: ProblemId, body: Mute, notifier: NotifierDep, viewer: ViewerDep
 ) -> Json:
-    """No message about it until then, also when it comes again; one when it still stands then."""
+    """Mutes a problem: no message about it until then, also if it comes back; one is sent if it still stands then."""
     alert = standing(notifier, scope, problem_id, viewer)
     noted(request, alert, after=f"muted until {body.until}")
     await notifier.mute(alert.open.key, soon(body.until, "until"), viewer.name)
@@ -180,7 +180,7 @@ async def mute(
 
 @router.post("/problems/{scope}/{problem_id}/unmute", status_code=204)
 async def unmute(scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep) -> None:
-    """Also of a problem that does not stand now."""
+    """Ends a mute, also of a problem that does not stand now."""
     if scope != rules.CONSOLE:
         need(viewer, Right.OPERATE, scope)
     check(viewer, Right.OPERATE, scope)
@@ -217,7 +217,10 @@ async def list_windows(notifier: NotifierDep, viewer: ViewerDep) -> Json:
 async def add_window(
     request: Request, body: NewWindow, notifier: NotifierDep, console: ConsoleDep, viewer: ViewerDep
 ) -> Json:
-    """No message about this group's problems (or any) from `begin` to `until`; one when they still stand then."""
+    """Announces maintenance: no message about this group's problems (or any) from `begin` to `until`.
+
+    For each that still stands then, a message is sent.
+    """
     until = soon(body.until, "until")
     begin = time_or_none(body.begin, "begin") or utc_now()
     if begin >= until:
@@ -265,14 +268,14 @@ def window_json(row: AlertWindow, now: datetime) -> Json:
 
 @router.get("/routes", responses=says(RouteList))
 async def list_routes(notifier: NotifierDep, viewer: ViewerDep) -> Json:
-    """Admins also see the targets as they were written down; secrets nobody sees."""
+    """The routes of messages. Admins also see the targets as they were written down; nobody sees secrets."""
     rows = sorted(notifier.routes.values(), key=lambda row: row.name)
     return {"items": [shown(notifier, row, viewer.can("admin")) for row in rows], "next": None}
 
 
 @router.post("/routes", status_code=201, responses=says(NewRouteView, 201))
 async def add_route(request: Request, body: NewRoute, notifier: NotifierDep, response: Response) -> Json:
-    """A webhook's key that the console made is in this answer (`secret`) and nowhere else."""
+    """Makes a route. A webhook's key that the console made is in this answer (`secret`) and nowhere else."""
     if len(notifier.routes) >= ROUTES_MAX:
         raise Conflict(f"There are {ROUTES_MAX} routes already; remove one first.")
     try:
@@ -309,7 +312,7 @@ async def one_route(name: RouteName, notifier: NotifierDep, viewer: ViewerDep) -
 
 @router.patch("/routes/{name}", responses=says(RouteView))
 async def change_route(request: Request, name: RouteName, body: RoutePatch, notifier: NotifierDep) -> Json:
-    """When it gets messages; where it leads does not change: make another one and remove this."""
+    """Changes when a route gets messages. Its target never changes: make another route and remove this one."""
     row = route_named(notifier, name)
     values: dict[str, Any] = body.model_dump(exclude_unset=True)
     missing = [key for key, value in values.items() if value is None and key != "reminder_s"]
@@ -328,7 +331,7 @@ async def change_route(request: Request, name: RouteName, body: RoutePatch, noti
 
 @router.delete("/routes/{name}", status_code=204)
 async def remove_route(request: Request, name: RouteName, notifier: NotifierDep) -> None:
-    """What waits on it is given up; its history stays."""
+    """Removes a route: messages that wait on it are given up, its history stays."""
     row = route_named(notifier, name)
     note(request, f"alerts/routes/{row.name}", before=settings_of(row))
     await notifier.kept.remove_route(row.id)
@@ -339,7 +342,7 @@ async def remove_route(request: Request, name: RouteName, notifier: NotifierDep)
 
 @router.post("/routes/{name}/test", responses=says(TrialView))
 async def trial(name: RouteName, notifier: NotifierDep, viewer: ViewerDep) -> Json:
-    """One attempt now, also on a route that is switched off; the answer says how it went."""
+    """Sends one test message now, also on a route that is switched off; the answer says how it went."""
     return await try_route(notifier, route_named(notifier, name), viewer.name)
 
 
@@ -375,7 +378,7 @@ def shown(notifier: Notifier, row: AlertRoute, whole: bool) -> Json:
 
 @router.get("/messages", responses=says(Page[MessageView]))
 async def list_messages(notifier: NotifierDep, sight: SightDep, limit: Limit = 50, cursor: Cursor = None) -> Json:
-    """Newest first: what was sent, what waits, and what was given up. The last second's may be missing."""
+    """Messages, newest first: sent, waiting, given up. Those of the last second may be missing."""
     return page_of([message_json(row) for row in await notifier.kept.messages(limit + 1, cursor, sight)], limit)
 
 

@@ -131,7 +131,7 @@ async def list_audits(
     cursor: RowCursor = None,
     cluster: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Json:
-    """Newest first."""
+    """Audits, newest first."""
     rows = await runner_of(request).kept.newest(cluster, limit + 1, before_id(cursor), sight)
     return {
         "items": [as_json(row) for row in rows[:limit]],
@@ -160,7 +160,7 @@ async def get_findings(
     cursor: RowCursor = None,
     severity: Literal["critical", "warning", "info"] | None = None,
 ) -> Json:
-    """In the order of the result: worst first, then by index."""
+    """An audit's findings in the order of its result: worst first, then by index."""
     await audit_or_404(request, audit_id)
     items, after = await runner_of(request).kept.findings(audit_id, limit, before_id(cursor), severity)
     return {"items": items, "next": None if after is None else str(after)}
@@ -168,7 +168,7 @@ async def get_findings(
 
 @router.post("/audits/{audit_id}/cancel", status_code=202, responses=says(Audit, 202))
 async def cancel_audit(request: Request, audit_id: AuditId) -> Json:
-    """Asks it to end, whether or not it has started; a finished audit stays as it is."""
+    """Asks an audit to end, whether or not it has started; a finished one stays as it is."""
     need(request.state.viewer, Right.OPERATE, (await audit_or_404(request, audit_id))["cluster_id"])
     found = await runner_of(request).cancel(audit_id)
     if found is None:

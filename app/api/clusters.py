@@ -46,7 +46,7 @@ def summary(view: GroupView) -> Json:
 
 @router.get("/clusters", responses=says(ClusterList))
 async def list_clusters(console: ConsoleDep, sight: SightDep) -> Json:
-    """Those that the caller has a right to see."""
+    """The groups that the caller has a right to see."""
     seeds = (
         []
         if not sight.everything
@@ -111,7 +111,7 @@ async def cluster_events(
 
 @router.get("/problems", responses=says(Problems))
 async def problems(console: ConsoleDep, sight: SightDep) -> Json:
-    """Of all groups that the caller sees; `console`: of the console itself, for those who see all."""
+    """The problems of all groups that the caller sees; `console`: the console's own, for callers who see everything."""
     own = [one.to_json() for one in console.own_problems()] if sight.everything else []
     return {"items": console.problems(sight=sight), "next": None, "console": own}
 

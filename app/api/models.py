@@ -20,8 +20,10 @@ class Page(BaseModel, Generic[T]):
 
 
 class Me(BaseModel):
-    """`rights`: on every group but those in `cluster_roles`; those on the console as a whole end at the first of these
-    that has not."""
+    """Who is asking. `rights` hold on every group that is not in `cluster_roles`.
+
+    On the console as a whole a right holds only where it holds on every group, those in `cluster_roles` included.
+    """
 
     name: str
     role: RoleName

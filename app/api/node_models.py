@@ -13,7 +13,7 @@ from node.views.state import StateView
 
 
 class NodeState(StateView):
-    """One member's, asked just now."""
+    """One member's state, asked just now."""
 
     node_id: str
 
@@ -35,7 +35,7 @@ class SampledStates(BaseModel):
 
 
 class States(RootModel[NodeState | SampledStates]):
-    """With `node` that member's, otherwise all members'."""
+    """With `node` that member's state, otherwise all members' states."""
 
 
 class NodeWatermarks(WatermarksView):
@@ -43,7 +43,7 @@ class NodeWatermarks(WatermarksView):
 
 
 class Watermarks(RootModel[NodeWatermarks | History]):
-    """The newest; with `since` the replicas' history."""
+    """The leader's newest watermarks; with `since` the replicas' history."""
 
 
 class NodeDispatchers(DispatchersView):

@@ -24,7 +24,7 @@ async def operations(
     cursor: Cursor = None,
     cluster: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Json:
-    """Newest first; a cursor is the id of the last one that the caller has."""
+    """Operations, newest first; a cursor is the id of the last one that the caller has."""
     if cursor is not None and await console.operations_kept.get(cursor) is None:
         raise Invalid(f"{cursor!r} is no cursor of this list")
     return page_of(await console.operations_kept.list(cluster, limit + 1, cursor, sight), limit)

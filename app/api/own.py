@@ -1,4 +1,4 @@
-"""What the console knows of itself, and what is wrong with it. The part's life is here: it looks every few seconds."""
+"""What the console knows of itself, and what is wrong with it; `start` and `stop` are called with the console's own."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ OwnWatchDep = Annotated[OwnWatch, Depends(own_watch_of)]
 
 @router.get("/console", responses=says(ConsoleFacts))
 async def this_console(console: ConsoleDep, watch: OwnWatchDep) -> Json:
-    """Its database, disk, certificates, tokens that end soon, and each member's clock less its own."""
+    """The console's database, disk, certificates, tokens that end soon, and each member's clock less its own."""
     problems = [one.to_json() for one in console.own_problems()]
     return {**watch.facts.model_dump(mode="json"), "problems": problems}

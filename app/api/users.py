@@ -54,7 +54,7 @@ class UserPatch(BaseModel):
 
 @router.get("/users", response_model=Page[UserView])
 async def list_users(sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Json:
-    """By name."""
+    """The users, by name."""
     asked = select(User).order_by(User.name_key).limit(limit + 1)
     if cursor is not None:
         asked = asked.where(User.name_key > cursor.lower())
@@ -64,7 +64,7 @@ async def list_users(sessions: SessionsDep, limit: Limit = 100, cursor: Cursor =
 
 @router.post("/users", status_code=201, response_model=NewUserView)
 async def add_user(body: NewUser, request: Request, sessions: SessionsDep, response: Response) -> Json:
-    """Answers with the one-time login link to hand over."""
+    """Adds a user; the answer has the one-time login link to hand over."""
     async with sessions() as db, db.begin():
         known = await user_named(db, body.name)
         if known is not None:
@@ -123,7 +123,7 @@ async def remove_user(name: Name, request: Request, sessions: SessionsDep) -> No
 
 @router.post("/users/{name}/login-link", status_code=201, response_model=LoginLinkView)
 async def another_link(name: Name, request: Request, sessions: SessionsDep) -> Json:
-    """Earlier links of this user are void from now on; a disabled user gets none."""
+    """Makes a new login link; earlier ones of this user are void from now on. A disabled user gets none."""
     async with sessions() as db, db.begin():
         user = await find(db, name)
         note(request, f"users/{user.name}")
@@ -135,7 +135,7 @@ async def another_link(name: Name, request: Request, sessions: SessionsDep) -> J
 
 @router.get("/admin-trail", response_model=Page[TrailView])
 async def admin_trail(request: Request, sessions: SessionsDep, limit: Limit = 100, cursor: RowCursor = None) -> Json:
-    """Newest first. `status` null: the console died while it ran. Anonymous failures are summed up."""
+    """The admin trail, newest first. `status` null: the console died while it ran. Anonymous failures are summed up."""
     await request.app.state.failures.flush()
     asked = select(TrailRow).order_by(TrailRow.id.desc()).limit(limit + 1)
     before = before_id(cursor)
@@ -151,7 +151,7 @@ async def admin_trail(request: Request, sessions: SessionsDep, limit: Limit = 10
     responses=gives("application/x-ndjson", TEXT, example='{"seq":1,"hash":"…"}\n'),
 )
 async def export_trail(request: Request, sessions: SessionsDep) -> StreamingResponse:
-    """All of it in its hash chain's order; `quorumscope trail verify` says how the hashes are made."""
+    """The whole admin trail in the order of its hash chain; `quorumscope trail verify` says how the hashes are made."""
     await request.app.state.failures.flush()
 
     async def lines() -> AsyncIterator[str]:

@@ -153,7 +153,7 @@ def digest_block(parties: Sequence[Party], first_index: int, last_index: int, bl
 
 
 def files_digest(files: ReplicaFiles, first_index: int, last_index: int, chunk_bytes: int = CHUNK_BYTES) -> str | None:
-    """The digest of INTERFACES, from a replica's files; None where a record is missing or its head broken."""
+    """SHA-256 as a node's `GET digests` answers it, from files; None for a missing record or a broken head."""
     units = read_units(files, first_index, last_index)
     sha = hashlib.sha256()
     for low, high in chunks([units], [first_index], first_index, last_index, chunk_bytes):

@@ -1,8 +1,8 @@
 """The fence: what each replica held when the audit began, and so what it covers.
 
-Invariants: nothing above a replica's durable end at that moment is read from it; the committed index is the highest
-that any replica vouches for, and None for replicas of which one cannot tell its own (a Java node's store does not
-persist it): what is unknown excuses nothing.
+Invariants: nothing above a replica's durable end at that moment is read from it. A difference above the committed index
+is innocent, and that index is the highest that any replica vouches for; but for a difference between replicas of which
+one cannot tell its own (a Java node's store does not persist it) it is unknown (None): what is unknown excuses nothing.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def build_result(
     dropped: int = 0,
     twice: bool | None = None,
 ) -> dict[str, Any]:
-    """The JSON of INTERFACES, to the letter; `summary` is an addition."""
+    """The JSON that `audit --json` prints and the console keeps; field names are relied on by others."""
     everything = [*unread_replicas(fence), *unaudited]
     both = compared_twice(fence, everything) if twice is None else twice
     verdict = verdict_of(findings, everything, both)

@@ -102,7 +102,7 @@ def fdatasync_ms(directory: Path, seconds: float = 0.0) -> tuple[float, float]:
 
 
 def touch_memory(busy_s: float) -> None:
-    """Writes to as much memory as a load of `busy_s` seconds may fill, and gives it back; a quarter of it at most.
+    """Writes to as much memory as a load of `busy_s` seconds may fill, and frees it; a quarter of it at most.
 
     A virtual machine's memory costs several times as much at its first touch, and again after the host took it back:
     a price of the machine that whoever is measured first would pay.

@@ -34,7 +34,7 @@ def _settings(db: str | None, config: Path | None) -> Settings:
 
 @contextmanager
 def _database(url: str, *, made_here: bool = False) -> Iterator[None]:
-    """What a database says when it does not want to, as one line and an exit code.
+    """Turns the database's errors within into one line and an exit code. Raises Failure.
 
     Only `db upgrade`, a console and a demo make one: a mistyped name must not pass for a database without users.
     """

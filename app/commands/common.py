@@ -106,7 +106,7 @@ def say(text: str) -> None:
 
 
 def show(text: str) -> None:
-    """A result for people on stdout: where that is a terminal, without what it would obey."""
+    """A result for people on stdout; control characters are escaped where that is a terminal."""
     print(escaped_lines(text) if sys.stdout.isatty() else text, flush=True)
 
 

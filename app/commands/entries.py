@@ -32,7 +32,7 @@ from node.printable import escaped_bytes, escaped_json
 from node.protocol.entry import Entry, Magic
 
 RawOption = Annotated[
-    bool, typer.Option("--raw", help="Bodies as they are, also to a terminal, which obeys what stands in them.")
+    bool, typer.Option("--raw", help="Bodies as they are, control characters included, also to a terminal.")
 ]
 UNVERIFIED: Final = (
     "consistency: unverified: a plain DLedger leads; it gives what its own log holds, which may not be committed and"
@@ -55,7 +55,8 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 def print_entry(entry: Entry, as_json: bool, unverified: bool = False, raw: bool = False) -> None:
     """One entry on stdout: a JSON object a line, or the body and a line break.
 
-    On a terminal, what that would obey is escaped: bodies are anybody's. A pipe gets the bytes; so does `raw`.
+    On a terminal control characters are escaped, for anybody may have written the body. A pipe gets the bytes; so does
+    `raw`.
     """
     escape = sys.stdout.isatty() and not raw
     if as_json:

@@ -76,7 +76,7 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> Aske
 
 
 def reason_of(text: str, member_id: str, address: str) -> str:
-    """An error without what stands beside it anyway, and without a system call's own words for the commonest."""
+    """The error for the member's line in `status`: without its name and address, the commonest one in plain words."""
     if "Connect call failed" in text or "Connection refused" in text:
         return "connection refused: nothing listens there"
     return text.replace(f"{member_id} at {address}: ", "")

@@ -109,7 +109,7 @@ class Alerts:
             await db.execute(delete(AlertWindow).where(AlertWindow.id == window_id))
 
     async def trim(self, now: datetime) -> None:
-        """What is long over goes."""
+        """Deletes mutes that ended, windows that ended WINDOWS_KEPT ago, messages beyond the newest MESSAGES_KEPT."""
         newest = select(AlertMessage.created_at).order_by(AlertMessage.created_at.desc())
         async with self.sessions() as db, db.begin():
             await db.execute(delete(AlertMute).where(AlertMute.until < now))

@@ -179,7 +179,8 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     "node_certificate_ends": Advice(
         "{node}'s control plane serves with that certificate; once it has ended, consoles and programs refuse it",
-        "put a new one at `tls_cert_file` of {node}'s table [control] and restart it; this shows what it serves with",
+        "put a new one at `tls_cert_file` of {node}'s table [control] and send SIGHUP to that node; this shows what it"
+        " serves with",
         "a-certificate-ends",
         command="openssl s_client -connect {host} </dev/null 2>/dev/null | openssl x509 -noout -subject -enddate",
     ),

@@ -1,6 +1,6 @@
 """Turns a cookie or a bearer token into a viewer; opens and closes sessions, issues API tokens.
 
-Invariants: a disabled user, a revoked or expired token and an expired or idle session are nobody. `seen_at` is
+Invariants: a disabled user, a revoked or expired token and an expired or idle session identify nobody. `seen_at` is
 written at most once a minute, so that polling pages do not write to the database, and in the background: a database
 that is locked costs nobody a page.
 """

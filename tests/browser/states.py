@@ -135,7 +135,7 @@ def add_audit(console: Console, verdict: str) -> str:
             directory="/nowhere", requested_by="ann",
         )  # fmt: skip
         await kept.running(row.id, 1)
-        await kept.finish(row.id, "done", result=result_of(verdict))
+        await kept.finish(row.id, {"event": "result", "result": result_of(verdict)})
         ended(console.app.state.console, await console.app.state.audit_runner.get(row.id))
         return str(row.id)
 

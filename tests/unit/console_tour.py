@@ -125,7 +125,7 @@ class Tour:
             directory=str(runner.root), requested_by="ann",
         )  # fmt: skip
         await runner.kept.running(old.id, 1)
-        await runner.kept.finish(old.id, "done", result=RESULT)
+        await runner.kept.finish(old.id, {"event": "result", "result": RESULT})
         await self.ask("GET", f"/api/v1/audits/{old.id}")
         await self.ask("GET", f"/api/v1/audits/{old.id}/findings")
         await self.ask("GET", "/api/v1/audits")

@@ -203,37 +203,48 @@ class ClientRequests:
 
     def _fast_read(self, connection: Connection, frame: Frame) -> None:
         request = decode_read(frame.body)
-        self._quota.take(connection, 1, len(frame.body))
         if request.mode is ReadMode.UNSAFE:
-            replica = self._driver.replica
-            outcome = ReadOutcome(ResponseCode.SUCCESS, replica.committed_index, replica.term)
-            self._read_from(connection, frame, request, outcome)
-        else:
-            self._driver.read_index(partial(self._read_from, connection, frame, request))
+            self._slow.now_or_later(connection, partial(self._read_records, connection, frame, request))
+            return
+        self._quota.take(connection, 1, len(frame.body))
 
-    def _read_from(self, connection: Connection, frame: Frame, request: ReadRequest, outcome: ReadOutcome) -> None:
+        def confirmed(outcome: ReadOutcome) -> None:
+            self._quota.give(connection, 1, len(frame.body))
+            if outcome.code is ResponseCode.SUCCESS:
+                self._slow.now_or_later(connection, partial(self._read_records, connection, frame, request))
+            else:
+                self._read_answer(connection, frame, request, outcome.code, 0, b"")
+
+        self._driver.read_index(confirmed)
+
+    def _read_records(self, connection: Connection, frame: Frame, request: ReadRequest) -> None:
         under_way = self._reading.get(connection, 0)
-        if under_way + connection.backlog_bytes > ANSWER_BYTES_AHEAD and outcome.code is ResponseCode.SUCCESS:
+        if under_way + connection.backlog_bytes > ANSWER_BYTES_AHEAD:
             # It has not taken its earlier answers, or they are being read: memory is for those who do.
-            self._slow.add(connection, partial(self._read_from, connection, frame, request, outcome))
+            self._slow.add(connection, partial(self._read_records, connection, frame, request))
             return
         wanted = min(request.limit_bytes, READ_BYTES_MAX)
         self._reading[connection] = under_way + wanted
+        # Those that wait for their turn take none: it is everybody's, and they may be dropped with their connection.
+        self._quota.take(connection, 1, len(frame.body))
 
         def done(code: ResponseCode, count: int, records: BytesLike) -> None:
             left = self._reading.pop(connection) - wanted
             if left:
                 self._reading[connection] = left
-            replica = self._driver.replica
             self._quota.give(connection, 1, len(frame.body))
-            numbers = (replica.committed_index, request.from_index, replica.store.end_index)
-            connection.answer(frame, *encode_read_answer(ReadAnswer(code, *numbers, count, records)))
+            self._read_answer(connection, frame, request, code, count, records)
 
-        if outcome.code is not ResponseCode.SUCCESS:
-            done(outcome.code, 0, b"")
-            return
         committed = self._driver.replica.committed_index
         self._reads.committed(request.from_index, request.limit_bytes, committed, done)
+
+    def _read_answer(
+        self, connection: Connection, frame: Frame, request: ReadRequest, code: ResponseCode, count: int,
+        records: BytesLike,
+    ) -> None:  # fmt: skip
+        replica = self._driver.replica
+        numbers = (replica.committed_index, request.from_index, replica.store.end_index)
+        connection.answer(frame, *encode_read_answer(ReadAnswer(code, *numbers, count, records)))
 
     # --- DLedger's JSON -----------------------------------------------------------------------------------------
     def _base(self, request: Mapping[str, Any], code: ResponseCode, **more: Any) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class Engine:
         quota = Quota()
         self.client_requests = ClientRequests(
             self, self.duties.reads, self.introspection, quota, self._status, client_access(settings),
-            SlowRequests(self._loop), self.process.port.places.counts.refused,
+            SlowRequests(self._loop, self.now_ns), self.process.port.places.counts.refused,
         )  # fmt: skip
         self.files = member_files(settings, self.process.port, self.links, self.client_requests, self.note)
         self.introspection.files = self.files

@@ -5,9 +5,10 @@ valid request and a member's with an accepted HELLO (SAFETY C10). Its address sa
 loopback and NAT.
 
 Invariants: the places without proof are bounded, and so are all together but the members'; whoever is new gets one: the
-unproven connection that was silent longest goes for it, then the client that was idle longest, never a member. An
-unproven connection ends at its deadline, an unfinished frame of a client's at its own. The memory of unfinished frames
-and of answers that nobody takes is bounded in sums. Time spent asleep (a paused machine) counts as one look.
+unproven connection that was silent longest goes for it, then the client that was idle longest (it sent nothing and took
+no answer), never a member. An unproven connection ends at its deadline, an unfinished frame of a client's at its own.
+The memory of unfinished frames and of answers that nobody takes is bounded in sums. Time spent asleep (a paused
+machine) counts as one look.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Final, Protocol
 
 from node.views.state import ConnectionsView
@@ -24,6 +26,8 @@ LOOK_EVERY_S: Final = 0.5
 UNPROVEN_WITHIN_S: Final = 10.0  # from the accept to the first valid request or the proof
 FRAME_SILENT_S: Final = 10.0  # inside a client's frame without one more byte
 FRAME_WITHIN_S: Final = 60.0  # a client's whole frame: 16 MiB at 280 kB/s
+LATELY_S: Final = 2.0  # a client that was active within it is not idle
+RANKED_AT_ONCE: Final = 32
 UNTAKEN_S: Final = 60.0  # answers of which a client takes no byte
 CLIENTS_MAX: Final = 1024  # unproven ones among them; members come on top
 UNPROVEN_MAX: Final = 256
@@ -36,6 +40,10 @@ UNTAKEN_BYTES_MAX: Final = 32 * MIB  # answers of all clients that wait to be ta
 UNPROVEN_YIELDS_S: Final = 1.0
 CLIENT_YIELDS_S: Final = 5.0
 WHY: Final = "memory"
+
+
+def _gone(_why: str) -> None:
+    """The end of a connection that has ended."""
 
 
 class Connected(Protocol):
@@ -65,6 +73,7 @@ class Place:
     heard_at_s: float
     frame_since_s: float
     taken_at_s: float
+    active_at_s: float  # when some of a request had come, or it had taken some of an answer, as last looked
     connection: Connected | None = None  # None: the TLS handshake is not done
     earned: bool = False
     seen: tuple[int, int] = (0, 0)  # whole reads, unfinished bytes, at the last look
@@ -75,6 +84,10 @@ class Place:
     def is_silent(self) -> bool:
         """Whether nothing has ever come."""
         return self.connection is None or not (self.connection.whole_reads or self.connection.unfinished_bytes)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.connection is not None and self.connection.reading_stopped
 
 
 @dataclass(slots=True)
@@ -98,6 +111,7 @@ class Places:
         self.members: dict[Place, None] = {}
         self._now_s = 0.0  # grows by what passed between looks, by two looks at most
         self._memory_bytes = 0  # of unfinished frames, as last counted
+        self._idlest: list[Place] = []  # clients, the first to go last; some may have gone
         self._stopped: dict[Place, None] = {}  # what is not read from until there is memory
         self.counts = Counts()
         self.limit = CLIENTS_MAX
@@ -111,7 +125,7 @@ class Places:
             self._free(self.unproven, "a place")
         self._free_down_to(self.limit - 1)
         now = self._now_s
-        place = Place(end, now, now, now, now)
+        place = Place(end, now, now, now, now, now)
         self.unproven[place] = None
         return place
 
@@ -138,14 +152,33 @@ class Places:
     def _free(self, among: dict[Place, None], why: str) -> bool:
         if not among:
             return False
-        # The order of arrival decides between equals.
-        self._end(min(among, key=lambda one: (not one.is_silent, one.heard_at_s)), why)
+        if among is self.clients:
+            last = self._idlest_client()
+        else:  # the order of arrival decides between equals
+            last = min(among, key=lambda one: (not one.is_silent, one.heard_at_s))
+        self._end(last, why)
         return True
 
+    def _idlest_client(self) -> Place:
+        """There is one. Several are ranked at once: among a thousand that takes as long as the accept itself."""
+        while True:
+            while self._idlest:
+                place = self._idlest.pop()
+                if place in self.clients:
+                    return place
+            self._idlest = nsmallest(RANKED_AT_ONCE, reversed(self.clients), self._idleness)[::-1]
+
+    def _idleness(self, client: Place) -> tuple[float, bool]:
+        """The lower, the sooner it goes. Who waits for answers of a busy loop is not idle. Among those who were active
+        lately, who is not read from has more open than it takes answers for; else the newest goes (the first of equals
+        in the order that they are ranked in): a flood comes later than those who work."""
+        return min(client.active_at_s, self._now_s - LATELY_S), not client.is_stopped
+
     def _end(self, place: Place, why: str) -> None:
+        end = place.end
         self.leave(place)
         self.counts.ended[why] += 1
-        place.end(why)
+        end(why)
 
     def earned(self, place: Place, *, member: bool) -> None:
         """Its HELLO was accepted, or its first valid request came."""
@@ -164,6 +197,8 @@ class Places:
             group.pop(place, None)
         self._memory_bytes -= place.memory_bytes
         place.memory_bytes = 0
+        # No cycle is left for the collector: what a flood leaves would make it look at everything again and again.
+        place.connection, place.end = None, _gone
 
     # --- memory -------------------------------------------------------------------------------------------------
     def part_came(self, place: Place) -> None:
@@ -233,6 +268,7 @@ class Places:
     def look(self, passed_s: float) -> None:
         """Every LOOK_EVERY_S: ends what is over its deadlines."""
         self._now_s += min(passed_s, 2 * LOOK_EVERY_S)
+        self._idlest.clear()
         self._look_at_limit()  # the store's files may have become more
         self._free_down_to(self.limit)
         untaken_bytes = 0
@@ -257,7 +293,9 @@ class Places:
             return "no handshake" if connection is None else "nothing valid in time"
         if connection is None:
             return ""
-        unfinished, whole_reads = connection.unfinished_bytes, connection.whole_reads
+        unfinished, whole_reads, backlog = connection.unfinished_bytes, connection.whole_reads, connection.backlog_bytes
+        if (whole_reads, unfinished) != place.seen or backlog < place.backlog_bytes:
+            place.active_at_s = now
         if (whole_reads, unfinished) != place.seen or connection.reading_stopped:
             place.heard_at_s = now
             if whole_reads != place.seen[0] or not place.seen[1] or self._is_stopped_by_others(place, connection):
@@ -266,7 +304,6 @@ class Places:
         elif not unfinished:
             place.frame_since_s = now
             connection.spare_memory()
-        backlog = connection.backlog_bytes
         if backlog < place.backlog_bytes or not backlog:
             place.taken_at_s = now
         place.backlog_bytes = backlog

@@ -1,7 +1,9 @@
 """Requests that cost more than their bytes say (a look at the whole state, a large read): one a turn of the loop.
 
-A read of the socket may bring hundreds of them. Invariants: a connection's are served in their order, and not while it
-has not taken ANSWER_BYTES_AHEAD of earlier answers; those of a connection that ended are dropped.
+A read of the socket may bring hundreds of them, and hundreds of connections may bring them. Invariants: they take at
+most half of the loop's time, however many wait: for as long as they took, none is served; a connection's are served in
+their order, and not while it has not taken ANSWER_BYTES_AHEAD of earlier answers; those of a connection that ended are
+dropped.
 """
 
 from __future__ import annotations
@@ -16,51 +18,86 @@ from node.transport.connection import Connection
 ANSWER_BYTES_AHEAD: Final = 2 * 1024 * 1024
 WAITING_MAX: Final = 16  # of a connection: it is not read from until there are fewer, and then little at once
 LOOK_AGAIN_S: Final = 0.01
+WAIT_NS_MIN: Final = 1_000_000  # timers have a grain of 1 ms: a shorter wait is added to the next one
+TOOK_NS_MAX: Final = (
+    100_000_000  # none takes so long: the process was paused meanwhile, and that is no work to wait for
+)
 WHY: Final = "slow requests"
 
 
 class SlowRequests:
-    """One per engine."""
+    """One per engine. `now_ns`: the engine's clock."""
 
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: AbstractEventLoop, now_ns: Callable[[], int]) -> None:
+        self._loop, self._now_ns = loop, now_ns
+        self._next_ns = 0  # until then the loop is everything else's
         self._waiting: dict[Connection, deque[Callable[[], None]]] = {}
+        self._not_taking: dict[Connection, deque[Callable[[], None]]] = {}  # not looked at before `_look_again_ns`
+        self._look_again_ns = 0
         self._due = False
 
     def add(self, connection: Connection, serve: Callable[[], None]) -> None:
         """Serves it in a later turn."""
-        waiting = self._waiting.setdefault(connection, deque())
+        waiting = self._not_taking.get(connection)
+        if waiting is None:
+            waiting = self._waiting.setdefault(connection, deque())
         waiting.append(serve)
         if len(waiting) > WAITING_MAX:
             connection.stop_reading(WHY)
             connection.read_little()
-        if not self._due:
-            self._due = True
-            self._loop.call_soon(self._serve_one)
+        self._look_soon()
+
+    def now_or_later(self, connection: Connection, serve: Callable[[], None]) -> None:
+        """Serves it at once where nothing waits and the loop has had its time: most reads are of one at a time."""
+        if self._waiting or self._due or connection in self._not_taking or self._now_ns() < self._next_ns:
+            self.add(connection, serve)
+        else:
+            self._serve(serve)
 
     def _serve_one(self) -> None:
         self._due = False
-        for connection in list(self._waiting):
+        now_ns = self._now_ns()
+        if now_ns >= self._look_again_ns:
+            self._waiting |= self._not_taking
+            self._not_taking.clear()
+            self._look_again_ns = now_ns + round(LOOK_AGAIN_S * 1e9)
+        while self._waiting:
+            connection = next(iter(self._waiting))
             waiting = self._waiting.pop(connection)
             if connection.closed:
                 continue
             if connection.backlog_bytes > ANSWER_BYTES_AHEAD:
-                self._waiting[connection] = waiting
+                self._not_taking[connection] = waiting
                 continue
             serve = waiting.popleft()
             if waiting:
                 self._waiting[connection] = waiting  # behind the others
             if len(waiting) <= WAITING_MAX // 2:
                 connection.resume_reading(WHY)
-            self._look_soon(0)
-            serve()
+            self._serve(serve)
             return
-        self._look_soon(LOOK_AGAIN_S)
+        self._look_soon()
 
-    def _look_soon(self, after_s: float) -> None:
-        if self._waiting and not self._due:
-            self._due = True
-            if after_s:
-                self._loop.call_later(after_s, self._serve_one)
-            else:
-                self._loop.call_soon(self._serve_one)
+    def _serve(self, serve: Callable[[], None]) -> None:
+        began_ns = self._now_ns()
+        self._due = True  # what comes meanwhile waits as well
+        try:
+            serve()
+        finally:
+            took_ns = min(self._now_ns() - began_ns, TOOK_NS_MAX)
+            self._next_ns = max(self._next_ns, began_ns) + 2 * took_ns
+            self._due = False
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._due or not (self._waiting or self._not_taking):
+            return
+        self._due = True
+        wait_ns = self._next_ns - self._now_ns()
+        after_s = wait_ns / 1e9 if wait_ns >= WAIT_NS_MIN else 0.0
+        if not self._waiting:
+            after_s = max(after_s, LOOK_AGAIN_S)
+        if after_s:
+            self._loop.call_later(after_s, self._serve_one)
+        else:
+            self._loop.call_soon(self._serve_one)

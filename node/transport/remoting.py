@@ -27,7 +27,7 @@ PREFIX_BYTES: Final = 8
 JOINED_BYTES_MAX: Final = 16 * 1024
 # A connection's first reads are small, and grow as they are filled: what hundreds of new ones send at once is decoded
 # between other work. (At 64 KiB from the start each brought 550 requests, and a leader fell silent over them.)
-BUFFER_BYTES_FIRST: Final = 4 * 1024
+BUFFER_BYTES_FIRST: Final = 1024
 BUFFER_BYTES_MIN: Final = 64 * 1024
 BUFFER_BYTES_KEPT: Final = 256 * 1024
 # A frame longer than a buffer is read into memory of its own, where its body stays: nothing copies it. (In a buffer

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import struct
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.engine.proposals import TURN_ENTRIES, Proposals
-from node.engine.slow_requests import ANSWER_BYTES_AHEAD, WAITING_MAX, SlowRequests
+from node.engine.slow_requests import ANSWER_BYTES_AHEAD, TOOK_NS_MAX, WAIT_NS_MIN, WAITING_MAX, SlowRequests
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.json_fields import BODY_BYTES_MAX, VALUES_MAX, BodyError, load
 from node.transport.remoting import (
@@ -113,7 +117,7 @@ class Asking:
 def test_slow_requests_are_served_one_a_turn_in_turns_and_only_to_those_who_take_answers() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        slow, many, few, gone, deaf = SlowRequests(loop), *(Asking() for _ in range(4))
+        slow, many, few, gone, deaf = SlowRequests(loop, time.monotonic_ns), *(Asking() for _ in range(4))
         served: list[tuple[Any, int]] = []
         deaf.backlog_bytes = ANSWER_BYTES_AHEAD + 1
         for one, count in ((many, 200), (few, 2), (gone, 5), (deaf, 3)):
@@ -139,6 +143,80 @@ def test_slow_requests_are_served_one_a_turn_in_turns_and_only_to_those_who_take
         assert len(served) == 205
 
     asyncio.run(main())
+
+
+class LoopAlone:
+    """Turns of a loop whose clock moves only with what is served and what is waited for."""
+
+    def __init__(self) -> None:
+        self.now_ns, self.served_ns = 0, 0
+        self.next: list[tuple[int, Callable[[], None]]] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.next.append((self.now_ns, call))
+
+    def call_later(self, after_s: float, call: Callable[[], None]) -> None:
+        self.next.append((self.now_ns + round(after_s * 1e9), call))
+
+    def serve(self, takes_ns: int) -> None:
+        self.now_ns += takes_ns
+        self.served_ns += takes_ns
+
+
+def test_slow_requests_leave_half_of_the_loop_to_everything_else() -> None:
+    """400 connections that looked at the state, and took no answer, kept a leader's loop until another one led."""
+    for takes_ns in (300_000, 2_000_000, 40_000_000):
+        loop = LoopAlone()
+        slow = SlowRequests(loop, lambda loop=loop: loop.now_ns)  # type: ignore[arg-type, misc]
+        for one in (Asking() for _ in range(400)):
+            slow.add(one, lambda loop=loop, takes_ns=takes_ns: loop.serve(takes_ns))  # type: ignore[arg-type, misc]
+        count = 0
+        while loop.next:
+            at_ns, call = loop.next.pop()
+            loop.now_ns = max(loop.now_ns, at_ns)
+            call()
+            count += 1
+            assert loop.served_ns <= loop.now_ns / 2 + WAIT_NS_MIN + takes_ns
+        assert loop.served_ns == 400 * takes_ns and count <= 401
+
+
+def test_a_pause_in_the_middle_of_a_slow_request_delays_the_next_by_a_moment() -> None:
+    loop = LoopAlone()
+    slow = SlowRequests(loop, lambda: loop.now_ns)  # type: ignore[arg-type]
+    slow.now_or_later(Asking(), lambda: loop.serve(60_000_000_000))  # type: ignore[arg-type]
+    slow.add(Asking(), lambda: loop.serve(0))  # type: ignore[arg-type]
+    ((at_ns, _call),) = loop.next
+    assert at_ns <= loop.now_ns + 2 * TOOK_NS_MAX
+
+
+def test_those_who_take_no_answers_cost_the_others_nothing() -> None:
+    """A thousand of them were looked at for each request served; their order and their later requests stay theirs."""
+    loop, served = LoopAlone(), list[str]()
+    slow = SlowRequests(loop, lambda: loop.now_ns)  # type: ignore[arg-type]
+    deaf, taking = Asking(), Asking()
+    deaf.backlog_bytes = ANSWER_BYTES_AHEAD + 1
+
+    def turns(until: str) -> None:
+        while until not in served:
+            at_ns, call = loop.next.pop()
+            loop.now_ns = max(loop.now_ns, at_ns)
+            call()
+
+    for one, name in ((deaf, "deaf 1"), (taking, "taking 1")):
+        slow.add(one, partial(served.append, name))  # type: ignore[arg-type]
+    turns("taking 1")
+    assert served == ["taking 1"]
+    slow.now_or_later(deaf, partial(served.append, "deaf 2"))  # type: ignore[arg-type]
+    slow.add(taking, partial(served.append, "taking 2"))  # type: ignore[arg-type]
+    turns("taking 2")
+    deaf.backlog_bytes = 0
+    turns("deaf 2")
+    assert served == ["taking 1", "taking 2", "deaf 1", "deaf 2"]
+    deaf.closed = True
+    slow.add(deaf, partial(served.append, "deaf 3"))  # type: ignore[arg-type]
+    while loop.next:
+        loop.next.pop()[1]()
+    assert "deaf 3" not in served
 
 
 def test_an_engine_refuses_what_is_too_much_and_stores_nothing_of_it(tmp_path: Path) -> None:
@@ -171,6 +249,69 @@ def test_an_engine_refuses_what_is_too_much_and_stores_nothing_of_it(tmp_path: P
     beside(tmp_path, ["anonymous = append"], work)
 
 
+def test_reads_that_nobody_takes_use_up_nothing_that_others_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They kept their share of the quota while they waited, and for ever once their connection had ended: a paced
+    client was not read from any more, and its connection went for the next one of the flood."""
+    from node.client import LedgerClient
+    from node.transport.slab_frames import ReadMode, ReadRequest, encode_read
+
+    monkeypatch.setattr("node.engine.quota.REQUESTS_MAX", 8)
+    read = encode_frame(RemotingFrame(RequestCode.FAST_READ, 1, encode_read(ReadRequest(2, 1 << 20, ReadMode.UNSAFE))))
+
+    async def work(peers: str, port: int) -> None:
+        client = LedgerClient(peers, deadline_s=30, token=OWN)
+        for _ in range(4):
+            await client.append(bytes(1 << 20))
+        for _ in range(4):
+            held: list[asyncio.StreamWriter] = []
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+                writer.write(read * 40)
+                assert await reader.readexactly(1)
+                held.append(writer)
+            await client.append(b"while they wait")
+            for writer in held:
+                writer.transport.abort()
+        last = await client.append(b"after it")
+        assert [bytes(one.body) for one in await client.read(last.first_index, 1)] == [b"after it"]
+        await client.close()
+
+    beside(tmp_path, ["anonymous = append + read"], work)
+
+
+def test_connections_that_ended_leave_nothing_to_the_collector(tmp_path: Path) -> None:
+    """What a flood of them left, in cycles, it looked at for half a second at once, and a heartbeat was late."""
+    from node.engine.places import Place
+    from node.transport.connection import Connection
+
+    look = encode_frame(RemotingFrame(RequestCode.INTROSPECT, 1, b'{"group":"default","what":"state"}'))
+
+    def there() -> int:
+        return sum(isinstance(one, Connection | Place) for one in gc.get_objects())
+
+    async def work(_peers: str, port: int) -> None:
+        before = there()
+        for asks in [True, False] * 10:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            if asks:
+                writer.write(look * 10)
+                await reader.readexactly(1)
+            writer.transport.abort()
+        for _ in range(6000):
+            await asyncio.sleep(0.01)
+            if there() == before:
+                return
+        raise AssertionError(f"{there() - before} are left")
+
+    gc.disable()
+    try:
+        beside(tmp_path, ["anonymous = observe"], work)
+    finally:
+        gc.enable()
+
+
 def test_the_first_reads_of_a_connection_are_small_and_grow_as_they_are_filled() -> None:
     """Each of hundreds of new connections had 550 requests decoded at once, and a leader fell silent over it."""
     decoder, sizes = FrameDecoder(), list[int]()
@@ -182,7 +323,7 @@ def test_the_first_reads_of_a_connection_are_small_and_grow_as_they_are_filled()
         room[:], stream = stream[: len(room)], stream[len(room) :]
         found += len(decoder.filled(len(room)))
     assert sizes == sorted(sizes) and sizes[0] == BUFFER_BYTES_FIRST and sizes[-1] == BUFFER_BYTES_MIN
-    assert len(set(sizes)) == 5
+    assert len(set(sizes)) == 7
     left = len(frame) - decoder.unfinished_bytes
     decoder.writable()[:left] = frame[-left:]
     assert len(decoder.filled(left)) == 1

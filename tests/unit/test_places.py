@@ -138,6 +138,27 @@ def test_where_all_places_are_clients_the_longest_idle_goes_and_no_member(port: 
     assert len(port.places.clients) == CLIENTS_MAX
 
 
+@pytest.mark.parametrize("stuck", [True, False])
+def test_who_works_outlives_a_flood_of_clients(port: Port, stuck: bool) -> None:
+    """More than there are places came between two looks, and the one that had been there longest went for them."""
+    (steady,) = port.clients(1)
+    for _ in range(6):
+        steady.whole()
+        port.pass_s(LOOK_EVERY_S)
+        flood = port.clients(2 * CLIENTS_MAX)
+        for one in flood:
+            one.reading_stopped = stuck and not one.ended  # it takes no answers, and asks for more
+        assert not steady.ended
+    assert len(port.places.clients) == CLIENTS_MAX
+
+
+def test_who_is_not_read_from_goes_before_who_was_active_as_lately(port: Port) -> None:
+    first, stuck, last = port.clients(3)
+    stuck.reading_stopped = True
+    port.clients(CLIENTS_MAX - 2)
+    assert stuck.ended and not first.ended and not last.ended
+
+
 def test_there_are_as_many_places_as_descriptors(port: Port) -> None:
     port.places.descriptors_left = lambda open_now: 40 - open_now
     clients = port.clients(30)

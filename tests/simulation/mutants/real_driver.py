@@ -120,7 +120,7 @@ REQUESTS_AND_LINKS = (
         "C1",
         "a read shows entries that are not committed",
         Edit(
-            REQUESTS + "_read_from",
+            REQUESTS + "_read_records",
             "committed = self._driver.replica.committed_index",
             "committed = MUTANT.instead(self._driver.replica.committed_index, self._driver.replica.store.end_index)",
         ),

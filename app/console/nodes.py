@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json as json_text
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,10 +20,12 @@ from typing import Any, Final
 
 import httpx2
 
-from app.console.certificates import not_after
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.settings import ConsoleSettings
+from app.db.base import utc_now
+from app.health.facts import CERTIFICATE_SOON
 from node.background import Background, reason_of
+from node.certificates import not_after
 from node.tls_files import tls_trouble
 
 IN_FLIGHT_MAX: Final = 64
@@ -31,6 +34,7 @@ OLDER_S: Final = 60.0  # longer than any request
 TIMEOUT_S: Final = 2.0  # for each step: a connection's next bytes
 TOTAL_S: Final = 5.0  # for all of it
 CONNECT_TIMEOUT_S: Final = 1.0
+RENEWED_WITHIN_S: Final = 20.0  # so often a certificate that ends is looked at on a new connection
 
 
 # What a member's refusal may become here; another one, such as a wrong token of the console's own, is a bad gateway.
@@ -81,6 +85,7 @@ class Nodes:
         self.credentials = credentials
         # Control URL -> until when the certificate is valid that it showed last.
         self.certificate_ends: dict[str, datetime] = {}
+        self._looked_again: dict[str, float] = {}
         self._ca_file, self._transport = settings.node_ca_file, transport
         self.client = self.client_with(self.read_authorities())
         self._closing = Background()
@@ -139,6 +144,8 @@ class Nodes:
         shown = token or self.credentials(control_url)
         if shown:
             sent["authorization"] = f"Bearer {shown}"
+        if self.renewal_due(control_url):
+            sent["connection"] = "close"
         limit: Any = httpx2.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
         target = f"{control_url}/api/v1/{path}"
         try:
@@ -154,6 +161,17 @@ class Nodes:
             raise NodeUnreachable(f"{control_url}: {error or type(error).__name__}", code="unreachable") from None
         except (OSError, ValueError, httpx2.InvalidURL) as error:  # such as a host name that no resolver takes
             raise NodeUnreachable(f"{control_url}: {reason_of(error)}", code="unreachable") from None
+
+    def renewal_due(self, control_url: str) -> bool:
+        """Whether this connection shall be its last answer's: a certificate that ends may have been exchanged, and only
+        a new connection shows that."""
+        ends, now_s = self.certificate_ends.get(control_url), time.monotonic()
+        if ends is None or ends - utc_now() > CERTIFICATE_SOON:
+            return False
+        if now_s - self._looked_again.get(control_url, -RENEWED_WITHIN_S) < RENEWED_WITHIN_S:
+            return False
+        self._looked_again[control_url] = now_s
+        return True
 
     def note_certificate(self, control_url: str, answer: httpx2.Response) -> None:
         """Of what was verified a moment ago; one that cannot be read ends nothing."""

@@ -17,7 +17,6 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from app.console.certificates import ends_of
 from app.console.console import Console
 from app.console.own_facts import (
     CertificateFacts,
@@ -32,6 +31,7 @@ from app.db.base import rfc3339, utc_now
 from app.db.engine import Sessions, between_writes, normal_url
 from app.db.models import ApiToken, ConsoleMeta
 from node.background import Background, reason_of
+from node.certificates import ends_of
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 5.0

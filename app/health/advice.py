@@ -177,10 +177,28 @@ ADVICE: Final[dict[str, Advice]] = {
         "elections-do-not-settle",
         curl="curl -s {url}/metrics",
     ),
+    "member_certificate_ends": Advice(
+        "{node} shows it to members and clients; once it has ended, no new connection between them is made",
+        "put a new one at `tls_cert_file` of {node}'s table [node] and send {node} SIGHUP; this shows what the port"
+        " serves with",
+        "a-certificate-ends",
+        command="openssl s_client -connect {address} </dev/null 2>/dev/null | openssl x509 -noout -subject -enddate",
+    ),
+    "member_authority_ends": Advice(
+        "{node} knows members and clients by that authority; once it has ended, {node} refuses all of them",
+        "put the newer authority into `tls_ca_file` of {node}'s table [node], beside the old one, and send {node}"
+        " SIGHUP, on every member; certificates that it signed come after that",
+        "a-certificate-ends",
+    ),
+    "client_certificate_ends": Advice(
+        "members refuse a client whose certificate has ended; connections that it has live on",
+        "give those clients new certificates; `certificates` in a member's state says which it has seen",
+        "a-certificate-ends",
+    ),
     "node_certificate_ends": Advice(
         "{node}'s control plane serves with that certificate; once it has ended, consoles and programs refuse it",
-        "put a new one at `tls_cert_file` of {node}'s table [control] and send SIGHUP to that node; this shows what it"
-        " serves with",
+        "put a new one at `tls_cert_file` of {node}'s table [control] and send {node} SIGHUP; this shows what it serves"
+        " with",
         "a-certificate-ends",
         command="openssl s_client -connect {host} </dev/null 2>/dev/null | openssl x509 -noout -subject -enddate",
     ),

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from app.health.audited import audited
+from app.health.certificates import certificates
 from app.health.facts import INFO, SEVERITY_ORDER, Facts, Finding, Rule, rfc3339, spell
 from app.health.group_view import GroupView, Problem
 from app.health.leading import (
@@ -27,7 +28,7 @@ from app.health.leading import (
     two_leaders,
 )
 from app.health.links import cut_off, not_connected, resends, slow_link
-from app.health.members import alarms, certificate, damaged, engine_down, silent, voter_state
+from app.health.members import alarms, damaged, engine_down, silent, voter_state
 from app.health.next_steps import next_step
 from app.health.proof import unproven
 from app.health.recall import Recall
@@ -53,7 +54,7 @@ RULES: Final[tuple[Rule, ...]] = (
     not_connected,
     resends,
     voter_state,
-    certificate,
+    certificates,
     term_flapping,
     first_leadership,
     flush_async,

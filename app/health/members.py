@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from app.health.facts import (
     ATTENTION,
-    CERTIFICATE_NOW,
-    CERTIFICATE_SOON,
     CRITICAL,
     INFO,
     Facts,
     Finding,
-    spell,
     spelled_range,
     time_of,
 )
@@ -135,19 +132,6 @@ def meanwhile(faults: Sequence[FaultView], repair: RepairView) -> str:
     else:
         tail = "it is repaired as soon as a peer that holds it answers, for {age}"
     return f"{may_not} and does not serve {whose}; {tail}"
-
-
-def certificate(facts: Facts) -> Iterator[Finding]:
-    """Of the certificate that a control plane serves with: once it has ended nobody reaches that control plane."""
-    for one in facts.members:
-        ends = time_of(one.certificate_ends)
-        left = timedelta.max if ends is None else ends - facts.now
-        whose = f"The certificate of {one.id}'s control plane"
-        if left <= timedelta(0):
-            yield Finding("node_certificate_ends", CRITICAL, f"{whose} ended {{age}} ago", one.id, ends)
-        elif left <= CERTIFICATE_SOON:
-            severity = CRITICAL if left <= CERTIFICATE_NOW else ATTENTION
-            yield Finding("node_certificate_ends", severity, f"{whose} ends in {spell(left.total_seconds())}", one.id)
 
 
 def voter_state(facts: Facts) -> Iterator[Finding]:

@@ -100,6 +100,7 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
         "url": url,
         "own_url": urls[one.id] if one is not None and answers else "",
         "host": urlsplit(urls.get(finding.node_id or "", "")).netloc,
+        "address": one.address if one is not None else "",
         "where": f"its machine ({one.address})" if one is not None and one.address else "its machine",
         "leader": leader if leader is not None and leader != finding.node_id else "the others",
         "leader_url": leader_url,
@@ -133,6 +134,10 @@ def at_stake(finding: Finding, view: GroupView) -> str:
             return FLUSH_STAKE.format(needed=view.quorum.needed)
         case "two_leaders" | "diverged":
             return "entries that were acknowledged may be lost whichever history is kept"
+        case "client_certificate_ends":
+            return f"what works with it stops at its next connection; {spare(view)}"
+        case "member_certificate_ends" | "member_authority_ends":
+            return f"once it has ended, {finding.node_id} is cut off at its next connection; {spare(view)}"
         case "node_certificate_ends":
             return f"the member goes dark here and for whatever asks it, though it runs; {spare(view)}"
         case "audit_divergent" | "log_damaged":

@@ -14,14 +14,15 @@ now_ns: Final[Callable[[], int]] = partial(time.clock_gettime_ns, time.CLOCK_BOO
 
 def wall_text(at_ns: int | None = None) -> str:
     """RFC 3339 UTC of a CLOCK_BOOTTIME moment (default: now), as the wall clock says it today."""
-    return _text(time.time() - (0 if at_ns is None else (now_ns() - at_ns) / 1e9))
+    return text_of(time.time() - (0 if at_ns is None else (now_ns() - at_ns) / 1e9))
 
 
 def wall_writer() -> Callable[[int], str]:
     """The same for the many moments of one answer: both clocks are read once, so that their distances are exact."""
     at_s, at_ns = time.time(), now_ns()
-    return lambda moment_ns: _text(at_s - (at_ns - moment_ns) / 1e9)
+    return lambda moment_ns: text_of(at_s - (at_ns - moment_ns) / 1e9)
 
 
-def _text(seconds: float) -> str:
+def text_of(seconds: float) -> str:
+    """RFC 3339 UTC of seconds since 1970."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -77,6 +77,8 @@ class Engine:
         self.feeder = self.duties.feeder
         self.introspection.scrub = self.duties.scrubber.view
         self.introspection.connections = self.process.port.places.view
+        if self._tls_files is not None:
+            self.introspection.certificates = lambda: self.process.port.certificates.view(self.replica.peers.of)
         quota = Quota()
         self.client_requests = ClientRequests(
             self, self.duties.reads, self.introspection, quota, self._status, client_access(settings),

@@ -32,6 +32,7 @@ from node.views.replication import (
 from node.views.state import (
     AlarmView,
     ApplierView,
+    CertificateView,
     ConnectionsView,
     DiskView,
     FaultView,
@@ -56,6 +57,7 @@ class Introspection:
         self._settings, self._store, self._events, self._boot_id = settings, store, events, boot_id
         self.scrub: Callable[[], ScrubView | None] = lambda: None
         self.connections: Callable[[], ConnectionsView | None] = lambda: None
+        self.certificates: Callable[[], tuple[CertificateView, ...] | None] = lambda: None
         self.files: Rereading | None = None
         self.tick_gap_max_ns: Callable[[], int] = lambda: 0
         self.late_ns: LateNs = in_time
@@ -119,6 +121,7 @@ class Introspection:
             peers=tuple(_peer(one, self.own_url if one.id == status.self_id else one.api_url) for one in status.peers),
             links=tuple(link_view(one.id, one.link, status.as_of_ns) for one in status.peers if one.link is not None),
             connections=self.connections(),
+            certificates=self.certificates(),
             disk=disk,
             faults=tuple(
                 FaultView(

@@ -26,6 +26,7 @@ def member_files(
     node, found = settings.node, Rereading(note)
     files = tls_files(settings)
     if files is not None:
+        port.certificates.read(*files)
 
         def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
             trouble = tls_trouble(*files)
@@ -36,6 +37,7 @@ def member_files(
         def renew(both: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
             port.renew(both[0])
             links.renew_tls(both[1])
+            port.certificates.read(*files)
 
         found.add(CERTIFICATE, contexts, renew)
     if node.secret_file is not None:

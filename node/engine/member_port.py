@@ -13,6 +13,7 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import Protocol
 
+from node.engine.certificates import PortCertificates
 from node.engine.listener import Listen, Listening
 from node.engine.places import LOOK_EVERY_S, Place, Places
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
@@ -42,6 +43,7 @@ class MemberPort:
         self._groups: dict[str, Served] = {}
         self._listening: Listening | None = None
         self.places = Places()
+        self.certificates = PortCertificates()
         self._look_timer: TimerHandle | None = None
         self._looked_at_s = 0.0
         self._opened_as: tuple[str, TlsFiles | None] | None = None
@@ -110,6 +112,7 @@ class MemberPort:
 
     def _on_open(self, place: Place, served: Served | None, connection: Connection) -> None:
         self.connections[connection] = served
+        self.certificates.note(connection)
         place.connection = connection
         connection.on_earned = partial(self._on_earned, place)
         if self._look_timer is None:

@@ -227,6 +227,16 @@ class Connection(asyncio.BufferedProtocol):
                     return str(value)
         return None
 
+    @property
+    def certificate_ends_s(self) -> float | None:
+        """Until when the other side's certificate is valid, in seconds since 1970; None without TLS."""
+        certificate: Any = self._transport.get_extra_info("peercert") if self._transport is not None else None
+        ends = (certificate or {}).get("notAfter")
+        try:
+            return None if ends is None else float(ssl.cert_time_to_seconds(ends))
+        except ValueError:
+            return None
+
     def send(self, pieces: Sequence[BytesLike]) -> None:
         """Writes pieces as they are; nothing after the close."""
         if self._transport is not None and not self._transport.is_closing():

@@ -59,6 +59,15 @@ class ConnectionsView(View):
     refused: dict[Text, Whole] | None = None
 
 
+class CertificateView(View):
+    """A certificate of the member port, and when it ends. `what`: member_port, authority (the last one that is
+    trusted), or client, with its name: one that has connected and ends within 30 days."""
+
+    what: Text
+    name: Text | None = None
+    ends_at: Text
+
+
 class TimingView(View):
     """The member's own times (docs/configuration.md, [timing])."""
 
@@ -204,6 +213,7 @@ class StateView(AnswerView):
     peers: Annotated[tuple[PeerView, ...], Bounded] | None = None
     links: Annotated[tuple[LinkView, ...], Bounded] | None = None
     connections: ConnectionsView | None = None
+    certificates: Annotated[tuple[CertificateView, ...], Bounded] | None = None
     disk: DiskView | None = None
     faults: Annotated[tuple[FaultView, ...], Bounded] | None = None
     repair: RepairView | None = None

@@ -6,10 +6,12 @@ import asyncio
 import shutil
 import subprocess
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from node.certificates import ends_of
 from node.client import Denied, LedgerClient, ReadMode, Unreachable
 from node.transport.tls import client_context
 from tests.process.group import Group, all_vote, append_surely
@@ -117,6 +119,24 @@ def test_a_certificate_has_the_rights_of_its_row_and_no_other(group: TlsGroup) -
         finally:
             for client in clients.values():
                 await client.close()
+
+    asyncio.run(work())
+
+
+def test_a_member_says_until_when_its_port_s_certificates_and_its_clients_are_valid(group: TlsGroup) -> None:
+    async def work() -> None:
+        client = group.tls_client()
+        try:
+            found = [
+                (one["what"], one.get("name"), one["ends_at"]) for one in (await client.state("n0"))["certificates"]
+            ]
+        finally:
+            await client.close()
+        assert [one[:2] for one in found[:2]] == [("member_port", None), ("authority", None)]
+        assert "client" in [name for what, name, _ in found if what == "client"]
+        assert not {name for _, name, _ in found} & set(group.peers), "members' own they say themselves"
+        (ends,) = ends_of(group.issued["n0"][0])
+        assert datetime.fromisoformat(found[0][2]) == ends
 
     asyncio.run(work())
 

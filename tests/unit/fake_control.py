@@ -46,6 +46,7 @@ class FakeNode:
     ack_ms: int | None = 20
     rtt_ms: float | None = 0.8
     loop_late_ms: float | None = None
+    certificates: list[Json] | None = None
     resends: int = 0
     lag_ms: int | None = None
     # Whom it heard when, where that is not when the leader was acknowledged.
@@ -94,6 +95,7 @@ class FakeNode:
             "flush": self.group.flush,
             "voter_state": self.voter_state,
             "loop_late_ms": self.loop_late_ms,
+            "certificates": self.certificates,
             "log": {
                 "begin_index": 0,
                 "end_index": self.end,

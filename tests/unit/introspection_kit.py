@@ -35,7 +35,7 @@ from node.engine.introspect import Introspection
 from node.engine.scrubber import Pass
 from node.protocol.codes import DispatcherState, FlushMode, Role, VoterState
 from node.store.memory_store import MemoryStore
-from node.views.state import ConnectionsView, ScrubView
+from node.views.state import CertificateView, ConnectionsView, ScrubView
 
 GOLDEN = Path(__file__).with_name("goldens") / "introspection.json"
 S = 1_000_000_000
@@ -122,6 +122,10 @@ def introspection() -> Introspection:
     events.add("alarm", "critical", {"code": "disk_full", "text": "0 bytes – left", "share": 0.25, "of": ["a", "b"]})
     reported = Introspection(settings(), MemoryStore(), events, "boot")
     reported.tick_gap_max_ns = lambda: 12_345_678
+    reported.certificates = lambda: (
+        CertificateView(what="member_port", ends_at="2027-03-01T00:00:00.000Z"),
+        CertificateView(what="client", name="app", ends_at="2026-10-01T00:00:00.000Z"),
+    )
     reported.late_ns = lambda _since, _now: 7_654_321
     running = Pass(2, "request", 4096, 0, 10, 1000, "2026-01-01T00:00:00.000Z", 77, 1)
     attach(reported, running, dataclasses.replace(running, number=1, ended_at="2026-01-01T00:00:01.000Z"))

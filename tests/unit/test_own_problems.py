@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.console import own_rules as own
-from app.console.certificates import ends_of, not_after
 from app.console.docs_pages import anchor
 from app.console.own_facts import (
     CertificateFacts,
@@ -30,6 +29,7 @@ from app.console.own_rules import AUTHORITIES, OURS, OwnProblems
 from app.console.own_watch import OwnWatch
 from app.db.base import utc_now
 from app.db.models import ApiToken
+from node.certificates import ends_of, not_after
 from tests.unit.console_kit import run, running
 from tests.unit.receivers import Receiver, http_receiver
 

@@ -57,3 +57,9 @@ def dying_with_parent(
                 os._exit(0)  # it died in between
 
     return between_fork_and_exec
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """This process gets that signal when the one that started it ends (Linux)."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number)

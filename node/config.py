@@ -61,6 +61,7 @@ NODE_FLAGS: Final[Mapping[str, str]] = {
     "--data": "node.data",
     "--control": "control.address",
     "--flush": "node.flush",
+    "--state-machine": "node.state_machine",
     "--init": "node.init",
     "--group-token": "node.group_token",
     "--secret-file": "node.secret_file",
@@ -71,7 +72,8 @@ NODE_FLAGS: Final[Mapping[str, str]] = {
 SWITCHES: Final = ("--init", "--make-secret")
 USAGE: Final = (
     "usage: python -m node --id ID --peers ID-HOST:PORT;… [--group G] [--data DIR] [--control HOST:PORT]"
-    " [--flush sync|async] [--init] [--group-token TOKEN] [--secret-file FILE] [--make-secret]"
+    " [--flush sync|async] [--state-machine kv|MODULE:CLASS] [--init] [--group-token TOKEN] [--secret-file FILE]"
+    " [--make-secret]"
     " [--log-level debug|info|warning|error] [--log-format console|json]"
     " [--config FILE] [--set TABLE.KEY=VALUE]… [--exit-with-engine]"
 )

@@ -17,6 +17,7 @@ from node.access_rows import rows_of
 from node.protocol.codes import FlushMode
 from node.protocol.group_id import check_group_token
 from node.protocol.peers import MEMBER_ID, split_address
+from node.state_machine.kind import kind_of
 
 MIB: Final = 1024 * 1024
 INDEX_UNIT_BYTES: Final = 32
@@ -31,6 +32,12 @@ def _address(text: str) -> str:
 def _group_token(text: str) -> str:
     if text:
         check_group_token(text)
+    return text
+
+
+def _state_machine(text: str) -> str:
+    if text:
+        kind_of(text)
     return text
 
 
@@ -76,6 +83,14 @@ class NodeTable(Table):
     leader draws an id."""
     flush: FlushMode = FlushMode.SYNC
     """When a write counts: "sync" = on a quorum's disks, "async" = in a quorum's page caches. Belongs to the group."""
+    state_machine: Annotated[str, AfterValidator(_state_machine)] = ""
+    """What applies the group's entries, beside each member's engine: "kv" (a key-value store), or package.module:Class
+    of one's own (docs/state-machines.md). Chosen when the group is born, the same on all members; its log then takes
+    commands only. Empty: a log alone."""
+    snapshot_entries: Annotated[int, Field(ge=1)] = 100_000
+    """So many entries after its last snapshot a state machine saves the next one."""
+    snapshots_kept: Annotated[int, Field(ge=1, le=1000)] = 3
+    """How many snapshots stay."""
     lease_reads: bool = False
     """Linearizable reads from the leader's lease instead of a round trip; trusts the members' clocks a little."""
     preferred_leaders: Names = ()

@@ -24,14 +24,16 @@ import uvloop
 from node.config import USAGE, ConfigError, Settings, parse_node_arguments
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
+from node.engine.machine_process import MachineOptions, MachineProcess, Note
 from node.engine.process import Process
 from node.logs import Log
 from node.member_secret import make_secret, read_secrets
 from node.printable import escaped
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
-from node.protocol.group_kind import PLAIN_NAME
+from node.protocol.group_kind import PLAIN, GroupKind
 from node.rereading import HangUp
+from node.state_machine.kind import kind_of
 from node.store.errors import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.data_lock import DataLock
@@ -44,6 +46,7 @@ EXIT_USAGE: Final = 64
 EXIT_UNAVAILABLE: Final = 69
 GC_YOUNG_MAX: Final = 20_000  # objects; Python's own 700 is met by a single turn under load
 REASON_FILE: Final = "engine-refused.json"
+MACHINE: Final = "the state machine"  # whose pin keeps what it needs again after a restart
 
 
 def say(code: int, reason: str, data: Path | None, log: Log | None = None) -> int:
@@ -88,10 +91,32 @@ def open_store(settings: Settings, platform: Platform = OS, *, born_at: Base | N
         page_cache_bytes=settings.store.page_cache_bytes,
         serving=True,
         group_id=group_id_of(settings.node.group_token, settings.node.group) if settings.node.group_token else None,
-        kind=PLAIN_NAME,
+        kind=group_kind(settings).name,
         platform=platform,
         born_at=born_at,
     )
+
+
+def group_kind(settings: Settings) -> GroupKind:
+    """What the group's log may hold."""
+    return kind_of(settings.node.state_machine) if settings.node.state_machine else PLAIN
+
+
+def state_machine(settings: Settings, store: FileStore, note: Note) -> MachineProcess | None:
+    """The group's, in a process of its own; None: it is a log alone. What it needs again after a restart stays."""
+    node = settings.node
+    if not node.state_machine:
+        return None
+
+    def saved(index: int) -> None:
+        if index + 1 >= store.begin_index:
+            store.pin(index + 1, MACHINE)
+        else:
+            store.release(MACHINE)
+
+    saved(store.begin_index - 1)
+    options = MachineOptions(node.state_machine, store.directory, node.snapshot_entries, node.snapshots_kept)
+    return MachineProcess(options, note, saved)
 
 
 def check_secret(settings: Settings) -> None:
@@ -134,9 +159,11 @@ async def serve(settings: Settings, store: FileStore, log: Log) -> int:
     """Runs the engine until a signal or an error."""
     data = settings.node.data
     process = Process()
+    machine = state_machine(settings, store, lambda *event: engine.note(*event))
     engine = Engine(
-        settings, store, process, lambda kind, severity, detail: log.note(kind, severity, **line_fields(detail))
-    )
+        settings, store, process, lambda kind, severity, detail: log.note(kind, severity, **line_fields(detail)),
+        machine=machine, kind=group_kind(settings),
+    )  # fmt: skip
     note_start(engine, store)
     for alarm in store.alarms:
         engine.note("alarm", "critical", {"code": "store", "text": str(alarm)})

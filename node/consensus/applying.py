@@ -94,8 +94,8 @@ class Applying:
 
     def lost(self, life: int, reason: str, now: int) -> None:
         """It ended; nothing is applied until another one says where it stands."""
-        if life != self.life or self._at is None:
-            return
+        if life != self.life and self._at is not None:
+            return  # another one stands by now
         self._order = self._retry_at = self._at = None
         self._last_error = reason
         self._member.alarm("applier_down", f"nothing is applied: {reason}", now)

@@ -22,12 +22,18 @@ class ProposalChecks:
         self._member, self._lanes = member, lanes
         self.body_bytes_max = min(BODY_BYTES_MAX, member.store.data_file_size - HEAD_BYTES - BLANK_BYTES)
         kind = member.config.kind
-        self._only_lanes = "" if kind.is_plain else f"a log of kind {kind.name} takes appends over a lane only"
+        self._only_lanes = ""
+        if not (kind.is_plain or kind.takes_commands):
+            self._only_lanes = f"a log of kind {kind.name} takes appends over a lane only"
 
     def refusal(self, proposal: Proposal, count: int, size_bytes: int, next_index: int) -> Refusal | None:
         """Why not; None where its `count` entries of `size_bytes` together may stand from `next_index` on."""
         if self._only_lanes and proposal.lane is None:
             return ResponseCode.UNEXPECTED_ARGUMENT, self._only_lanes
+        kind = self._member.config.kind
+        if kind.takes_commands and (proposal.lane is not None or not proposal.at_apply):
+            text = f"a log of kind {kind.name} takes commands of its state machine only (docs/state-machines.md)"
+            return ResponseCode.UNEXPECTED_ARGUMENT, text
         if count == 0:
             return ResponseCode.REQUEST_WITH_EMPTY_BODYS, "no entry to append"
         if size_bytes > self.body_bytes_max:

@@ -22,6 +22,8 @@ NEEDED: Final = {
     RequestCode.LANE_APPEND: Right.APPEND,
     RequestCode.OPEN_LANE: Right.APPEND,
     RequestCode.APPEND: Right.APPEND,
+    RequestCode.COMMAND: Right.APPEND,
+    RequestCode.QUESTION: Right.READ,
     RequestCode.FAST_READ: Right.READ,
     RequestCode.GET: Right.READ,
     RequestCode.COMMITTED_STREAM: Right.READ,

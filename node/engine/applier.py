@@ -9,9 +9,10 @@ dropped, by the core (`consensus/applying.py`) and by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from node.protocol.codes import ResponseCode
 from node.protocol.entry import BytesLike
 
 
@@ -47,3 +48,21 @@ class Applier(Protocol):
     def start(self, reports: Reports) -> None: ...
     def apply(self, batch: Batch) -> None: ...
     def stop(self) -> None: ...
+
+
+class Machine(Applier, Protocol):
+    """An applier that answers questions from what it applied."""
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """From which log time on it wants an entry, also where no client appends; None: it wants none."""
+        ...
+
+    def ask(
+        self, content: bytes, min_index: int, wait_ms: int, deliver: Callable[[ResponseCode, int, bytes], None]
+    ) -> None:
+        """`deliver` is called once, later: with the code, the entry applied last, and the answer or why there is none.
+
+        The state that answers holds every entry up to `min_index`.
+        """
+        ...

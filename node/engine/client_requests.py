@@ -25,6 +25,12 @@ from node.protocol.entry import BytesLike
 from node.transport.bodies import BodyError, Fields, dump, entry_fields, load
 from node.transport.committed_frames import PushedPosition, encode_position
 from node.transport.connection import Connection
+from node.transport.machine_frames import (
+    CommandAnswer,
+    QuestionAnswer,
+    encode_command_answer,
+    encode_question_answer,
+)
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame
 from node.transport.slab_frames import (
     ENTRIES_PER_REQUEST_MAX,
@@ -159,6 +165,11 @@ class ClientRequests:
             connection.answer(frame, encode_append_answer(refusal))
         elif frame.code == RequestCode.FAST_READ:
             connection.answer(frame, *encode_read_answer(ReadAnswer(code, -1, -1, -1, 0)))
+        elif frame.code == RequestCode.COMMAND:
+            refusal = AppendAnswer(code, -1, -1, -1, AppendedByte.NOT_APPENDED, detail=text)
+            connection.answer(frame, encode_command_answer(CommandAnswer(refusal, False)))
+        elif frame.code == RequestCode.QUESTION:
+            connection.answer(frame, *encode_question_answer(QuestionAnswer(code, -1, text.encode())))
         elif frame.code == RequestCode.COMMITTED_STREAM:
             connection.answer(frame, encode_position(PushedPosition(code)))
         else:

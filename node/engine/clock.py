@@ -12,6 +12,11 @@ from typing import Final
 now_ns: Final[Callable[[], int]] = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 
 
+def wall_ms() -> int:
+    """Milliseconds of wall time, as a leader stamps commands with them (`state_machine/kind.py`)."""
+    return time.time_ns() // 1_000_000
+
+
 def wall_text(at_ns: int | None = None) -> str:
     """RFC 3339 UTC of a CLOCK_BOOTTIME moment (default: now), as the wall clock says it today."""
     return text_of(time.time() - (0 if at_ns is None else (now_ns() - at_ns) / 1e9))

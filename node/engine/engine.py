@@ -19,7 +19,7 @@ from node.consensus.lanes import LaneOpened
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
-from node.engine.applier import Applier
+from node.engine.applier import Applier, Machine
 from node.engine.client_requests import ClientRequests
 from node.engine.committed_stream import CommittedStreams
 from node.engine.duties import Duties
@@ -27,6 +27,7 @@ from node.engine.events import EventRing, EventSink, no_sink
 from node.engine.group_end import GroupEnd
 from node.engine.introspect import Introspection
 from node.engine.lane_requests import LaneRequests
+from node.engine.machine_requests import MachineRequests
 from node.engine.member_files import member_files
 from node.engine.metronome import Metronome
 from node.engine.options import client_access, member_trust, replica_config, tls_files
@@ -54,10 +55,13 @@ class Engine:
 
     def __init__(
         self, settings: Settings, store: LogStore, process: Process | None = None, on_event: EventSink = no_sink,
-        *, applier: Applier | None = None, kind: GroupKind = PLAIN,
+        *, applier: Applier | None = None, machine: Machine | None = None, kind: GroupKind = PLAIN,
     ) -> None:  # fmt: skip
         """Without `process` it makes one of its own, and closes it at its end. `on_event` is given every event, too
-        (node/logs.py): it must not wait. `kind`: what the group's log may hold; without `applier` it is a log alone."""
+        (node/logs.py): it must not wait. `kind`: what the group's log may hold; without `applier` it is a log alone.
+        `machine`: an applier that clients may give commands to, and ask (a kind that takes commands has one)."""
+        assert (machine is not None) == kind.takes_commands, f"kind {kind.name}: is there a state machine?"
+        applier = applier or machine
         self.settings, self.store, self._on_event = settings, store, on_event
         self.process, self._is_process_own = process or Process(), process is None
         self.now_ns = self.process.now_ns
@@ -89,6 +93,11 @@ class Engine:
         lanes = LaneRequests(self, self.client_requests, quota, config.group)
         self.client_requests.serve(RequestCode.OPEN_LANE, lanes.open)
         self.client_requests.serve(RequestCode.LANE_APPEND, lanes.append)
+        self.machine_requests: MachineRequests | None = None
+        if machine is not None:
+            self.machine_requests = MachineRequests(self, machine, self.client_requests, quota)
+            self.client_requests.serve(RequestCode.COMMAND, self.machine_requests.command)
+            self.client_requests.serve(RequestCode.QUESTION, self.machine_requests.question)
         self.group_end = GroupEnd(self, self.links, self.client_requests)
         self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self.duties.held.closed)
         self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
@@ -113,6 +122,8 @@ class Engine:
         on_ready(await port.serve(group, self.group_end, self.settings.self_address, self._tls_files))
         self.links.start()
         self.duties.start()
+        if self.machine_requests is not None:
+            self.machine_requests.start()
         self._schedule()
         await self._ended.wait()
         port.leave(group)
@@ -126,6 +137,8 @@ class Engine:
                 self.duties.carry_out()
         self._metronome.stop()
         self.duties.stop()
+        if self.machine_requests is not None:
+            self.machine_requests.stop()
         self.streams.close()
         await self.links.stop()
         self.process.port.end(self.group_end)

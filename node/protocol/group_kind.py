@@ -46,6 +46,7 @@ class GroupKind(ABC):
 
     name: str
     position_at: int = NO_PATCH
+    takes_commands: bool = False  # appends are commands that end with their result, and nothing else is
 
     @property
     def is_plain(self) -> bool:

@@ -253,8 +253,8 @@ def keep_newest(directory: Path, count: int = KEPT, platform: Platform = OS) -> 
     return gone
 
 
-def clean(directory: Path, platform: Platform = OS) -> None:
-    """Removes what a stop in the middle left; only while nobody writes there."""
+def clean(directory: Path, work: str = WORK, platform: Platform = OS) -> None:
+    """Removes what a stop in the middle left under that name, or of one that was being removed; only by its writer."""
     for name in platform.names(directory / FOLDER):
-        if name in (WORK, INSTALL_WORK) or name.startswith("removed_"):
+        if name == work or name.startswith("removed_"):
             platform.remove_tree(directory / FOLDER / name)

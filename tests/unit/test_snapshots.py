@@ -105,6 +105,8 @@ def test_what_a_stop_in_the_middle_left_counts_for_nothing_and_goes(tmp_path: Pa
     SnapshotWriter(tmp_path, work=snapshots.INSTALL_WORK).write(b"half of another")
     assert [one.meta.index for one in snapshots.snapshots_in(tmp_path)] == [1]
     snapshots.clean(tmp_path)
+    assert sorted(os.listdir(tmp_path / "snapshot")) == ["install_tmp", "snapshot_1"]
+    snapshots.clean(tmp_path, snapshots.INSTALL_WORK)
     assert os.listdir(tmp_path / "snapshot") == ["snapshot_1"]
     assert json.loads((tmp_path / "snapshot" / "snapshot_1" / "snapshot_meta").read_text())["lastIncludedIndex"] == 1
 

@@ -1,0 +1,114 @@
+"""KvClient: the key-value store of a group (`--state-machine kv`), over a `LedgerClient`.
+
+Gets and ranges are linearizable: they see every write that was acknowledged before they began. A write that ends in
+OutcomeUnknown may have happened: read the key before it is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from node.client.errors import LedgerError
+from node.client.ledger_client import LedgerClient
+from node.client.machine import MachineClient
+from node.protocol.kv import (
+    ABSENT,
+    ITEMS_MAX,
+    If,
+    KvCommand,
+    KvError,
+    KvEvent,
+    KvItem,
+    KvResult,
+    Op,
+    Status,
+    ask_get,
+    ask_range,
+    ask_watch,
+    decode_got,
+    decode_items,
+    decode_result,
+    decode_watched,
+    encode_command,
+)
+from node.transport.slab_frames import ReadMode
+
+WATCH_WAIT_MS: Final = 20_000
+
+
+class WatchGone(LedgerError):
+    """What happened from that entry on is not kept any more: read what is there now, and watch from `next_index` on."""
+
+    def __init__(self, from_index: int, next_index: int) -> None:
+        super().__init__(f"events from entry {from_index} on are not kept: read the keys, then watch from {next_index}")
+        self.next_index = next_index
+
+
+class KvClient:
+    """Use from one event loop, that of its `LedgerClient`. `member_id` reads from that member, as fresh as any."""
+
+    def __init__(self, client: LedgerClient, *, deadline_s: float = 10.0, member_id: str | None = None) -> None:
+        self._machine, self._member_id = MachineClient(client, deadline_s), member_id
+
+    # --- writes ---------------------------------------------------------------------------------------------------
+    async def put(self, key: bytes, value: bytes, *, ttl_ms: int = 0) -> int:
+        """The index of the entry that wrote it. `ttl_ms` 0: it stays; else it goes so much log time later."""
+        return (await self.write(KvCommand(Op.PUT, key, value, ttl_ms))).index
+
+    async def delete(self, key: bytes) -> bool:
+        """Whether it was there."""
+        return (await self.write(KvCommand(Op.DELETE, key))).status is Status.DONE
+
+    async def compare_and_set(self, key: bytes, old: bytes | None, new: bytes | None, *, ttl_ms: int = 0) -> KvResult:
+        """Sets (None: deletes) a key that holds `old` (None: is not there); else `CONDITION_FAILED` says what is."""
+        op = Op.DELETE if new is None else Op.PUT
+        if old is None:
+            return await self.write(KvCommand(op, key, new or b"", ttl_ms, If.INDEX_IS, expected_index=ABSENT))
+        return await self.write(KvCommand(op, key, new or b"", ttl_ms, If.VALUE_IS, expected_value=old))
+
+    async def write(self, command: KvCommand) -> KvResult:
+        """Any command. Raises KvError for one that is not allowed, and as `MachineClient.command`."""
+        answered = await self._machine.command(encode_command(command))
+        result = decode_result(answered.results[0])
+        if result.status is Status.BAD_COMMAND:
+            raise KvError("the group does not understand this command: it is of another release")
+        return result
+
+    # --- reads ----------------------------------------------------------------------------------------------------
+    async def get(self, key: bytes, *, mode: ReadMode = ReadMode.LINEARIZABLE) -> KvItem | None:
+        """None: there is no such key."""
+        return decode_got(key, await self._ask(ask_get(key), mode))
+
+    async def range(
+        self, from_key: bytes = b"", to_key: bytes = b"", *, limit: int = ITEMS_MAX,
+        mode: ReadMode = ReadMode.LINEARIZABLE,
+    ) -> tuple[list[KvItem], bool]:  # fmt: skip
+        """Keys from the first on, without the second (b"": to the end), and whether there are more of them."""
+        return decode_items(await self._ask(ask_range(from_key, to_key, limit), mode))
+
+    async def _ask(self, question: bytes, mode: ReadMode) -> bytes:
+        answer = await self._machine.ask(question, mode=mode, member_id=self._member_id)
+        assert answer is not None, "a question without a wait has an answer"
+        return answer.content
+
+    async def watch(self, prefix: bytes = b"", *, from_index: int | None = None) -> AsyncGenerator[KvEvent, None]:
+        """What happens to keys that begin so, in order and without a gap: from now on, or from that entry on.
+
+        Raises WatchGone where that is not kept any more.
+        """
+        if from_index is None:
+            answer = await self._machine.ask(ask_range(b"", b"", 1), member_id=self._member_id)
+            assert answer is not None
+            from_index = answer.applied_index + 1
+        while True:
+            question = ask_watch(prefix, from_index)
+            answer = await self._machine.ask(question, member_id=self._member_id, wait_ms=WATCH_WAIT_MS)
+            if answer is None:
+                continue
+            watched = decode_watched(answer.content)
+            if watched.is_gone:
+                raise WatchGone(from_index, watched.next_index)
+            for event in watched.events:
+                yield event
+            from_index = watched.next_index

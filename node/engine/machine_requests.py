@@ -1,0 +1,143 @@
+"""Commands to a group's state machine, and questions to it, between clients and the core.
+
+A command is stamped with the leader's time, appended, and answered when it is applied, with its result. A question is
+answered by this member's own state machine, leader or not, from a state that holds every entry that was committed when
+the question came (read index, then applied), unless it asks for less.
+
+Invariants: every request gets exactly one answer; a stamp is never before the one before it; what is asked with
+LINEARIZABLE is put to the state machine only behind its read index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from node.consensus.api import Applied, Outcome, Proposal, ReadOutcome
+from node.consensus.replica import Replica
+from node.engine.applier import Machine
+from node.engine.clock import wall_ms
+from node.engine.proposals import Proposals
+from node.engine.quota import Quota
+from node.protocol.codes import ResponseCode, Role
+from node.state_machine.kind import Type, body_of
+from node.transport.bodies import BodyError
+from node.transport.connection import Connection
+from node.transport.machine_frames import (
+    CommandAnswer,
+    QuestionAnswer,
+    QuestionRequest,
+    decode_question,
+    encode_command_answer,
+    encode_question_answer,
+)
+from node.transport.remoting import FLAG_ONE_WAY, Frame
+from node.transport.slab_frames import AppendAnswer, ReadMode, decode_append
+
+TICK_LOOK_S: Final = 0.1  # a key's time may end so much earlier than its entry comes
+
+
+class Driver(Protocol):
+    """What is needed of the engine."""
+
+    replica: Replica
+    proposals: Proposals
+
+    def read_index(self, done: Callable[[ReadOutcome], None]) -> None: ...
+    def read_done(self) -> None: ...
+
+
+class Clients(Protocol):
+    """What is needed of the other client requests."""
+
+    def append_answer(self, outcome: Outcome) -> AppendAnswer: ...
+    def hold(self, connection: Connection, frame: Frame, body: bytes) -> None: ...
+
+
+class Ticks:
+    """Where the entries come from that say nothing but that time has passed."""
+
+    order_broken = False
+
+
+class MachineRequests:
+    """One per engine of a group with a state machine."""
+
+    def __init__(
+        self, driver: Driver, machine: Machine, clients: Clients, quota: Quota, wall: Callable[[], int] = wall_ms
+    ) -> None:
+        self._driver, self._machine, self._clients, self._quota, self._wall = driver, machine, clients, quota, wall
+        self._stamped_ms = 0
+        self._ticks = Ticks()
+        self._tick_open = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- commands -------------------------------------------------------------------------------------------------
+    def command(self, connection: Connection, frame: Frame) -> None:
+        """COMMAND. Raises BodyError."""
+        request = decode_append(frame.body)
+        count, size = len(request.bodies), len(frame.body)
+        if request.ordered or request.expected_index >= 0:
+            raise BodyError("commands take no expected_index and no order: name a condition in the command itself")
+        self._quota.take(connection, count, size)
+
+        def done(outcome: Outcome) -> None:
+            self._quota.give(connection, count, size)
+            if not frame.flag & FLAG_ONE_WAY:
+                known = outcome.applied is Applied.YES
+                answer = CommandAnswer(self._clients.append_answer(outcome), known, outcome.results if known else ())
+                self._clients.hold(connection, frame, encode_command_answer(answer))
+
+        head = body_of(Type.COMMAND, self._stamp())
+        bodies = [head + bytes(body) for body in request.bodies]
+        self._driver.proposals.add(connection, Proposal(bodies, done, at_apply=True), ordered=False)
+
+    def _stamp(self) -> int:
+        self._stamped_ms = max(self._stamped_ms, self._wall())
+        return self._stamped_ms
+
+    # --- questions ------------------------------------------------------------------------------------------------
+    def question(self, connection: Connection, frame: Frame) -> None:
+        """QUESTION. Raises BodyError."""
+        request, size = decode_question(frame.body), len(frame.body)
+        self._quota.take(connection, 1, size)
+
+        def answer(code: ResponseCode, applied_index: int, content: bytes) -> None:
+            self._quota.give(connection, 1, size)
+            connection.answer(frame, *encode_question_answer(QuestionAnswer(code, applied_index, content)))
+
+        if request.mode is ReadMode.UNSAFE:
+            self._machine.ask(request.content, -1, request.wait_ms, answer)
+        else:
+            self._driver.read_index(lambda outcome: self._confirmed(request, outcome, answer))
+
+    def _confirmed(
+        self, request: QuestionRequest, outcome: ReadOutcome, answer: Callable[[ResponseCode, int, bytes], None]
+    ) -> None:
+        if outcome.code is not ResponseCode.SUCCESS:
+            answer(outcome.code, -1, (outcome.detail or "the quorum could not confirm the read").encode())
+        else:
+            self._machine.ask(request.content, outcome.read_index, request.wait_ms, answer)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_LOOK_S, self._look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        """A leader whose state machine waits for a time that has come adds an entry that says so."""
+        self.start()
+        wake = self._machine.wake_at_ms
+        if wake is None or self._tick_open or self._driver.replica.role is not Role.LEADER or self._wall() < wake:
+            return
+        self._tick_open = True
+        tick = Proposal([body_of(Type.TICK, self._stamp())], self._ticked, at_apply=True)
+        self._driver.proposals.add(self._ticks, tick, ordered=False)
+        self._driver.read_done()
+
+    def _ticked(self, _outcome: Outcome) -> None:
+        self._tick_open = False

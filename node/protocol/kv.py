@@ -1,0 +1,311 @@
+"""The key-value store's commands, results, questions and answers as bytes: what clients send and members apply.
+
+Keys are 1 to 1024 bytes, values up to 1 MiB. A command may name a condition (compare-and-set): what the key must hold
+now, or which entry wrote it. Times are log time in milliseconds; an index of -1 is that of a key that is not there.
+
+Invariant: every length is held against the bytes that are there; a broken body is a KvError, and nothing of it is used.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from node.protocol.entry import BytesLike
+
+KEY_BYTES_MAX: Final = 1024
+VALUE_BYTES_MAX: Final = 1024 * 1024
+TTL_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
+ITEMS_MAX: Final = 1000
+ABSENT: Final = -1
+NEVER: Final = -1  # of `expires_ms`
+_COMMAND: Final = struct.Struct(">BBqqHI")
+_RESULT: Final = struct.Struct(">BBq")
+_ITEM: Final = struct.Struct(">HqqI")
+_EVENT: Final = struct.Struct(">BHqI")
+_RANGE: Final = struct.Struct(">IHH")
+_WATCH: Final = struct.Struct(">qI")
+_COUNT: Final = struct.Struct(">IB")
+_WATCHED: Final = struct.Struct(">BqI")
+_GOT: Final = struct.Struct(">Bqq")
+
+
+class KvError(ValueError):
+    """What is wrong with a command, a question or an answer; the text says what is allowed."""
+
+
+class Op(IntEnum):
+    """What a command does."""
+
+    PUT = 1
+    DELETE = 2
+
+
+class If(IntEnum):
+    """A command's condition."""
+
+    ALWAYS = 0
+    VALUE_IS = 1
+    INDEX_IS = 2  # ABSENT: there is no such key
+
+
+class Status(IntEnum):
+    """How a command went."""
+
+    DONE = 0
+    CONDITION_FAILED = 1
+    NOT_FOUND = 2  # of a delete
+    BAD_COMMAND = 3
+
+
+class Ask(IntEnum):
+    """What a question asks for."""
+
+    GET = 1
+    RANGE = 2
+    WATCH = 3
+
+
+class EventType(IntEnum):
+    """What happened to a key."""
+
+    PUT = 1
+    DELETE = 2
+    EXPIRE = 3
+
+
+class KvCommand(NamedTuple):
+    """`ttl_ms` 0: for ever."""
+
+    op: Op
+    key: bytes
+    value: bytes = b""
+    ttl_ms: int = 0
+    condition: If = If.ALWAYS
+    expected_value: bytes = b""
+    expected_index: int = ABSENT
+
+
+@dataclass(slots=True, frozen=True)
+class KvResult:
+    """`index`: the entry that wrote what the key holds now; `value`: that, where a condition failed; else empty."""
+
+    status: Status
+    found: bool  # whether the key is there now
+    index: int
+    value: bytes = b""
+
+
+@dataclass(slots=True, frozen=True)
+class KvItem:
+    """A key, what it holds, the entry that wrote that, and until when it stays."""
+
+    key: bytes
+    value: bytes
+    index: int
+    expires_ms: int = NEVER
+
+
+@dataclass(slots=True, frozen=True)
+class KvEvent:
+    """What entry `index` did to a key."""
+
+    type: EventType
+    key: bytes
+    index: int
+    value: bytes = b""
+
+
+class KvWatched(NamedTuple):
+    """Events, and from where to watch on. `is_gone`: events from there on are not kept any more: read, then watch."""
+
+    is_gone: bool
+    next_index: int
+    events: Sequence[KvEvent]
+
+
+def check_key(key: bytes) -> bytes:
+    """Raises KvError."""
+    if not 0 < len(key) <= KEY_BYTES_MAX:
+        raise KvError(f"a key of {len(key)} bytes: 1 to {KEY_BYTES_MAX} are allowed")
+    return key
+
+
+def check_value(value: bytes) -> bytes:
+    """Raises KvError."""
+    if len(value) > VALUE_BYTES_MAX:
+        raise KvError(f"a value of {len(value)} bytes: up to {VALUE_BYTES_MAX} are allowed")
+    return value
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+def encode_command(command: KvCommand) -> bytes:
+    """Raises KvError."""
+    key, expected, value = check_key(command.key), check_value(command.expected_value), check_value(command.value)
+    if not 0 <= command.ttl_ms <= TTL_MS_MAX:
+        raise KvError(f"a time to live of {command.ttl_ms} ms: 0 (for ever) to {TTL_MS_MAX} are allowed")
+    numbers = (command.ttl_ms, command.expected_index, len(key), len(expected))
+    return _COMMAND.pack(command.op, command.condition, *numbers) + key + expected + value
+
+
+def decode_command(body: BytesLike) -> KvCommand:
+    """Raises KvError."""
+    try:
+        op, condition, ttl_ms, expected_index, key_bytes, expected_bytes = _COMMAND.unpack_from(body)
+        at = _COMMAND.size
+        if at + key_bytes + expected_bytes > len(body):
+            raise KvError(f"a command of {len(body)} bytes says that it is longer")
+        key, expected = bytes(body[at : at + key_bytes]), bytes(body[at + key_bytes : at + key_bytes + expected_bytes])
+        value = bytes(body[at + key_bytes + expected_bytes :])
+        if not 0 <= ttl_ms <= TTL_MS_MAX:
+            raise KvError(f"a time to live of {ttl_ms} ms")
+        check_key(key), check_value(value)
+        return KvCommand(Op(op), key, value, ttl_ms, If(condition), expected, expected_index)
+    except (struct.error, ValueError) as error:
+        raise KvError(f"no command: {error}") from None
+
+
+def encode_result(result: KvResult) -> bytes:
+    return _RESULT.pack(result.status, result.found, result.index) + result.value
+
+
+def decode_result(body: BytesLike) -> KvResult:
+    """Raises KvError."""
+    try:
+        status, found, index = _RESULT.unpack_from(body)
+        return KvResult(Status(status), bool(found), index, bytes(body[_RESULT.size :]))
+    except (struct.error, ValueError) as error:
+        raise KvError(f"no result: {error}") from None
+
+
+# --- questions ----------------------------------------------------------------------------------------------------
+def ask_get(key: bytes) -> bytes:
+    """Raises KvError."""
+    return bytes([Ask.GET]) + check_key(key)
+
+
+def ask_range(from_key: bytes, to_key: bytes, limit: int) -> bytes:
+    """Keys from `from_key` on, up to and without `to_key`; b"": from the first, to the last. Raises KvError."""
+    if not 1 <= limit <= ITEMS_MAX:
+        raise KvError(f"a limit of {limit}: 1 to {ITEMS_MAX} are allowed")
+    if max(len(from_key), len(to_key)) > KEY_BYTES_MAX + 1:
+        raise KvError(f"keys have up to {KEY_BYTES_MAX} bytes")
+    return bytes([Ask.RANGE]) + _RANGE.pack(limit, len(from_key), len(to_key)) + from_key + to_key
+
+
+def ask_watch(prefix: bytes, from_index: int, limit: int = ITEMS_MAX) -> bytes:
+    """What entries from `from_index` on did to keys that begin so. Raises KvError."""
+    if from_index < 0 or not 1 <= limit <= ITEMS_MAX or len(prefix) > KEY_BYTES_MAX:
+        raise KvError(f"a watch from entry {from_index} on, of {limit} events: 0 and 1 to {ITEMS_MAX} are allowed")
+    return bytes([Ask.WATCH]) + _WATCH.pack(from_index, limit) + prefix
+
+
+def decode_range(body: BytesLike) -> tuple[bytes, bytes, int]:
+    """From, to, limit, of what stands behind the first byte. Raises KvError."""
+    try:
+        limit, from_bytes, to_bytes = _RANGE.unpack_from(body)
+    except struct.error as error:
+        raise KvError(f"no range: {error}") from None
+    at = _RANGE.size
+    if at + from_bytes + to_bytes != len(body) or not 1 <= limit <= ITEMS_MAX:
+        raise KvError("a range that does not add up")
+    return bytes(body[at : at + from_bytes]), bytes(body[at + from_bytes :]), limit
+
+
+def decode_watch(body: BytesLike) -> tuple[bytes, int, int]:
+    """Prefix, from_index, limit, of what stands behind the first byte. Raises KvError."""
+    try:
+        from_index, limit = _WATCH.unpack_from(body)
+    except struct.error as error:
+        raise KvError(f"no watch: {error}") from None
+    if from_index < 0 or not 1 <= limit <= ITEMS_MAX:
+        raise KvError(f"a watch from entry {from_index} on, of {limit} events")
+    return bytes(body[_WATCH.size :]), from_index, limit
+
+
+# --- answers ------------------------------------------------------------------------------------------------------
+def encode_got(item: KvItem | None) -> bytes:
+    if item is None:
+        return _GOT.pack(0, ABSENT, NEVER)
+    return _GOT.pack(1, item.index, item.expires_ms) + item.value
+
+
+def decode_got(key: bytes, body: BytesLike) -> KvItem | None:
+    """None: there is no such key. Raises KvError."""
+    try:
+        found, index, expires_ms = _GOT.unpack_from(body)
+    except struct.error as error:
+        raise KvError(f"no answer to a get: {error}") from None
+    return KvItem(key, bytes(body[_GOT.size :]), index, expires_ms) if found else None
+
+
+def encode_item(item: KvItem) -> bytes:
+    return _ITEM.pack(len(item.key), item.index, item.expires_ms, len(item.value)) + item.key + item.value
+
+
+def item_at(body: BytesLike, offset: int) -> tuple[KvItem, int] | None:
+    """The item there, and where the next one begins; None: it is not all there."""
+    if len(body) - offset < _ITEM.size:
+        return None
+    key_bytes, index, expires_ms, value_bytes = _ITEM.unpack_from(body, offset)
+    key_at = offset + _ITEM.size
+    end = key_at + key_bytes + value_bytes
+    if end > len(body):
+        return None
+    value_at = key_at + key_bytes
+    return KvItem(bytes(body[key_at:value_at]), bytes(body[value_at:end]), index, expires_ms), end
+
+
+def encode_items(items: Iterable[bytes], has_more: bool) -> bytes:
+    """Of items that were encoded already."""
+    pieces = list(items)
+    return _COUNT.pack(len(pieces), has_more) + b"".join(pieces)
+
+
+def decode_items(body: BytesLike) -> tuple[list[KvItem], bool]:
+    """The items, and whether there are more. Raises KvError."""
+    try:
+        count, has_more = _COUNT.unpack_from(body)
+    except struct.error as error:
+        raise KvError(f"no answer to a range: {error}") from None
+    items: list[KvItem] = []
+    offset = _COUNT.size
+    for _ in range(count):
+        found = item_at(body, offset)
+        if found is None:
+            raise KvError(f"an answer that ends in the middle of item {len(items)}")
+        item, offset = found
+        items.append(item)
+    return items, bool(has_more)
+
+
+def encode_watched(watched: KvWatched) -> bytes:
+    head = _WATCHED.pack(watched.is_gone, watched.next_index, len(watched.events))
+    return head + b"".join(
+        _EVENT.pack(one.type, len(one.key), one.index, len(one.value)) + one.key + one.value for one in watched.events
+    )
+
+
+def decode_watched(body: BytesLike) -> KvWatched:
+    """Raises KvError."""
+    try:
+        is_gone, next_index, count = _WATCHED.unpack_from(body)
+        return KvWatched(bool(is_gone), next_index, list(_events(body, count)))
+    except (struct.error, ValueError) as error:
+        raise KvError(f"no answer to a watch: {error}") from None
+
+
+def _events(body: BytesLike, count: int) -> Iterator[KvEvent]:
+    offset = _WATCHED.size
+    for _ in range(count):
+        type_, key_bytes, index, value_bytes = _EVENT.unpack_from(body, offset)
+        key_at = offset + _EVENT.size
+        offset = key_at + key_bytes + value_bytes
+        if offset > len(body):
+            raise KvError("it ends in the middle of an event")
+        yield KvEvent(
+            EventType(type_), bytes(body[key_at : key_at + key_bytes]), index, bytes(body[key_at + key_bytes : offset])
+        )

@@ -1,0 +1,32 @@
+"""`python -m node.state_machine FD CHOICE DIRECTORY SAVE_EVERY KEPT`: what an engine starts beside itself.
+
+FD is one end of a pair of sockets; its engine holds the other. Nothing here is for anybody else to start.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from node.state_machine.kind import kind_of
+from node.state_machine.process import Options, serve
+
+EXIT_USAGE = 64
+
+
+def main(words: list[str]) -> int:
+    try:
+        number, choice, directory, save_every, kept = words
+        connection = socket.socket(fileno=int(number))
+        options = Options(choice, Path(directory), int(save_every), int(kept))
+    except (ValueError, OSError):
+        print("state machine: an engine starts this, with its own end of a pair of sockets", file=sys.stderr)
+        return EXIT_USAGE
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine's end is its own
+    return serve(connection, options, kind_of(choice))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,219 @@
+"""The rules by which a state machine is called: in order, once in one state, with each result where it belongs.
+
+Nothing here touches a socket, a file or a clock: the process (`process.py`) and the simulator drive the same object.
+
+Theory. The state is that of one snapshot (or of an empty log) and of every entry behind it up to `at`, each applied
+once. What the state was is forgotten with the process: it starts from its newest snapshot and says where it stands, and
+the core feeds it from there (`consensus/applying.py`). A command that raises leaves a state that nobody can vouch for:
+it is neither served nor saved any more, and what is behind that entry is refused until the process starts again.
+
+Invariants: `at` never goes back; an entry is taken only at `at + 1`; a result stands at its own entry's place; a
+question is answered from a state that holds every entry that it asks for, and in the order in which they were asked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import BytesLike, Entry, unpack_record
+from node.protocol.group_kind import GroupKind
+from node.snapshots.directory import SnapshotMeta
+from node.state_machine.interface import RESULT_BYTES_MAX, BadQuestion, Command, StateMachine, Write
+from node.state_machine.kind import command_in
+
+TIME_KEY: Final = "log_time_ms"  # in a snapshot's `more`
+ERROR_CHARS_MAX: Final = 500
+QUESTIONS_MAX: Final = 10_000
+
+
+class OutOfOrder(Exception):
+    """What was handed over does not continue the state: nothing of it was applied. A bug of whoever did it."""
+
+
+class Report(NamedTuple):
+    """Applied is everything up to `upto_index`; `error`: why not the entry behind it."""
+
+    upto_index: int
+    results: list[bytes]
+    error: str = ""
+
+
+class Answer(NamedTuple):
+    """To a question. `content` is the answer, or with another code than SUCCESS a text that says why there is none."""
+
+    code: ResponseCode
+    applied_index: int
+    content: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Question:
+    """`min_index`: what has to be applied before it is answered. `deadline`: in the driver's clock."""
+
+    content: bytes
+    min_index: int
+    deadline: int
+    deliver: Callable[[Answer], None]
+
+
+class Caller:
+    """One state machine, and where it stands; see the module's docstring."""
+
+    def __init__(self, machine: StateMachine, kind: GroupKind) -> None:
+        self._machine, self._kind = machine, kind
+        self.at = -1  # the last entry that is in the state
+        self.term = -1  # its term; -1: unknown, or none
+        self.time_ms = 0
+        self._chain: int | None = None
+        self._next_pos: int | None = None
+        self.stopped_by = ""  # the entry that could not be applied, and why
+        self._waiting: deque[Question] = deque()
+        self.next_deadline: int | None = None  # not after any question's that waits
+
+    # --- the state from a snapshot, and to one --------------------------------------------------------------------
+    def load(self, meta: SnapshotMeta, pieces: Iterable[bytes]) -> bool:
+        """Takes a snapshot's state in the place of the present one; False where it is not newer: nothing happened.
+
+        Whatever `pieces` raises comes out of here, and the state is then one that nobody can vouch for.
+        """
+        if meta.index <= self.at:
+            return False
+        at, self.at = self.at, -1
+        self.stopped_by = f"the snapshot up to entry {meta.index} could not be loaded over the state of entry {at}"
+        self._machine.load(pieces)
+        self.at, self.term, self._chain, self._next_pos = meta.index, meta.term, meta.chain, meta.next_pos
+        time_ms = meta.more.get(TIME_KEY, 0)
+        self.time_ms = time_ms if type(time_ms) is int else 0
+        self.stopped_by = ""
+        return True
+
+    def meta(self) -> SnapshotMeta:
+        """What a snapshot of the present state stands for. Raises ValueError where there is none to be saved."""
+        if self.stopped_by or self.at < 0:
+            raise ValueError(self.stopped_by or "nothing is applied yet")
+        return SnapshotMeta(self.at, self.term, self._chain, self._next_pos, more={TIME_KEY: self.time_ms})
+
+    def save(self, write: Write) -> None:
+        self._machine.save(write)
+
+    # --- entries --------------------------------------------------------------------------------------------------
+    def apply(self, first_index: int, last_index: int, records: BytesLike) -> Report:
+        """Whole records, one behind the other. Raises OutOfOrder where they do not continue the state."""
+        if self.stopped_by:
+            return Report(first_index - 1, [], self.stopped_by)
+        entries = list(_entries_in(records))
+        if [one.index for one in entries] != list(range(first_index, last_index + 1)):
+            raise OutOfOrder(f"a batch of {first_index}..{last_index} holds other entries")
+        if first_index != self.at + 1:
+            raise OutOfOrder(f"entries from {first_index} on, and {self.at} is the last one applied")
+        commands: list[Command] = []
+        time_ms, places = self.time_ms, []
+        for place, entry in enumerate(entries):
+            command = command_in(self._kind, entry, time_ms)
+            if command is not None:
+                time_ms = command.time_ms
+                commands.append(command)
+                places.append(place)
+        results = [b""] * len(entries)
+        applied, error = self._call(commands, places, results)
+        count = len(entries) if not error else places[applied]
+        if count:
+            last = entries[count - 1]
+            self.at, self.term = last.index, last.term
+            sealed = last.chain_crc or last.body_crc
+            self._chain, self._next_pos = last.chain_crc if sealed else None, last.pos + last.size
+        if applied:
+            self.time_ms = commands[applied - 1].time_ms
+        if error:
+            self.stopped_by = (
+                f"{error}. Nothing behind entry {self.at + 1} is applied on this member, and its state is not served:"
+                " start it again with a state machine that can apply this entry"
+            )
+        return Report(self.at, results[:count], self.stopped_by)
+
+    def _call(self, commands: list[Command], places: list[int], results: list[bytes]) -> tuple[int, str]:
+        """How many were applied, and why not the next one; each result goes to its own entry's place."""
+        applied = 0
+        if not commands:
+            return 0, ""
+        try:
+            for result in self._machine.apply(commands):
+                if applied == len(commands):
+                    raise ValueError(f"more than {applied} results for {applied} commands")
+                if not isinstance(result, bytes) or len(result) > RESULT_BYTES_MAX:
+                    raise ValueError(
+                        f"a {type(result).__name__} for a result: up to {RESULT_BYTES_MAX} bytes are wanted"
+                    )
+                results[places[applied]] = result
+                applied += 1
+            if applied < len(commands):
+                raise ValueError(f"{applied} results for {len(commands)} commands")
+        except Exception as error:
+            if applied == len(commands):
+                applied -= 1
+            index = commands[applied].index
+            return applied, f"entry {index}: {type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
+        return applied, ""
+
+    def wake_at_ms(self) -> int | None:
+        """See StateMachine."""
+        return None if self.stopped_by else self._machine.wake_at_ms()
+
+    # --- questions ------------------------------------------------------------------------------------------------
+    def ask(self, question: Question) -> None:
+        """It is answered once: now, behind an `apply`, or at its deadline."""
+        if len(self._waiting) >= QUESTIONS_MAX:
+            text = f"{QUESTIONS_MAX} questions wait already".encode()
+            question.deliver(Answer(ResponseCode.LEADER_PENDING_FULL, self.at, text))
+        elif not self._answered(question):
+            self._keep(question)
+
+    def _keep(self, question: Question) -> None:
+        self._waiting.append(question)
+        if self.next_deadline is None or question.deadline < self.next_deadline:
+            self.next_deadline = question.deadline
+
+    def answer_waiting(self, now: int) -> None:
+        """After anything was applied, and as time passes."""
+        waiting, self._waiting, self.next_deadline = self._waiting, deque(), None
+        for question in waiting:
+            if self._answered(question):
+                continue
+            if question.deadline <= now:
+                text = f"entry {question.min_index} is not applied yet, only {self.at}".encode()
+                in_time = self.at >= question.min_index
+                question.deliver(Answer(ResponseCode.TIMEOUT, self.at, b"" if in_time else text))
+            else:
+                self._keep(question)
+
+    def _answered(self, question: Question) -> bool:
+        """Whether it could be answered from the state as it is."""
+        if self.stopped_by:
+            question.deliver(Answer(ResponseCode.ILLEGAL_MEMBER_STATE, self.at, self.stopped_by.encode()))
+            return True
+        if self.at < question.min_index:
+            return False
+        try:
+            content = self._machine.query(question.content)
+        except BadQuestion as error:
+            question.deliver(Answer(ResponseCode.UNEXPECTED_ARGUMENT, self.at, str(error).encode()))
+            return True
+        except Exception as error:
+            text = f"the state machine failed over this question: {type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
+            question.deliver(Answer(ResponseCode.INTERNAL_ERROR, self.at, text.encode()))
+            return True
+        if content is not None:
+            question.deliver(Answer(ResponseCode.SUCCESS, self.at, content))
+        return content is not None
+
+
+def _entries_in(records: BytesLike) -> Iterator[Entry]:
+    offset = 0
+    while offset < len(records):
+        entry = unpack_record(records, offset)
+        yield entry
+        offset += entry.size

@@ -1,0 +1,206 @@
+"""What an engine and its state machine's process say to each other, over a pair of sockets that nobody else has.
+
+A frame is `u32 length, u8 kind` and a head of its own; `length` counts what is behind it. Invariant: a length is held
+against FRAME_BYTES_MAX before anything is taken in; a frame that does not add up ends the process, never the engine.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import BytesLike
+
+FRAME_BYTES_MAX: Final = 1 << 30
+_HEAD: Final = struct.Struct(">IB")
+_BATCH: Final = struct.Struct(">qqqB")
+_QUESTION: Final = struct.Struct(">QqI")
+_STANDS: Final = struct.Struct(">qqqq")
+_APPLIED: Final = struct.Struct(">qqqI")
+_ANSWER: Final = struct.Struct(">Qiq")
+_SAVED: Final = struct.Struct(">qB")
+_LENGTH: Final = struct.Struct(">I")
+_NONE: Final = -1
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame."""
+
+
+class Kind(IntEnum):
+    """The first four go to the process, the others come from it."""
+
+    BATCH = 1
+    QUESTION = 2
+    SAVE = 3  # a snapshot, now
+    RELOAD = 4  # the newest snapshot, if it is newer than the state
+    STANDS = 16
+    APPLIED = 17
+    ANSWER = 18
+    SAVED = 19
+    FAILED = 20  # why it ends
+
+
+class BatchFrame(NamedTuple):
+    """Entries to apply."""
+
+    life: int
+    first_index: int
+    last_index: int
+    results_wanted: bool
+    records: BytesLike
+
+
+class QuestionFrame(NamedTuple):
+    """`number` is the asker's, and comes with the answer."""
+
+    number: int
+    min_index: int
+    wait_ms: int
+    content: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class StandsFrame:
+    """Where it stands, and the newest snapshot; -1: none."""
+
+    index: int
+    term: int | None
+    saved_index: int
+    wake_at_ms: int | None
+
+
+class AppliedFrame(NamedTuple):
+    """A batch's end."""
+
+    life: int
+    upto_index: int
+    wake_at_ms: int | None
+    error: str
+    results: Sequence[bytes]
+
+
+class AnswerFrame(NamedTuple):
+    """To a question."""
+
+    number: int
+    code: ResponseCode
+    applied_index: int
+    content: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class SavedFrame:
+    """The newest snapshot; `error`: why there is no newer one although there was to be."""
+
+    index: int
+    error: str = ""
+
+
+def frame(kind: Kind, *pieces: BytesLike) -> list[BytesLike]:
+    return [_HEAD.pack(1 + sum(map(len, pieces)), kind), *pieces]
+
+
+def batch(one: BatchFrame) -> list[BytesLike]:
+    return frame(Kind.BATCH, _BATCH.pack(one.life, one.first_index, one.last_index, one.results_wanted), one.records)
+
+
+def read_batch(body: memoryview) -> BatchFrame:
+    life, first_index, last_index, wanted = _BATCH.unpack_from(body)
+    return BatchFrame(life, first_index, last_index, bool(wanted), body[_BATCH.size :])
+
+
+def question(one: QuestionFrame) -> list[BytesLike]:
+    return frame(Kind.QUESTION, _QUESTION.pack(one.number, one.min_index, one.wait_ms), one.content)
+
+
+def read_question(body: memoryview) -> QuestionFrame:
+    number, min_index, wait_ms = _QUESTION.unpack_from(body)
+    return QuestionFrame(number, min_index, wait_ms, bytes(body[_QUESTION.size :]))
+
+
+def _or_none(number: int) -> int | None:
+    return None if number == _NONE else number
+
+
+def _number(value: int | None) -> int:
+    return _NONE if value is None else value
+
+
+def stands(one: StandsFrame) -> list[BytesLike]:
+    packed = _STANDS.pack(one.index, _number(one.term), one.saved_index, _number(one.wake_at_ms))
+    return frame(Kind.STANDS, packed)
+
+
+def read_stands(body: memoryview) -> StandsFrame:
+    index, term, saved_index, wake_at_ms = _STANDS.unpack_from(body)
+    return StandsFrame(index, _or_none(term), saved_index, _or_none(wake_at_ms))
+
+
+def applied(one: AppliedFrame) -> list[BytesLike]:
+    error = one.error.encode()
+    packed = _APPLIED.pack(one.life, one.upto_index, _number(one.wake_at_ms), len(error))
+    lengths = struct.pack(f">I{len(one.results)}I", len(one.results), *map(len, one.results))
+    return frame(Kind.APPLIED, packed, error, lengths, *one.results)
+
+
+def read_applied(body: memoryview) -> AppliedFrame:
+    life, upto_index, wake_at_ms, error_bytes = _APPLIED.unpack_from(body)
+    at = _APPLIED.size + error_bytes
+    error = bytes(body[_APPLIED.size : at]).decode(errors="replace")
+    (count,) = _LENGTH.unpack_from(body, at)
+    lengths = struct.unpack_from(f">{count}I", body, at + 4)
+    at += 4 + 4 * count
+    results = []
+    for length in lengths:
+        results.append(bytes(body[at : at + length]))
+        at += length
+    return AppliedFrame(life, upto_index, _or_none(wake_at_ms), error, results)
+
+
+def answer(one: AnswerFrame) -> list[BytesLike]:
+    return frame(Kind.ANSWER, _ANSWER.pack(one.number, one.code, one.applied_index), one.content)
+
+
+def read_answer(body: memoryview) -> AnswerFrame:
+    number, code, applied_index = _ANSWER.unpack_from(body)
+    return AnswerFrame(number, ResponseCode(code), applied_index, bytes(body[_ANSWER.size :]))
+
+
+def saved(one: SavedFrame) -> list[BytesLike]:
+    return frame(Kind.SAVED, _SAVED.pack(one.index, bool(one.error)), one.error.encode())
+
+
+def read_saved(body: memoryview) -> SavedFrame:
+    index, _ = _SAVED.unpack_from(body)
+    return SavedFrame(index, bytes(body[_SAVED.size :]).decode(errors="replace"))
+
+
+class FrameReader:
+    """Takes bytes as they come; `frames` are the whole ones."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def frames(self, data: BytesLike) -> Iterator[tuple[Kind, memoryview]]:
+        """Each stays valid until the next call. Raises FrameError."""
+        self._rest += data
+        whole, self._rest = self._rest, bytearray()
+        view, at = memoryview(whole), 0
+        while len(whole) - at >= _HEAD.size:
+            length, kind = _HEAD.unpack_from(whole, at)
+            if not 1 <= length <= FRAME_BYTES_MAX:
+                raise FrameError(f"a frame of {length} bytes")
+            if at + 4 + length > len(whole):
+                break
+            try:
+                known = Kind(kind)
+            except ValueError:
+                raise FrameError(f"a frame of kind {kind}") from None
+            yield known, view[at + _HEAD.size : at + 4 + length]
+            at += 4 + length
+        self._rest += view[at:]

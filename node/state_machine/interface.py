@@ -1,0 +1,66 @@
+"""What a state machine is: it takes in commands in the order of the log, answers questions, saves and loads its state.
+
+It runs in a process of its own, one call at a time. All members apply the same commands in the same order, so it must
+be deterministic: no clock, no randomness, no set or file that may differ; time is `Command.time_ms`.
+
+What the caller promises (`caller.py`): every command once in one state, in the order of the log; after a restart from
+the newest snapshot on. A command that raises stops this member's state machine: see `StateMachine.apply`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+RESULT_BYTES_MAX = 4 * 1024 * 1024
+Write = Callable[[bytes], object]
+
+
+@dataclass(slots=True, frozen=True)
+class Command:
+    """One entry of the log.
+
+    `time_ms`: log time, milliseconds of wall time as the leader stamped them; it never goes back from one command to
+    the next. `body` None: nothing but time passed (the leader adds such an entry when `wake_at_ms` asked for it).
+    """
+
+    index: int
+    time_ms: int
+    body: bytes | None
+
+
+class BadQuestion(ValueError):
+    """Raised by `query` for a question that it does not understand: the asker gets the text."""
+
+
+class StateMachine(ABC):
+    """See the module's docstring. It is made without arguments; its state is then that of an empty log."""
+
+    @abstractmethod
+    def apply(self, commands: Sequence[Command]) -> Iterator[bytes]:
+        """Applies a batch: one result each, in order (a generator that yields is the simplest).
+
+        Raising says that the command whose result is due next cannot be applied. Then nothing behind it is applied on
+        this member, its state is served and saved no more, and an alarm names the entry, until the member starts with
+        code that can. So for input that clients got wrong yield a result that says so, and change nothing.
+        """
+
+    @abstractmethod
+    def save(self, write: Write) -> None:
+        """Hands the whole state to `write`, piece by piece. Called in a copy of the process: nothing waits for it."""
+
+    @abstractmethod
+    def load(self, pieces: Iterable[bytes]) -> None:
+        """Takes the place of the present state with what `save` wrote. Pieces are cut anywhere."""
+
+    def query(self, question: bytes) -> bytes | None:
+        """Answers from the state, and changes nothing. None: not yet; it is asked again when more was applied.
+
+        Raises BadQuestion.
+        """
+        raise BadQuestion("this state machine answers no questions")
+
+    def wake_at_ms(self) -> int | None:
+        """From which log time on an entry is wanted although no client appends (something ends then); None: never."""
+        return None

@@ -1,0 +1,255 @@
+"""A state machine's process: takes frames from its engine, has the caller apply and answer, and saves snapshots.
+
+One thread and one loop. A snapshot is saved by a copy of the process (fork): it has the state of that moment, and
+applying goes on meanwhile. The process ends when its engine does, and when anything goes wrong that is not the state
+machine's own answer: it starts again from the newest snapshot, so nothing of it has to survive.
+
+Invariants: the engine hears of an entry when it is applied, never before; one copy saves at a time; a snapshot is named
+as saved when it is durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from node.children import end_with_parent
+from node.priority import lower_priority
+from node.protocol.entry import BytesLike
+from node.protocol.group_kind import GroupKind
+from node.snapshots import directory as snapshots
+from node.state_machine import frames
+from node.state_machine.caller import Answer, Caller, Question
+from node.state_machine.frames import (
+    AnswerFrame,
+    AppliedFrame,
+    BatchFrame,
+    FrameReader,
+    Kind,
+    QuestionFrame,
+    SavedFrame,
+    StandsFrame,
+)
+from node.state_machine.interface import StateMachine
+from node.state_machine.kind import path_of
+from node.store.errors import StoreError
+
+READ_BYTES: Final = 1 << 20
+ERROR_BYTES_MAX: Final = 1000
+IDLE_S: Final = 5.0
+MS: Final = 1_000_000
+
+
+@dataclass(slots=True, frozen=True)
+class Options:
+    """`directory`: the store's. `save_every`: entries between two snapshots; `kept`: how many of them stay."""
+
+    choice: str
+    directory: Path
+    save_every: int
+    kept: int
+
+
+class EngineGone(Exception):
+    """The other end is closed: this process has nothing to do any more."""
+
+
+def machine_of(choice: str) -> StateMachine:
+    """Raises ValueError, ImportError, whatever its module raises."""
+    module, _, name = path_of(choice).partition(":")
+    made = getattr(import_module(module), name, None)
+    if not (isinstance(made, type) and issubclass(made, StateMachine)):
+        raise ValueError(f"{choice}: {name} is no class that implements node.state_machine.StateMachine")
+    return made()
+
+
+class Process:
+    """See the module's docstring. `run` returns when the engine is gone."""
+
+    def __init__(self, connection: socket.socket, machine: StateMachine, kind: GroupKind, options: Options) -> None:
+        self._connection, self._options = connection, options
+        self._caller = Caller(machine, kind)
+        self._reader = FrameReader()
+        self._out: list[BytesLike] = []
+        self._saving: tuple[int, int] | None = None  # its pipe, its process
+        self._saved_index = -1
+        self._save_asked = False
+        self._handlers: dict[Kind, Callable[[memoryview], None]] = {
+            Kind.BATCH: lambda body: self._batch(frames.read_batch(body)),
+            Kind.QUESTION: lambda body: self._question(frames.read_question(body)),
+            Kind.SAVE: lambda _: self._wish_to_save(),
+            Kind.RELOAD: lambda _: self._reload(),
+        }
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+    def run(self) -> None:
+        """Raises EngineGone, OSError, FrameError, OutOfOrder, whatever a state machine's `load` raises."""
+        snapshots.clean(self._options.directory)
+        self._load()
+        gc.collect()
+        gc.freeze()
+        self._stand()
+        while True:
+            self._flush()
+            readable = self._wait()
+            if self._connection in readable:
+                self._take()
+            if self._saving is not None and self._saving[0] in readable:
+                self._save_ended()
+            deadline = self._caller.next_deadline
+            if deadline is not None and deadline <= time.monotonic_ns():
+                self._caller.answer_waiting(time.monotonic_ns())
+            self._save_if_due()
+
+    def _wait(self) -> list[Any]:
+        deadline = self._caller.next_deadline
+        wait_s = IDLE_S if deadline is None else max(0.0, (deadline - time.monotonic_ns()) / 1e9)
+        sources: list[Any] = [self._connection]
+        if self._saving is not None:
+            sources.append(self._saving[0])
+        return select.select(sources, [], [], min(wait_s, IDLE_S))[0]
+
+    def _take(self) -> None:
+        data = self._connection.recv(READ_BYTES)
+        if not data:
+            raise EngineGone
+        for kind, body in self._reader.frames(data):
+            self._handlers[kind](body)
+
+    def _flush(self) -> None:
+        if self._out:
+            pieces, self._out = self._out, []
+            self._connection.sendall(b"".join(pieces))
+
+    # --- what it is asked -----------------------------------------------------------------------------------------
+    def _batch(self, one: BatchFrame) -> None:
+        report = self._caller.apply(one.first_index, one.last_index, one.records)
+        results = report.results if one.results_wanted else []
+        wake = self._caller.wake_at_ms()
+        self._out += frames.applied(AppliedFrame(one.life, report.upto_index, wake, report.error, results))
+        self._caller.answer_waiting(time.monotonic_ns())
+
+    def _question(self, one: QuestionFrame) -> None:
+        def deliver(answer: Answer) -> None:
+            self._out += frames.answer(AnswerFrame(one.number, *answer))
+
+        deadline = time.monotonic_ns() + one.wait_ms * MS
+        self._caller.ask(Question(one.content, one.min_index, deadline, deliver))
+
+    def _stand(self) -> None:
+        caller = self._caller
+        term = caller.term if caller.at >= 0 else None
+        self._out += frames.stands(StandsFrame(caller.at, term, self._saved_index, caller.wake_at_ms()))
+
+    # --- snapshots ------------------------------------------------------------------------------------------------
+    def _load(self) -> bool:
+        """The newest sound one, if it is newer than the state; what is damaged is said, and the one before taken."""
+        found, wrong = snapshots.newest_sound(self._options.directory)
+        for text in wrong:
+            print(f"state machine: a snapshot cannot be used: {text}", file=sys.stderr, flush=True)
+        if found is None:
+            return False
+        self._saved_index = max(self._saved_index, found.meta.index)
+        return self._caller.load(found.meta, snapshots.pieces_of(found))
+
+    def _reload(self) -> None:
+        """Another one lies there, perhaps: it is where the state begins from now on."""
+        if self._load():
+            self._stand()
+
+    def _wish_to_save(self) -> None:
+        self._save_asked = True
+
+    def _save_if_due(self) -> None:
+        caller = self._caller
+        due = caller.at - self._saved_index >= self._options.save_every
+        if self._saving is not None or not (due or self._save_asked):
+            return
+        self._save_asked = False
+        try:
+            meta = caller.meta()
+        except ValueError as error:
+            self._out += frames.saved(SavedFrame(self._saved_index, str(error)))
+            return
+        if meta.index <= self._saved_index:
+            self._out += frames.saved(SavedFrame(self._saved_index))
+            return
+        self._flush()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(writing)
+            self._saving = reading, pid
+            return
+        error_text = "it was ended"
+        try:
+            os.close(reading)
+            self._connection.close()
+            end_with_parent(signal.SIGKILL)
+            lower_priority()  # applying goes on beside it
+            error_text = self._save(meta)
+            os.write(writing, error_text.encode()[:ERROR_BYTES_MAX])
+        finally:
+            os._exit(1 if error_text else 0)
+
+    def _save(self, meta: snapshots.SnapshotMeta) -> str:
+        """In the copy: why it failed, or nothing."""
+        try:
+            writer = snapshots.SnapshotWriter(self._options.directory)
+            try:
+                self._caller.save(writer.write)
+            except Exception:
+                writer.abandon()
+                raise
+            writer.commit(meta)
+            snapshots.keep_newest(self._options.directory, self._options.kept)
+        except StoreError as error:
+            return str(error)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def _save_ended(self) -> None:
+        assert self._saving is not None
+        reading, pid = self._saving
+        text = os.read(reading, ERROR_BYTES_MAX).decode(errors="replace")
+        os.close(reading)
+        _, status = os.waitpid(pid, 0)
+        self._saving = None
+        if status and not text:
+            text = f"the copy that saved it ended with {os.waitstatus_to_exitcode(status)}"
+        self._saved_index = max(self._saved_index, snapshots.newest_index(self._options.directory))
+        if text:  # not at once again: the next one is due after as many entries as ever
+            print(f"state machine: no snapshot was saved: {text}", file=sys.stderr, flush=True)
+            self._saved_index = max(self._saved_index, self._caller.at - self._options.save_every // 2)
+        self._out += frames.saved(SavedFrame(snapshots.newest_index(self._options.directory), text))
+
+
+def serve(connection: socket.socket, options: Options, kind: GroupKind) -> int:
+    """The whole life; why it ends goes to the engine, and to stderr."""
+    try:
+        try:
+            machine = machine_of(options.choice)
+        except Exception as error:
+            raise ValueError(f"{options.choice} cannot be loaded: {type(error).__name__}: {error}") from error
+        Process(connection, machine, kind, options).run()
+    except (EngineGone, ConnectionError, BrokenPipeError):
+        return 0
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        print(f"state machine: {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            connection.sendall(b"".join(frames.frame(Kind.FAILED, text.encode()[:ERROR_BYTES_MAX])))
+        return 1
+    return 0

@@ -1,0 +1,148 @@
+"""Real engines with a key-value store beside them: writes with results, linearizable reads, time, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from node.client import LedgerClient, NotAppended
+from node.client.kv import KvClient, WatchGone
+from node.engine.engine import Engine
+from node.protocol.kv import EventType, If, KvCommand, KvError, Op, Status
+from node.state_machine.kv import KeyValue
+from tests.unit.engine_kit import running, until
+from tests.unit.machine_kit import Inside, group
+
+Members = list[tuple[Engine, Inside]]
+Work = Callable[[Members, LedgerClient], Awaitable[None]]
+
+
+def run(tmp_path: Path, count: int, work: Work) -> None:
+    async def both() -> None:
+        members = group(tmp_path, count, "kv", KeyValue)
+        engines = [engine for engine, _ in members]
+        async with running(engines) as codes:
+            client = LedgerClient(dict(engines[0].settings.peers), deadline_s=30.0)
+            try:
+                await work(members, client)
+            finally:
+                await client.close()
+        assert codes == [0] * count, [engine.reason for engine in engines]
+
+    asyncio.run(both())
+
+
+def test_what_is_put_is_read_from_every_member(tmp_path: Path) -> None:
+    async def work(members: Members, client: LedgerClient) -> None:
+        kv = KvClient(client, deadline_s=30.0)
+        index = await kv.put(b"a", b"1")
+        for engine, _ in members:
+            member_id = engine.replica.config.self_id
+            item = await KvClient(client, deadline_s=30.0, member_id=member_id).get(b"a")
+            assert item is not None and (item.value, item.index) == (b"1", index)
+        assert await kv.get(b"b") is None
+        await asyncio.gather(*(kv.put(b"k%02d" % number, b"v") for number in range(20)))
+        items, more = await kv.range(b"k05", b"k10", limit=3)
+        assert ([one.key for one in items], more) == ([b"k05", b"k06", b"k07"], True)
+        items, more = await kv.range(b"k18")
+        assert ([one.key for one in items], more) == ([b"k18", b"k19"], False)
+        assert (await kv.delete(b"a"), await kv.delete(b"a"), await kv.get(b"a")) == (True, False, None)
+
+    run(tmp_path, 3, work)
+
+
+def test_compare_and_set_takes_place_once(tmp_path: Path) -> None:
+    async def work(members: Members, client: LedgerClient) -> None:
+        kv = KvClient(client, deadline_s=30.0)
+        assert (await kv.compare_and_set(b"n", None, b"0")).status is Status.DONE
+        won = await asyncio.gather(*(kv.compare_and_set(b"n", b"0", b"%d" % one) for one in range(1, 9)))
+        assert [one.status for one in won].count(Status.DONE) == 1
+        lost = next(one for one in won if one.status is Status.CONDITION_FAILED)
+        item = await kv.get(b"n")
+        assert item is not None and lost.found and lost.value == item.value and lost.index == item.index
+        by_index = KvCommand(Op.DELETE, b"n", condition=If.INDEX_IS, expected_index=item.index)
+        assert (await kv.write(by_index)).status is Status.DONE
+        assert (await kv.compare_and_set(b"n", b"0", None)).found is False
+
+    run(tmp_path, 1, work)
+
+
+def test_a_key_goes_when_its_time_is_over_although_nobody_writes(tmp_path: Path) -> None:
+    async def work(members: Members, client: LedgerClient) -> None:
+        kv = KvClient(client, deadline_s=30.0)
+        watching = kv.watch(b"s", from_index=0)
+        await kv.put(b"stays", b"1")
+        await kv.put(b"short", b"2", ttl_ms=1)
+        events = [await anext(watching) for _ in range(3)]
+        assert [(one.type, one.key) for one in events] == [
+            (EventType.PUT, b"stays"), (EventType.PUT, b"short"), (EventType.EXPIRE, b"short"),
+        ]  # fmt: skip
+        await watching.aclose()
+        assert await kv.get(b"short") is None and await kv.get(b"stays") is not None
+        for _, machine in members:
+            await until(lambda machine=machine: machine.caller.at >= events[2].index)  # type: ignore[misc]
+
+    run(tmp_path, 3, work)
+
+
+def test_a_watch_waits_and_one_from_too_far_back_says_so(tmp_path: Path) -> None:
+    async def work(members: Members, client: LedgerClient) -> None:
+        kv = KvClient(client, deadline_s=30.0)
+        await kv.put(b"before", b"0")
+        watching = kv.watch(b"w")
+        first = asyncio.ensure_future(anext(watching))
+        await asyncio.sleep(0)
+        index = await kv.put(b"x", b"other")
+        put = asyncio.ensure_future(kv.put(b"w1", b"here"))
+        while not first.done():  # it may begin behind the first put of a key that it asks for
+            await asyncio.wait({first}, timeout=0.05)
+            put = asyncio.ensure_future(kv.put(b"w1", b"here"))
+        await put
+        assert first.result().key == b"w1" and first.result().index > index
+        await watching.aclose()
+        machine = members[0][1].caller._machine
+        assert isinstance(machine, KeyValue)
+        machine._events_from = index
+        with pytest.raises(WatchGone) as caught:
+            await anext(kv.watch(b"", from_index=0))
+        assert caught.value.next_index > index
+
+    run(tmp_path, 1, work)
+
+
+def test_nothing_but_commands_enters(tmp_path: Path) -> None:
+    async def work(members: Members, client: LedgerClient) -> None:
+        for append in (client.append(b"plain"), client.append_many([b"a", b"b"])):
+            with pytest.raises(NotAppended, match="commands of its state machine only"):
+                await append
+        kv = KvClient(client)
+        for bad in (b"", b"k" * 1025):
+            with pytest.raises(KvError, match="1 to 1024"):
+                await kv.put(bad, b"")
+        with pytest.raises(KvError, match="up to 1048576"):
+            await kv.put(b"k", bytes(1024 * 1024 + 1))
+
+    run(tmp_path, 1, work)
+
+
+def test_a_read_waits_until_what_it_asks_for_is_applied(tmp_path: Path) -> None:
+    async def work(members: Members, client: LedgerClient) -> None:
+        [(engine, machine)] = members
+        kv = KvClient(client, deadline_s=30.0)
+        await kv.put(b"a", b"old")
+        machine.held = True
+        writing = asyncio.ensure_future(kv.put(b"a", b"new"))
+        await until(lambda: engine.replica.committed_index > machine.caller.at)
+        reading = asyncio.ensure_future(kv.get(b"a"))
+        await asyncio.sleep(0.05)
+        assert not reading.done()
+        machine.held = False
+        machine.stand()  # it starts again: what it had not taken comes anew
+        item = await reading
+        assert item is not None and item.value == b"new"
+        await asyncio.gather(writing, return_exceptions=True)
+
+    run(tmp_path, 1, work)

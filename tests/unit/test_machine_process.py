@@ -1,0 +1,152 @@
+"""A state machine in a process of its own: it ends and starts again, saves and loads, and its engine takes no harm."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.client import LedgerClient, LedgerError, OutcomeUnknown
+from node.client.machine import MachineClient
+from node.engine.engine import Engine
+from node.engine.machine_process import MachineOptions, MachineProcess
+from node.protocol.codes import Role
+from node.snapshots import directory as snapshots
+from node.state_machine.kind import kind_of
+from node.store.memory_store import MemoryStore
+from tests.ports import free_ports
+from tests.unit.engine_kit import running, until
+from tests.unit.machine_kit import settings_of
+
+JOURNAL = "tests.unit.machines:Journal"
+Work = Callable[[Engine, MachineProcess, MachineClient], Awaitable[None]]
+
+
+def run(
+    tmp_path: Path, work: Work, *, choice: str = JOURNAL, save_every: int = 1_000_000, store: MemoryStore | None = None
+) -> MemoryStore:
+    """One engine with its state machine's process beside it, until `work` is done; what its log holds."""
+    kind = kind_of(choice)
+    store = store or MemoryStore(kind=kind.name)
+
+    async def both() -> None:
+        notes: list[tuple[str, str, dict[str, Any]]] = []
+        options = MachineOptions(choice, tmp_path, save_every, 2)
+        machine = MachineProcess(options, lambda *event: notes.append(event), lambda _index: None)
+        peers = {"n0": f"127.0.0.1:{free_ports(1)[0]}"}
+        engine = Engine(settings_of(tmp_path, peers, "n0", choice), store, machine=machine, kind=kind)
+        async with running([engine]) as codes:
+            client = LedgerClient(peers, deadline_s=60.0)
+            try:
+                await work(engine, machine, MachineClient(client, deadline_s=60.0))
+            finally:
+                await client.close()
+        assert codes == [0], engine.reason
+
+    asyncio.run(both())
+    return store
+
+
+async def all_of(client: MachineClient) -> bytes:
+    answer = await client.ask(b"all")
+    assert answer is not None
+    return answer.content
+
+
+def alarms(engine: Engine) -> dict[str, str]:
+    return {one.code: one.text for one in engine.replica.status(engine.now_ns()).alarms}
+
+
+async def saved(machine: MachineProcess) -> tuple[int, str]:
+    done: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+    machine.save(lambda index, error: done.set_result((index, error)))
+    return await done
+
+
+def pid_of(machine: MachineProcess) -> int:
+    assert machine._process is not None
+    return machine._process.pid
+
+
+def test_a_process_that_is_killed_starts_again_where_it_stood_and_the_engine_goes_on(tmp_path: Path) -> None:
+    async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        answered = await client.command(b"a", b"b")
+        assert list(answered.results) == [b"a:1", b"b:2"]
+        term = engine.replica.term
+        index, error = await saved(machine)  # a leader's own entry may stand behind them
+        assert (index > answered.first_index, error) == (True, "")
+        assert snapshots.newest_index(tmp_path) == index
+        await client.command(b"c")
+        before = pid_of(machine)
+        os.kill(before, signal.SIGKILL)
+        assert await all_of(client) == b"a b c"
+        assert list((await client.command(b"d")).results) == [b"d:4"]
+        assert pid_of(machine) != before
+        assert (engine.replica.role, engine.replica.term, alarms(engine)) == (Role.LEADER, term, {})
+
+    run(tmp_path, work)
+
+
+def test_a_state_is_the_same_after_every_restart_with_or_without_its_snapshots(tmp_path: Path) -> None:
+    async def write(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        for number in range(30):
+            await client.command(b"%d" % number)
+        await until(lambda: machine.saved_index > 0)
+
+    store = run(tmp_path, write, save_every=10)
+    found = snapshots.snapshots_in(tmp_path)
+    assert found and len(found) <= 2
+
+    async def read(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        assert await all_of(client) == b" ".join(b"%d" % number for number in range(30))
+
+    run(tmp_path, read, store=store)
+    for one in found:  # what is damaged is not loaded; the log has it all
+        (one.path / "data").write_bytes(bytes(one.meta.data_bytes))
+    run(tmp_path, read, store=store)
+
+
+def test_what_cannot_be_applied_stops_there_names_the_entry_and_is_not_skipped(tmp_path: Path) -> None:
+    async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        await client.command(b"a")
+        with pytest.raises(OutcomeUnknown, match="in the log for good") as caught:
+            await client.command(b"poison", b"behind")
+        poison = caught.value.first_index
+        await until(lambda: "apply_failed" in alarms(engine))
+        text = alarms(engine)["apply_failed"]
+        assert f"entry {poison}: RuntimeError: I cannot take that" in text and "start it again with" in text
+        assert engine.replica.applied_index == poison - 1
+        os.kill(pid_of(machine), signal.SIGKILL)  # the same code cannot do it after a restart either
+        await until(lambda: engine.replica.status(engine.now_ns()).applier.life == 2)  # type: ignore[union-attr]
+        await until(lambda: "apply_failed" in alarms(engine))
+        assert engine.replica.role is Role.LEADER and engine.replica.applied_index == poison - 1
+        assert (await saved(machine))[1].startswith(f"entry {poison}")
+
+    run(tmp_path, work)
+
+
+def test_a_question_that_cannot_be_answered_says_why(tmp_path: Path) -> None:
+    async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        await client.command(b"a")
+        with pytest.raises(LedgerError, match="is no question"):
+            await client.ask(b"what")
+        with pytest.raises(LedgerError, match="failed over this question: RuntimeError: a bug"):
+            await client.ask(b"fail")
+        assert await client.ask(b"later", wait_ms=50) is None
+        assert await all_of(client) == b"a"
+
+    run(tmp_path, work)
+
+
+def test_one_that_cannot_be_loaded_is_an_alarm_that_says_why(tmp_path: Path) -> None:
+    async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        await until(lambda: "applier_down" in alarms(engine))
+        assert "no licence found" in alarms(engine)["applier_down"]
+        assert engine.replica.role in (Role.LEADER, Role.CANDIDATE, Role.FOLLOWER) and not engine.reason
+
+    run(tmp_path, work, choice="tests.unit.machines:Broken")

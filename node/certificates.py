@@ -56,7 +56,7 @@ def time_of(kind: int, text: str) -> datetime:
 
 
 def inside(der: bytes, at: int, tag: int) -> tuple[int, int]:
-    """(begin, end) of what the element at `at` holds."""
+    """(begin, end) of what the element at `at` holds. Raises ValueError."""
     if der[at] != tag:
         raise ValueError(f"no certificate can be read: {der[at]:#x} at byte {at}")
     length, begin = der[at + 1], at + 2

@@ -132,7 +132,7 @@ def read_tokens(path: Path) -> tuple[ControlToken, ...]:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """One command at a time changes what lies in this directory."""
+    """One command at a time changes what lies in this directory. Raises TokensError."""
     try:
         descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -145,7 +145,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def write_tokens(path: Path, tokens: Sequence[ControlToken]) -> None:
-    """Whole or not at all; for its owner only."""
+    """Whole or not at all; for its owner only. Raises TokensError."""
     beside = path.with_name(f".{path.name}.new")
     try:
         beside.unlink(missing_ok=True)

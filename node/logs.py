@@ -157,7 +157,7 @@ class _Foreign(logging.Handler):
 
 
 def _clean(value: Any) -> Any:
-    """Bounded, and without anything that a terminal or a line-wise reader would obey."""
+    """Bounded, and with control characters and line breaks escaped (`node/printable.py`)."""
     if not isinstance(value, str):
         return value
     return escaped(value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}…")

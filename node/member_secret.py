@@ -1,8 +1,8 @@
 """The file with the secret that members share (SAFETY C11), read and made.
 
 One secret a line; empty lines do not count. The first is the one that a member proves, any is taken from others: to
-change it, add the new one as the second line everywhere, then make it the first everywhere, then drop the old one;
-members read the file when they start.
+change it, add the new one as the second line everywhere, then make it the first everywhere, then drop the old one.
+Members read the file when they start, and again on SIGHUP (`node/rereading.py`).
 
 Invariants: a file that others may read, or that holds no proper secret, is refused; an existing file is never written.
 """

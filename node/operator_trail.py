@@ -126,7 +126,7 @@ def link(last: Entry | None, kind: str, row: int | None, values: Json) -> Entry:
 
 
 def tail_of(file: int) -> tuple[Entry | None, int]:
-    """The newest entry, and how many bytes of a line that was cut short follow it."""
+    """The newest entry, and how many bytes of a line that was cut short follow it. Raises OSError."""
     size = os.fstat(file).st_size
     data = os.pread(file, LINE_BYTES_MAX * 2, max(0, size - LINE_BYTES_MAX * 2))
     whole, _, torn = data.rpartition(b"\n") if b"\n" in data else (b"", b"", data)

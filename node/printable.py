@@ -1,7 +1,7 @@
 """Texts and bytes from outside, made fit for a terminal, a log line or a page.
 
-Invariant: what comes out holds no character that a terminal or a reader obeys (escape sequences, carriage returns,
-characters that turn the writing direction), but line breaks and tabs where they are allowed.
+Invariant: what comes out holds no control character (escape sequences, carriage returns) and none that turns the
+direction of writing; line breaks and tabs only where they are allowed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def allowed(viewer: Viewer, right: Right, scope: str) -> bool:
 
 
 def standing(notifier: Notifier, scope: str, problem_id: str, viewer: Viewer, right: Right = Right.OPERATE) -> Alert:
-    """Unknown, too, where the caller does not see its group; Forbidden without the right there."""
+    """Unknown, too, where the caller does not see its group; Forbidden without the right there. Raises NotFound."""
     found = notifier.memory.get(rules.key_of(scope, problem_id))
     if found is None or not allowed(viewer, Right.VIEW, scope):
         raise NotFound(f"No problem {problem_id!r} stands in {scope!r}; it may be over.", title="Unknown problem")

@@ -193,7 +193,7 @@ def noted(request: Request, alert: Alert, *, before: Any = None, after: Any = No
 
 
 def soon(text: str, name: str) -> datetime:
-    """A time in the future, at most SILENT_MAX away: what is silent for ever is forgotten."""
+    """A time in the future, at most SILENT_MAX away: what is silent for ever is forgotten. Raises Invalid."""
     until, now = time_or_none(text, name), utc_now()
     assert until is not None
     if until <= now:

@@ -77,7 +77,7 @@ async def start_audit(
     to_index: int | None,
     idempotency_key: str | None = None,
 ) -> Json:
-    """Starts an audit of a whole group in the name of the request's viewer."""
+    """Starts an audit of a whole group in the name of the request's viewer. Raises Invalid."""
     if from_index is not None and to_index is not None and from_index > to_index:
         raise Invalid(f"from_index {from_index} lies behind to_index {to_index}")
     asked = {"cluster": view.cluster.id, "depth": depth, "from_index": from_index, "to_index": to_index}
@@ -140,7 +140,7 @@ async def list_audits(
 
 
 async def audit_or_404(request: Request, audit_id: str) -> Json:
-    """Unknown, too, where it is of a group that the caller does not see."""
+    """Unknown, too, where it is of a group that the caller does not see. Raises NotFound."""
     found = await runner_of(request).get(audit_id)
     if found is None or not request.state.viewer.sight.sees(found["cluster_id"]):
         raise NotFound(f"There is no audit {audit_id}.", title="Unknown audit")

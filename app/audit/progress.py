@@ -95,7 +95,7 @@ class Progress:
                 self._line(self.state())
 
     def finish(self, event: str, **data: Any) -> bool:
-        """The last line; False where another thread has already written one."""
+        """The last line; False where another thread has already written one. Raises ValueError."""
         if event not in FINAL_EVENTS:
             raise ValueError(f"{event} does not end an audit")
         with self._lock:

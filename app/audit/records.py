@@ -302,7 +302,7 @@ def _check_heads(records: Records, units: npt.NDArray[Any], start: int) -> None:
         | (heads["term"] < 0)
     )
     faults[broken] = Fault.RECORD
-    # A Java leader's index unit says NORMAL for its own NOOP (FORMATS 6.13): no disagreement.
+    # A Java leader's index unit says NORMAL for its own NOOP (FORMATS 3): no disagreement.
     disagrees = (heads["term"] != units["term"]) | (
         (heads["magic"] != units["magic"]) & (units["magic"] != Magic.NORMAL)
     )

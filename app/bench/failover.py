@@ -103,7 +103,10 @@ async def by_partition(cluster: BenchCluster, client: LedgerClient, promised: Ac
 
 
 async def by_transfer(cluster: BenchCluster, client: LedgerClient, promised: Acknowledged, number: int) -> float:
-    """A planned transfer to the best member: the longest gap between acknowledgements of one writer."""
+    """A planned transfer to the best member: the longest gap between acknowledgements of one writer.
+
+    Raises RuntimeError.
+    """
     stop = asyncio.Event()
     gaps_s: list[float] = []
 

@@ -140,7 +140,7 @@ async def run_case(observer: Observer, case: Case) -> Run:
 
 
 async def started_again(observer: Observer, node: str) -> float:
-    """When a killed engine's supervisor had started another one."""
+    """When a killed engine's supervisor had started another one. Raises TimeoutError."""
     deadline = time.monotonic() + WAIT_S
     while engine_of(observer.demo.members[node].pid) is None:
         if time.monotonic() > deadline:
@@ -193,7 +193,10 @@ async def flip(observer: Observer, node: str) -> None:
 
 
 async def reported(observer: Observer, who: Callable[[], str | None], what: Callable[[dict[str, Any]], bool]) -> float:
-    """When that member's own state first says so (monotonic); on a busy machine it may come to be another one."""
+    """When that member's own state first says so (monotonic); on a busy machine it may come to be another one.
+
+    Raises TimeoutError.
+    """
     deadline = time.monotonic() + WAIT_S
     async with httpx2.AsyncClient(trust_env=False, timeout=10.0) as client:
         while time.monotonic() < deadline:

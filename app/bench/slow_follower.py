@@ -86,7 +86,7 @@ class CatchUp:
 
 
 async def match_and_end(client: LedgerClient, node_id: str) -> tuple[int, int]:
-    """Up to where the leader knows the member to hold its log, and that log's end."""
+    """Up to where the leader knows the member to hold its log, and that log's end. Raises RuntimeError."""
     marks = await leaders_watermarks(client)
     held = {peer.id: peer.match_index for peer in marks.peers or ()}
     match, end = held.get(node_id), held.get(marks.leader_id or "")
@@ -108,7 +108,7 @@ async def write_backlog(client: LedgerClient, options: SlowFollowerOptions) -> N
 
 
 async def catch_up(cluster: BenchCluster, patient: Patient, entry_bytes: int) -> CatchUp:
-    """Lets the follower go, and waits until it holds what it lacked then."""
+    """Lets the follower go, and waits until it holds what it lacked then. Raises RuntimeError."""
     async with cluster.using() as looking:
         match, target = await match_and_end(looking, patient.node_id)
         if await looking.leader() == patient.node_id:

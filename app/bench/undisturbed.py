@@ -52,7 +52,7 @@ class Visitors:
         self.processes: dict[str, Process] = {}
 
     async def start_console(self) -> None:
-        """The product's own console, without a browser; returns when it listens."""
+        """The product's own console, without a browser; returns when it listens. Raises RuntimeError."""
         (port,) = free_ports(1)
         directory = self._cluster.directory
         command = ["-m", "app.cli", "console", "--listen", f"127.0.0.1:{port}"]

@@ -119,7 +119,7 @@ def show_json(value: Any) -> None:
 
 
 def settings_of(overrides: Mapping[str, Any], config: Path | None, flags: Mapping[str, str] | None = None) -> Settings:
-    """`node.config.load`, with its errors as usage errors."""
+    """`node.config.load`, with its errors as usage errors. Raises Failure."""
     try:
         return load(overrides, config, flag_names=flags)
     except ConfigError as error:
@@ -127,7 +127,7 @@ def settings_of(overrides: Mapping[str, Any], config: Path | None, flags: Mappin
 
 
 def token_of(token_file: Path | None) -> str | None:
-    """The API token: a file that was named, else $QUORUMSCOPE_TOKEN."""
+    """The API token: a file that was named, else $QUORUMSCOPE_TOKEN. Raises Failure."""
     if token_file is None:
         return os.environ.get("QUORUMSCOPE_TOKEN") or None
     from node.config import read_token
@@ -142,7 +142,10 @@ def target_of(
     peers: str | None, node: str | None, group: str | None, config: Path | None, token_file: Path | None = None,
     tls: TlsFlags | None = None,
 ) -> Target:  # fmt: skip
-    """Which group a command means: --node, else --peers or the configuration, else the demo that runs here."""
+    """Which group a command means: --node, else --peers or the configuration, else the demo that runs here.
+
+    Raises Failure.
+    """
     token = token_of(token_file)
     if peers and node:
         raise Failure(Exit.USAGE, "give --peers or --node, not both")

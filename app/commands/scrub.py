@@ -58,7 +58,7 @@ def scrub(
 
 
 def followed(url: str, what: str, token: str | None, tls: ssl.SSLContext | None, says: str) -> dict[str, Any]:
-    """The operation to its end; its progress goes to stderr."""
+    """The operation to its end; its progress goes to stderr. Raises Failure."""
     operation = control_call("POST", url, what, token, {}, tls=tls)
     shown: str | None = None
     while operation.get("state") == "running":

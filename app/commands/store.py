@@ -196,7 +196,10 @@ def adopt(
 
 @contextmanager
 def recorded(directory: Path, arguments: list[str]) -> Iterator[Callable[[int], None]]:
-    """What is decided about a store is in the node's trail, before it is done and with its exit code after."""
+    """What is decided about a store is in the node's trail, before it is done and with its exit code after.
+
+    Raises Failure.
+    """
     store = store_directory(directory)
     trail = OperatorTrail(store.parent / TRAIL_NAME)
     secret = arguments.index("--group-token") + 1 if "--group-token" in arguments else -1

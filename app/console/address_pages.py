@@ -18,7 +18,7 @@ Url = Annotated[str, Form(max_length=512)]
 
 
 def token_of(text: str) -> str | None:
-    """A token from a form; None where the field was left empty."""
+    """A token from a form; None where the field was left empty. Raises Invalid."""
     if not text.strip():
         return None
     try:

@@ -190,7 +190,7 @@ class Addresses:
     # --- what admins do ---
 
     async def approve(self, cluster_id: str, url: str, by: str) -> Waiting | None:
-        """Pins an address; answers with what waited."""
+        """Pins an address; answers with what waited. Raises Conflict."""
         if self.steps_down(cluster_id, url):
             raise Conflict(
                 f"This group's control planes are asked over https; {url} would show what is sent to them.",
@@ -206,7 +206,10 @@ class Addresses:
         return group.waiting.pop(origin, None)
 
     async def withdraw(self, cluster_id: str, url: str) -> None:
-        """An address is not asked any more; one that waited is forgotten until it is named again."""
+        """An address is not asked any more; one that waited is forgotten until it is named again.
+
+        Raises Conflict, NotFound.
+        """
         group, origin = self.of(cluster_id), origin_of(url)
         if origin in self.seeds:
             raise Conflict(f"{url} is named in the console's configuration; take it out there.")

@@ -37,7 +37,7 @@ def where(addresses: Addresses, cluster_id: str, node: ClusterNode) -> tuple[str
 
 async def add_cluster(console: Console, control_url: str, name: str | None, *, by: str, token: str | None) -> GroupView:
     """One control plane names them all: `state.peers` carries the others' addresses. The address that `by` gave is
-    approved by that; the others are used or wait as `Addresses` says."""
+    approved by that; the others are used or wait as `Addresses` says. Raises Invalid."""
     url, addresses = normal_control_url(control_url), console.addresses
     shown = token or addresses.token_for(url) or addresses.console_token
     state = await ask(console.nodes, url, StateView, token=shown)
@@ -73,7 +73,10 @@ async def add_cluster(console: Console, control_url: str, name: str | None, *, b
 async def approve_address(
     console: Console, cluster_id: str, control_url: str, by: str, node_id: str | None = None
 ) -> AddressesView:
-    """From now on it may be asked, with the group's token, and the node that it is of is asked there."""
+    """From now on it may be asked, with the group's token, and the node that it is of is asked there.
+
+    Raises Invalid.
+    """
     watch, url = console.watch_of(cluster_id), normal_control_url(control_url)
     if node_id is not None and node_id not in watch.pollers:
         raise Invalid(f"{node_id!r} is no member of this group")

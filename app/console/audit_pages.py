@@ -90,7 +90,7 @@ def audits_root(db_url: str) -> Path:
 
 
 def live_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
-    """`key.node_id` is the audit."""
+    """`key.node_id` is the audit. Raises NotFound."""
     runner: AuditRunner = _state["runner"]
     audit = runner.live.get(key.node_id or "")
     if audit is None or audit["cluster_id"] != key.cluster_id:

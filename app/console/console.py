@@ -329,7 +329,10 @@ class Console:
         caller: Viewer,
         idempotency_key: str | None = None,
     ) -> Json:
-        """`accept_data_loss`: an admin's word, for the member that `to` names, that a first leadership may cut."""
+        """`accept_data_loss`: an admin's word, for the member that `to` names, that a first leadership may cut.
+
+        Raises Invalid, TermMoved.
+        """
         view = self.group_view(cluster_id)
         asked: Json = {"cluster": cluster_id, "to": to, "if_term": if_term, "deadline_ms": deadline_ms}
         asked |= {"accept_data_loss": True} if accept_data_loss else {}

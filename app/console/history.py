@@ -146,7 +146,10 @@ class History:
         }
 
     async def view_at(self, view: GroupView, at: datetime) -> GroupView:
-        """The group as it was: marks from the history, everything that history does not keep listed as unknown."""
+        """The group as it was: marks from the history, everything that history does not keep listed as unknown.
+
+        Raises NotFound.
+        """
         at_s = at.timestamp()
         tier = self.tier_for(at, 1)
         found: list[tuple[MemberView, Row | None]] = []

@@ -183,7 +183,7 @@ class Nodes:
                 self.certificate_ends[control_url] = not_after(shown)
 
     async def json(self, method: str, control_url: str, path: str, **more: Any) -> dict[str, Any]:
-        """The answer's object; NodeRefused for an error status."""
+        """The answer's object; NodeRefused for an error status. Raises NodeUnreachable."""
         answer = await self.request(method, control_url, path, **more)
         check_status(answer, control_url, path)
         body = json_of(answer)
@@ -195,7 +195,7 @@ class Nodes:
         return await self.json("GET", control_url, path, params=params)
 
     async def content(self, control_url: str, path: str, **more: Any) -> Answer:
-        """Bytes as they are, 200 or 206; NodeRefused for an error status."""
+        """Bytes as they are, 200 or 206; NodeRefused for an error status. Raises NodeUnreachable."""
         answer = await self.request("GET", control_url, path, **more)
         check_status(answer, control_url, path)
         if answer.status_code not in (200, 206):

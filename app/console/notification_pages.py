@@ -197,7 +197,7 @@ async def unmute(scope: Scope, problem_id: ProblemId, notifier: NotifierDep, vie
 
 
 def utc_of(text: str, name: str) -> str:
-    """A form's local time, which the page asks for in UTC."""
+    """A form's local time, which the page asks for in UTC. Raises Invalid."""
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError:

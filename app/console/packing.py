@@ -21,7 +21,7 @@ ROWS_MAX = 100_000
 
 
 def pack(columns: Mapping[str, Column]) -> bytes:
-    """All columns have one length."""
+    """All columns have one length. Raises ValueError."""
     lengths = {len(column) for column in columns.values()}
     if len(lengths) != 1:
         raise ValueError("columns of different lengths")

@@ -88,7 +88,7 @@ def refused_transfer(checked: Preflight) -> Conflict:
 
 
 def may_accept(checked: Preflight, to: str | None, caller: Viewer) -> None:
-    """Whether this caller may have leadership moved though followers are cut. Raises ConsoleError."""
+    """Returns where this caller may have leadership moved though followers are cut. Raises ConsoleError."""
     if not caller.can(Right.ADMIN):
         raise ConsoleError(
             f"To accept a loss of data needs the right `{Right.ADMIN}`; {caller.role}s have not.",

@@ -20,7 +20,10 @@ COMPARED = ("term", "body", "body_crc", "chain_crc", "magic", "size_bytes")
 
 
 def pick(view: GroupView, node_id: str | None) -> tuple[str, str]:
-    """(id, control URL): the named member, else the leader, else the first that answers."""
+    """(id, control URL): the named member, else the leader, else the first that answers.
+
+    Raises NodeUnreachable, NotFound.
+    """
     if node_id is not None:
         chosen = view.member(node_id)
         if chosen is None:

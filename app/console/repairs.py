@@ -99,7 +99,7 @@ class Repairs:
             await self.end(work, DONE, None)
 
     async def through(self, work: Work) -> None:
-        """The three steps, one after the other."""
+        """The three steps, one after the other. Raises Ended."""
         work.saw(await self.faults(work))
         read = await self.remote(work, "scrub")
         found = int((read or {}).get("faults") or 0)
@@ -127,7 +127,7 @@ class Repairs:
         return list(state.get("faults") or [])
 
     async def remote(self, work: Work, what: str) -> Json | None:
-        """One operation of the member's own, to its end; its outcome."""
+        """One operation of the member's own, to its end; its outcome. Raises Ended."""
         headers = {"idempotency-key": f"{work.operation_id}-{what}"}
         remote = await self.nodes.json("POST", work.url, what, json={}, headers=headers)
         heard_s = time.monotonic()
@@ -148,7 +148,7 @@ class Repairs:
         return remote.get("outcome")
 
     async def audit(self, work: Work) -> None:
-        """The same range again, on all members."""
+        """The same range again, on all members. Raises Ended."""
         low, high = work.from_index, work.to_index
         which = "the whole log" if low is None or high is None else spelled_range(low, high)
         work.step, work.detail = "audit", which

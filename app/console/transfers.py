@@ -86,7 +86,7 @@ class Transfers:
         await self.operations.set(operation_id, state=state, outcome=outcome, problem=problem)
 
     async def cancel(self, operation: Json, leader_url: str | None) -> None:
-        """Asks the node to cancel; the follower sees the end."""
+        """Asks the node to cancel; the follower sees the end. Raises NodeUnreachable."""
         remote_id = (operation["progress"] or {}).get("node_operation_id")
         if leader_url is None or remote_id is None:
             raise NodeUnreachable("no node is known that could cancel this")

@@ -80,7 +80,10 @@ class Breaker:
         return broken
 
     async def heal(self, node: str | None) -> Broken:
-        """Ends every break that lasts, of one member or of all, at once. What was killed starts again by itself."""
+        """Ends every break that lasts, of one member or of all, at once. What was killed starts again by itself.
+
+        Raises CannotBreak.
+        """
         if node is not None and node not in self.members:
             raise CannotBreak(f'"{node}" is no member: {", ".join(self.members)}')
         for one in self.members if node is None else (node,):
@@ -98,7 +101,7 @@ class Breaker:
         await self._menders.stop()
 
     async def flip(self, node: str | None) -> Broken:
-        """One bit of one committed entry's body, in a follower's data file."""
+        """One bit of one committed entry's body, in a follower's data file. Raises CannotBreak."""
         leader = await self.leader()
         if node is None:
             node = next((member for member in sorted(self.members, reverse=True) if member != leader), None)
@@ -194,6 +197,7 @@ def flip_one_bit(store: Path) -> tuple[int, Path, int]:
     """Flips the lowest bit of a body's middle byte; returns the entry's index, the file and the byte's offset in it.
 
     The entry is committed, durable and well below the end: a truncation could not explain the damage away.
+    Raises CannotBreak.
     """
     reader = StoreReader(store)
     known = [index for index in (reader.committed_index, reader.durable_index) if index is not None and index >= 0]

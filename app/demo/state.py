@@ -67,7 +67,10 @@ def process_start_ticks(pid: int) -> int | None:
 
 
 def notes_directory() -> Path:
-    """Where notes lie: the user's runtime directory, or one of our own that nobody else can have put there."""
+    """Where notes lie: the user's runtime directory, or one of our own that nobody else can have put there.
+
+    Raises PermissionError.
+    """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     base = Path(runtime) if runtime and os.access(runtime, os.W_OK) else Path(tempfile.gettempdir())
     directory = base / f"quorumscope-{os.getuid()}"

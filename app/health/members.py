@@ -71,7 +71,7 @@ def unheard_since(one: MemberView) -> datetime | None:
 
 
 def still_heard(facts: Facts, one: MemberView) -> str:
-    """Whether the leader hears a member that does not answer us."""
+    """For the text: that the leader hears a member which does not answer us; empty where it does not."""
     age_ms = None if facts.leader is None else heard_ms(facts.leader, one)
     return "; the leader still hears it" if age_ms is not None and age_ms <= facts.patience_ms else ""
 

@@ -52,7 +52,7 @@ def doubts(facts: Facts, leader: MemberView, one: MemberView) -> list[str]:
 
 
 def unheard(facts: Facts, leader: MemberView, one: MemberView) -> list[str]:
-    """Whether each of the two has heard the other."""
+    """Which of the two is not known to have heard the other."""
     limit_ms = HEARTBEATS * facts.heartbeat_ms
     link = one.link_to(leader.id)
     ours, theirs = heard_ms(leader, one), None if link is None else link.last_heard_ms

@@ -143,7 +143,7 @@ class Gate:
         return await self.recorded(await begin(), scope, receive, send)
 
     def check_right(self, scope: Scope, rule: policy.Rule, viewer: Viewer) -> None:
-        """A group that somebody does not see is answered like one that there is not."""
+        """A group that somebody does not see is answered like one that there is not. Raises Refusal."""
         path, right = scope["path"], rule.right
         assert right is not None
         group = policy.group_of(path)
@@ -243,7 +243,10 @@ def read_cookie(header: str, name: str) -> str | None:
 
 
 def check_host(host: str, settings: ConsoleSettings) -> None:
-    """Against DNS rebinding: a page elsewhere may resolve its own name to our address, but it cannot lie in Host."""
+    """Against DNS rebinding: a page elsewhere may resolve its own name to our address, but it cannot lie in Host.
+
+    Raises Refusal.
+    """
     name = host_name(host)
     allowed = LOOPBACK_NAMES if settings.loopback else {settings.host}
     if name in allowed or name in settings.allowed_hosts:
@@ -266,7 +269,7 @@ def is_address(name: str) -> bool:
 
 
 def check_origin(asked: Headers, *, changes: bool, secure: bool) -> None:
-    """A browser on another site is refused, whatever it carries; navigations to us (GET) are fine."""
+    """A browser on another site is refused, whatever it carries; navigations to us (GET) are fine. Raises Refusal."""
     origin = asked.get("origin")
     ours = f"{'https' if secure else 'http'}://{asked.get('host', '')}"
     if origin is not None and origin != ours:
@@ -276,7 +279,7 @@ def check_origin(asked: Headers, *, changes: bool, secure: bool) -> None:
 
 
 def check_api_type(asked: Headers) -> None:
-    """Only types that a plain form on another site cannot send; no body needs no type."""
+    """Only types that a plain form on another site cannot send; no body needs no type. Raises Refusal."""
     given = asked.get("content-type", "").partition(";")[0].strip().lower()
     if given in API_TYPES or (not given and asked.get("content-length", "0") == "0"):
         return
@@ -284,7 +287,10 @@ def check_api_type(asked: Headers) -> None:
 
 
 async def check_csrf(asked: Headers, receive: Receive, viewer: Viewer) -> Receive:
-    """The token from the header, or from the form's hidden field; the body that was read is given on again."""
+    """The token from the header, or from the form's hidden field; the body that was read is given on again.
+
+    Raises Refusal.
+    """
     token = asked.get("x-csrf-token")
     if token is None and asked.get("content-type", "").partition(";")[0].strip().lower() == FORM_TYPE:
         body = await read_body(receive)

@@ -30,7 +30,10 @@ def granted(row: User | ApiToken) -> Grants:
 def changed(
     role: str, on: Mapping[str, str], *, to: str | None = None, groups: Mapping[str, str | None] | None = None
 ) -> tuple[str, dict[str, str]]:
-    """The role and the groups' roles after a change: None for a group puts it back to the default."""
+    """The role and the groups' roles after a change: None for a group puts it back to the default.
+
+    Raises GrantError.
+    """
     role_after = role if to is None else Role(to).value
     after = dict(on)
     for cluster_id, given in (groups or {}).items():

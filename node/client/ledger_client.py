@@ -301,7 +301,10 @@ class LedgerClient:
         return await self._ask(self._links[node_id], RequestCode.METADATA, {}, self._deadline_s)
 
     async def scrub(self, node_id: str) -> int:
-        """Asks a member to read its whole log once; the number of that pass, as `state` tells of it."""
+        """Asks a member to read its whole log once; the number of that pass, as `state` tells of it.
+
+        Raises LedgerError.
+        """
         answer = await self._ask(
             self._links[node_id], RequestCode.OPERATOR_ACTION, {"what": "scrub", "token": self._token}, self._deadline_s
         )

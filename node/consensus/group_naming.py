@@ -106,7 +106,7 @@ class GroupNaming:
             self._judge(slab, naming[1], now)
 
     def _judge(self, slab: Slab, group_id: str, now: int) -> None:
-        """Whether the committed entry that a slab begins with is the one that gives this id."""
+        """Takes the id, if the committed entry that the slab begins with is the one that gives it."""
         member = self._member
         entry = unpack_record(slab.data)
         if is_config_change(self._kind, entry) and named_in(self._kind.content_of(entry.body)) == group_id:

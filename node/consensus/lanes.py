@@ -119,7 +119,7 @@ class Lanes:
 
     # --- appends --------------------------------------------------------------------------------------------------
     def watch(self, proposal: Proposal) -> None:
-        """Before it is proposed: its outcome gives its share of the window back, or ends the lane."""
+        """Before it is proposed: its outcome frees its share of the window, or ends the lane."""
         ticket, deliver = proposal.lane, proposal.on_done
         assert ticket is not None
         count, size_bytes = len(proposal.bodies), proposal.size_bytes

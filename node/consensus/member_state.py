@@ -92,7 +92,10 @@ class MemberState:
 
     # --- who belongs to the group ---------------------------------------------------------------------------------
     def configure(self, configuration: Configuration) -> None:
-        """Who belongs to the group from now on; the voters are those of the start (see `Configuration`)."""
+        """Who belongs to the group from now on; the voters are those of the start (see `Configuration`).
+
+        Raises ValueError.
+        """
         if configuration.voters != self.configuration.voters:
             raise ValueError("voters change by an entry of the log only, never while the group runs")
         if (self.self_id in configuration.learners) != (self.self_id in self.configuration.learners):

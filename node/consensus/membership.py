@@ -53,7 +53,7 @@ class Membership:
         detail: str | None = None,
         at_once: bool = False,
     ) -> Hello:
-        """Our own HELLO for that peer. `at_once`: it leaves whatever is being saved, and so says what is durable."""
+        """Our own HELLO for that peer. `at_once`: it waits for no save, so it says only what is durable."""
         member, store = self._member, self._member.store
         config, hard = member.config, member.durable_hard if at_once else member.hard
         return Hello(
@@ -209,7 +209,7 @@ class Membership:
             self.voter_state_seen(peer_id, answer.voter_state, now)
 
     def may_leave(self, message: Message) -> bool:
-        """Whether what waited for a record may leave now: as a voter nobody speaks who gave up his vote meanwhile."""
+        """Whether a message that waited for a save may leave now: as a voter's none, once the vote was given up."""
         gone = self._member.voter_state is VoterState.REJOINING and said_as_voter(message)
         return not gone or (isinstance(message, VoteResponse) and self.may_reform())
 

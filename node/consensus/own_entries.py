@@ -1,8 +1,7 @@
 """The entries that a leader makes by itself, in the form that the group's kind asks for.
 
 In a plain log they are known by their magic, with bodies as they are. In a group of any other kind they are known by
-the
-`channel` in their heads, and their bodies are made by the kind's own encoder, with the time of the entry before them.
+the `channel` in their heads, and their bodies are made by the kind's own encoder, with the time of the entry before.
 
 Invariants: nothing here asks anybody or waits; what an entry is, its head alone says.
 """

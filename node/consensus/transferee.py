@@ -14,7 +14,7 @@ class TransfereeChoice:
         self._member, self._peers = member, peers
 
     def may_take_over(self, peer_id: str) -> ResponseCode:
-        """Whether leadership could go to that peer now."""
+        """SUCCESS where leadership could go to that peer now, else DLedger's reason why not."""
         peer = self._peers.of[peer_id]
         if not peer.connected:
             return ResponseCode.NETWORK_ERROR

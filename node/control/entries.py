@@ -155,7 +155,7 @@ def collect(reader: StoreReader, first: int, last: int, as_: str) -> list[Json]:
 
 
 async def top_of(parts: Parts, state: StateView, view: View) -> Json:
-    """The range that may be shown, from the engine where it answers, else from the files."""
+    """The range that may be shown, from the engine where it answers, else from the files. Raises Problem."""
     marks: LogView | FileMarks | None = state.log
     if state.engine != "ok" or marks is None or marks.committed_index is None:
         marks = await parts.files.marks()
@@ -174,7 +174,7 @@ def below_begin(index: int, begin: int) -> Problem:
 
 
 async def linearizable(parts: Parts, from_: int | None, limit: int, as_: str) -> Json:
-    """Through the engine, which asks the quorum first; so many entries as fit one answer."""
+    """Through the engine, which asks the quorum first; so many entries as fit one answer. Raises Problem."""
     if from_ is None:
         raise Problem(422, "Invalid request", "A linearizable read names where it begins with `from`.")
     sent = encode_read(ReadRequest(from_, 1 << 20, ReadMode.LINEARIZABLE))
@@ -274,7 +274,7 @@ async def append(request: Request) -> Response:
 
 
 def expected_index_of(request: Request) -> int | None:
-    """What the query names, checked."""
+    """What the query names, checked. Raises Problem."""
     asked = request.query_params.get("expected_index") if request.scope["query_string"] else None
     try:
         return None if asked is None else EXPECTED_INDEX.validate_python(asked)

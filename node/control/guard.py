@@ -96,7 +96,7 @@ class Guard:
 
     def check_path(self, scope: Scope, _: Headers) -> None:
         """The router takes a line break at a path's end for no part of it; what rights are asked by must be what it
-        serves."""
+        serves. Raises Problem."""
         if not scope["path"].isprintable():
             raise Problem(404, "Not found", f"There is nothing at {scope['path']!r}.")
 

@@ -42,7 +42,7 @@ async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key
 
 
 def check(body: Transfer, state: StateView) -> None:
-    """Refuses before anything is asked of the engine."""
+    """Refuses before anything is asked of the engine. Raises Problem."""
     if state.engine != "ok":
         raise engine_away(state)
     if body.if_term is not None and body.if_term != state.term:

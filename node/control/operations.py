@@ -34,7 +34,7 @@ class Operations:
         self.ended: Callable[[int, Json], Awaitable[None]] | None = None
 
     def earlier(self, kind: str, key: str | None, asked: Json) -> Json | None:
-        """What this key has started; 422 where it stands for another call."""
+        """What this key has started; 422 where it stands for another call. Raises Problem."""
         known, said = self.by_key.get(key or "", ("", ""))
         if not known:
             return None

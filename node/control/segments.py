@@ -55,7 +55,7 @@ async def etag(parts: Parts) -> str:
 
 
 async def durable_end(parts: Parts, kind: str, start: int, size_bytes: int) -> int:
-    """How many bytes of this segment are durable."""
+    """How many bytes of this segment are durable. Raises Problem."""
     state = await parts.snapshots.get(StateView)
     durable_index = state.marks.durable_index if state.engine == "ok" else None
     position = state.durable_position if state.engine == "ok" else None
@@ -107,7 +107,7 @@ async def segment(
 
 
 def parse_range(asked: str | None, end: int) -> tuple[int, int]:
-    """(first, last) byte, inclusive. Without a Range: from the start."""
+    """(first, last) byte, inclusive. Without a Range: from the start. Raises Problem."""
     if asked is None:
         if end == 0:
             return 0, -1

@@ -21,7 +21,7 @@ class SharedWork(Generic[R]):
         self.running: dict[Hashable, asyncio.Future[R]] = {}
 
     async def get(self, key: Hashable, work: Callable[[], Awaitable[R]]) -> R:
-        """A caller that goes away leaves the work to the others."""
+        """A caller that goes away leaves the work to the others. Raises Problem."""
         known = self.running.get(key)
         if known is None:
             if len(self.running) >= self.works_max:

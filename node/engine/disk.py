@@ -141,7 +141,7 @@ class Disk:
 
     # --- space --------------------------------------------------------------------------------------------------
     def ask_space(self, done: Callable[[bool], None]) -> None:
-        """Whether the disk has space; False where it does not even answer."""
+        """Reports to `done` whether the disk has space; False where it does not even answer."""
 
         def finished(outcome: Ended[bool]) -> None:
             if not self._closed:

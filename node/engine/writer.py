@@ -54,7 +54,7 @@ class Bell:
 
 
 class Writer:
-    """One per engine, made on its loop; the thread starts with the first piece of work."""
+    """One per process, made on its loop; the thread starts with the first piece of work."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

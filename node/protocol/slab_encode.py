@@ -35,7 +35,8 @@ def encode_slab(
 ) -> Slab:
     """Encodes and seals `bodies` as consecutive entries of one term at absolute position `pos`.
 
-    The caller has made sure that they fit one data file and that none is over BODY_BYTES_MAX.
+    The caller has made sure that they fit one data file and that none is over BODY_BYTES_MAX. Raises EntryError where
+    there are none.
     """
     if not bodies:
         raise EntryError("a slab holds at least one entry")

@@ -162,7 +162,7 @@ class LogFiles:
     def clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int, *, sync_later: bool = False) -> None:
         """Zeroes what is behind an end, and removes the files that held nothing else.
 
-        `sync_later`: on the loop, which waits for no disk; the next sync makes all of it durable.
+        `sync_later`: on the loop, which waits for no disk; the next sync makes all of it durable. Raises StoreIOError.
         """
         try:
             last = self.data.find(from_pos if from_pos == self.begin_pos else from_pos - 1)

@@ -250,7 +250,10 @@ class LogStore(ABC):
         """The last index with a term <= `term`, or begin_index - 1."""
 
     def note_faults(self, faults: Sequence[Fault]) -> None:
-        """Remembers what a read or a scrub met, inside the log only: `faults` grows by them; nothing is written."""
+        """Remembers what a read or a scrub met, inside the log only: `faults` grows by them; nothing is written.
+
+        Raises StoreCorrupt in a store that cannot go on with damage.
+        """
         raise StoreCorrupt(f"this store cannot live with damage: {[fault.detail for fault in faults]}", faults)
 
     @abstractmethod
@@ -274,7 +277,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def note_marks(self, marks: tuple[MemberMark, ...]) -> None:
-        """The same for what peers are known to hold; `recovered_marks` gives it back after the next open (E8)."""
+        """The same for what peers are known to hold; `recovered_marks` returns it after the next open (E8)."""
 
     @abstractmethod
     def prepare_sync(self) -> SyncTicket | None:

@@ -89,7 +89,10 @@ def request_code(message: Message) -> RequestCode | None:
 
 
 def encode_message(message: Message, group: str, local_id: str, remote_id: str) -> bytes:
-    """The JSON body of a request or an answer. An answer names sender and receiver as its request did."""
+    """The JSON body of a request or an answer. An answer names sender and receiver as its request did.
+
+    Raises BodyError.
+    """
     base: dict[str, Any] = {
         "code": int(ResponseCode.SUCCESS),
         "group": group,

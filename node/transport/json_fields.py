@@ -51,7 +51,7 @@ class Fields:
         self.values = values
 
     def number(self, name: str, default: int = -1) -> int:
-        """An int64."""
+        """An int64. Raises BodyError."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -60,7 +60,7 @@ class Fields:
         return value
 
     def term(self) -> int:
-        """One that can still be followed by others: a single message must not use up all terms."""
+        """One that can still be followed by others: a single message must not use up all terms. Raises BodyError."""
         value = self.number("term")
         if value > TERM_MAX:
             raise BodyError(f"term {value} exceeds TERM_MAX")
@@ -86,7 +86,7 @@ class Fields:
         return None if self.values.get(name) is None else self.id_text(name)
 
     def id_text(self, name: str) -> str:
-        """The same where it is always there; empty where it is not."""
+        """The same where it is always there; empty where it is not. Raises BodyError."""
         value = self.text(name)
         if len(value) > SHORT_TEXT_MAX:
             raise BodyError(f"{name} has {len(value)} characters, {SHORT_TEXT_MAX} at most")
@@ -137,7 +137,7 @@ class Fields:
         return Fields(value)
 
     def choice(self, name: str, kind: Callable[[str], T], default: T) -> T:
-        """A member of a string enumeration."""
+        """A member of a string enumeration. Raises BodyError."""
         value = self.values.get(name)
         if value is None:
             return default

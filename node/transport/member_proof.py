@@ -172,7 +172,7 @@ class AccepterProof:
         return Said(self._group_id, self.node_id, self._self_id, self._dialer_nonce, self._nonce, content)
 
     def check(self, proof: BytesLike) -> None:
-        """Whether the dialer proved itself, and the whole HELLO with it; this object is used up. Raises ProofError."""
+        """Returns where the dialer proved itself, and the whole HELLO with it; used once. Raises ProofError."""
         if not self._answer:
             raise ProofError("its HELLO was not answered, or proved already")
         try:

@@ -51,6 +51,23 @@ def test_every_path_that_a_document_names_exists(document: str) -> None:
     assert gone == []
 
 
+def test_every_rule_that_the_code_cites_is_on_the_page_of_rules() -> None:
+    page = (ROOT / "docs/rules.md").read_text()
+    explained = set(re.findall(r"^\| ([ERSCM]\d+) \|", page, re.MULTILINE)) | set(re.findall(r"\b(?:6\.\d+)\b", page))
+    assert len(explained) > 40
+    cited: dict[str, str] = {}
+    for path in [*ROOT.glob("node/**/*.py"), *ROOT.glob("app/**/*.py"), *ROOT.glob("docs/*.md"), *ROOT.glob("*.md")]:
+        text = path.read_text()
+        for cites in re.findall(r"SAFETY ((?:[ERSCM]\d+(?:, | and | to )?)+)", text):
+            cited |= dict.fromkeys(re.findall(r"[ERSCM]\d+", cites), path.name)
+        if path.suffix == ".py" and "SAFETY" in text:
+            for cites in re.findall(r"\(((?:[ERSCM]\d+(?:, )?)+)\)", text):
+                cited |= dict.fromkeys(re.findall(r"[ERSCM]\d+", cites), path.name)
+        cited |= dict.fromkeys(re.findall(r"FORMATS (6\.\d+)", text), path.name)
+    assert len(cited) > 40
+    assert {rule: where for rule, where in cited.items() if rule not in explained} == {}
+
+
 def test_a_path_that_is_gone_is_found() -> None:
     names = named_in("see `node/consensus/fast.py`, `gone.py`, [here](docs/gone.md#part) and `GET state`")
     assert names == ["node/consensus/fast.py", "gone.py", "docs/gone.md"]

@@ -60,7 +60,7 @@ def test_a_process_that_ends_leaves_the_page_cache_and_takes_its_descriptors_and
     for call in (lambda: disk.pread(fd, 1, 0), lambda: disk.pwrite(fd, b"x", 0), lambda: disk.fdatasync(fd)):
         with pytest.raises(OSError, match="descriptor"):
             call()
-    disk.close(fd)  # whoever still holds it gives it back without effect
+    disk.close(fd)  # whoever still holds it closes it without effect
     again = disk.open(FILE, os.O_RDWR)
     assert again != fd
     disk.lock(again)

@@ -22,7 +22,8 @@ LEFT_OUT = ("static/vendor/", "tests/browser/vendor/")
 EVERYWHERE = {
     r"fast.?back.?up": "log backtracking",
     r"moved.?backwards": "log regressed",
-    r"\bgiv(e|es|en|ing)[ _]back|\bgave[ _]back": "drop from the page cache; return; free",
+    r"\b(giv(e|es|en|ing)|gave)( it| them)?[ _]back": "drop from the page cache; return; free; close",
+    r"(terminal|reader)[^.]{0,20}\bobeys?\b|\bwould obey\b": "control characters; escaped",
     r"(?<![a-z])desks?(?![a-z])": "client requests",
     r"(?<![a-z])steer(s|ed|ing)?(?![a-z])": "operator actions; transfer of leadership",
     r"(stand|stands|standing|stood)[ _]back": "lower_priority; paused",
@@ -71,7 +72,8 @@ def test_no_private_words(places: tuple[str, ...], words: dict[str, str]) -> Non
 @pytest.mark.parametrize(
     "line",
     [
-        "def fast_back_up(", "self._moved_backwards", "gives back the cache", "self.desk = x", "STEER = 1",
+        "def fast_back_up(", "self._moved_backwards", "gives back the cache", "frees it and gives it back",
+        "what a terminal would obey", "a reader obeys it", "self.desk = x", "STEER = 1",
         "def stand_back(", "to tell who lies", "term 5 is nobody's", "LOOKER_NICENESS", "waits for a person",
         "the door",
     ],

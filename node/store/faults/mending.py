@@ -106,7 +106,7 @@ class Stage:
         self.end = Mark(slab.last_index, settled[-1].end_pos, slab.last_term, chain)
 
     def slabs(self) -> Iterator[Slab]:
-        """What was staged, at the positions where it goes."""
+        """What was staged, at the positions where it goes. Raises NoLinkError, StoreIOError."""
         for piece in self.pieces:
             length = piece.data_bytes + piece.slab.count * INDEX_UNIT_BYTES
             try:

@@ -72,7 +72,7 @@ def _pack_marks(marks: tuple[MemberMark, ...]) -> bytes:
 
 
 def _unpack_marks(data: bytes) -> tuple[MemberMark, ...]:
-    """None at all where a bit of them is wrong."""
+    """Empty where any bit of them is wrong."""
     if len(data) < _MARKS.size:
         return ()
     magic, size, seal = _MARKS.unpack_from(data)
@@ -166,7 +166,7 @@ class Checkpoint:
         self.write(slot)
 
     def close(self) -> None:
-        """Gives the descriptor back; idempotent."""
+        """Closes the file; idempotent."""
         if self._fd >= 0:
             self._platform.close(self._fd)
             self._fd = -1

@@ -46,7 +46,7 @@ def parse_currterm(data: bytes) -> tuple[int, str | None] | None:
 
 
 def read_currterm(directory: Path, platform: Platform = OS) -> tuple[int, str | None] | None:
-    """None where the file is missing or says nothing."""
+    """None where the file is missing or says nothing. Raises StoreIOError."""
     try:
         return parse_currterm(platform.read_bytes(directory / CURRTERM))
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def load_hard_state(directory: Path, *, has_entries: bool, platform: Platform = 
 
 
 def adopt_currterm(directory: Path, *, has_entries: bool, platform: Platform = OS) -> HardState:
-    """The state of a directory that only the Java node wrote: its term, and no vote in it."""
+    """The state of a directory that only the Java node wrote: its term, and no vote in it. Raises StoreRefused."""
     java = read_currterm(directory, platform)
     if java is None:
         if has_entries:

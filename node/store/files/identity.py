@@ -142,7 +142,7 @@ def check_identity(directory: Path, found: Identity, wanted: Identity) -> None:
 
 
 def read_base(directory: Path, platform: Platform = OS) -> Base | None:
-    """None: nothing was ever removed."""
+    """None: nothing was ever removed. Raises StoreRefused."""
     value = read_sealed_json(directory / BASE, platform)
     if value is None:
         return None

@@ -37,7 +37,10 @@ def write_all(
 
 
 def zero(fd: int, offset: int, length: int, attempt: str, platform: Platform = OS) -> None:
-    """Overwrites with zeros, from the back to the front: what is left of a crash is a prefix, never a hole."""
+    """Overwrites with zeros, from the back to the front: what is left of a crash is a prefix, never a hole.
+
+    Raises StoreIOError.
+    """
     end = offset + length
     try:
         while end > offset:
@@ -59,7 +62,7 @@ def is_zeros(data: bytes) -> bool:
 
 
 def sync_fd(fd: int, attempt: str, platform: Platform = OS) -> None:
-    """fdatasync. An error is final: it is never retried (SAFETY S1)."""
+    """fdatasync. An error is final: it is never retried (SAFETY S1). Raises StoreIOError."""
     try:
         platform.fdatasync(fd)
     except OSError as error:
@@ -67,7 +70,7 @@ def sync_fd(fd: int, attempt: str, platform: Platform = OS) -> None:
 
 
 def sync_directory(path: Path, platform: Platform = OS) -> None:
-    """Makes names in a directory durable."""
+    """Makes names in a directory durable. Raises StoreIOError."""
     try:
         platform.sync_directory(path)
     except OSError as error:
@@ -93,7 +96,7 @@ def make_directory(path: Path, platform: Platform = OS) -> None:
 def sync_parents(directory: Path, platform: Platform = OS) -> None:
     """Makes durable the names of all the directories that a new one is in: an interrupted start may have made them.
 
-    It ends at one that this process may not open: it did not make what is in there either.
+    It ends at one that this process may not open: it did not make what is in there either. Raises StoreIOError.
     """
     for parent in directory.parents:
         try:

@@ -137,7 +137,7 @@ class Segment:
         return runs
 
     def read(self, pos: int, length: int) -> bytes:
-        """Up to `length` bytes; shorter only at the file's end."""
+        """Up to `length` bytes; shorter only at the file's end. Raises StoreIOError."""
         try:
             return self._platform.pread(self._fd, max(0, min(length, self.end - pos)), pos - self.start)
         except OSError as error:
@@ -151,7 +151,10 @@ class Segment:
                 self._platform.drop_cache(self._fd, low - self.start, high - low)
 
     def next_data(self, pos: int) -> int | None:
-        """The first position from `pos` on that is no hole (it may still read as zeros); None: only holes follow."""
+        """The first position from `pos` on that is no hole (it may still read as zeros); None: only holes follow.
+
+        Raises StoreIOError.
+        """
         if pos >= self.end:
             return None
         try:
@@ -201,7 +204,7 @@ class Segment:
             self.close()
 
     def close(self) -> None:
-        """Gives the descriptor back; idempotent."""
+        """Closes the file; idempotent."""
         if self._fd >= 0:
             self._platform.close(self._fd)
             self._fd = -1

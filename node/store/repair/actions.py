@@ -43,7 +43,7 @@ COMMAND = "quorumscope store repair"
 
 
 def set_term(directory: Path, term: int, platform: Platform) -> Report:
-    """Gives a store whose term file was lost a term, and no vote up to it (SAFETY E2)."""
+    """Gives a store whose term file was lost a term, and no vote up to it (SAFETY E2). Raises StoreRefused."""
     identity = our_identity(directory, platform)
     report = Report(directory, f"set-term {term}", group=identity.group, node_id=identity.node_id)
     lock = DirectoryLock(directory, platform)
@@ -81,7 +81,7 @@ def set_term(directory: Path, term: int, platform: Platform) -> Report:
 
 
 def discard_from(directory: Path, index: int, platform: Platform) -> Report:
-    """Drops entry `index` and all behind it; the member rejoins (SAFETY R6, S6, E8)."""
+    """Drops entry `index` and all behind it; the member rejoins (SAFETY R6, S6, E8). Raises StoreRefused."""
     with _opened(directory, f"discard-from {index}", platform) as (store, report):
         begin, end = store.begin_index, store.end_index
         if not begin <= index <= end + 1:
@@ -128,7 +128,7 @@ def discard_from(directory: Path, index: int, platform: Platform) -> Report:
 
 
 def accept_loss(directory: Path, term: int | None, platform: Platform) -> Report:
-    """Makes a member a VOTER with what it has, where no quorum of voters is left (SAFETY E8)."""
+    """Makes a member a VOTER with what it has, where no quorum of voters is left (SAFETY E8). Raises StoreRefused."""
     with _opened(directory, "accept-loss", platform) as (store, report):
         known = store.hard_state
         if known.voter_state is VoterState.VOTER:

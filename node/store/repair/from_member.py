@@ -25,7 +25,7 @@ _ATTEMPTS_PER_SOURCE = 8
 
 
 def heal_from(directory: Path, others: Sequence[Path], platform: Platform) -> Report:
-    """Heals every fault that the others can give; `problems` holds what is left."""
+    """Heals every fault that the others can give; `problems` holds what is left. Raises StoreRefused."""
     identity = our_identity(directory, platform)
     sources: list[StoreReader] = []
     for other in others:

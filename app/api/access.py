@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import literal, select
 
 from app.api.common import Json, Limit, RowCursor, RowId, SessionsDep, ViewerDep, note, page_of
-from app.api.models import GroupRole, Me, NewTokenView, Page, RoleName, SessionView, TokenView
+from app.api.models import PRINTABLE, GroupId, GroupRole, Me, NewTokenView, Page, RoleName, SessionView, TokenView
 from app.console.cursors import before_id
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
 from app.db.base import rfc3339, utc_now
@@ -42,7 +42,7 @@ BUSY = TooManyTries("Many passwords are being checked; try again.", headers={"re
 
 def begin_try(request: Request, account: str) -> LoginLimits:
     """A guess at something of one's own account; raises TooManyTries."""
-    limits: LoginLimits = request.app.state.login_limits
+    limits: LoginLimits = request.app.state.own_limits
     wait_s = limits.begin(account, account)
     if wait_s:
         raise TooManyTries(f"Wait {wait_s} s, then try again.", headers={"retry-after": str(wait_s)})
@@ -67,9 +67,9 @@ async def check_password(request: Request, viewer: Viewer, known: str | None, gi
 
 class NewToken(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    name: Annotated[str, Field(min_length=1, max_length=64)]
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=PRINTABLE)]
     role: RoleName = "viewer"
-    cluster_roles: Annotated[dict[str, GroupRole], Field(max_length=GROUPS_MAX)] = {}
+    cluster_roles: Annotated[dict[GroupId, GroupRole], Field(max_length=GROUPS_MAX)] = {}
     days: Annotated[int | None, Field(ge=1, le=3650)] = 90
 
 

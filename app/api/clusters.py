@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.addresses import NodeToken
 from app.api.cluster_models import ClusterList, ClusterSummary, GroupProblems, History, Problems, StoredEvents
 from app.api.common import ClusterId, ConsoleDep, Json, Limit, RowCursor, SightDep, Time, ViewerDep, time_or_none
+from app.api.models import PRINTABLE
 from app.health.group_view import GroupView
 from node.openapi_statuses import says
 
@@ -22,13 +23,13 @@ class NewCluster(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     control_url: Annotated[str, Field(min_length=1, max_length=512)]
-    name: Annotated[str | None, Field(min_length=1, max_length=128)] = None
+    name: Annotated[str | None, Field(min_length=1, max_length=128, pattern=PRINTABLE)] = None
     node_token: NodeToken | None = None
 
 
 class ClusterPatch(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    name: Annotated[str, Field(min_length=1, max_length=128)]
+    name: Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
 
 
 SHOWN = ("as_of", "severity", "sentence", "leader_id", "term", "flush", "quorum", "quorum_index", "leader_end_index")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 T = TypeVar("T")
+# A name of people's making: nothing in it that a terminal, a mail's header or a database would take for more.
+PRINTABLE: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
+GroupId = Annotated[str, Field(min_length=1, max_length=64, pattern=PRINTABLE)]
 RoleName = Literal["none", "viewer", "operator", "admin"]
 # On single groups; an admin has all of them.
 GroupRole = Literal["none", "viewer", "operator"]

@@ -5,7 +5,8 @@ Invariant: there is always an admin who can sign in; the last one can be neither
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
@@ -15,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import StreamingResponse
 
 from app.api.common import Cursor, Json, Limit, RowCursor, SessionsDep, note, page_of
-from app.api.models import GroupRole, LoginLinkView, NewUserView, Page, RoleName, TrailView, UserView
+from app.api.models import GroupId, GroupRole, LoginLinkView, NewUserView, Page, RoleName, TrailView, UserView
 from app.console.cursors import before_id
 from app.console.errors import Conflict, Invalid, NotFound
 from app.db.base import rfc3339, utc_now
@@ -26,6 +27,7 @@ from app.security.identity import end_sessions
 from app.security.people import NAME, user_named
 from app.security.trail_chain import entries, line_of
 from app.security.users import is_last_admin
+from node.closed_stream import ClosedStream
 from node.openapi_statuses import TEXT, gives
 
 router = APIRouter(tags=["people"])
@@ -36,14 +38,14 @@ class NewUser(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(pattern=NAME)]
     role: RoleName = "viewer"
-    cluster_roles: Annotated[dict[str, GroupRole], Field(max_length=GROUPS_MAX)] = {}
+    cluster_roles: Annotated[dict[GroupId, GroupRole], Field(max_length=GROUPS_MAX)] = {}
 
 
 class UserPatch(BaseModel):
     model_config = ConfigDict(extra="forbid")
     role: RoleName | None = None
     cluster_roles: Annotated[
-        dict[str, GroupRole | None] | None,
+        dict[GroupId, GroupRole | None] | None,
         Field(max_length=GROUPS_MAX, description="only these change; null: back to the default"),
     ] = None
     disabled: bool | None = None
@@ -154,13 +156,13 @@ async def export_trail(request: Request, sessions: SessionsDep) -> StreamingResp
     """The whole admin trail in the order of its hash chain; `quorumscope trail verify` says how the hashes are made."""
     await request.app.state.failures.flush()
 
-    async def lines() -> AsyncIterator[str]:
-        async with sessions() as db:
-            async for chunk in entries(db):
+    async def lines() -> AsyncGenerator[str, None]:
+        async with sessions() as db, aclosing(entries(db)) as chunks:
+            async for chunk in chunks:
                 yield "".join(line_of(one) for one in chunk)
 
     headers = {"content-disposition": 'attachment; filename="admin-trail.jsonl"'}
-    return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
+    return ClosedStream(lines(), media_type="application/x-ndjson", headers=headers)
 
 
 async def find(db: AsyncSession, name: str) -> User:

@@ -21,6 +21,7 @@ from app.audit.launch import Lines, last_words, request_cancel, start_job, write
 from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
 from app.audit.result import DEPTHS, EXIT_CODES
 from app.audit.segments import ReadFailed
+from node.printable import escaped, escaped_lines
 
 DEFAULT_CONSOLE_URL = "http://127.0.0.1:8421"
 USAGE, UNREACHABLE, UNDETERMINED, DENIED, INTERRUPTED = 64, 69, 2, 77, 130
@@ -71,7 +72,7 @@ def run(args: AuditArgs) -> int:
         )  # fmt: skip
         return _follow(directory, start_job(directory), args)
     except CommandError as error:
-        print(f"quorumscope audit: {error}", file=sys.stderr)
+        print(escaped_lines(f"quorumscope audit: {error}"), file=sys.stderr)
         return error.code
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -164,7 +165,10 @@ def _finish(event: dict[str, Any], args: AuditArgs) -> int:
     if event["event"] == "failed":
         raise CommandError(FAILURE_CODES.get(event["code"], UNDETERMINED), event["detail"])
     result: dict[str, Any] = event["result"]
-    print(json.dumps(result) if args.as_json else render(result))
+    if args.as_json:
+        print(json.dumps(result))
+    else:  # what members say of themselves is in it
+        print(escaped_lines(render(result)) if sys.stdout.isatty() else render(result))
     return EXIT_CODES[result["verdict"]]
 
 
@@ -179,7 +183,7 @@ class Screen:
         step = event["step"]
         if step is None:
             return
-        text = event["waits_for"] or STEP_TEXT[step]
+        text = escaped(event["waits_for"] or STEP_TEXT[step])
         if event["blocks_total"]:
             text += (
                 f": {event['blocks_done']:,} of {event['blocks_total']:,} blocks, {event['bytes_done'] / 1e6:,.0f} MB"
@@ -188,7 +192,7 @@ class Screen:
                 text += f", {event['eta_s']:.0f} s left"
         if self._live:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-        elif (said := event["waits_for"] or STEP_TEXT[step]) != self._last_said:
+        elif (said := escaped(event["waits_for"] or STEP_TEXT[step])) != self._last_said:
             print(f"audit: {said}", file=sys.stderr, flush=True)
             self._last_said = said
 
@@ -220,4 +224,4 @@ def render(result: dict[str, Any]) -> str:
     if result["findings_truncated"]:
         out.append(f"... {result['findings_total'] - len(result['findings']):,} more findings")
     out.append(f"{result['rows']:,} records read in {result['seconds']:.1f} s")
-    return "\n".join(out)
+    return "\n".join(line.replace("\n", "\\n") for line in out)

@@ -22,7 +22,9 @@ from app.audit.fence import ReplicaFence
 from app.audit.segments import Kind, LogChanged, ReadFailed, SegmentGone
 
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
-TIMEOUT_S = 20.0
+ANSWER_BYTES_MAX = 32 * 1024 * 1024  # a thousand digests and the widest range are far below
+TIMEOUT_S = 20.0  # for the next bytes
+ANSWER_S = 120.0  # for all of an answer
 FENCE_TIMEOUT_S = 5.0
 # After a time-out this process asks a replica no more for so long: a paused node must not cost every block one.
 SILENT_S = 15.0
@@ -121,10 +123,25 @@ class ControlPlane:
             self._connection = self._connect()
         self._connection.request("GET", target, headers=dict(headers))
         response = self._connection.getresponse()
-        body = response.read()
+        body = self._read(response)
         if response.status >= 400:
             raise ControlError(response.status, f"{self._spec.public} answered {_problem(response.status, body)}")
         return response.status, {k.lower(): v for k, v in response.getheaders()}, body
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        """No more and for no longer than an answer may be. Raises ReadFailed, TimeoutError, HTTPException."""
+        body, ends_s = bytearray(), time.monotonic() + ANSWER_S
+        while piece := response.read1(1 << 20):
+            body += piece
+            if len(body) > ANSWER_BYTES_MAX:
+                self.close()
+                raise ReadFailed(f"{self._spec.public} answered more than {ANSWER_BYTES_MAX} bytes")
+            if time.monotonic() > ends_s:
+                raise TimeoutError
+        if response.length:  # it said that there was more
+            raise http.client.IncompleteRead(bytes(body), response.length)
+        response.close()  # of this answer, not of the connection
+        return bytes(body)
 
     def _connect(self) -> http.client.HTTPConnection:
         if not self._tls:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands.common import ConfigOption, Exit, Failure, JsonOption, say, settings_of, show_json
+from app.commands.common import ConfigOption, Exit, Failure, JsonOption, say, settings_of, show, show_json
 from node.config import Settings
 from node.hash_chain import Verified
 
@@ -132,7 +132,7 @@ def list_users(db: DbOption = None, config: ConfigOption = None, as_json: JsonOp
         for one in users:
             on = ", ".join(f"{group}: {role}" for group, role in one["cluster_roles"].items())
             state = "  disabled" if one["disabled_at"] else ""
-            print(f"{one['name']:<24}  {one['role']:<8}  {on}{state}")
+            show(f"{one['name']:<24}  {one['role']:<8}  {on}{state}")
     return Exit.FINE
 
 
@@ -227,7 +227,7 @@ def list_tokens(db: DbOption = None, config: ConfigOption = None, as_json: JsonO
     else:
         for token in tokens:
             until = token["expires_at"] or "for ever"
-            print(
+            show(
                 f"{token['id']:>4}  {token['prefix']}…  {token['role']:<8}  {token['user']}: {token['name']}  {until}"
                 + "".join(f"  {one}: {role}" for one, role in token["cluster_roles"].items())
             )
@@ -287,7 +287,7 @@ def verify(
         show_json(dataclasses.asdict(done))
     else:
         for problem in done.problems:
-            print(problem)
+            show(problem)
         older = f", {done.older_rows} rows from before there was a chain" if done.older_rows else ""
         say(f"{'NOT intact' if done.problems else 'intact'}: {done.entries} entries, {done.rows} rows{older}")
         say(f"newest hash {done.head}: keep it elsewhere, and give it with --head next time")

@@ -13,7 +13,8 @@ import os
 import shlex
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 HTTP_TIMEOUT_S: Final = 5.0
 CONTROL_ANSWER_BYTES_MAX: Final = 16 << 20
+CONTROL_ANSWER_S: Final = 60.0  # for all of an answer
 
 
 class Exit(IntEnum):
@@ -226,32 +228,45 @@ def control_call(
             raise ValueError("that is not the address of a control plane, such as http://127.0.0.1:8431")
     except ValueError as error:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
-    headers = {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+    headers = {"accept": "application/json", "accept-encoding": "identity"}
+    headers |= {"authorization": f"Bearer {token}"} if token else {}
     try:
-        answer = httpx2.request(
+        with httpx2.stream(
             method, f"{base}/api/v1/{resource}", json=body, headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False,
             verify=True if tls is None else tls,
-        )  # fmt: skip
+        ) as answer:  # fmt: skip
+            status, raw = answer.status_code, _read_bounded(base, answer.iter_raw())
     except httpx2.InvalidURL as error:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     except httpx2.HTTPError as error:
         why = f"{error or type(error).__name__}"
         hint = " (--ca FILE names the authority that signed its certificate)" if "self-signed" in why else ""
         raise Failure(Exit.UNREACHABLE, f"{base} cannot be reached: {why}{hint}") from error
-    if len(answer.content) > CONTROL_ANSWER_BYTES_MAX:
-        raise Failure(Exit.UNREACHABLE, f"{base} answered {len(answer.content)} bytes: that is no control plane")
     try:
-        content = answer.json()
-    except ValueError:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise Failure(Exit.UNREACHABLE, f"{base} answered {answer.status_code} without JSON: that is no control plane")
-    if answer.status_code in (401, 403):
+        raise Failure(Exit.UNREACHABLE, f"{base} answered {status} without JSON: that is no control plane")
+    if status in (401, 403):
         raise Failure(Exit.DENIED, f"{base} denies it: {content.get('detail') or content.get('title')}")
-    if answer.status_code >= 400:
+    if status >= 400:
         reason = content.get("detail") or content.get("title")
-        raise Failure(Exit.UNREACHABLE, f"{base} answered {answer.status_code}: {reason}")
+        raise Failure(Exit.UNREACHABLE, f"{base} answered {status}: {reason}")
     return content
+
+
+def _read_bounded(base: str, pieces: Iterable[bytes]) -> bytes:
+    """An answer as it came over the wire. Raises Failure where it is too long, or too long on its way."""
+    body, ends_s = bytearray(), time.monotonic() + CONTROL_ANSWER_S
+    for piece in pieces:
+        body += piece
+        if len(body) > CONTROL_ANSWER_BYTES_MAX:
+            text = f"{base} answered more than {CONTROL_ANSWER_BYTES_MAX} bytes: that is no control plane"
+            raise Failure(Exit.UNREACHABLE, text)
+        if time.monotonic() > ends_s:
+            raise Failure(Exit.UNREACHABLE, f"{base} did not end its answer within {CONTROL_ANSWER_S:.0f} s")
+    return bytes(body)
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:

@@ -259,7 +259,7 @@ def status(
     if as_json:
         show_json(summary.to_json())
     else:
-        show("\n".join(table_of(summary)))
+        show("\n".join(line.replace("\n", "\\n") for line in table_of(summary)))  # no member's word begins a line
     if summary.quorum.answering == 0:
         raise Failure(Exit.UNREACHABLE, f"no member of {target.group} answers")
     if pressing_of(summary):
@@ -327,7 +327,7 @@ def transfer(
     if as_json:
         show_json(result)
     elif not moved and leads_now:
-        print(f"{to} leads already, in term {result['term']}")
+        show(f"{to} leads already, in term {result['term']}")
     else:
         term = "" if result["term"] is None else f" in term {result['term']}"
         leads = f"{result['leader_id'] or 'nobody known'} leads{term}"

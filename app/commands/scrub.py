@@ -20,6 +20,7 @@ from app.commands.common import (
     control_call,
     control_state,
     say,
+    show,
     show_json,
     token_of,
 )
@@ -53,7 +54,7 @@ def scrub(
         ranges = [{"from_index": low, "to_index": high} for low, high in damaged]
         show_json({"node": member, "whole": whole, "scrub": read, "repair": repaired, "damaged": ranges})
     else:
-        print(summary(member, read, last, damaged, whole))
+        show(summary(member, read, last, damaged, whole))
     return Exit.FINE if whole else ENDS.get(str(last["state"]), Exit.UNDETERMINED) or Exit.UNDETERMINED
 
 

@@ -54,12 +54,13 @@ def plain(value: Any) -> Any:
 
 
 def shown(value: Any) -> Any:
-    """A setting as it may be looked at: passwords in URLs are hidden."""
+    """A setting as it may be looked at: passwords in URLs are hidden, also those that a URL should have had encoded."""
     if isinstance(value, tuple):
         return tuple(shown(one) for one in value)
-    if not isinstance(value, str) or "://" not in value or "@" not in value:
+    if not isinstance(value, str) or "://" not in value:
         return value
-    return re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", value)
+    value = re.sub(r"(?<=://)([^/?#@:]*):.*@", r"\1:***@", value, flags=re.DOTALL)
+    return re.sub(r"(?i)([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]+", r"\1***", value)
 
 
 def toml_of(value: Any) -> str:

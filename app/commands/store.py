@@ -238,7 +238,7 @@ def _decided(directory: Path, arguments: list[str], *, dry_run: bool, as_json: b
     if as_json:
         show_json(json.loads(done.stdout))
     else:
-        print(done.stdout.rstrip("\n"))
+        show(done.stdout.rstrip("\n"))
     return Exit.FINDING if done.returncode else Exit.FINE
 
 

@@ -43,6 +43,9 @@ async def add_cluster(console: Console, control_url: str, name: str | None, *, b
     state = await ask(console.nodes, url, StateView, token=shown)
     if not state.group or not state.self_id:
         raise Invalid(f"{url} is no control plane of a node: it names neither group nor node")
+    for said in (name or "", state.group):  # it goes into mails' headers, to terminals and into the trail
+        if not said.isprintable():
+            raise Invalid(f"{said!r} is no name of a group: it has characters that cannot be printed")
     peers = {one.id: one for one in state.peers or () if one.id}
     peers.setdefault(state.self_id, PeerView(id=state.self_id))
     # One at a time: two seeds of one group must find one row, not make two.

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.console.errors import NotFound
@@ -120,7 +120,7 @@ class Hub:
 
     async def stream(
         self, key: LiveKey, alive: Callable[[], Awaitable[bool]], credential: str = ""
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Everything at once, then what changes; ends when the console stops or the session dies.
 
         What it was to show may be over before its first byte: it ends then too, and the page, which asks again, gets

@@ -7,13 +7,14 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 
 from app.api.common import need
 from app.console.errors import ConsoleError, NotFound
 from app.console.live import SUBSCRIBERS_MAX, SUBSCRIBERS_PER_LOGIN, Hub, LiveKey
 from app.db.base import utc_now
 from app.security.roles import Right, Viewer
+from node.closed_stream import ClosedStream
 
 log = logging.getLogger(__name__)
 router = APIRouter(include_in_schema=False)
@@ -60,7 +61,7 @@ async def live(request: Request, page: str, cluster: Id = None, node: Id = None)
             return viewer.expires_at is None or utc_now() < viewer.expires_at
 
     stream = hub.stream(key, alive, credential)
-    return StreamingResponse(stream, media_type="text/event-stream", headers=STREAM_HEADERS)
+    return ClosedStream(stream, media_type="text/event-stream", headers=STREAM_HEADERS)
 
 
 @router.get("/live/{page}/snapshot")

@@ -192,7 +192,7 @@ def again_from_the_start() -> Response:
 @router.post("/login/second-factor")
 async def use_code(request: Request, code: Annotated[str, Form(max_length=CODE_CHARS_MAX)]) -> Response:
     parts = request.app.state
-    limits: LoginLimits = parts.login_limits
+    limits: LoginLimits = parts.own_limits  # its keys are no names that a stranger could try to log in under
     factors: SecondFactors = parts.second_factors
     address = client_address(request.scope, parts.settings)
     async with parts.sessions() as db:

@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from app.api import access, second_factor, users
 from app.api.common import Cursor, Json, Limit, RowId, SessionsDep, ViewerDep
+from app.api.models import PRINTABLE
 from app.console.errors import Invalid
 from app.health.group_view import ClusterView
 from app.security.secrets import PASSWORD_CHARS_MIN
@@ -82,7 +83,7 @@ async def new_token(
     request: Request,
     viewer: ViewerDep,
     sessions: SessionsDep,
-    name: Annotated[str, Form(min_length=1, max_length=64)],
+    name: Annotated[str, Form(min_length=1, max_length=64, pattern=PRINTABLE)],
     role: RoleField = "viewer",
     days: Annotated[int, Form(ge=1, le=3650)] = 90,
     group: Annotated[str, Form(max_length=64)] = "",

@@ -66,8 +66,11 @@ def rfc3339(at: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """An RFC 3339 time; ValueError without a zone."""
+    """An RFC 3339 time; ValueError without a zone, and where it is in no year that there is in UTC."""
     at = datetime.fromisoformat(text)
     if at.tzinfo is None:
         raise ValueError(f"{text!r} names no time zone")
-    return at.astimezone(UTC)
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{text!r}: {error}") from None

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.db.base import rfc3339, utc_now
 from app.db.engine import Sessions
 from app.security import trail
+from node.printable import escaped
 
 log = logging.getLogger(__name__)
 FLUSH_S: Final = 30.0
@@ -47,7 +48,7 @@ class Failures:
         found = self.sums.setdefault(key, Sum(status))
         found.count, found.last = found.count + 1, utc_now()
         found.limited += limited
-        shown = name[:64]
+        shown = escaped(name[:64])[:64]
         if shown and shown not in found.names:
             if len(found.names) < NAMES_MAX:
                 found.names.append(shown)

@@ -323,9 +323,10 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 
 def client_address(scope: Scope, settings: ConsoleSettings) -> str:
-    """Behind a proxy the last X-Forwarded-For entry, which the proxy itself wrote."""
+    """Behind a proxy the last X-Forwarded-For entry, which the proxy itself wrote: some write a header of their own
+    behind the caller's."""
     if settings.behind_proxy:
-        forwarded = Headers(scope=scope).get("x-forwarded-for", "")
+        forwarded = ",".join(Headers(scope=scope).getlist("x-forwarded-for"))
         if forwarded:
             return forwarded.rpartition(",")[2].strip()
     client = scope.get("client")

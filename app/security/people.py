@@ -18,5 +18,7 @@ def valid_name(name: str) -> bool:
 
 
 async def user_named(db: AsyncSession, name: str) -> User | None:
+    if "\0" in name:  # PostgreSQL takes none, not even in a question
+        return None
     found: User | None = await db.scalar(select(User).where(User.name_key == name.lower()))
     return found

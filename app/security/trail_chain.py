@@ -9,7 +9,7 @@ somebody who writes the whole database made the chain anew: for that, compare wi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -82,7 +82,7 @@ async def trim(db: AsyncSession, before: datetime) -> int:
     return count
 
 
-async def entries(db: AsyncSession) -> AsyncIterator[Sequence[TrailLink]]:
+async def entries(db: AsyncSession) -> AsyncGenerator[Sequence[TrailLink], None]:
     """All of them, in order, a bounded number at a time."""
     after = 0
     while True:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from node.closed_stream import ClosedStream
 from node.control.common import Cursor, Json, Limit, Parts, PartsDep, answer
 from node.control.metrics import exposition
 from node.control.problems import Problem
@@ -81,7 +82,7 @@ async def events(
         if parts.event_readers >= EVENT_READERS_MAX:
             text = f"{parts.event_readers} streams are open already; ask for the JSON list, or try again."
             raise Problem(503, "Too many readers", text, headers={"retry-after": "5"})
-        return StreamingResponse(event_stream(parts, after), media_type="text/event-stream")
+        return ClosedStream(event_stream(parts, after), media_type="text/event-stream")
     listed = await parts.snapshots.events(after)
     items = listed.items or ()
     if len(items) > limit:
@@ -89,7 +90,7 @@ async def events(
     return answer(listed)
 
 
-async def event_stream(parts: Parts, after: str | None) -> AsyncIterator[str]:
+async def event_stream(parts: Parts, after: str | None) -> AsyncGenerator[str, None]:
     parts.event_readers += 1
     try:
         async for text in events_as_text(parts, after):

@@ -52,7 +52,16 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     assert trouble is not None and f"chmod o-rwx {key}" in trouble
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:hush!word@h:5432/db", "postgresql+psycopg://u:hush!word@h/db?x=1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:hush!word@h:5432/db",
+        "postgresql+psycopg://u:hush!word@h/db?x=1",
+        "postgresql://u:hush!/hush!word@h:5432/db",  # should be encoded, and is taken as it is
+        "postgresql://u:hush!?hush!@hush!word@h/db",
+        "postgresql://u:x@h/db?password=hush!word&sslpassword=hush!word",
+    ],
+)
 @pytest.mark.parametrize("as_json", [True, False])
 def test_config_show_hides_passwords_in_urls(url: str, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["config", "show", "--set", f"console.db_url={url}"] + (["--json"] if as_json else [])

@@ -121,7 +121,7 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
     )
     app.state.settings, app.state.sessions, app.state.identity = settings, sessions, identity
     app.state.failures, app.state.hashing = failures, hashing
-    # Apart: whoever fails under a made-up name uses up nobody's tries at a code or at a new password.
+    # Apart: no made-up name that fails to log in uses up the tries at a code or at a new password.
     app.state.login_limits, app.state.own_limits = LoginLimits(), LoginLimits()
     app.state.second_factors, app.state.half_logins = SecondFactors(seal), half_logins(seal)
     app.state.instance = ""

@@ -111,7 +111,7 @@ def test_who_guesses_waits_and_the_right_code_waits_too(tmp_path: Path) -> None:
             ann = await with_password(kit)
             await app.enrol(ann, PASSWORD)
             clock_s = 1000.0
-            kit.app.state.login_limits.accounts.clock = lambda: clock_s
+            kit.app.state.own_limits.accounts.clock = lambda: clock_s
             clients = [await half_in(kit) for _ in range(3)]
             tries = [give(clients[n % 3], app.wrong_code()) for n in range(24)]
             statuses = [one.status_code for one in await asyncio.gather(*tries)]

@@ -1,8 +1,8 @@
 """Words of strangers: what people, members and other control planes write, where the console, its database, a terminal
 or a mail's header would take it for more than words.
 
-A name that is none is refused (422) and never an error of the console's own; what is shown on a terminal holds nothing
-that a terminal obeys, whatever command shows it.
+A name that is none is refused (422) and never an error of the console's own; what is shown on a terminal holds no
+control characters, whatever command shows it.
 """
 
 from __future__ import annotations

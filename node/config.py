@@ -27,6 +27,7 @@ from node.config_models import (
     ConsoleTable,
     ControlTable,
     NodeTable,
+    RetentionTable,
     StoreTable,
     TimingTable,
 )
@@ -91,6 +92,7 @@ class Settings(BaseModel):
     node: NodeTable = NodeTable()
     peers: dict[str, str] = {}
     store: StoreTable = StoreTable()
+    retention: RetentionTable = RetentionTable()
     timing: TimingTable = TimingTable()
     control: ControlTable = ControlTable()
     access: AccessTable = AccessTable()

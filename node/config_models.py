@@ -55,8 +55,16 @@ def _named(pattern: re.Pattern[str], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _hours(hours: tuple[str, ...]) -> tuple[str, ...]:
+    for hour in hours:
+        if not re.fullmatch(r"[01]\d|2[0-3]", hour):
+            raise ValueError(f'"{hour}" is no hour of the day: "00" to "23"')
+    return hours
+
+
 Address = Annotated[str, AfterValidator(_address)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Ratio = Annotated[float, Field(gt=0, le=1)]
 Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
 Bytes = Annotated[int, Field(ge=1, le=2**62)]
 
@@ -167,6 +175,41 @@ class StoreTable(Table):
         size = self.mapped_file_size_for_entry_index_bytes
         if size % INDEX_UNIT_BYTES:
             raise ValueError(f"mapped_file_size_for_entry_index_bytes: {size} is not a multiple of {INDEX_UNIT_BYTES}")
+        return self
+
+
+class RetentionTable(Table):
+    """Which data files go from the front of a member's log, each member for itself; without `enabled` none does."""
+
+    enabled: bool = False
+    """Removes old data files by the rules below; without it a log only grows. What another member does not hold yet, or
+    a pin keeps, stays in any case."""
+    file_reserved_hours: Annotated[int, Field(ge=1, le=24 * 3660)] = 72
+    """A data file goes so long after it was written last ..."""
+    delete_when: Annotated[Names, AfterValidator(_hours)] = ("04",)
+    """... in these hours of the day, local time ("00" to "23"), ..."""
+    disk_space_ratio_to_check_expired: Ratio = 0.70
+    """... or at any time while this share of the disk is used."""
+    disk_space_ratio_to_force_clean: Ratio = 0.85
+    """From this share on the oldest files go whatever their age, until less is used."""
+    enable_disk_force_clean: bool = True
+    """Whether they do."""
+    disk_full_ratio: Ratio = 0.90
+    """From this share on writes are refused (DISK_FULL), until less is used; 1: until the disk itself has no space."""
+    max_log_bytes: Annotated[int, Field(ge=0, le=2**62)] = 0
+    """The oldest files go, at any time, while the log is larger; 0: any size."""
+    check_interval_s: Annotated[int, Field(ge=1, le=3600)] = 10
+    """How often it is looked whether files should go."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RetentionTable:
+        ratios = [
+            self.disk_space_ratio_to_check_expired, self.disk_space_ratio_to_force_clean, self.disk_full_ratio,
+        ]  # fmt: skip
+        if ratios != sorted(ratios):
+            raise ValueError(
+                "disk_space_ratio_to_check_expired, disk_space_ratio_to_force_clean and disk_full_ratio must ascend"
+            )
         return self
 
 
@@ -284,6 +327,7 @@ class AuditTable(Table):
 TABLES: Final[dict[str, type[Table]]] = {
     "node": NodeTable,
     "store": StoreTable,
+    "retention": RetentionTable,
     "timing": TimingTable,
     "control": ControlTable,
     "access": AccessTable,

@@ -22,6 +22,7 @@ from node.client.errors import (
     NotAppended,
     OutcomeUnknown,
     Refused,
+    Trimmed,
     Unreachable,
     Unsupported,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "OutcomeUnknown",
     "ReadMode",
     "Refused",
+    "Trimmed",
     "Unreachable",
     "Unsupported",
 ]

@@ -41,6 +41,15 @@ class LaneEnded(NotAppended):
     """Nothing of this append is in the log, and the lane takes no more: open another one."""
 
 
+class Trimmed(LedgerError):
+    """What was asked for was removed from that member's log, which begins at `begin_index` now."""
+
+    def __init__(self, index: int, begin_index: int, member_id: str) -> None:
+        where = f"the log of {member_id} begins at {begin_index}" if begin_index >= 0 else f"{member_id} begins later"
+        super().__init__(f"index {index} is not kept any more: {where}")
+        self.index, self.begin_index = index, begin_index
+
+
 class Unreachable(LedgerError):
     """No member took the request in time; nothing was appended."""
 

@@ -16,7 +16,7 @@ from node.background import Background
 from node.client.append_group import AppendResult
 from node.client.appends import Appends
 from node.client.committed import CommittedPosition, CommittedStream
-from node.client.errors import Denied, LedgerError, Unreachable, Unsupported
+from node.client.errors import Denied, LedgerError, Trimmed, Unreachable, Unsupported
 from node.client.lane import Lane, open_lane
 from node.client.leader import DENIED, find_leader
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
@@ -219,18 +219,18 @@ class LedgerClient:
             link = await self.leader_link(retry)
             try:
                 if link.plain:
-                    code, entry = await get_one(link, from_index, retry.left_s())
+                    (code, entry), begin_index = await get_one(link, from_index, retry.left_s()), -1
                     self.unverified = True
                     if code in (ResponseCode.SUCCESS, ResponseCode.INDEX_OUT_OF_RANGE):
                         return [] if entry is None else [entry], None
                 else:
                     answer = decode_read_answer(await link.request(RequestCode.FAST_READ, [request], retry.left_s()))
-                    code = response_code(answer.code)
+                    code, begin_index = response_code(answer.code), answer.first_index
                     if code is ResponseCode.SUCCESS:
                         entries = _entries_of(answer.records, answer.count, from_index)
                         return entries, answer.committed_index
                 if code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-                    raise LedgerError(f"index {from_index} is not kept any more: {link.member_id} begins later")
+                    raise Trimmed(from_index, begin_index, link.member_id)
                 retry.reason = f"{link.member_id} answers {code.value} {code.name}"
                 if code in DENIED:
                     raise Denied(retry.reason)

@@ -145,6 +145,13 @@ class DiskReports:
         self._repair.scrubbed(now)
 
     # --- space ----------------------------------------------------------------------------------------------------
+    def retention_held(self, text: str | None, now: int) -> None:
+        """Why the front of a log that is too large, or on a disk too full, cannot go; None: nothing is held back."""
+        if text is None:
+            self._member.clear_alarm("retention_held", now)
+        else:
+            self._member.alarm("retention_held", text, now, severity="warning")
+
     def disk_full(self, full: bool, now: int, *, still_short: bool = False) -> None:
         """No space, or (every now and then, while the member is short of it) a try whether there is some again.
 

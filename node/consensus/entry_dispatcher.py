@@ -68,6 +68,7 @@ class EntryDispatcher:
     def connected_now(self, end_index: int, now: int) -> None:
         """A new connection; `end_index` is what its HELLO said."""
         reason = f"connected; its log ends at {end_index}"
+        self.peer.ends_at(end_index)
         if end_index < self.peer.match_index:
             self._note_regression(end_index, now)
         self._compare_anew(DispatcherEvent.RECONNECTED, reason, max(end_index, -1), now)
@@ -84,6 +85,7 @@ class EntryDispatcher:
             self._log_regressed(end_index, now)
 
     def _log_regressed(self, end_index: int, now: int) -> None:
+        self.peer.ends_at(end_index)
         reason = self._note_regression(end_index, now)
         self._compare_anew(DispatcherEvent.LOG_REGRESSED, reason, end_index, now)
 

@@ -307,7 +307,8 @@ class Leadership:
         member = self._member
         commit = member.committed_index
         chain = member.chain_at(commit)
-        member.send(peer_id, HeartBeatRequest(seq, member.self_id, member.term, commit, chain, self.marks.sent))
+        held = self._peers.held_by_all(member.safe_through())
+        member.send(peer_id, HeartBeatRequest(seq, member.self_id, member.term, commit, chain, self.marks.sent, held))
 
     def add_peer(self, peer: Progress, now: int) -> None:
         """A learner came: nothing is sent before it is connected."""

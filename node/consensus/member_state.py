@@ -321,6 +321,10 @@ class MemberState:
         faults = self.store.faults
         return faults[0].first_index - 1 if faults else self.store.end_index
 
+    def safe_through(self) -> int:
+        """Up to here this member holds for good what the group committed: durable and undamaged."""
+        return min(self.committed_index, self.durable_index, self.sound_through())
+
     def note_damage(self, error: StoreCorrupt) -> None:
         """A look-up met damage that nobody knew of. Raises the error again where it names no entries."""
         if not error.faults:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from node.consensus.entry_handler import EntryHandler
 from node.consensus.group_naming import GroupNaming
 from node.consensus.heartbeat import handle_heartbeat
+from node.consensus.held_entries import HeldEntries
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership_transfer import LeadershipTransfer, judge_take_leadership
 from node.consensus.log_giving import LogGiving
@@ -46,12 +47,13 @@ class PeerMessages:
     def __init__(
         self, member: MemberState, peers: Peers, gate: TermGate, membership: Membership, elector: LeaderElector,
         handler: EntryHandler, repair: LogRepair, giving: LogGiving, transfers: LeadershipTransfer,
-        naming: GroupNaming, follower_reads: FollowerReads, office: Office, settle: Callable[[int], None],
+        naming: GroupNaming, follower_reads: FollowerReads, held: HeldEntries, office: Office,
+        settle: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._member, self._peers, self._gate, self._membership = member, peers, gate, membership
         self._elector, self._handler, self._repair, self._giving = elector, handler, repair, giving
         self._transfers, self._naming, self._follower_reads = transfers, naming, follower_reads
-        self._office, self._settle = office, settle
+        self._held, self._office, self._settle = held, office, settle
 
     def receive(self, sender: str, message: Message, now: int) -> None:
         """A message of a peer: a request, or the answer to one of ours."""
@@ -71,8 +73,10 @@ class PeerMessages:
                     code = handle_heartbeat(self._member, sender, message, now)
                     if code is ResponseCode.TERM_NOT_READY:
                         self._elector.stepped_down(now)
-                    elif code is ResponseCode.SUCCESS and self._peers.of[sender].proven:
-                        self._membership.records.note_marks(message.marks)
+                    elif code is ResponseCode.SUCCESS:
+                        self._held.reported(message)
+                        if self._peers.of[sender].proven:
+                            self._membership.records.note_marks(message.marks)
                     self._leader_spoke(sender, now)
                 case HeartBeatResponse():
                     if self._office.leadership is not None and sender in self._office.leadership.dispatchers:

@@ -49,9 +49,9 @@ class Progress:
 
     __slots__ = (
         "acknowledged", "answered_at", "answered_seq", "answered_tick", "asked_before", "commit_sent", "connected",
-        "counts", "dispatch_epoch", "durable_index", "faulty_from", "hello", "is_voter", "last_ack_at", "last_error",
-        "lease_at", "link", "match_index", "peer_id", "pushed_at", "resends", "silent_since", "since", "slow_at",
-        "state", "transitions", "voter_state", "watermark_index", "window", "write_index",
+        "counts", "dispatch_epoch", "durable_index", "faulty_from", "held_index", "hello", "is_voter", "last_ack_at",
+        "last_error", "lease_at", "link", "match_index", "peer_id", "pushed_at", "resends", "silent_since", "since",
+        "slow_at", "state", "transitions", "voter_state", "watermark_index", "window", "write_index",
     )  # fmt: skip
 
     def __init__(self, peer_id: str, is_voter: bool, config: ReplicaConfig) -> None:
@@ -76,6 +76,7 @@ class Progress:
         self.watermark_index = -1  # what it counts with
         self.durable_index: int | None = None
         self.faulty_from = -1  # its lowest damaged entry, as its newest answer said (S6)
+        self.held_index = -1  # it showed that it holds our log up to here, durable and sound; also while it is away
         self.write_index = end_index + 1  # the next entry to send
         self.window = PushWindow(config)
         self.commit_sent = -1  # the committed index that was last sent to it
@@ -175,17 +176,26 @@ class Progress:
         if faulty_from != self.faulty_from:
             self._faults_seen(faulty_from)
         self.durable_index = durable
+        self.held_index = max(self.held_index, self._sound(min(verified, durable)))
 
     def _faults_seen(self, faulty_from: int) -> None:
         """A damaged peer does not count from there on: the record of it may go down, what is committed stays (S6)."""
         self.faulty_from = faulty_from
         if faulty_from >= 0:
             self.watermark_index = min(self.watermark_index, faulty_from - 1)
+            self.held_index = min(self.held_index, faulty_from - 1)
+
+    def ends_at(self, end_index: int) -> None:
+        """Its log ends there: what it held beyond is gone (a replaced disk, a copy put back)."""
+        self.held_index = min(self.held_index, end_index)
 
     @property
     def sound_match_index(self) -> int:
         """Up to here the peer holds our log, and every entry of it is intact."""
-        return self.match_index if self.faulty_from < 0 else min(self.match_index, self.faulty_from - 1)
+        return self._sound(self.match_index)
+
+    def _sound(self, index: int) -> int:
+        return index if self.faulty_from < 0 else min(index, self.faulty_from - 1)
 
     def answered(self, seq: int, tick: int, now: int) -> None:
         """An answer of our term to heartbeat `seq` (-1: to a push); only of a peer that counts."""
@@ -236,6 +246,10 @@ class Peers:
     def last_epoch(self) -> int:
         """The highest dispatch epoch that any peer was ever spoken to in; a new leadership begins above it."""
         return max([self._epochs_used, *(peer.dispatch_epoch for peer in self.of.values())])
+
+    def held_by_all(self, own_index: int) -> int:
+        """Up to here every member is known to hold the log, if this one does up to `own_index`."""
+        return min([own_index, *(peer.held_index for peer in self.of.values())])
 
     def connected(self) -> set[str]:
         """Who can answer now."""

@@ -28,6 +28,7 @@ from node.consensus.entry_handler import EntryHandler
 from node.consensus.full_disk import FullDisk
 from node.consensus.group_naming import GroupNaming
 from node.consensus.handover import Handover
+from node.consensus.held_entries import HeldEntries
 from node.consensus.lanes import LaneOpened, Lanes
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership import Leadership
@@ -79,6 +80,7 @@ class Replica:
         self.handover = Handover(self.member, self.peers, self._office, self.transfers, now)
         self._full_disk = FullDisk(self.member, self._office, self.transfers, self.handover)
         self._gate = TermGate(self.member, self.peers)
+        self.held = HeldEntries(self.member, self.peers, self._office)
         self.reconfiguration = Reconfiguration(
             self.member, self.peers, self.membership, self.repair, self.giving, self._gate, self._office, self._settle
         )
@@ -94,7 +96,7 @@ class Replica:
         # What peers say; also the bytes of a frame of theirs that is not whole yet.
         self.messages = PeerMessages(
             self.member, self.peers, self._gate, self.membership, self.elector, self.handler, self.repair, self.giving,
-            self.transfers, self.naming, self.follower_reads, self._office, self._settle,
+            self.transfers, self.naming, self.follower_reads, self.held, self._office, self._settle,
         )  # fmt: skip
         self.receive, self.leader_bytes = self.messages.receive, self.messages.leader_bytes
         self.take_effects = self.member.take_effects  # what the driver must do now, in that order; begins a new batch

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from node import operator_trail
 from node.body_limit import BodyLimit
 from node.config import Settings
-from node.control import archive, entries, leadership, repair, segments, state
+from node.control import archive, entries, leadership, repair, segments, state, trim
 from node.control.common import Json, Parts
 from node.control.direct import DirectRoute
 from node.control.engine_link import EngineLink
@@ -98,6 +98,7 @@ def create_app(settings: Settings) -> FastAPI:
         segments.router,
         leadership.router,
         repair.router,
+        trim.router,
         state.health,
     ):
         app.include_router(one)

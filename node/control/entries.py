@@ -170,7 +170,9 @@ async def top_of(parts: Parts, state: StateView, view: View) -> Json:
 
 def below_begin(index: int, begin: int) -> Problem:
     code = int(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
-    return Problem(404, "Trimmed", f"This log begins at {begin}; {index} was removed.", code=code, begin_index=begin)
+    text = f"This log begins at {begin}; {index} was removed."
+    action = f"read from {begin} on; another member may hold older entries"
+    return Problem(410, "Trimmed", text, code=code, begin_index=begin, action=action)
 
 
 async def linearizable(parts: Parts, from_: int | None, limit: int, as_: str) -> Json:

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from node.views.base import View
 from node.views.closures import ClosuresView
 from node.views.replication import WatermarksView
-from node.views.state import DiskView, RepairView, ScrubView, StateView
+from node.views.state import DiskView, RepairView, RetentionView, ScrubView, StateView
 
 ROLES: Final = ("LEADER", "FOLLOWER", "CANDIDATE")
 ENGINES: Final = ("ok", "stale", "down")
@@ -19,6 +19,7 @@ ENGINES: Final = ("ok", "stale", "down")
 LOG_GAUGES: Final = ("begin_index", "end_index", "durable_index", "committed_index", "applied_index", "size_bytes")
 PEER_GAUGES: Final = ("match_index", "durable_index", "lag_entries", "lag_bytes", "lag_ms", "last_ack_ms")
 REPAIR_GAUGES: Final = ("repaired_faults", "repaired_entries")
+RETENTION_GAUGES: Final = ("removed_files", "removed_bytes")
 CLOSURE_GAUGES: Final = ("pending", "limit", "oldest_age_ms", "pending_bytes")
 
 
@@ -83,6 +84,12 @@ class Snapshot:
         for name in REPAIR_GAUGES:
             text = f"Since the engine started: {name.replace('_', ' ')}"
             yield from gauge(f"quorumscope_{name}", text, value(self.state.repair or RepairView(), name))
+        retention = self.state.retention or RetentionView()
+        for name in RETENTION_GAUGES:
+            text = f"By retention, since the engine started: {name.replace('_', ' ')}"
+            yield from gauge(f"quorumscope_retention_{name}", text, value(retention, name))
+        if retention.pins is not None:
+            yield from gauge("quorumscope_pins", "Who keeps entries from being removed", len(retention.pins))
         scrub = self.state.scrub or ScrubView()
         next_index = None if scrub.running is None else scrub.running.next_index
         yield from gauge("quorumscope_scrub_next_index", "How far the scrub is", next_index)

@@ -26,9 +26,11 @@ def more(method: str, path: str) -> Iterable[int]:
     yield 404  # `?group=` of another group
     if "/entries" in path or "/segments" in path or "/truncations" in path or "/digests" in path:
         yield from (404, 410, 412, 416, 421, 504)
+    if "/pins/" in path:
+        yield 410
     if method == "delete":
         yield from (404, 409)
-    if path.endswith(("/leadership-transfer", "/scrub", "/repairs")):
+    if path.endswith(("/leadership-transfer", "/scrub", "/repairs", "/trim")):
         yield 412
 
 

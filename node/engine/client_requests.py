@@ -69,8 +69,6 @@ class Driver(Protocol):
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None: ...
     def transfer(self, to: str | None, deadline_ms: int | None, if_term: int | None,
                  done: Callable[[TransferOutcome], None]) -> None: ...  # fmt: skip
-    def scrub_now(self) -> int: ...
-    def repair_now(self) -> None: ...
     def address_of(self, member_id: str | None) -> str: ...
 
 
@@ -95,7 +93,6 @@ class ClientRequests:
             RequestCode.GET: self._get,
             RequestCode.LEADERSHIP_TRANSFER: self._transfer,
             RequestCode.INTROSPECT: self._introspect,
-            RequestCode.OPERATOR_ACTION: self._operator_action,
         }
 
     def serve(self, code: RequestCode, handler: Handler) -> None:
@@ -173,7 +170,7 @@ class ClientRequests:
         elif frame.code == RequestCode.COMMITTED_STREAM:
             connection.answer(frame, encode_position(PushedPosition(code)))
         else:
-            connection.answer(frame, dump(self._base({}, code) | {"detail": text}))
+            connection.answer(frame, dump(self.base({}, code) | {"detail": text}))
 
     # --- our own frames -----------------------------------------------------------------------------------------
     def _fast_append(self, connection: Connection, frame: Frame) -> None:
@@ -254,11 +251,13 @@ class ClientRequests:
         records: BytesLike,
     ) -> None:  # fmt: skip
         replica = self._driver.replica
-        numbers = (replica.committed_index, request.from_index, replica.store.end_index)
+        trimmed = code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+        first_index = replica.store.begin_index if trimmed else request.from_index
+        numbers = (replica.committed_index, first_index, replica.store.end_index)
         connection.answer(frame, *encode_read_answer(ReadAnswer(code, *numbers, count, records)))
 
     # --- DLedger's JSON -----------------------------------------------------------------------------------------
-    def _base(self, request: Mapping[str, Any], code: ResponseCode, **more: Any) -> dict[str, Any]:
+    def base(self, request: Mapping[str, Any], code: ResponseCode, **more: Any) -> dict[str, Any]:
         """A refusal as DLedger writes it: the request's own base fields, the code, the leader as known here."""
         kept = {
             name: request.get(name) for name in ("group", "localId", "remoteId") if isinstance(request.get(name), str)
@@ -276,7 +275,7 @@ class ClientRequests:
         refused = self.misdirected(fields)
         replica = self._driver.replica
         if refused is not None:
-            connection.answer(frame, dump(self._base(fields.values, refused)))
+            connection.answer(frame, dump(self.base(fields.values, refused)))
             return
         answer = {"code": 200, "group": self._group, "leaderId": replica.leader_id, "term": -1}
         answer["groupId"] = replica.member.hard.group_id
@@ -287,7 +286,7 @@ class ClientRequests:
         nothing = {"index": -1, "pos": -1}
         refused = self.misdirected(fields)
         if refused is not None:
-            connection.answer(frame, dump(self._base(fields.values, refused, **nothing)))
+            connection.answer(frame, dump(self.base(fields.values, refused, **nothing)))
             return
         single = fields.blob("body")
         bodies = fields.blobs("batchMsgs") if single is None else [single]
@@ -297,7 +296,7 @@ class ClientRequests:
         def done(outcome: Outcome) -> None:
             self._quota.give(connection, len(bodies), len(frame.body))
             if outcome.appended is Appended.NOT_APPENDED:
-                refusal = self._base(fields.values, outcome.code, **nothing)
+                refusal = self.base(fields.values, outcome.code, **nothing)
                 connection.answer(frame, dump(refusal | {"detail": outcome.detail or None}))
                 return
             answer = {"code": int(outcome.code), "group": self._group, "leaderId": outcome.leader_id}
@@ -317,7 +316,7 @@ class ClientRequests:
             refused = ResponseCode.NOT_LEADER
 
         def refuse(code: ResponseCode) -> None:
-            connection.answer(frame, dump(self._base(fields.values, code, entries=[])))
+            connection.answer(frame, dump(self.base(fields.values, code, entries=[])))
 
         def found(code: ResponseCode, count: int, records: BytesLike) -> None:
             self._quota.give(connection, 1, len(frame.body))
@@ -350,12 +349,12 @@ class ClientRequests:
         if refused is None and self._driver.replica.role is Role.LEADER and term not in (-1, self._driver.replica.term):
             refused, detail = ResponseCode.INCONSISTENT_TERM, f"the term is {self._driver.replica.term}, not {term}"
         if refused is not None:
-            answer = self._base(fields.values, refused) | {"term": term, "detail": detail or None}
+            answer = self.base(fields.values, refused) | {"term": term, "detail": detail or None}
             connection.answer(frame, dump(answer))
             return
 
         def done(outcome: TransferOutcome) -> None:
-            kept = self._base(fields.values, outcome.code)
+            kept = self.base(fields.values, outcome.code)
             answer = kept | {"leaderId": outcome.leader_id, "term": outcome.term, "detail": outcome.detail or None}
             connection.answer(frame, dump(answer | {"transfereeId": outcome.transferee_id}))
 
@@ -369,30 +368,12 @@ class ClientRequests:
         fields = load(frame.body)
         what = fields.text("what")
         if fields.text("group", self._group) != self._group:
-            connection.answer(frame, dump(self._base(fields.values, ResponseCode.UNKNOWN_GROUP)))
+            connection.answer(frame, dump(self.base(fields.values, ResponseCode.UNKNOWN_GROUP)))
             return
         if not self._introspection.knows(what):
             raise BodyError(f"there is no {what!r} to look at")
         view = self._introspection.view(what, fields.optional_text("since"), self._status)
         connection.answer(frame, view.to_bytes())
-
-    def _operator_action(self, connection: Connection, frame: Frame) -> None:
-        """A scrub, or another try at a repair: this member's own business, leader or not."""
-        fields = load(frame.body)
-        refused = self.misdirected(fields)
-        if refused is not None:
-            connection.answer(frame, dump(self._base(fields.values, refused)))
-            return
-        answer: dict[str, Any] = {"code": int(ResponseCode.SUCCESS), "group": self._group}
-        what = fields.text("what")
-        if what == "scrub":
-            answer["passNumber"] = self._driver.scrub_now()
-        elif what == "repairs":
-            self._driver.repair_now()
-            answer["faults"] = len(self._driver.replica.store.faults)
-        else:
-            raise BodyError(f"there is no {what!r} to do")
-        connection.answer(frame, dump(answer))
 
     def _unsupported(self, connection: Connection, frame: Frame) -> None:
         """As the original says it."""

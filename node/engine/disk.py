@@ -23,6 +23,8 @@ from node.protocol.entry import EntryError, Slab
 from node.store.errors import StoreCorrupt, StoreFull, StoreIOError
 from node.store.faults.results import Mended, Scrubbed
 from node.store.log_store import EntryMeta, HardState, LogStore, SyncTicket
+from node.store.pins import PinnedError
+from node.store.retention import Survey
 
 T = TypeVar("T")
 BACKGROUND_SYNC_S: Final = 0.01  # flush async: DLedger's interval
@@ -148,6 +150,34 @@ class Disk:
                 done(outcome.value is True)
 
         self._writer.run(self._store.has_space, finished)
+
+    # --- the front of the log -----------------------------------------------------------------------------------
+    def survey(self, files_max: int, done: Callable[[Survey], None]) -> None:
+        """How old, large and full everything is."""
+
+        def finished(outcome: Future[Survey]) -> None:
+            error = outcome.exception()
+            if error is None:
+                done(outcome.result())
+            else:
+                self._fail(f"looking at the oldest files failed: {error!r}")
+
+        if not self._closed:
+            self._report(self._readers.submit(self._store.survey, files_max), finished)
+
+    def remove_prefix(self, through_index: int, forced: bool, done: Callable[[str], None]) -> None:
+        """Removes files from the front; then why it could not be done, or nothing. A writer's work."""
+
+        def finished(outcome: Ended[None]) -> None:
+            error = outcome.error
+            if self._closed:
+                return
+            if error is None or isinstance(error, PinnedError | StoreFull | StoreCorrupt):
+                done("" if error is None else str(error))
+            else:
+                self._fail(f"removing entries up to {through_index} failed: {error}")
+
+        self._writer.run(partial(self._store.remove_prefix, through_index, forced=forced), finished)
 
     # --- truncation ---------------------------------------------------------------------------------------------
     def truncate(self, order: TruncateLog) -> None:

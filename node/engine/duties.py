@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from node.config_models import StoreTable
+from node.config import Settings
 from node.consensus.effects import Effects, FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Replica
 from node.engine.applier import Applier
@@ -26,6 +26,7 @@ from node.engine.log_reads import LogReads
 from node.engine.peer_links import PeerLinks
 from node.engine.process import Process
 from node.engine.proposals import Done
+from node.engine.retention import Retention
 from node.engine.scrubber import Scrubber
 from node.protocol.entry import Slab
 from node.store.errors import StoreCorrupt
@@ -56,7 +57,7 @@ class Duties:
         self,
         driver: Driver,
         store: LogStore,
-        section: StoreTable,
+        settings: Settings,
         links: PeerLinks,
         done: Done,
         process: Process,
@@ -74,14 +75,16 @@ class Duties:
         )  # fmt: skip
         self.reads = LogReads(store, self.disk)
         self.scrubber = Scrubber(
-            store, self.disk, bytes_per_s=section.scrub_bytes_per_s, pause_s=section.scrub_pause_s,
+            store, self.disk, bytes_per_s=settings.store.scrub_bytes_per_s, pause_s=settings.store.scrub_pause_s,
             found=self._scrub_found, finished=self._scrub_finished,
         )  # fmt: skip
+        self.retention = Retention(driver, store, self.disk, settings.retention)
         self.feeder = Feeder(driver.replica, self.reads, applier, driver.now_ns, driver.step)
         self._space_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self.scrubber.start()
+        self.retention.start()
         self.feeder.start()
 
     def stop(self) -> None:
@@ -89,6 +92,7 @@ class Duties:
         if self._space_timer is not None:
             self._space_timer.cancel()
         self.scrubber.stop()
+        self.retention.stop()
         self.feeder.stop()
 
     # --- orders -------------------------------------------------------------------------------------------------
@@ -125,6 +129,7 @@ class Duties:
                 driver.note(event.kind, event.severity, event.detail)
         if self._member.short_of_space and self._space_timer is None:
             self._space_timer = self._loop.call_later(DISK_FULL_RETRY_S, self._try_space)
+            self.retention.look()
         return unusual and bool(effects.events)
 
     def _order_unusual(self, effects: Effects) -> None:
@@ -198,8 +203,12 @@ class Duties:
     def _try_space(self) -> None:
         """Lets the next append find out whether there is space again; the alarm ends with what the disk itself says."""
         self._space_timer = None
+        self.retention.look()
         self.disk.ask_space(self._space_known)
 
     def _space_known(self, is_there: bool) -> None:
         driver = self._driver
+        if self.retention.refuses_writes:  # by the configured ratio: no write finds out
+            self._space_timer = self._loop.call_later(DISK_FULL_RETRY_S, self._try_space)
+            return
         driver.step(lambda: driver.replica.disk.disk_full(False, driver.now_ns(), still_short=not is_there))

@@ -30,6 +30,7 @@ from node.engine.lane_requests import LaneRequests
 from node.engine.machine_requests import MachineRequests
 from node.engine.member_files import member_files
 from node.engine.metronome import Metronome
+from node.engine.operator_actions import OperatorActions
 from node.engine.options import client_access, member_trust, replica_config, tls_files
 from node.engine.peer_links import PeerLinks
 from node.engine.process import Process
@@ -77,9 +78,11 @@ class Engine:
         members = config.configuration.members
         self.links = PeerLinks(self, config.group, config.self_id, members, client_tls, member_trust(settings))
         self._done: Done = []
-        self.duties = Duties(self, store, settings.store, self.links, self._done, self.process, applier)
+        self.duties = Duties(self, store, settings, self.links, self._done, self.process, applier)
         self.feeder = self.duties.feeder
         self.introspection.scrub = self.duties.scrubber.view
+        self.retention = self.duties.retention
+        self.introspection.retention = self.retention.view
         self.introspection.connections = self.process.port.places.view
         if self._tls_files is not None:
             self.introspection.certificates = lambda: self.process.port.certificates.view(self.replica.peers.of)
@@ -98,6 +101,9 @@ class Engine:
             self.machine_requests = MachineRequests(self, machine, self.client_requests, quota)
             self.client_requests.serve(RequestCode.COMMAND, self.machine_requests.command)
             self.client_requests.serve(RequestCode.QUESTION, self.machine_requests.question)
+        self.client_requests.serve(
+            RequestCode.OPERATOR_ACTION, OperatorActions(self, self.client_requests, config.group).handle
+        )
         self.group_end = GroupEnd(self, self.links, self.client_requests)
         self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self.duties.held.closed)
         self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)

@@ -39,6 +39,7 @@ from node.views.state import (
     LogView,
     PeerView,
     RepairView,
+    RetentionView,
     ScrubView,
     StateView,
     TimingView,
@@ -56,6 +57,7 @@ class Introspection:
     def __init__(self, settings: Settings, store: LogStore, events: EventRing, boot_id: str) -> None:
         self._settings, self._store, self._events, self._boot_id = settings, store, events, boot_id
         self.scrub: Callable[[], ScrubView | None] = lambda: None
+        self.retention: Callable[[], RetentionView | None] = lambda: None
         self.connections: Callable[[], ConnectionsView | None] = lambda: None
         self.certificates: Callable[[], tuple[CertificateView, ...] | None] = lambda: None
         self.files: Rereading | None = None
@@ -131,6 +133,7 @@ class Introspection:
             ),
             repair=_repair(status),
             scrub=self.scrub(),
+            retention=self.retention(),
             applier=_applier(status.applier),
             alarms=tuple(
                 AlarmView(

@@ -45,7 +45,9 @@ class LogReads:
             return
 
         def finished(found: Slab | None, _error: str) -> None:
-            if found is None:
+            if found is None and from_index < self._store.begin_index:  # it was removed while this read
+                done(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, 0, b"")
+            elif found is None:
                 done(ResponseCode.DISK_ERROR, 0, b"")
             else:
                 done(ResponseCode.SUCCESS, *cut_at(found, from_index, committed_index))

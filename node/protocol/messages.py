@@ -126,7 +126,8 @@ class MemberMark:
 class HeartBeatRequest:
     """The leader lives. `commit_index`, `commit_chain` let a follower check a whole prefix in one comparison.
 
-    `marks`: what the leader knows each proven member to hold durably, committed (SAFETY E8).
+    `marks`: what the leader knows each proven member to hold durably, committed (SAFETY E8). `held_index`: up to where
+    it knows every member to hold the log, durable and sound (-1: nowhere); retention removes no more than that.
     """
 
     seq: int
@@ -135,6 +136,7 @@ class HeartBeatRequest:
     commit_index: int = -1
     commit_chain: int | None = None
     marks: tuple[MemberMark, ...] = ()
+    held_index: int = -1
 
 
 @value_class(slots=True, frozen=True)

@@ -32,6 +32,7 @@ from node.store.log_store import EntryMeta, HardState, LogStore, SyncTicket, Tru
 from node.store.log_writer import LogWriter
 from node.store.pins import Pins
 from node.store.recovery.opening import Opened, open_directory
+from node.store.retention import Survey
 from node.store.truncation import Truncation
 
 
@@ -291,8 +292,12 @@ class FileStore(LogStore):
     def truncate(self, cut_index: int, record: TruncationRecord) -> None:
         self._truncation.truncate(cut_index, record)
 
-    def remove_prefix(self, through_index: int) -> None:
-        self._pins.refuse(through_index)
+    def survey(self, files_max: int) -> Survey:
+        return self._truncation.survey(files_max)
+
+    def remove_prefix(self, through_index: int, *, forced: bool = False) -> None:
+        if not forced:
+            self._pins.refuse(through_index)
         self._truncation.remove_prefix(through_index, self._hard_state.group_id)
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from node.protocol.messages import MemberMark
 from node.protocol.value_class import value_class
 from node.store.errors import StoreCorrupt
 from node.store.faults.results import Fault, Mended, Scrubbed
+from node.store.retention import Survey
 
 if TYPE_CHECKING:
     from node.store.pins import Pins
@@ -339,10 +340,15 @@ class LogStore(ABC):
         """
 
     @abstractmethod
-    def remove_prefix(self, through_index: int) -> None:
-        """Drops whole files that hold only entries <= through_index, and applied ones; `base` is persisted first.
+    def survey(self, files_max: int) -> Survey:
+        """The oldest data files, so many at most, and how full the disk is: what `retention` judges by."""
 
-        Raises PinnedError, and removes nothing, where an entry <= through_index is pinned.
+    @abstractmethod
+    def remove_prefix(self, through_index: int, *, forced: bool = False) -> None:
+        """Drops whole files that hold only entries <= through_index, durable and applied; `base` is persisted first.
+
+        Raises PinnedError, and removes nothing, where an entry <= through_index is pinned, unless `forced`.
+        A writer's work: the loop may append, read and sync meanwhile.
         """
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import (
@@ -34,6 +35,7 @@ from node.store.faults.results import Fault, Mended, Scrubbed
 from node.store.files.layout import place, plan_bodies
 from node.store.log_store import ORIGIN, EntryMeta, HardState, LogStore, SyncTicket, TruncationRecord
 from node.store.pins import Pins
+from node.store.retention import DataFile, Survey
 from node.store.term_table import TermTable
 
 
@@ -334,18 +336,23 @@ class MemoryStore(LogStore):
         self.recovered_commit_index = min(self.recovered_commit_index, self.end_index)
         self._cuts += 1
 
-    def remove_prefix(self, through_index: int) -> None:
-        self.pins.refuse(through_index)
-        through = min(through_index, self.applied_index, self.end_index)
-        keep_from = self.begin_index
-        last_file = self._end_pos // self.data_file_size
-        for number, record in enumerate(self._records):
-            index = self.begin_index + number
-            starts_file = number == 0 or record.pos // self.data_file_size != self._records[number - 1].pos // (
-                self.data_file_size
-            )
-            if starts_file and index - 1 <= through and record.pos // self.data_file_size <= last_file:
-                keep_from = index
+    def survey(self, files_max: int) -> Survey:
+        starts = [(self.begin_index, self._begin_pos)]
+        starts += [(index, self._records[index - self.begin_index].pos) for index in self._file_starts()]
+        files = [DataFile(one, after - 1, upto - pos, 0.0) for (one, pos), (after, upto) in pairwise(starts)]
+        return Survey(tuple(files[:files_max]), self._end_pos - self._begin_pos, 0.0, 0)
+
+    def _file_starts(self) -> list[int]:
+        """The first entries of files, without the log's own first one."""
+        size = self.data_file_size
+        numbered = enumerate(pairwise(self._records), start=self.begin_index + 1)
+        return [index for index, (last, one) in numbered if one.pos // size != last.pos // size]
+
+    def remove_prefix(self, through_index: int, *, forced: bool = False) -> None:
+        if not forced:
+            self.pins.refuse(through_index)
+        through = min(through_index, self.applied_index, self.durable_index)
+        keep_from = max((index for index in self._file_starts() if index - 1 <= through), default=self.begin_index)
         if keep_from == self.begin_index:
             return
         base = self.meta(keep_from - 1)

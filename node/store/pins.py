@@ -48,7 +48,10 @@ class Pins:
 
     def refuse(self, through_index: int) -> None:
         """Raises PinnedError where an entry up to `through_index` is needed."""
-        if self._of:
-            owner = min(self._of, key=lambda one: self._of[one])
-            if self._of[owner] <= through_index:
-                raise PinnedError(self._of[owner], owner, through_index)
+        first = min(self.held(), key=lambda pin: pin[1], default=None)
+        if first is not None and first[1] <= through_index:
+            raise PinnedError(first[1], first[0], through_index)
+
+    def held(self) -> list[tuple[str, int]]:
+        """Owners and their pins. A copy: the writer asks while the loop pins and releases."""
+        return list(self._of.items())

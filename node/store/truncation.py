@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from node.protocol.entry import BytesLike, EntryError
 from node.store.cold_reads import ColdReads
@@ -16,11 +17,13 @@ from node.store.durability import Durability
 from node.store.errors import StoreCorrupt
 from node.store.faults.fault_set import FaultSet
 from node.store.faults.healing import Healer
+from node.store.files.hard_state import keep_reserve, with_reserve
 from node.store.files.identity import Base, write_base
 from node.store.files.layout import place
-from node.store.files.retention import whole_files_below
+from node.store.files.retention import front_files, whole_files_below
 from node.store.log_files import LogFiles
 from node.store.log_store import TruncationRecord
+from node.store.retention import Survey
 from node.store.sync_ticket import Mark
 
 _COPY_BYTES = 1024 * 1024
@@ -94,11 +97,24 @@ class Truncation:
         if first_index <= files.end.index:
             yield from files.data.chunks(pos, files.end.end_pos, _COPY_BYTES)
 
+    def survey(self, files_max: int) -> Survey:
+        """See LogStore."""
+        files = self._files
+        platform, end = files.platform, files.end
+        begin_pos, begin_index = files.begin_pos, files.begin_index
+        now = platform.wall_time()
+        return Survey(
+            front_files(files.data, begin_pos, begin_index, end.end_pos, platform, files_max),
+            end.end_pos - begin_pos, now.timestamp(), now.astimezone().hour,
+            platform.space_total_bytes(files.directory), platform.space_left_bytes(files.directory),
+        )  # fmt: skip
+
     def remove_prefix(self, through_index: int, group_id: str | None) -> None:
         """See LogStore. `group_id`: what the base keeps of an entry that may be removed (SAFETY C9)."""
         files = self._files
-        # An applier reads what it lacks from here.
-        through = min(through_index, self._durability.applied_index, files.end.index)
+        files.refuse_after_failure()
+        # An applier reads what it lacks from here; and a base must not name what is not durable yet.
+        through = min(through_index, self._durability.applied_index, self._durability.durable.index)
         begin_pos, begin_index = whole_files_below(
             files.data, files.begin_pos, files.begin_index, files.end.end_pos, through
         )
@@ -110,6 +126,8 @@ class Truncation:
             return  # it is damaged: the prefix goes once it is mended, and until then nothing is made up
         if base is None:
             raise StoreCorrupt(f"entry {begin_index - 1} cannot become the base: it is not found")
-        write_base(files.directory, Base(base, begin_pos, group_id), files.platform)
+        written = partial(write_base, files.directory, Base(base, begin_pos, group_id), files.platform)
+        with_reserve(files.directory, written, files.platform)
         files.begin_at(base, begin_pos)
+        keep_reserve(files.directory, files.platform)
         self._faults.note(())

@@ -118,6 +118,8 @@ def encode_message(message: Message, group: str, local_id: str, remote_id: str) 
             base["commitChain"] = signed(message.commit_chain)
             if message.marks:
                 base["marks"] = [mark_fields(mark) for mark in message.marks]
+            if message.held_index >= 0:
+                base["heldIndex"] = message.held_index
         case HeartBeatResponse():
             base |= {"code": int(message.code), "term": message.term, "endIndex": message.end_index}
             base["voterState"] = message.voter_state.value
@@ -159,7 +161,9 @@ def decode_request(code: int, body: BytesLike, seq: int) -> Message:
         case RequestCode.HEART_BEAT:
             chain = unsigned(fields.optional_number("commitChain"))
             commit_index = fields.number("commitIndex")
-            return HeartBeatRequest(seq, fields.text("leaderId"), fields.term(), commit_index, chain, marks_of(fields))
+            held_index = max(-1, fields.number("heldIndex"))
+            leader_id, term = fields.text("leaderId"), fields.term()
+            return HeartBeatRequest(seq, leader_id, term, commit_index, chain, marks_of(fields), held_index)
         case RequestCode.LEADERSHIP_TRANSFER:
             take = fields.number("takeLeadershipLedgerIndex")
             return TransferRequest(seq, fields.term(), fields.text("transfereeId"), take, _ticket(fields))

@@ -159,7 +159,7 @@ class Operation(BaseModel):
     """What was started, how far it is, and how it ended."""
 
     id: str
-    kind: Literal["leadership_transfer", "scrub", "repair"]
+    kind: Literal["leadership_transfer", "scrub", "repair", "trim"]
     state: Literal["running", "done", "failed", "cancelled", "unknown"]
     progress: str | None
     outcome: dict[str, Any] | None
@@ -173,12 +173,44 @@ class OperationList(BaseModel):
     next: str | None
 
 
+class Need(BaseModel):
+    """Who keeps entries from being removed, from which one on, and why."""
+
+    owner: str
+    from_index: int
+    why: str
+
+
+class TrimPlan(BaseModel):
+    """What would go, where the log would begin then, and who keeps the rest, or (forced) would be left behind."""
+
+    files: int
+    bytes: int
+    begin_index: int
+    kept_by: list[Need]
+
+
 class DryRun(BaseModel):
-    """What would be done; nothing was. `faults`: the damaged entries that it would be about."""
+    """What would be done; nothing was. `faults`: the damaged entries that it would be about; `trim`: of a trim."""
 
     dry_run: Literal[True]
     would: str
     faults: list[dict[str, Any]] | None = None
+    trim: TrimPlan | None = None
+
+
+class Pin(BaseModel):
+    """Who keeps entries, from which one on, and for how much longer; null: until the owner says so."""
+
+    owner: str
+    from_index: int
+    expires_in_s: int | None
+
+
+class Pins(BaseModel):
+    as_of: str
+    items: list[Pin]
+    next: str | None
 
 
 class Alive(BaseModel):

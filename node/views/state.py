@@ -140,6 +140,35 @@ class ScrubView(View):
     last: ScrubPassView | None = None
 
 
+class NeedView(View):
+    """Who keeps entries from being removed, from which one on, and why."""
+
+    owner: Text
+    from_index: Whole
+    why: Text | None = None
+
+
+class PinView(View):
+    """Who pinned entries, and for how much longer."""
+
+    owner: Text
+    from_index: Whole
+    expires_in_s: Whole | None = None
+
+
+class RetentionView(View):
+    """What retention removed since the start, what it may not remove, and who pins what."""
+
+    enabled: Flag | None = None
+    removing: Flag | None = None
+    removed_files: Whole | None = None
+    removed_bytes: Whole | None = None
+    last_removed_at: Text | None = None
+    last_removed: Text | None = None
+    kept_by: Annotated[tuple[NeedView, ...], Bounded] | None = None
+    pins: Annotated[tuple[PinView, ...], Bounded] | None = None
+
+
 class ApplierView(View):
     """The state machine beside the log: what it has applied, and what is with it now."""
 
@@ -218,6 +247,7 @@ class StateView(AnswerView):
     faults: Annotated[tuple[FaultView, ...], Bounded] | None = None
     repair: RepairView | None = None
     scrub: ScrubView | None = None
+    retention: RetentionView | None = None
     applier: ApplierView | None = None
     alarms: Annotated[tuple[Alarm, ...], Bounded] | None = None
     version: Text | None = None

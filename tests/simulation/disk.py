@@ -291,6 +291,9 @@ class SimulatedPlatform:
         self._find(directory)
         return 0 if self.faults.enospc else self.faults.free_bytes
 
+    def space_total_bytes(self, directory: Path) -> int | None:
+        return None
+
     def lock_first_byte(self, fd: int, *, alone: bool) -> int | None:
         return None  # no broker beside us
 

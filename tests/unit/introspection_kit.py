@@ -35,7 +35,7 @@ from node.engine.introspect import Introspection
 from node.engine.scrubber import Pass
 from node.protocol.codes import DispatcherState, FlushMode, Role, VoterState
 from node.store.memory_store import MemoryStore
-from node.views.state import CertificateView, ConnectionsView, ScrubView
+from node.views.state import CertificateView, ConnectionsView, NeedView, PinView, RetentionView, ScrubView
 
 GOLDEN = Path(__file__).with_name("goldens") / "introspection.json"
 S = 1_000_000_000
@@ -136,6 +136,16 @@ def attach(reported: Introspection, running: Pass, last: Pass) -> None:
     """What other parts of the engine add to a state."""
     reported.connections = lambda: ConnectionsView(
         members=2, clients=3, unproven=1, limit=1024, accepted=70, accept_errors=0, ended={"a place": 5}, refused={}
+    )
+    reported.retention = lambda: RetentionView(
+        enabled=True,
+        removing=False,
+        removed_files=2,
+        removed_bytes=8192,
+        last_removed_at="2026-01-01T04:00:00.000Z",
+        last_removed="2 data files – entries 0 to 9",
+        pins=(PinView(owner="audit-7", from_index=10, expires_in_s=60),),
+        kept_by=(NeedView(owner="voter n2", from_index=10, why="is not connected"),),
     )
     reported.scrub = lambda: ScrubView(bytes_per_s=4096, pause_s=60, running=running.view(), last=last.view())
 

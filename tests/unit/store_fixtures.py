@@ -31,7 +31,7 @@ def kill(store: FileStore) -> None:
     store.durability.checkpoint.close()
 
 
-def sync(store: FileStore) -> int:
+def sync(store: LogStore) -> int:
     """One group commit, and the slot that an idle driver writes."""
     for prepare in (store.prepare_sync, store.prepare_checkpoint):
         ticket = prepare()

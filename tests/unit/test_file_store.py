@@ -351,6 +351,7 @@ def test_removing_a_prefix_keeps_whole_files_and_the_base(tmp_path: Path) -> Non
     store = open_store(tmp_path)
     fill(store, 6, 20)
     metas = {index: store.meta(index) for index in range(store.end_index + 1)}
+    sync(store)
     store.note_progress(70, 70)
     store.remove_prefix(70)
     assert 0 < store.begin_index <= 71
@@ -394,6 +395,7 @@ def test_an_emptied_log_goes_on_in_the_term_of_its_base(tmp_path: Path) -> None:
     """Opened anew it has no run of equal terms: the first entry begins one, though its term is the base's."""
     store = open_store(tmp_path)
     store.append_as_leader([b"x" * 100] * 60, 1)
+    sync(store)
     store.note_progress(40, 40)
     store.remove_prefix(40)
     begin = store.begin_index

@@ -44,6 +44,7 @@ def test_it_follows_an_engine_that_appends_rolls_and_cuts(tmp_path: Path) -> Non
     assert [entry.index for entry in reader.truncation_entries(1)] == list(range(45, 80))
     with pytest.raises(KeyError):
         reader.truncation_entries(2)
+    sync(store)
     store.note_progress(30, 30)
     store.remove_prefix(30)
     reader.refresh()

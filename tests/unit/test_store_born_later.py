@@ -162,6 +162,7 @@ def test_a_pinned_prefix_stays(tmp_path: Path, kind: str) -> None:
     store: LogStore = open_store(tmp_path) if kind == "file" else MemoryStore(data_file_size=DATA_BYTES)
     for _ in range(60):
         store.append_as_leader([b"x" * 200], 1)
+    sync(store)
     store.note_progress(59, 59)
     store.pin(30, "snapshot 4")
     store.pin(45, "audit")

@@ -197,3 +197,28 @@ def test_a_slot_that_finds_no_space_ends_nothing(tmp_path: Path) -> None:
     again = store_fixtures.open_store(tmp_path / "store", platform=disk)
     assert store_fixtures.entries_of(again) == expected and not again.alarms
     again.close()
+
+
+def test_a_full_disk_is_made_room_on_by_removing_the_front_of_the_log(tmp_path: Path) -> None:
+    """The base has to be written first: with the space that is kept for term and vote."""
+    disk = FillingDisk()
+    store = open_store(tmp_path / "store", disk)
+    for _ in range(4):
+        store.append_as_leader([b"x" * 1000] * 50, 1)
+    ticket = store.prepare_sync()
+    assert ticket is not None
+    ticket.run()
+    store.finish_sync(ticket)
+    store.note_progress(199, 199)
+    disk.free_bytes = 0
+    survey = store.survey(10)
+    assert len(survey.files) == 3 and survey.log_bytes == store.size_bytes
+    store.remove_prefix(survey.files[1].last_index)
+    assert store.begin_index == survey.files[2].first_index
+    assert disk.free_bytes > DATA_BYTES
+    assert (tmp_path / "store" / "reserve").exists(), "it is kept again"
+    store.append_as_leader([b"goes on"], 1)
+    store.close()
+    again = open_store(tmp_path / "store", disk)
+    assert (again.begin_index, again.end_index) == (survey.files[2].first_index, 200)
+    again.close()

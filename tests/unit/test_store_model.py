@@ -13,7 +13,7 @@ from node.protocol.entry import EntryError, Magic, Slab
 from node.store.file_store import FileStore
 from node.store.log_store import LogStore
 from node.store.memory_store import MemoryStore
-from tests.unit.store_fixtures import kill, open_store, record
+from tests.unit.store_fixtures import kill, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES, INDEX_BYTES
 
 BODIES = st.lists(st.integers(0, 900).map(lambda size: b"%03d" % size * (size // 3)), min_size=1, max_size=40)
@@ -88,6 +88,7 @@ class TwoStores(RuleBasedStateMachine):
         through_index = data.draw(st.integers(self.memory.begin_index, self.memory.end_index))
         for store in (self.memory, self.file):
             store.note_progress(store.end_index, through_index)
+            sync(store)  # what is not durable stays
             store.remove_prefix(store.end_index)
 
     @precondition(lambda self: not self.empty())

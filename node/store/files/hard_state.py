@@ -7,6 +7,7 @@ kept in `reserve`: on a full disk a member still votes, and its engine does not 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def save_hard_state(directory: Path, state: HardState, platform: Platform = OS) 
         except StoreFull as error:
             raise StoreIOError(f"term and vote cannot be made durable: {error}") from error
     sync_directory(directory, platform)
-    _keep_reserve(directory, platform)
+    keep_reserve(directory, platform)
 
 
 def _replace_both(directory: Path, state: HardState, platform: Platform) -> None:
@@ -131,7 +132,16 @@ def _replace_both(directory: Path, state: HardState, platform: Platform) -> None
     replace_file(directory / CURRTERM, heritage, sync_name=False, platform=platform)
 
 
-def _keep_reserve(directory: Path, platform: Platform) -> None:
+def with_reserve(directory: Path, write: Callable[[], None], platform: Platform) -> None:
+    """Writes a small file that makes room on a full disk, with the space that is kept for that. Raises StoreFull."""
+    try:
+        write()
+    except StoreFull:
+        platform.unlink(directory / RESERVE)
+        write()
+
+
+def keep_reserve(directory: Path, platform: Platform) -> None:
     """Takes the space again: what the replaced files held is free by now. Without it the next save tries again."""
     path = directory / RESERVE
     if not platform.exists(path):

@@ -78,6 +78,10 @@ class Platform(Protocol):
         """What this process may still allocate there; None where the system does not say."""
         ...
 
+    def space_total_bytes(self, directory: Path) -> int | None:
+        """How large the disk is; None where the system does not say."""
+        ...
+
     def lock(self, fd: int) -> None:
         """Takes the file's exclusive lock or raises OSError; it ends with the descriptor."""
         ...
@@ -184,6 +188,13 @@ class OsPlatform:
         except OSError:
             return None
         return found.f_bavail * found.f_frsize
+
+    def space_total_bytes(self, directory: Path) -> int | None:
+        try:
+            found = os.statvfs(directory)
+        except OSError:
+            return None
+        return found.f_blocks * found.f_frsize
 
     def lock(self, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

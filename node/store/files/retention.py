@@ -1,12 +1,16 @@
-"""Retention: which files may be removed when a prefix of the log is not needed any more.
+"""The data files in front of a log: which may be removed when a prefix is not needed any more (`store/retention.py`).
 
 Invariants: only whole data files go, from the front, and never the one that the next entry goes into.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from node.store.files.platform import Platform
 from node.store.files.segment_list import SegmentList
 from node.store.recovery.walk import first_index_in
+from node.store.retention import DataFile
 
 
 def whole_files_below(
@@ -21,3 +25,24 @@ def whole_files_below(
             break
         begin_pos, begin_index = segment.start, first_index
     return begin_pos, begin_index
+
+
+def front_files(
+    data: SegmentList, begin_pos: int, begin_index: int, end_pos: int, platform: Platform, files_max: int
+) -> tuple[DataFile, ...]:
+    """The oldest files, without the one that the log ends in; it ends before a file whose first record is damaged."""
+    found: list[DataFile] = []
+    at = data.find(begin_pos)
+    for segment in data:
+        if not begin_pos < segment.start < end_pos:
+            continue
+        first_index = first_index_in(segment)
+        if first_index is None or first_index <= begin_index or len(found) == files_max:
+            break
+        modified_s = 0.0
+        if at is not None:
+            with suppress(OSError):  # it is missing: nothing keeps what it held
+                modified_s = platform.modified_s(at.path)
+        found.append(DataFile(begin_index, first_index - 1, segment.start - begin_pos, modified_s))
+        begin_pos, begin_index, at = segment.start, first_index, segment
+    return tuple(found)

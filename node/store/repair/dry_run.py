@@ -209,6 +209,9 @@ class DryRun:
     def space_left_bytes(self, directory: Path) -> int | None:
         return self._below.space_left_bytes(directory)
 
+    def space_total_bytes(self, directory: Path) -> int | None:
+        return self._below.space_total_bytes(directory)
+
     # --- names ---------------------------------------------------------------------------------------------------
     def _is_below(self, path: Path) -> bool:
         """Whether it is on the machine below and has not been removed here."""

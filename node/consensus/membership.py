@@ -6,7 +6,7 @@ REJOINING until it holds everything that a confirmed leader held after the joini
 waits to learn whether its group is new as well.
 
 Invariants: FORMING and REJOINING members neither vote nor count; a member becomes VOTER by exactly one of three ways:
-forming (`_try_forming`), joining (`_try_complete`), re-forming (`reformed`).
+forming (`_try_forming`), joining (`progress`), re-forming (`reformed`).
 """
 
 from __future__ import annotations

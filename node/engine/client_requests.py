@@ -103,16 +103,22 @@ class ClientRequests:
         """For connections and tokens that come from now on; rights that a connection has, it keeps to its end."""
         self._access = access
 
-    def handle(self, connection: Connection, frame: Frame) -> None:
-        """One client request."""
-        served = connection.served
-        if served is None or frame.ext_fields is not None:
-            served = self._meet(connection, frame)
-        handler = served.get(frame.code)
+    def handle(self, connection: Connection, frame: Frame, handler: Handler | None = None) -> None:
+        """One client request; `handler`: that of a slow one, whose turn has come."""
         if handler is None:
-            self._unsupported(connection, frame)
-        else:
-            self._handle(handler, connection, frame)
+            served = connection.served
+            if served is None or frame.ext_fields is not None:
+                served = self._meet(connection, frame)
+            handler = served.get(frame.code)
+            if handler is None:
+                self._unsupported(connection, frame)
+                return
+        try:
+            handler(connection, frame)
+            if connection.on_earned is not None and connection.rights:
+                connection.earn()
+        except BodyError as error:
+            self._refuse_body(connection, frame, ResponseCode.UNEXPECTED_ARGUMENT, str(error))
 
     def _meet(self, connection: Connection, frame: Frame) -> dict[int, Handler]:
         """Its first request, or one that shows a token: what is served on that connection from now on."""
@@ -135,7 +141,7 @@ class ClientRequests:
         return self._served[rights]
 
     def _later(self, handler: Handler, connection: Connection, frame: Frame) -> None:
-        self._slow.add(connection, partial(self._handle, handler, connection, frame))
+        self._slow.add(connection, partial(self.handle, connection, frame, handler))
 
     def _without_right(self, needed: Right, handler: Handler, connection: Connection, frame: Frame) -> None:
         """Requests in JSON may carry a token themselves."""
@@ -146,14 +152,6 @@ class ClientRequests:
             return
         self._refused[(needed.name or "").lower()] += 1
         self._refuse_body(connection, frame, ResponseCode.UNEXPECTED_MEMBER, refusal_text(needed))
-
-    def _handle(self, handler: Handler, connection: Connection, frame: Frame) -> None:
-        try:
-            handler(connection, frame)
-            if connection.on_earned is not None and connection.rights:
-                connection.earn()
-        except BodyError as error:
-            self._refuse_body(connection, frame, ResponseCode.UNEXPECTED_ARGUMENT, str(error))
 
     def _refuse_body(self, connection: Connection, frame: Frame, code: ResponseCode, text: str) -> None:
         """An answer in the form that this request's has."""

@@ -4,7 +4,7 @@ Who calls what: the core calls the *loop* half (appends, look-ups, hard state ar
 driver calls the *thread* half (`prepare_sync().run()`, `truncate`, `read_slab`) off the loop, never two of them that
 write at once, and never a loop append while a truncation runs (the core answers busy meanwhile).
 
-Invariants: begin <= end + 1; durable <= end; terms never decrease along the log; `term_starts` is exact.
+Invariants: begin <= end + 1; durable <= end; terms never decrease along the log; `term_start` is exact.
 An empty log has `end_index` = `begin_index` - 1, and `base` names the entry before `begin_index`.
 """
 

@@ -51,6 +51,19 @@ def test_every_path_that_a_document_names_exists(document: str) -> None:
     assert gone == []
 
 
+def test_the_hands_of_an_append_and_an_audit_are_functions_of_today() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    paths = re.findall(r"^now {5}((?:Appends|start_audit).*(?:\n {10}.*)*)", text, re.MULTILINE)
+    assert len(paths) == 2
+    code = "\n".join(path.read_text() for top in ("node", "app") for path in (ROOT / top).rglob("*.py"))
+    for path in paths:
+        hands = set(re.findall(r"[A-Za-z_]+", path)) - {"job"}
+        assert len(hands) > 15
+        assert [
+            one for one in sorted(hands) if not re.search(rf"^\s*(?:async )?(?:def|class) {one}\b", code, re.M)
+        ] == []
+
+
 def test_every_rule_that_the_code_cites_is_on_the_page_of_rules() -> None:
     page = (ROOT / "docs/rules.md").read_text()
     explained = set(re.findall(r"^\| ([ERSCM]\d+) \|", page, re.MULTILINE)) | set(re.findall(r"\b(?:6\.\d+)\b", page))

@@ -22,7 +22,7 @@ _WIDEN_MOST = 8  # records behind a fault that may turn out to be damaged as wel
 
 
 class Healer:
-    """Heals one log. `end_at_open` is the log's end when it was opened, which a fault there has to lead to."""
+    """Heals one log. A fault at the end that the log had when it was opened has to lead to that very end."""
 
     def __init__(self, files: LogFiles, faults: FaultSet, durability: Durability) -> None:
         self._files = files

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from app.command_line import run as quorumscope
-from app.console.certificates import ends_of
+from node.certificates import ends_of
 from node.tls_files import tls_trouble
 from node.transport.tls import client_context, server_context
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 import uvloop
 
 from node.config import USAGE, ConfigError, Settings, parse_node_arguments
+from node.engine.action_trail import ActionTrail
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
 from node.engine.machine_process import MachineOptions, MachineProcess, Note
@@ -164,6 +165,7 @@ async def serve(settings: Settings, store: FileStore, log: Log) -> int:
         settings, store, process, lambda kind, severity, detail: log.note(kind, severity, **line_fields(detail)),
         machine=machine, kind=group_kind(settings),
     )  # fmt: skip
+    engine.use_trail(ActionTrail(data, process.loop))
     note_start(engine, store)
     for alarm in store.alarms:
         engine.note("alarm", "critical", {"code": "store", "text": str(alarm)})

@@ -24,7 +24,7 @@ from node.control.operations import Operations
 from node.control.problems import HANDLERS
 from node.control.problems import document as problem_document
 from node.control.snapshots import Snapshots
-from node.control.trail import Recorder
+from node.control.trail import Recorder, row_now
 from node.http_methods import Head, Options
 from node.openapi_statuses import says
 from node.operator_trail import OperatorTrail
@@ -77,7 +77,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.parts = parts
     trail = OperatorTrail(settings.node.data / operator_trail.NAME)
-    recorder = Recorder(trail, parts.snapshots, parts.operations)
+    recorder, parts.link.row = Recorder(trail, parts.snapshots, parts.operations), row_now
     # First of all, for it is asked most.
     app.router.add_api_route(
         "/api/v1/entries",

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import json
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 from node.config import Settings, read_token, split_address
@@ -28,6 +29,7 @@ from node.transport.tls import client_context
 CONNECT_TIMEOUT_S = 0.5
 KNOW_TIMEOUT_S = 0.4
 LOOK_AGAIN_S = 0.1
+RECORDED = frozenset({RequestCode.LEADERSHIP_TRANSFER, RequestCode.OPERATOR_ACTION})  # by the engine, too
 
 
 class EngineAway(Exception):
@@ -65,6 +67,7 @@ class EngineLink:
         self.connection: Connection | None = None
         self.known = False  # whose engine it is ...
         self.shown = False  # ... and whether it was shown our token
+        self.row: Callable[[], int | None] = lambda: None  # the row of the node's trail that a request belongs to
         self.opening = asyncio.Lock()
         self.opaques = itertools.count(1)
         self.waiting: dict[int, asyncio.Future[Frame]] = {}
@@ -195,6 +198,8 @@ class EngineLink:
     async def json(self, code: RequestCode, fields: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """A JSON request with the base fields that DLedger wants, and the answer's object."""
         sent = {"group": self.group, "remoteId": self.self_id, "localId": "control", "term": -1, **fields}
+        if code in RECORDED and (row := self.row()) is not None:
+            sent["trailRow"] = row
         if self.token is not None:
             sent["token"] = self.token
         body = await self.request(code, [json.dumps(sent).encode()], timeout_s)

@@ -39,6 +39,12 @@ class Recording:
 RECORDING: Final[ContextVar[Recording | None]] = ContextVar("recording", default=None)
 
 
+def row_now() -> int | None:
+    """Of the call that is being carried out, or that began the operation that is."""
+    recording = RECORDING.get()
+    return None if recording is None else recording.row
+
+
 class Recorder:
     def __init__(self, trail: OperatorTrail, snapshots: Snapshots, operations: Operations) -> None:
         self.trail, self.snapshots = trail, snapshots

@@ -17,6 +17,7 @@ from node.protocol.codes import RequestCode
 from node.transport.connection import Connection
 
 TOKEN_FIELD: Final = "token"
+NODE: Final = "node"  # how whoever shows the node's own token is called
 NEEDED: Final = {
     RequestCode.FAST_APPEND: Right.APPEND,
     RequestCode.LANE_APPEND: Right.APPEND,
@@ -39,9 +40,11 @@ class Access:
 
     def __init__(self, own_token: str | None, rows: Sequence[Row], tokens: Sequence[str]) -> None:
         files = [row for row in rows if row.kind == "token"]
-        self._tokens = [(token.encode(), row.rights) for token, row in zip(tokens, files, strict=True)]
+        self._tokens = [
+            (token.encode(), row.rights, f"token {row.path.name}") for token, row in zip(tokens, files, strict=True)
+        ]
         if own_token is not None:
-            self._tokens.append((own_token.encode(), ALL))
+            self._tokens.append((own_token.encode(), ALL, NODE))
         self._certificates = {row.name: row.rights for row in rows if row.kind == "certificate"}
         said = [row.rights for row in rows if row.kind == "anonymous"]
         self._anonymous = said[0] if said else Right.NOTHING if rows else Right.APPEND | Right.READ
@@ -50,10 +53,20 @@ class Access:
     def of_token(self, token: str) -> Right:
         """What whoever shows it may do beside what it may do anyway."""
         found, shown = Right.NOTHING, token.encode("utf-8", "replace")
-        for known, rights in self._tokens:
+        for known, rights, _ in self._tokens:
             if hmac.compare_digest(known, shown):
                 found |= rights
         return found
+
+    def name_of(self, token: str) -> str:
+        """Whose token it is, by its file's name; empty where no file holds it. The first row counts."""
+        shown = token.encode("utf-8", "replace")
+        return next((name for known, _, name in self._tokens if hmac.compare_digest(known, shown)), "")
+
+    def certificate_of(self, connection: Connection) -> str:
+        """The certificate's name that the other end showed, where a row names it; empty otherwise."""
+        name = connection.certificate_name if self._certificates else None
+        return f"certificate {name}" if name in self._certificates else ""
 
     def of_connection(self, connection: Connection) -> Right:
         """Without any token."""

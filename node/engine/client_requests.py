@@ -19,6 +19,7 @@ from node.engine.introspect import Introspection
 from node.engine.log_reads import READ_BYTES_MAX, LogReads
 from node.engine.proposals import Proposals
 from node.engine.quota import Quota
+from node.engine.recorded_actions import Answer, RecordedActions
 from node.engine.slow_requests import ANSWER_BYTES_AHEAD, SlowRequests
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
 from node.protocol.entry import BytesLike
@@ -53,6 +54,7 @@ APPENDED_BYTE: Final[Mapping[Appended, AppendedByte]] = {
 }
 SUCCESS: Final = RemotingCode.SUCCESS
 BASE_FIELDS: Final = ("group", "localId", "remoteId")
+TRANSFER: Final = "leadership-transfer"
 TRANSFER_DEADLINE_MS_MAX: Final = 600_000
 Handler = Callable[[Connection, Frame], None]
 JSON_APPEND_BYTES_MAX: Final = 8 * 1024 * 1024  # the longest entry in base64 fits; parsed in some 20 ms
@@ -85,13 +87,14 @@ class ClientRequests:
         self._reading: dict[Connection, int] = {}  # bytes of reads that are under way
         self._holding: list[Connection] = []  # what has answers that leave at the turn's end
         self._group, self._self_id = driver.replica.config.group, driver.replica.config.self_id
+        self.actions = RecordedActions(self, driver.replica)
         self._handlers: dict[int, Handler] = {
             RequestCode.FAST_APPEND: self._fast_append,
             RequestCode.FAST_READ: self._fast_read,
             RequestCode.METADATA: self._metadata,
             RequestCode.APPEND: self._append,
             RequestCode.GET: self._get,
-            RequestCode.LEADERSHIP_TRANSFER: self._transfer,
+            RequestCode.LEADERSHIP_TRANSFER: self.actions.handler(self._transfer, TRANSFER),
             RequestCode.INTROSPECT: self._introspect,
         }
 
@@ -124,10 +127,17 @@ class ClientRequests:
         """Its first request, or one that shows a token: what is served on that connection from now on."""
         rights = connection.rights | self._access.of_connection(connection)
         if frame.ext_fields is not None:
-            rights |= self._access.of_token(frame.ext_fields.get(TOKEN_FIELD, ""))
+            shown = frame.ext_fields.get(TOKEN_FIELD, "")
+            rights |= self._access.of_token(shown)
+            connection.shown_as = self._access.name_of(shown) or connection.shown_as
         connection.rights = rights
         connection.served = self._served_with(Right(rights))
         return connection.served
+
+    def who_asks(self, connection: Connection, fields: Fields) -> str:
+        """By what an operator is known: a token's or a certificate's name; empty where neither was shown."""
+        known = self._access.name_of(fields.text(TOKEN_FIELD)) or connection.shown_as
+        return known or self._access.certificate_of(connection)
 
     def _served_with(self, rights: Right) -> dict[int, Handler]:
         if rights not in self._served:
@@ -339,22 +349,20 @@ class ClientRequests:
             self._driver.read_index(confirmed)
 
     # --- operator actions and views -----------------------------------------------------------------------------------
-    def _transfer(self, connection: Connection, frame: Frame) -> None:
-        fields = load(frame.body)
+    def _transfer(self, fields: Fields, answer: Answer) -> None:
         refused = self.misdirected(fields)
         term = fields.number("term")
         detail = ""
         if refused is None and self._driver.replica.role is Role.LEADER and term not in (-1, self._driver.replica.term):
             refused, detail = ResponseCode.INCONSISTENT_TERM, f"the term is {self._driver.replica.term}, not {term}"
         if refused is not None:
-            answer = self.base(fields.values, refused) | {"term": term, "detail": detail or None}
-            connection.answer(frame, dump(answer))
+            answer(self.base(fields.values, refused) | {"term": term, "detail": detail or None})
             return
 
         def done(outcome: TransferOutcome) -> None:
             kept = self.base(fields.values, outcome.code)
-            answer = kept | {"leaderId": outcome.leader_id, "term": outcome.term, "detail": outcome.detail or None}
-            connection.answer(frame, dump(answer | {"transfereeId": outcome.transferee_id}))
+            said = {"leaderId": outcome.leader_id, "term": outcome.term, "detail": outcome.detail or None}
+            answer(kept | said | {"transfereeId": outcome.transferee_id})
 
         deadline_ms = fields.optional_number("deadlineMs")
         if deadline_ms is not None and not 1 <= deadline_ms <= TRANSFER_DEADLINE_MS_MAX:

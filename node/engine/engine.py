@@ -19,6 +19,7 @@ from node.consensus.lanes import LaneOpened
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
+from node.engine.action_trail import ActionTrail
 from node.engine.applier import Applier, Machine
 from node.engine.client_requests import ClientRequests
 from node.engine.committed_stream import CommittedStreams
@@ -101,13 +102,13 @@ class Engine:
             self.machine_requests = MachineRequests(self, machine, self.client_requests, quota)
             self.client_requests.serve(RequestCode.COMMAND, self.machine_requests.command)
             self.client_requests.serve(RequestCode.QUESTION, self.machine_requests.question)
-        self.client_requests.serve(
-            RequestCode.OPERATOR_ACTION, OperatorActions(self, self.client_requests, config.group).handle
-        )
+        act = self.client_requests.actions.handler(OperatorActions(self, self.client_requests, config.group).act)
+        self.client_requests.serve(RequestCode.OPERATOR_ACTION, act)
         self.group_end = GroupEnd(self, self.links, self.client_requests)
         self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self.duties.held.closed)
         self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
         self.proposals = Proposals(self.replica, self._done)
+        self.trail: ActionTrail | None = None
         self._turn_scheduled = False
         self._deadline_moved = True
         timing = config.timing
@@ -120,6 +121,11 @@ class Engine:
         self._seq = 0
         self._exit_code = 0
         self._ended = asyncio.Event()
+
+    def use_trail(self, trail: ActionTrail) -> None:
+        """What operators ask over the member port is recorded there first; before `run`, which closes it."""
+        self.trail = trail
+        self.client_requests.actions.use_trail(trail, self.turn_if_wanted)
 
     # --- life ---------------------------------------------------------------------------------------------------
     async def run(self, on_ready: Callable[[int], None]) -> int:
@@ -150,6 +156,8 @@ class Engine:
         self.process.port.end(self.group_end)
         await asyncio.sleep(0)
         self.duties.disk.close()
+        if self.trail is not None:
+            self.trail.close()
         if self._is_process_own:
             self.process.close()
 

@@ -16,9 +16,7 @@ from node.engine.pin_leases import PIN_S_MAX
 from node.engine.retention import Retention, Trimmed, need_view
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import EntryError
-from node.transport.bodies import BodyError, Fields, dump, load
-from node.transport.connection import Connection
-from node.transport.remoting import Frame
+from node.transport.bodies import BodyError, Fields
 
 Answer = Callable[[ResponseCode, Mapping[str, Any]], None]
 TRIM_FILES_MAX: Final = 10  # by one request: it is answered when they are gone
@@ -45,16 +43,15 @@ class OperatorActions:
             "release": self._release,
         }  # fmt: skip
 
-    def handle(self, connection: Connection, frame: Frame) -> None:
-        """One request."""
-        fields = load(frame.body)
+    def act(self, fields: Fields, said: Callable[[dict[str, Any]], None]) -> None:
+        """One request; `said` is given its answer."""
 
         def answer(code: ResponseCode, more: Mapping[str, Any]) -> None:
-            connection.answer(frame, dump({"code": int(code), "group": self._group, **more}))
+            said({"code": int(code), "group": self._group, **more})
 
         refused = self._requests.misdirected(fields)
         if refused is not None:
-            connection.answer(frame, dump(self._requests.base(fields.values, refused)))
+            said(self._requests.base(fields.values, refused))
             return
         action = self._actions.get(fields.text("what"))
         if action is None:

@@ -79,7 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         self.on_earned: Callable[[Connection], None] | None = (
             None  # it becomes a member's, or has its first valid request
         )
-        self.rights = 0  # what a client may do, as far as it has shown ...
+        self.shown_as = ""  # by whose token a client is known ...
+        self.rights = 0  # ... what it may do, as far as it has shown ...
         self.served: dict[int, Callable[[Connection, Frame], None]] | None = None  # ... and what is served to it
         self.whole_reads = 0  # reads that completed a frame
         self.order_broken = False  # an append that was to keep its order failed (SAFETY C4)

@@ -165,7 +165,7 @@ def bounded(detail: Mapping[str, Any] | None) -> Json | None:
     if not detail:
         return None
     kept = {name: value for name, value in detail.items() if value is not None}
-    return kept if len(canonical(kept)) <= LINE_BYTES_MAX // 2 else {"too_long": canonical(kept)[:TEXT_CHARS_MAX]}
+    return kept if len(canonical(kept)) <= LINE_BYTES_MAX // 4 else {"too_long": canonical(kept)[:TEXT_CHARS_MAX]}
 
 
 # --- checking ---

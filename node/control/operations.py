@@ -1,8 +1,8 @@
 """Operations of this node: started with 202, looked at until they end, kept for a while.
 
-Invariants: the same Idempotency-Key with the same call finds the first operation, and with another one nothing (422);
-every operation gets exactly one end, and one whose answer never came ends `unknown`. Bounded: the oldest
-that ended make room.
+Invariants: a caller's Idempotency-Key with the same call finds the first operation, with another call nothing (422),
+and never another caller's; every operation gets exactly one end, and one whose answer never came ends `unknown`.
+Bounded: the oldest that ended make room.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Operations:
 
     def __init__(self) -> None:
         self.kept: OrderedDict[str, Json] = OrderedDict()
-        self.by_key: dict[str, tuple[str, str]] = {}  # key -> (operation, what was asked)
+        self.by_key: dict[tuple[str, str], tuple[str, str]] = {}  # (caller, key) -> (operation, what was asked)
+        self.caller: Callable[[], str] = lambda: ""  # whose call is being carried out
         self.background = Background()
         # The trail's: `started(operation, asked)` gives the row under which `ended` notes how it was over.
         self.started: Callable[[Json, Json], int | None] = lambda _operation, _asked: None
@@ -35,7 +36,7 @@ class Operations:
 
     def earlier(self, kind: str, key: str | None, asked: Json) -> Json | None:
         """What this key has started; 422 where it stands for another call. Raises Problem."""
-        known, said = self.by_key.get(key or "", ("", ""))
+        known, said = ("", "") if key is None else self.by_key.get((self.caller(), key), ("", ""))
         if not known:
             return None
         if said != call_of(kind, asked):
@@ -65,7 +66,7 @@ class Operations:
     def keep(self, operation: Json, key: str | None, said: str) -> None:
         self.kept[operation["id"]] = operation
         if key is not None:
-            self.by_key[key] = operation["id"], said
+            self.by_key[self.caller(), key] = operation["id"], said
         ended = [one for one, operation in self.kept.items() if operation["state"] != RUNNING]
         for one in ended[: max(0, len(self.kept) - KEPT_MAX)]:
             del self.kept[one]

@@ -1,7 +1,8 @@
 """Records what operators ask of this control plane in the node's trail (node.operator_trail).
 
-Every call that needs the right `operate` is a row, refused ones by a known caller, too: who, what, to what, from where,
-through which token; what was before (who led, in which term) and what was asked; and when its operation is over, how.
+Every call that needs the right `operate` is a row, refused ones by a known caller, too (of one token REFUSED_MAX a
+minute, then they are counted): who, what, to what, from where, through which token; what was before (who led, in which
+term) and what was asked; and when its operation is over, how.
 Invariant: a call that cannot be recorded is not carried out (503).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,11 +34,38 @@ class Recording:
     """The row of the call that runs; `asked` and `operation` are known once it has started one."""
 
     row: int
+    caller: str
     asked: Json | None = None
     operation: str | None = None
 
 
+REFUSED_MAX: Final = 30
+REFUSED_WITHIN_S: Final = 60.0
 RECORDING: Final[ContextVar[Recording | None]] = ContextVar("recording", default=None)
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Of one token within a minute; what is beyond REFUSED_MAX of them is counted, and the next row says so."""
+
+    since_s: float = -REFUSED_WITHIN_S
+    recorded: int = 0
+    left_out: int = 0
+
+    def admits(self, now_s: float) -> bool:
+        if now_s - self.since_s >= REFUSED_WITHIN_S:
+            self.since_s, self.recorded = now_s, 0
+        if self.recorded >= REFUSED_MAX:
+            self.left_out += 1
+            return False
+        self.recorded += 1
+        return True
+
+
+def caller_now() -> str:
+    """Whose call is being carried out; empty outside of one."""
+    recording = RECORDING.get()
+    return "" if recording is None else recording.caller
 
 
 def row_now() -> int | None:
@@ -48,7 +77,8 @@ def row_now() -> int | None:
 class Recorder:
     def __init__(self, trail: OperatorTrail, snapshots: Snapshots, operations: Operations) -> None:
         self.trail, self.snapshots = trail, snapshots
-        operations.started, operations.ended = self.started, self.ended
+        operations.started, operations.ended, operations.caller = self.started, self.ended, caller_now
+        self.refusals: dict[str, Refusals] = {}  # by token, of which there is a bounded number
 
     async def begin(self, scope: Scope, *, refused: bool = False) -> int:
         caller: Caller = scope["state"]["caller"]
@@ -73,17 +103,23 @@ class Recorder:
             raise Problem(503, "Not recorded", detail, headers={"retry-after": "5"}) from None
 
     async def refused(self, scope: Scope, problem: Problem) -> Problem:
-        """What to answer: the refusal, or that it could not be recorded."""
+        """What to answer: the refusal, or that it could not be recorded. A token that is refused over and over fills no
+        file with it, which would push out what others did."""
+        known = self.refusals.setdefault(scope["state"]["caller"].token_id, Refusals())
+        if not known.admits(time.monotonic()):
+            return problem
+        left_out, known.left_out = known.left_out, 0
         try:
             row = await self.begin(scope, refused=True)
         except Problem as unrecorded:
+            known.left_out = left_out
             return unrecorded
-        await self.end(row, problem.status, {"refused": problem.detail})
+        await self.end(row, problem.status, {"refused": problem.detail, "left_out_before": left_out or None})
         return problem
 
     async def carry_out(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         before = await self.snapshots.get(StateView)
-        recording, status = Recording(await self.begin(scope)), 500
+        recording, status = Recording(await self.begin(scope), scope["state"]["caller"].name), 500
 
         async def note_status(message: Message) -> None:
             nonlocal status

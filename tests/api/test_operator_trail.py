@@ -16,6 +16,7 @@ from app.cli import run as run_cli
 from node import operator_trail
 from node.access_rows import Right
 from node.config import load
+from node.control import trail
 from node.control.app import create_app
 from node.control_tokens import issue
 from node.operator_trail import OperatorTrail, older_file, verify
@@ -92,6 +93,50 @@ def test_an_operation_that_is_over_is_noted_under_the_row_that_began_it(tmp_path
     run(work())
 
 
+def test_a_token_that_is_refused_over_and_over_pushes_out_what_others_did_with_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand refusals a second filled file after file: the row of a transfer was gone within a minute."""
+
+    async def work() -> None:
+        _, weak = issue(tmp_path / "tokens", "bea", Right.OBSERVE, 1)
+        _, token = issue(tmp_path / "tokens", "ann", Right.OPERATE, 1)
+        app, path = plane(tmp_path)
+        async with asking(app, weak) as bea, asking(app, token) as ann:
+            assert (await ann.post("/api/v1/scrub", json={})).status_code == 503
+            for _ in range(3 * trail.REFUSED_MAX):
+                assert (await bea.post("/api/v1/scrub", json={})).status_code == 403
+            assert verify(path).rows == 1 + trail.REFUSED_MAX
+            monkeypatch.setattr(trail, "REFUSED_WITHIN_S", 0.0)
+            assert (await bea.post("/api/v1/scrub", json={})).status_code == 403
+        assert said_of(path)[-1]["detail"]["left_out_before"] == 2 * trail.REFUSED_MAX
+        assert verify(path).problems == []
+
+    run(work())
+
+
+def test_a_key_never_finds_what_somebody_else_began(tmp_path: Path) -> None:
+    async def work() -> None:
+        tokens = [issue(tmp_path / "tokens", name, Right.OPERATE, 1)[1] for name in ("ann", "bea", "ann")]
+        app, _ = plane(tmp_path)
+        parts = app.state.parts
+
+        async def carry_out() -> Json:
+            return {"state": "done"}
+
+        @app.post("/api/v1/begin", status_code=202)
+        async def begin() -> Json:
+            return dict(parts.operations.start("leadership_transfer", "one key", {"to": "n1"}, "", carry_out))
+
+        ids = []
+        for token in tokens:
+            async with asking(app, token) as one:
+                ids.append((await one.post("/api/v1/begin", json={})).json()["id"])
+        assert ids[0] == ids[2] != ids[1], "ann's new token is still ann's"
+
+    run(work())
+
+
 def test_what_cannot_be_recorded_is_not_done(tmp_path: Path) -> None:
     async def work() -> None:
         _, token = issue(tmp_path / "tokens", "ann", Right.OPERATE, 1)
@@ -123,6 +168,16 @@ from pathlib import Path
 from tests.api.test_operator_trail import written
 written(Path(sys.argv[1]), 20)
 """
+
+
+@pytest.mark.parametrize("quotes", [8000, 16_000, 16_350, 40_000])
+def test_no_detail_makes_a_line_that_the_check_takes_for_two(tmp_path: Path, quotes: int) -> None:
+    """A quotation mark is four characters in a line: what was just short enough was called no entry."""
+    path = tmp_path / operator_trail.NAME
+    trail_file = OperatorTrail(path)
+    trail_file.end(trail_file.begin(user_name="ann", action="a"), 200, {"asked": '"' * quotes})
+    written(path, 1)
+    assert verify(path).problems == [] and verify(path).rows == 2
 
 
 def test_several_processes_write_one_chain(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import pytest
 
 from node.client import Denied, LedgerClient
 from node.protocol.codes import RequestCode, ResponseCode
+from tests.attack.leading import keeping_the_leader
 from tests.attack.memory import Memory
 from tests.process.group import Group, append_surely
 from tests.process.test_refusals import Wire, request
@@ -149,7 +150,8 @@ KINDS: tuple[Make, ...] = (silence, half_a_head, half_a_frame, a_long_claim, a_v
 
 
 def flood(group: Group, count: int, rng: random.Random, kinds: tuple[Make, ...]) -> None:
-    """More connections than there are descriptors: clients and a restarted member get in all the same."""
+    """More connections than there are descriptors: clients and a restarted member get in all the same, and the leader
+    and its term stay."""
 
     async def attack(client: LedgerClient) -> None:
         leader = await settled(group, client)
@@ -194,7 +196,7 @@ def flood(group: Group, count: int, rng: random.Random, kinds: tuple[Make, ...])
 
         await until(as_before)
 
-    in_client(group, attack)
+    keeping_the_leader(group, attack)
 
 
 def test_more_connections_than_descriptors_leave_the_leader_and_let_others_in(attacked: SecretGroup) -> None:
@@ -208,7 +210,8 @@ def test_two_thousand_of_each_kind_do_so_too(attacked: SecretGroup, kind: Make) 
 
 
 def test_unfinished_frames_take_a_bounded_memory(attacked: SecretGroup) -> None:
-    """Thirty frames of 4 to 16 MiB, all but their end, took 490 MB: now 35 to 47 MiB, all of it freed again."""
+    """Thirty frames of 4 to 16 MiB, all but their end, took 490 MB: now 35 to 47 MiB, all of it freed again; and the
+    leader and its term stay."""
     rng = drawn("memory")
 
     async def attack(client: LedgerClient) -> None:
@@ -241,7 +244,7 @@ def test_unfinished_frames_take_a_bounded_memory(attacked: SecretGroup) -> None:
             for one in opened:
                 one.close()
 
-    in_client(attacked, attack)
+    keeping_the_leader(attacked, attack)
 
 
 # --- small requests of much work ------------------------------------------------------------------------------------

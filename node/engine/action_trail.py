@@ -54,7 +54,7 @@ class ActionTrail:
             done(row, problem)
 
     def end(self, row: int, status: int, detail: dict[str, Any]) -> None:
-        """What is told after `close` is written no more: that row has no end, like one that a crash cut off."""
+        """After `close` nothing is written any more: that row has no end, like one that a crash cut off."""
         if not self._closed:
             self._thread.submit(self._end, row, status, detail)
 

@@ -64,17 +64,18 @@ NODE_FLAGS: Final[Mapping[str, str]] = {
     "--flush": "node.flush",
     "--state-machine": "node.state_machine",
     "--init": "node.init",
+    "--join": "node.join",
     "--group-token": "node.group_token",
     "--secret-file": "node.secret_file",
     "--make-secret": "node.make_secret",
     "--log-level": "node.log_level",
     "--log-format": "node.log_format",
 }
-SWITCHES: Final = ("--init", "--make-secret")
+SWITCHES: Final = ("--init", "--join", "--make-secret")
 USAGE: Final = (
     "usage: python -m node --id ID --peers ID-HOST:PORT;… [--group G] [--data DIR] [--control HOST:PORT]"
-    " [--flush sync|async] [--state-machine kv|MODULE:CLASS] [--init] [--group-token TOKEN] [--secret-file FILE]"
-    " [--make-secret]"
+    " [--flush sync|async] [--state-machine kv|MODULE:CLASS] [--init | --join] [--group-token TOKEN]"
+    " [--secret-file FILE] [--make-secret]"
     " [--log-level debug|info|warning|error] [--log-format console|json]"
     " [--config FILE] [--set TABLE.KEY=VALUE]… [--exit-with-engine]"
 )

@@ -85,6 +85,9 @@ class NodeTable(Table):
     init: bool = False
     """Makes the store of a member of a NEW group. Harmless on one that exists; without it an empty directory
     is taken for a lost log, and the member does not vote before a leader has brought it back."""
+    join: bool = False
+    """Makes the store of a NEW member of a group that exists: empty, and a learner until the group makes it a voter
+    (quorumscope members add). [peers] names the members that there are, and this one. Harmless later."""
     group_token: Annotated[str, AfterValidator(_group_token)] = ""
     """With init: the new group's id is made of this and its name, so that another group of that name is recognised from
     the first frame. 8 to 255 visible ASCII characters, the same on all members; no secret. Without it the first
@@ -149,6 +152,8 @@ class NodeTable(Table):
         given = [self.tls_cert_file, self.tls_key_file, self.tls_ca_file]
         if any(given) and not all(given):
             raise ValueError("TLS between members needs tls_cert_file, tls_key_file and tls_ca_file together")
+        if self.join and self.init:
+            raise ValueError("init is for a new group, join for a new member of one that exists: give one of them")
         if self.make_secret and not (self.init and self.secret_file):
             raise ValueError("make_secret makes secret_file for a new group: give init and secret_file as well")
         return self

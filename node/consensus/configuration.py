@@ -2,11 +2,9 @@
 
 Theory. Any two majorities of the voters have a member in common: so no two leaders of one term, and no leader without
 what was committed before. A learner is sent the whole log and is asked for nothing: its acknowledgements make no entry
-committed, and its vote elects nobody (SAFETY M4).
-
-The voters change only by an entry of the log, one at a time (SAFETY M1, M2), which is not built yet: two members that
-judge over voters which differ by more than one can elect two leaders in one term. So the verbs below make a
-configuration with other learners, never with other voters.
+committed, and its vote elects nobody (SAFETY M4). Where the voters differ by one, a majority of the ones and a majority
+of the others still have a member in common: so they change one at a time (M2), by entries of the log
+(`reconfiguration.py`).
 
 Invariants: a member is a voter or a learner, never both; a configuration never changes, a change makes another one;
 nothing else in the core computes a majority.
@@ -15,16 +13,27 @@ nothing else in the core computes a majority.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from node.protocol.group_members import GroupMembers
 from node.protocol.quorum import majority_of
 
 
 class Configuration:
-    """See the module's docstring. `voters`, `learners` and `members` (both) map ids to addresses "host:port"."""
+    """See the module's docstring. `voters`, `learners` and `members` (both) map ids to addresses "host:port".
 
-    __slots__ = ("learners", "majority", "members", "voters")
+    `index`: of the entry that says so, -1 at the group's birth; `named`: what that entry says. `joined`: at which
+    entry each member came; -1: it is one since the birth.
+    """
 
-    def __init__(self, voters: Mapping[str, str], learners: Mapping[str, str] | None = None) -> None:
+    __slots__ = ("index", "joined", "learners", "majority", "members", "named", "voters")
+
+    def __init__(
+        self, voters: Mapping[str, str], learners: Mapping[str, str] | None = None, *, index: int = -1,
+        named: GroupMembers | None = None,
+    ) -> None:  # fmt: skip
+        self.index = index
+        self.named = named or GroupMembers(dict.fromkeys(voters, ""), dict.fromkeys(learners or {}, ""))
         self.voters, self.learners = dict(voters), dict(learners or {})
         both = self.voters.keys() & self.learners.keys()
         if both:
@@ -32,6 +41,7 @@ class Configuration:
         if not self.voters:
             raise ValueError("a group needs at least one voter")
         self.members = self.voters | self.learners
+        self.joined = dict.fromkeys(self.members, -1)
         self.majority = majority_of(len(self.voters))
 
     def __eq__(self, other: object) -> bool:
@@ -45,6 +55,21 @@ class Configuration:
     def __repr__(self) -> str:
         return f"Configuration(voters {sorted(self.voters)}, learners {sorted(self.learners)})"
 
+    @classmethod
+    def at_entry(cls, index: int, named: GroupMembers, birth: Configuration) -> Configuration:
+        """What that entry says; addresses that it does not say are those of the birth, "" where nobody knows one."""
+
+        def known(members: Mapping[str, str]) -> dict[str, str]:
+            return {one: at or birth.members.get(one, "") for one, at in members.items()}
+
+        made = cls(known(named.voters), known(named.learners), index=index, named=named)
+        made.joined = {one: named.joined.get(one, -1 if one in birth.voters else index) for one in made.members}
+        return made
+
+    def to_change(self) -> GroupMembers:
+        """What the next entry begins with: who came when is known by now."""
+        return replace(self.named, joined={one: at for one, at in self.joined.items() if at >= 0})
+
     # --- majorities ---------------------------------------------------------------------------------------------
     def reached(self, values: Iterable[int]) -> int:
         """The highest value that a majority of the voters reaches (SAFETY R3); `values` holds one of each voter."""
@@ -52,6 +77,10 @@ class Configuration:
         if len(ordered) != len(self.voters):
             raise AssertionError(f"{len(ordered)} values of {len(self.voters)} voters")
         return ordered[self.majority - 1]
+
+    def reached_by(self, own_id: str, own: int, others: Iterable[int]) -> int:
+        """The same for one that asks for itself too; who is no voter (any more) does not count itself (M5)."""
+        return self.reached([own, *others] if own_id in self.voters else others)
 
     def is_majority(self, member_ids: Iterable[str]) -> bool:
         """Whether a majority of the voters is among these; learners and strangers count for nothing."""

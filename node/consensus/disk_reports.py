@@ -15,6 +15,7 @@ from node.consensus.group_naming import GroupNaming
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.log_giving import LogGiving
 from node.consensus.log_repair import LogRepair
+from node.consensus.member_changes import MemberChanges
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.office import Office
@@ -30,10 +31,11 @@ class DiskReports:
 
     def __init__(
         self, member: MemberState, membership: Membership, elector: LeaderElector, handler: EntryHandler,
-        repair: LogRepair, giving: LogGiving, full_disk: FullDisk, naming: GroupNaming, office: Office,
-        settle: Callable[[int], None],
+        repair: LogRepair, giving: LogGiving, full_disk: FullDisk, naming: GroupNaming, changes: MemberChanges,
+        office: Office, settle: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._member, self._store, self._office, self._settle = member, member.store, office, settle
+        self._changes = changes
         self._membership, self._elector, self._handler = membership, elector, handler
         self._repair, self._giving, self._full_disk, self._naming = repair, giving, full_disk, naming
 
@@ -48,6 +50,8 @@ class DiskReports:
             self._elector.recount(now)
             self._office.unless_damaged(lambda leadership: leadership.recount(now))
             self._settle(now)
+        if self._changes.waits_for_record:
+            self._office.unless_damaged(lambda leadership: self._changes.recorded(leadership, now))
 
     # --- syncs, cuts, reads --------------------------------------------------------------------------------------
     def flushed(self, log_epoch: int, end_index: int, now: int) -> None:
@@ -69,6 +73,8 @@ class DiskReports:
         if member.truncating_from is None or log_epoch != member.log_epoch:
             return
         member.cut_done(cut_index)
+        if member.configurations.cut(cut_index):
+            member.on_members(None, now)
         self._handler.truncated()
         member.event("truncated", now, end_index=self._store.end_index)
         self._settle(now)

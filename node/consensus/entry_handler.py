@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from node.consensus.configurations import may_hold_change
 from node.consensus.contradictions import fork_found, two_leaders
 from node.consensus.damaged_entries import DamagedEntries
 from node.consensus.member_state import MemberState
@@ -88,8 +89,7 @@ class EntryHandler:
     def check(self, sender: str, push: PushRequest, now: int) -> ResponseCode:
         """Term and leader before anything else (R4); a higher term is adopted."""
         member = self._member
-        members = member.configuration.members
-        if push.leader_id not in members or sender not in members:
+        if not member.configurations.knows(push.leader_id) or not member.configurations.knows(sender):
             return ResponseCode.UNKNOWN_MEMBER
         if push.leader_id == member.self_id or push.leader_id != sender:
             return ResponseCode.UNEXPECTED_MEMBER
@@ -346,8 +346,9 @@ class EntryHandler:
             if member.unsynced.total > member.config.unsynced_bytes_max:
                 member.effects.sync_wanted = True
                 return Verdict(BUSY)
-            if member.hard.group_id is None and not member.may_append(slab):
-                return Verdict(BUSY)  # what it says of the group's id is written down before it is in the log (C9)
+            changes = may_hold_change(member.config.kind, slab)
+            if (changes or member.hard.group_id is None) and not member.may_append(slab):
+                return Verdict(BUSY)  # what it says of the group is written down before it is in the log (C9, M1)
             store.append_slab(slab)
         except EntryError as error:
             member.event("bad_push", now, "warning", leader=push.leader_id, text=str(error))
@@ -356,6 +357,8 @@ class EntryHandler:
             member.no_space(str(error), now)
             return Verdict(ResponseCode.DISK_FULL)
         member.appended(len(slab.data))
+        if changes:
+            member.on_members(slab, now)
         return OK_ONCE_DURABLE if self._may_wait and self._waits_for_sync(push, slab) else OK
 
     def _waits_for_sync(self, push: PushRequest, slab: Slab) -> bool:

@@ -25,7 +25,7 @@ def handle_heartbeat(member: MemberState, sender: str, beat: HeartBeatRequest, n
 
 
 def _judge(member: MemberState, sender: str, beat: HeartBeatRequest, now: int) -> ResponseCode:
-    if beat.leader_id not in member.configuration.members:
+    if not member.configurations.knows(beat.leader_id):
         return ResponseCode.UNKNOWN_MEMBER
     if beat.leader_id == member.self_id or beat.leader_id != sender:
         return ResponseCode.UNEXPECTED_MEMBER

@@ -149,6 +149,12 @@ class LeaderElector:
         wait_ns = max(self._no_vote_before - now, min(left_ns, start + quick - now))
         self._campaign_in(max(0, wait_ns), now)
 
+    def members_changed(self, now: int) -> None:
+        """Another configuration is in effect: votes that were asked for under the one before elect nobody."""
+        if self._round is not None:
+            self._round = self._taking = None
+            self._retry_soon(now)
+
     def _retry_soon(self, now: int) -> None:
         timing = self._timing
         self._campaign_in(self._member.rng.randrange(timing.vote_retry_min_ns, timing.vote_retry_max_ns), now)
@@ -225,7 +231,7 @@ class LeaderElector:
         )
         for peer_id in member.other_voters:
             member.send(peer_id, request)
-        if needed == 1:
+        if needed == 1 and member.self_id in member.configuration.voters:
             self._passed(this, now)
 
     def handle_answer(self, sender: str, answer: VoteResponse, now: int) -> None:
@@ -253,8 +259,9 @@ class LeaderElector:
 
     def _counted(self, this: Round) -> list[VoteResult]:
         """The answers so far, those of peers without a share in the quorum as unknown."""
-        own, peers = self._member.self_id, self._peers.of
-        shares = ((result, this.reform or one == own or peers[one].counts) for one, result in this.results.items())
+        sharing = {one for one, peer in self._peers.of.items() if this.reform or peer.counts}
+        sharing |= {self._member.self_id} & self._member.configuration.voters.keys()
+        shares = ((result, one in sharing) for one, result in this.results.items())
         return [result if share else VoteResult.UNKNOWN for result, share in shares]
 
     def _judge_round(self, this: Round, now: int) -> None:
@@ -316,7 +323,7 @@ class LeaderElector:
 
     def _judge(self, sender: str, vote: VoteRequest, now: int) -> VoteResult:
         member, store = self._member, self._member.store
-        if vote.candidate_id not in member.configuration.voters:  # a learner leads nothing (M4)
+        if not member.configurations.knows(vote.candidate_id):  # it may be a voter by now: our log may lag (M3)
             return VoteResult.REJECT_UNKNOWN_LEADER
         if vote.candidate_id == member.self_id or vote.candidate_id != sender:
             return VoteResult.REJECT_UNEXPECTED_LEADER
@@ -324,7 +331,8 @@ class LeaderElector:
             return VoteResult.REJECT_EXPIRED_LEDGER_TERM
         if vote.ledger_end_term == store.end_term and vote.ledger_end_index < store.end_index:
             return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
-        may_vote = self._membership.may_reform() if vote.reform else member.has_vote
+        # Who asks takes us for a voter, and may know better than our log which lags (M3).
+        may_vote = self._membership.may_reform() if vote.reform else member.voter_state is VoterState.VOTER
         may_vote = may_vote and (now >= self._no_vote_before or self._handed_over(vote))
         if vote.pre:
             return self._judge_pre(vote, may_vote, now)

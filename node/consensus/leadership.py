@@ -86,17 +86,18 @@ class Leadership:
         if self._member.store.end_index < self.own_term_from or again:
             self._append_own(first_of_term(self._member.config.kind, self._member.last_time), now)
 
-    def append_config_change(self, body: bytes, now: int) -> bool:
-        """An entry about the group itself; False where there is no space for it."""
-        return self._append_own(config_change(self._member.config.kind, self._member.last_time, body), now)
+    def append_config_change(self, body: bytes, now: int, written: Callable[[], None] | None = None) -> bool:
+        """An entry about the group itself; False where there is no space for it. `written`: called once it is in the
+        log and sent, and before it can be committed (M1)."""
+        return self._append_own(config_change(self._member.config.kind, self._member.last_time, body), now, written)
 
-    def _append_own(self, own: OwnEntry, now: int) -> bool:
+    def _append_own(self, own: OwnEntry, now: int, written: Callable[[], None] | None = None) -> bool:
         try:
             slabs = self._write([own.body], own.magic, now, own.channel, own.patch_at)
         except StoreFull as error:
             self._member.no_space(str(error), now)
             return False
-        self._replicate(slabs, now)
+        self._replicate(slabs, now, written)
         return True
 
     # --- appending ----------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ class Leadership:
             del self.appended_at[:2048]
         return slabs
 
-    def _replicate(self, slabs: list[Slab], now: int) -> None:
+    def _replicate(self, slabs: list[Slab], now: int, written: Callable[[], None] | None = None) -> None:
         """The hot path: slabs just appended go out as they are, before the leader's own sync.
 
         Peers in step get one and the same message, so that the driver encodes it once.
@@ -225,6 +226,8 @@ class Leadership:
                     peer.sent(push.seq, carried, push.commit_index)
             prev_term = slab.last_term
         effects.sync_wanted = True
+        if written is not None:
+            written()
         if not self._peers.voters:  # with other voters, what is new here is nobody else's yet: no quorum can hold it
             self.advance_commit(now)
 
@@ -232,10 +235,8 @@ class Leadership:
     def advance_commit(self, now: int) -> None:
         """Commits what a quorum holds, and whatever waited for it."""
         member = self._member
-        marks = [member.own_watermark()]
-        for peer in self._peers.voters:
-            marks.append(peer.watermark_index if peer.counts else -1)
-        index = member.configuration.reached(marks)
+        marks = [peer.watermark_index if peer.counts else -1 for peer in self._peers.voters]
+        index = member.configuration.reached_by(member.self_id, member.own_watermark(), marks)
         if not committable(index, member.committed_index, self.own_term_from) or not member.advance_commit(index, now):
             return
         self.closures.commit(index, member.self_id, now)
@@ -311,12 +312,16 @@ class Leadership:
         member.send(peer_id, HeartBeatRequest(seq, member.self_id, member.term, commit, chain, self.marks.sent, held))
 
     def add_peer(self, peer: Progress, now: int) -> None:
-        """A learner came: nothing is sent before it is connected."""
+        """A member came: nothing is sent before it is connected."""
         self.dispatchers[peer.peer_id] = EntryDispatcher(self._member, peer, self._peers.last_epoch + 1, now)
 
     def remove_peer(self, peer_id: str) -> None:
-        """A learner is gone: what is under way for it comes to nothing."""
+        """A member is gone: what is under way for it comes to nothing."""
         del self.dispatchers[peer_id]
+
+    def voter_came(self, peer: Progress, now: int) -> None:
+        """A learner became a voter: its silence begins now, as that of all did with the leadership (E6)."""
+        peer.answered_at, peer.answered_tick = now, self.contact.ticks.count
 
     def peer_lost(self, peer_id: str) -> None:
         """Its connection closed; what it acknowledged is remembered for its next HELLO."""

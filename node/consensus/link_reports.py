@@ -44,6 +44,8 @@ class LinkReports:
         """Either connection of that peer closed."""
         peer = self._peers.of.get(peer_id)
         if peer is None:
+            if self._member.configurations.guests.pop(peer_id, None) is not None and self._member.leader_id == peer_id:
+                self._elector.leader_lost(now)
             return
         peer.connected = False
         self._repair.peer_lost(peer_id, now)

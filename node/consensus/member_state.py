@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import Randomness, ReplicaConfig
 from node.consensus.configuration import Configuration
+from node.consensus.configurations import Configurations
 from node.consensus.effects import NOTHING, Effects, Event, TruncateLog, new_send
 from node.consensus.known_metas import KnownMetas
 from node.consensus.own_entries import LastTime
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from node.consensus.applying import Applying
 
 # Fields of the hard state that no message of ours speaks of before they are durable: nothing waits for these (S9).
-ABOUT_PEERS = frozenset({"store_ids", "peer_lives", "naming", "group_id"})
+ABOUT_PEERS = frozenset({"store_ids", "peer_lives", "naming", "group_id", "configurations"})
 
 
 class MemberState:
@@ -43,7 +44,8 @@ class MemberState:
         self.store = store
         self.rng = rng
         self.self_id = config.self_id
-        self.configuration = config.configuration
+        self.configurations = Configurations(config, store)
+        self.configuration = self.configurations.in_effect
         self.others: tuple[str, ...] = ()  # all members but this one, and those of them who are voters
         self.other_voters: tuple[str, ...] = ()
         self.configure(self.configuration)
@@ -53,6 +55,8 @@ class MemberState:
         # While the group has no id here (C9): whether a slab may be appended, and that the committed index moved.
         self.may_append: Callable[[Slab], bool] = lambda _slab: True
         self.on_commit: Callable[[int], None] = lambda _now: None
+        # The log holds other configurations: an entry came in that slab; or (None) was cut, or is committed.
+        self.on_members: Callable[[Slab | None, int], None] = lambda _slab, _now: None
         # What feeds the state machine; None: a log alone, where an entry is applied when it is committed.
         self.applying: Applying | None = None
         # Called with a reason where this member must give up its vote before it gives up entries (E8, S6).
@@ -92,30 +96,24 @@ class MemberState:
 
     # --- who belongs to the group ---------------------------------------------------------------------------------
     def configure(self, configuration: Configuration) -> None:
-        """Who belongs to the group from now on; the voters are those of the start (see `Configuration`).
-
-        Raises ValueError.
-        """
-        if configuration.voters != self.configuration.voters:
-            raise ValueError("voters change by an entry of the log only, never while the group runs")
-        if (self.self_id in configuration.learners) != (self.self_id in self.configuration.learners):
-            raise ValueError(f"{self.self_id} cannot make a learner of itself, or cease to be one")
+        """Who belongs to the group from now on (M1)."""
         self.configuration = configuration
         self.others = tuple(sorted(one for one in configuration.members if one != self.self_id))
         self.other_voters = tuple(one for one in self.others if one in configuration.voters)
 
     @property
     def has_vote(self) -> bool:
-        """Whether this member may vote and campaign: a voter of the group whose store lost nothing (E8, M4)."""
-        return self.voter_state is VoterState.VOTER and self.self_id in self.configuration.voters
+        """Whether this member may campaign: a voter of the group whose store lost nothing (E8, M4)."""
+        return self.voter_state is VoterState.VOTER and self.configurations.may_campaign(self.self_id)
 
     def wire(
         self, *, applying: Applying | None, on_abdicate: Callable[[str, int], None],
         on_rejoin: Callable[[str, int], None], may_append: Callable[[Slab], bool], on_commit: Callable[[int], None],
+        on_members: Callable[[Slab | None, int], None],
     ) -> None:  # fmt: skip
         """The parts that are called from here; once, when they have been made."""
         self.applying, self.on_abdicate, self.on_rejoin = applying, on_abdicate, on_rejoin
-        self.may_append, self.on_commit = may_append, on_commit
+        self.may_append, self.on_commit, self.on_members = may_append, on_commit, on_members
 
     # --- hard state ---------------------------------------------------------------------------------------------
     def save(self, **changes: Any) -> None:
@@ -215,6 +213,8 @@ class MemberState:
             self.applying.committed(now)
         if self.hard.naming is not None:
             self.on_commit(now)
+        if index >= self.configurations.next_index:
+            self.on_members(None, now)
         return True
 
     def note_verified(self, index: int) -> None:

@@ -22,6 +22,7 @@ from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.group_kind import capabilities, kind_in
 from node.protocol.messages import HeartBeatResponse, Hello, Message, ReadIndexRequest, ReadIndexResponse, VoteResponse
 
+GUESTS_MAX = 8  # members that our configuration does not know
 REASON_MAX = 300  # characters of what a stranger may say
 REFUSAL_EVENT_INTERVAL_NS = 10 * SECOND  # whoever connects to us to be refused must not fill the list of events
 
@@ -98,7 +99,10 @@ class Membership:
         if None not in (group_id, hello.group_id) and hello.group_id != group_id:
             text = f"this is another group {config.group!r}: its id is {group_id}, not {hello.group_id}"
             return ResponseCode.UNKNOWN_GROUP, text
-        if hello.node_id not in self._peers.of:
+        if self._member.configuration.named.removed.get(hello.node_id) == hello.store_id:
+            text = f"{hello.node_id} was removed from the group; it comes back only with an empty directory"
+            return ResponseCode.UNKNOWN_MEMBER, text
+        if hello.node_id not in self._peers.of and not self._may_be_ahead(sender, hello):
             return ResponseCode.UNKNOWN_MEMBER, f"{hello.node_id!r} is not a peer of {config.self_id!r}"
         if hello.node_id != sender:
             return ResponseCode.UNEXPECTED_MEMBER, f"{sender!r} says it is {hello.node_id!r}"
@@ -120,9 +124,22 @@ class Membership:
             return ResponseCode.UNEXPECTED_ARGUMENT, text
         return ResponseCode.SUCCESS, None
 
+    def _may_be_ahead(self, sender: str, hello: Hello) -> bool:
+        """Whether that may be a member of which our log does not know yet: it knows the group's id (M3, M7)."""
+        member = self._member
+        if member.hard.group_id is None or hello.group_id != member.hard.group_id or sender == member.self_id:
+            return False
+        if hello.answer or (member.config.proof_wanted and not hello.proven):
+            return False
+        return sender in member.configurations.guests or len(member.configurations.guests) < GUESTS_MAX
+
     def handle_hello(self, sender: str, hello: Hello, now: int) -> None:
         """A peer's HELLO, or its answer to ours: take it in, answer a request."""
         code, detail = self._judge(sender, hello)
+        if code is ResponseCode.SUCCESS and sender not in self._peers.of:
+            self._member.configurations.guests[sender] = hello
+            self._member.send(sender, self.hello(hello.seq, to=sender, answers=hello, code=code))
+            return
         if code is ResponseCode.SUCCESS:
             code, detail = self._judge_stores(sender, hello, now)
         refused = detail if code is not ResponseCode.SUCCESS else hello.detail or "refused"
@@ -171,7 +188,7 @@ class Membership:
         self._try_forming(now)
 
     def forget(self, peer_id: str, now: int) -> None:
-        """A learner is gone. What was on record of it protected no quorum: as another learner it begins anew."""
+        """A member is gone, and that store of it never comes back (M5): as another one it begins anew."""
         self.records.forget(peer_id)
         self.stranger_gone(peer_id, now)
 
@@ -202,6 +219,12 @@ class Membership:
             self._record(peer_id, peer.hello, now)
             counts = self._on_record(peer_id)
         peer.judged(state, counts=counts)
+
+    def reconsider(self, peer_id: str, now: int) -> None:
+        """A learner became a voter: it counts once its store is on record (E8)."""
+        peer = self._peers.of[peer_id]
+        if peer.voter_state is not None:
+            self.voter_state_seen(peer_id, peer.voter_state, now)
 
     def beat_answered(self, peer_id: str, answer: HeartBeatResponse, now: int) -> None:
         """What it says of its vote, unless a HELLO overtook it on another connection."""

@@ -75,7 +75,7 @@ class PeerMessages:
                         self._elector.stepped_down(now)
                     elif code is ResponseCode.SUCCESS:
                         self._held.reported(message)
-                        if self._peers.of[sender].proven:
+                        if self._is_proven(sender):
                             self._membership.records.note_marks(message.marks)
                     self._leader_spoke(sender, now)
                 case HeartBeatResponse():
@@ -106,12 +106,16 @@ class PeerMessages:
             self._member.note_damage(error)  # the sender asks again, and what is known to be damaged has its rules
         self._settle(now)
 
+    def _is_proven(self, sender: str) -> bool:
+        peer = self._peers.of.get(sender)
+        return peer.proven if peer is not None else self._member.configurations.guests[sender].proven
+
     def _leader_spoke(self, sender: str, now: int) -> None:
         member = self._member
         if member.role is Role.FOLLOWER and member.leader_id == sender and member.leader_contact_at == now:
             self._elector.leader_spoke(now)
             self._membership.leader_spoke(now)
-            if member.hard.group_id is None:
+            if member.hard.group_id is None and sender in self._peers.of:
                 self._naming.follows(sender, now)
             if self._follower_reads.asked:
                 self._follower_reads.progress()

@@ -239,6 +239,9 @@ class Peers:
         ids = sorted(one for one in configuration.members if one != self._config.self_id)
         self._epochs_used = self.last_epoch
         before = {one: peer for one, peer in self.of.items() if one not in gone}
+        for one, peer in before.items():
+            peer.is_voter = one in configuration.voters
+            peer.counts = peer.counts and peer.is_voter
         self.of = {one: before.get(one) or Progress(one, one in configuration.voters, self._config) for one in ids}
         self.voters = tuple(peer for peer in self.of.values() if peer.is_voter)
 
@@ -264,10 +267,10 @@ class Peers:
 
         None: nothing was measured of it yet, or a commit waits for no peer. 0: it is not there.
         """
-        rates = [UNMEASURED]  # our own
+        rates = []
         for peer in self.voters:
             there = peer.counts and peer.connected and peer.state is DispatcherState.APPEND
             measured = peer.window.rate.bytes_per_s(now) if there else 0
             rates.append(UNMEASURED if measured is None else measured)
-        rate = configuration.reached(rates)
+        rate = configuration.reached_by(self._config.self_id, UNMEASURED, rates)
         return None if rate == UNMEASURED else rate

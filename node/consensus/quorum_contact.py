@@ -26,12 +26,13 @@ class QuorumContact:
 
     def at(self) -> int:
         """Since when a quorum has answered; we ourselves always do."""
-        return self._member.configuration.reached([ALWAYS, *(peer.answered_at for peer in self._peers.voters)])
+        times = [peer.answered_at for peer in self._peers.voters]
+        return self._member.configuration.reached_by(self._member.self_id, ALWAYS, times)
 
     def silent_ticks(self) -> int:
         """For how many ticks no quorum has answered: whether a tick came late does not matter."""
         ticks = [peer.answered_tick for peer in self._peers.voters]
-        return self.ticks.count - self._member.configuration.reached([ALWAYS, *ticks])
+        return self.ticks.count - self._member.configuration.reached_by(self._member.self_id, ALWAYS, ticks)
 
     def lost(self, now: int) -> str:
         """Why this member cannot go on leading; empty: it can. Counts the tick that is due."""

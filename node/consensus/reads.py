@@ -67,7 +67,7 @@ class LeaderReads:
 
     def _confirmed_seq(self) -> int:
         seqs = [peer.answered_seq if peer.counts else -1 for peer in self._peers.voters]
-        return self._member.configuration.reached([ALWAYS, *seqs])
+        return self._member.configuration.reached_by(self._member.self_id, ALWAYS, seqs)
 
     def drain(self, ready: bool) -> bool:
         """Delivers what a quorum confirmed, once an own entry is committed; True if the rest needs a new round."""
@@ -97,7 +97,8 @@ class LeaderReads:
             return 0
         since = [peer.lease_at if peer.counts else -ALWAYS for peer in self._peers.voters]
         lease = config.timing.election_min_ns
-        until = self._member.configuration.reached([now, *since]) + lease - lease // config.timing.lease_drift_divisor
+        reached = self._member.configuration.reached_by(self._member.self_id, now, since)
+        until = reached + lease - lease // config.timing.lease_drift_divisor
         return max(0, until - now)
 
     def expire(self, now: int) -> None:

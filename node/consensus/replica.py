@@ -6,7 +6,7 @@ its order of duty. Nothing here touches a socket, a clock, a thread or a file; t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from node.consensus import status_builder
 from node.consensus.api import (
@@ -36,6 +36,7 @@ from node.consensus.leadership_transfer import LeadershipTransfer
 from node.consensus.link_reports import LinkReports
 from node.consensus.log_giving import LogGiving
 from node.consensus.log_repair import LogRepair
+from node.consensus.member_changes import ChangeOutcome, MemberChange, MemberChanges
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.office import Office
@@ -47,6 +48,7 @@ from node.consensus.roles import RoleEvent
 from node.consensus.status import ReplicaStatus
 from node.consensus.term_gate import TermGate
 from node.protocol.codes import ResponseCode, Role
+from node.protocol.entry import Slab
 from node.protocol.messages import Hello, MemberMark
 from node.store.log_store import LogStore
 
@@ -82,7 +84,11 @@ class Replica:
         self._gate = TermGate(self.member, self.peers)
         self.held = HeldEntries(self.member, self.peers, self._office)
         self.reconfiguration = Reconfiguration(
-            self.member, self.peers, self.membership, self.repair, self.giving, self._gate, self._office, self._settle
+            self.member, self.peers, self.membership, self.elector, self.repair, self.giving, self._gate, self._office,
+            self._settle,
+        )  # fmt: skip
+        self.changes = MemberChanges(
+            self.member, self.peers, self.membership, self.reconfiguration, self.transfers, self.handover
         )
         # What the driver reports of its connections, and of its disk.
         self.links = LinkReports(
@@ -91,7 +97,7 @@ class Replica:
         )  # fmt: skip
         self.disk = DiskReports(
             self.member, self.membership, self.elector, self.handler, self.repair, self.giving, self._full_disk,
-            self.naming, self._office, self._settle,
+            self.naming, self.changes, self._office, self._settle,
         )  # fmt: skip
         # What peers say; also the bytes of a frame of theirs that is not whole yet.
         self.messages = PeerMessages(
@@ -103,11 +109,21 @@ class Replica:
         self.elector.ticket_is_ours = self.transfers.ticket_is_ours
         self.member.wire(
             applying=Applying(self.member) if config.applies else None, on_abdicate=self._abdicated,
-            on_rejoin=self.membership.rejoin, may_append=self.naming.on_record, on_commit=self.naming.committed,
+            on_rejoin=self.membership.rejoin, may_append=self._may_append, on_commit=self.naming.committed,
+            on_members=self._members_changed,
         )  # fmt: skip
         self.membership.records.acknowledged = self._acknowledged
         self._stopped = False
         self.disk.watch_damage(now)
+
+    def _may_append(self, slab: Slab) -> bool:
+        """Whether what it says of the group, if it does, is on durable record; else both are at once."""
+        named = self.member.hard.group_id is not None or self.naming.on_record(slab)
+        return self.reconfiguration.on_record(slab) and named
+
+    def _members_changed(self, slab: Slab | None, now: int) -> None:
+        self.reconfiguration.log_changed(slab, now)
+        self.changes.committed()
 
     def _acknowledged(self, peer_id: str) -> MemberMark | None:
         """What a peer acknowledged in the present leadership."""
@@ -123,6 +139,11 @@ class Replica:
     def configuration(self) -> Configuration:
         """Who belongs to the group now."""
         return self.member.configuration
+
+    @property
+    def guests(self) -> Mapping[str, Hello]:
+        """Members that are let in, and that our configuration does not know (M3)."""
+        return self.member.configurations.guests
 
     @property
     def leadership(self) -> Leadership | None:
@@ -180,12 +201,14 @@ class Replica:
     def _elected(self, now: int) -> None:
         leadership = self._office.leadership = Leadership(self.member, self.membership, self.peers, self.lanes, now)
         self.handover.elected(now)
+        self.changes.elected(now)
         leadership.begin(now)
 
     def _abdicated(self, reason: str, now: int) -> None:
         """Called by MemberState just before this member stops leading."""
         leadership, self._office.leadership = self._office.leadership, None
         self.lanes.end(f"leadership of term {self.term} ended: {reason}")
+        self.changes.leadership_ended(f"leadership of term {self.term} ended: {reason}")
         if leadership is not None:
             leadership.end(reason, now)
             if self.member.applying is not None:
@@ -271,6 +294,14 @@ class Replica:
         self.handover.ask(to, now, on_done, deadline_ns, if_term, reason)
         self._settle(now)
 
+    def change_members(self, change: MemberChange, on_done: Callable[[ChangeOutcome], None]) -> None:
+        """One change of who belongs to the group; the outcome is always reported."""
+        self.changes.ask(change, None if self._stopped else self._office.leadership, on_done)
+
+    def refused_change(self, change: MemberChange) -> tuple[ResponseCode, str] | None:
+        """Why that change would be refused now; None: it would be made."""
+        return self.changes.refusal(change, None if self._stopped else self._office.leadership)
+
     # --- what the driver reports --------------------------------------------------------------------------------
     def hello(self, seq: int, to: str) -> Hello:
         """Our own, for the driver to open a connection to that peer with."""
@@ -290,6 +321,7 @@ class Replica:
         self.follower_reads.tick(now)
         if self.member.applying is not None:
             self.member.applying.tick(now)
+        self._office.unless_damaged(lambda leadership: self.changes.tick(leadership, now))
         self.handover.prefer_others(now)
         if self.member.hard.group_id is None and self.transfers.current is None:
             self._office.unless_damaged(lambda leadership: self.naming.leads(leadership, now))

@@ -38,7 +38,8 @@ def build_status(replica: Replica, now: int) -> ReplicaStatus:
     if leadership is not None:
         # What each voter contributes; -1 where it has no share in the quorum.
         marks = {one.peer_id: one.watermark_index if one.counts else -1 for one in replica.peers.voters}
-        marks[member.self_id] = member.own_watermark()
+        if member.self_id in member.configuration.voters:
+            marks[member.self_id] = member.own_watermark()
         watermarks = (_own_watermark(replica), *_peer_watermarks(replica, leadership, now))
         closures = leadership.closures.status(marks, member.configuration, now)
         quorum_index = member.configuration.reached(marks.values())
@@ -119,7 +120,7 @@ def _peer(replica: Replica, peer_id: str) -> PeerStatus:
     member, config = replica.member, replica.config
     address = member.configuration.members[peer_id]
     if peer_id == config.self_id:
-        is_voter = peer_id in member.configuration.voters
+        is_voter = member.self_id in member.configuration.voters
         store_id = member.store_id
         return PeerStatus(peer_id, address, config.api_url, True, member.voter_state, store_id, store_id, is_voter)
     view = replica.peers.of[peer_id]

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from node.config import Settings
 from node.consensus.lanes import LaneOpened
+from node.consensus.member_changes import ChangeOutcome, MemberChange
 from node.consensus.replica import Proposal, ReadOutcome, Replica, TransferOutcome
 from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
@@ -41,7 +42,6 @@ from node.engine.slow_requests import SlowRequests
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.group_kind import PLAIN, GroupKind
 from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
-from node.protocol.peers import split_address
 from node.store.log_store import LogStore
 from node.transport.connection import Connection
 from node.transport.tls import client_context
@@ -76,7 +76,9 @@ class Engine:
         self.replica = Replica(config, store, self.process.random, self.now_ns())
         self._tls_files = tls_files(settings)
         client_tls = None if self._tls_files is None else client_context(*self._tls_files)
-        members = config.configuration.members
+        self._members = self.replica.configuration
+        self._guests: frozenset[str] = frozenset()
+        members = self._members.members
         self.links = PeerLinks(self, config.group, config.self_id, members, client_tls, member_trust(settings))
         self._done: Done = []
         self.duties = Duties(self, store, settings, self.links, self._done, self.process, applier)
@@ -229,6 +231,12 @@ class Engine:
         if self.replica.has_effects or self._done or self._deadline_moved:
             self.guarded(self._one_turn)
 
+    def _follow_members(self) -> None:
+        """The connections are those of the configuration in effect (SAFETY M1, M7)."""
+        replica = self.replica
+        self._members, self._guests = replica.configuration, frozenset(replica.guests)
+        self.links.follow(self._members.members, self._guests)
+
     def _one_turn(self) -> None:
         now = self.now_ns()
         if self.proposals.waiting and not self._metronome.owed:  # else first the judgement, then what asks for it (E6)
@@ -237,6 +245,8 @@ class Engine:
                 self._schedule_plain()
         if self.duties.carry_out():
             self._deadline_moved = True  # something out of the ordinary: it may be due soon
+        if self.replica.configuration is not self._members or self.replica.guests.keys() != self._guests:
+            self._follow_members()
         if self.streams.streams:
             self.streams.moved()
         if self._deadline_moved or now >= self._look_again_at:
@@ -328,18 +338,9 @@ class Engine:
         )
         self._deadline_moved = True
 
-    def add_learner(self, peer_id: str, address: str) -> None:
-        """A member without a vote, from now on, as far as this one is concerned. Raises ValueError."""
-        split_address(address)
-        self.replica.reconfiguration.add_learner(peer_id, address, self.now_ns())
-        self.links.add(peer_id, address)
-        self._schedule()
-
-    def remove_learner(self, peer_id: str) -> None:
-        """It is gone. Raises ValueError."""
-        self.replica.reconfiguration.remove_learner(peer_id, self.now_ns())
-        self.links.remove(peer_id)
-        self._schedule()
+    def change_members(self, change: MemberChange, done: Callable[[ChangeOutcome], None]) -> None:
+        self.guarded(lambda: self.replica.change_members(change, self._later(done)))
+        self._deadline_moved = True
 
     def scrub_now(self) -> int:
         """A pass over the whole log at once; its number."""

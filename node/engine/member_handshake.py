@@ -10,7 +10,7 @@ and `Connection.proven` are set here and nowhere else; a member's HELLO on a pro
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -58,10 +58,10 @@ class MemberHandshake:
     """One per engine. `accepted(connection, frame, hello)` takes what may go to the core."""
 
     def __init__(
-        self, driver: Driver, group: str, self_id: str, peers: Container[str], trust: Trust,
+        self, driver: Driver, group: str, self_id: str, trust: Trust,
         accepted: Callable[[Connection, Frame, Hello], None],
     ) -> None:  # fmt: skip
-        self._driver, self._group, self._self_id, self._peers = driver, group, self_id, peers
+        self._driver, self._group, self._self_id = driver, group, self_id
         self.trust, self._accepted = trust, accepted
 
     def _whole(self, to: str) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class MemberHandshake:
         group = load(frame.body).text("group")
         if group != self._group:
             self._refuse(connection, frame, "this is another group", ResponseCode.UNKNOWN_GROUP)
-        elif proof.node_id not in self._peers or proof.node_id == self._self_id:
+        elif proof.node_id == self._self_id:
             self._refuse(connection, frame, "this is no peer here", ResponseCode.UNKNOWN_MEMBER)
         else:
             connection.proof = proof

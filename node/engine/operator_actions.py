@@ -1,7 +1,8 @@
-"""What an operator asks of one member about its own log: a scrub, another try at a repair, a trim, pins.
+"""What an operator asks of one member: about its own log a scrub, another try at a repair, a trim, pins; and changes of
+who belongs to the group.
 
-Invariants: the member that is asked does it, leader or not; every request gets exactly one answer, a trim's when it has
-ended; what cannot be done is answered with why, and changes nothing.
+Invariants: the member that is asked does it, leader or not, but for a change of members; every request gets exactly one
+answer, a trim's or a change's when it has ended; what cannot be done is answered with why, and changes nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
+from node.consensus.member_changes import ChangeOutcome, MemberChange
 from node.consensus.replica import Replica
 from node.engine.client_requests import ClientRequests
+from node.engine.member_requests import change_members
 from node.engine.pin_leases import PIN_S_MAX
 from node.engine.retention import Retention, Trimmed, need_view
 from node.protocol.codes import ResponseCode
@@ -29,6 +32,7 @@ class Driver(Protocol):
     replica: Replica
     retention: Retention
 
+    def change_members(self, change: MemberChange, done: Callable[[ChangeOutcome], None]) -> None: ...
     def scrub_now(self) -> int: ...
     def repair_now(self) -> None: ...
 
@@ -40,7 +44,7 @@ class OperatorActions:
         self._driver, self._requests, self._group = driver, requests, group
         self._actions: Mapping[str, Callable[[Fields, Answer], None]] = {
             "scrub": self._scrub, "repairs": self._repairs, "trim": self._trim, "pin": self._pin,
-            "release": self._release,
+            "release": self._release, "members": self._members,
         }  # fmt: skip
 
     def act(self, fields: Fields, said: Callable[[dict[str, Any]], None]) -> None:
@@ -64,6 +68,10 @@ class OperatorActions:
     def _repairs(self, _: Fields, answer: Answer) -> None:
         self._driver.repair_now()
         answer(ResponseCode.SUCCESS, {"faults": len(self._driver.replica.store.faults)})
+
+    def _members(self, fields: Fields, answer: Answer) -> None:
+        """A change of who belongs to the group: the leader's affair."""
+        change_members(self._driver, fields, answer)
 
     def _trim(self, fields: Fields, answer: Answer) -> None:
         through_index, dry_run = fields.number("throughIndex"), fields.flag("dryRun")

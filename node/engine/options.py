@@ -17,10 +17,14 @@ def replica_config(
 ) -> ReplicaConfig:
     """The core's configuration. Raises ValueError."""
     node, timing = settings.node, settings.timing
+    peers, learners = dict(settings.peers), {}
+    if node.join:  # whoever comes later learns first (SAFETY M4)
+        learners = {node.id: peers.pop(node.id)}
     return ReplicaConfig(
         group=node.group,
         self_id=node.id,
-        peers=dict(settings.peers),
+        peers=peers,
+        learners=learners,
         flush=node.flush,
         timing=Timing(
             heartbeat_ns=timing.heart_beat_time_interval_ms * MS,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -39,6 +39,7 @@ SERVED_CODES: Final = frozenset(
 MEMBER_CODES: Final = SERVED_CODES | PLAIN_CODES | {RequestCode.HELLO, RequestCode.PROOF}
 SLAB_PUSH: Final = RequestCode.SLAB_PUSH
 SUCCESS: Final = RemotingCode.SUCCESS
+SUCCESS_CODE: Final = ResponseCode.SUCCESS
 NOT_ASKED: Final = (None, -1)
 SETTLED_AFTER_S: Final = 0.3
 BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024  # in the transport: the longest frame and a part, and short ones behind
@@ -55,7 +56,7 @@ class PeerLinks:
     ) -> None:  # fmt: skip
         self._driver, self._group, self._self_id = driver, group, self_id
         self._peers = dict(peers)  # ids to addresses; who comes and goes is known by it
-        self._handshake = MemberHandshake(driver, group, self_id, self._peers, trust, self._accepted)
+        self._handshake = MemberHandshake(driver, group, self_id, trust, self._accepted)
         self._dialler = Dialler(driver, group, self_id, self._peers, tls, self._handshake, self._answered)
         self._links = {peer_id: self._link(peer_id) for peer_id in peers if peer_id != self_id}
         # HELLOs whose answers the core owes: by our own number, for several may wait in one member's name.
@@ -73,23 +74,40 @@ class PeerLinks:
 
     def start(self) -> None:
         """Dials every peer, for ever and whatever happens."""
-        for link in self._links.values():
-            self._dialler.keep(link)
+        for peer_id, link in self._links.items():
+            if self._peers[peer_id]:
+                self._dialler.keep(link)
 
     def _link(self, peer_id: str) -> Link:
         link = Link(peer_id)
         self._driver.replica.peers.of[peer_id].link = link.health  # what is known of a peer is asked there
         return link
 
-    def add(self, peer_id: str, address: str) -> None:
-        """A peer that the core knows from now on: it is dialled like every other."""
-        self._peers[peer_id] = address
-        link = self._links[peer_id] = self._link(peer_id)
-        self._dialler.keep(link)
+    def follow(self, members: Mapping[str, str], guests: Container[str]) -> None:
+        """Who belongs to the group now, and where: whoever came is dialled, whoever left is not any more.
 
-    def remove(self, peer_id: str) -> None:
-        """A peer that the core knows no more: its connections end, and it is not dialled again."""
-        del self._peers[peer_id]
+        A guest (a member that our configuration does not know, SAFETY M3) has the connection that it opened.
+        """
+        for peer_id in [one for one in self._links if one not in members and one not in guests]:
+            self._remove(peer_id)
+        for peer_id, address in members.items():
+            if peer_id == self._self_id:
+                continue
+            if peer_id in self._links and self._peers.get(peer_id, address) != address:
+                self._remove(peer_id)
+            self._add(peer_id, address)
+
+    def _add(self, peer_id: str, address: str) -> None:
+        """Dialled for ever, unless nobody knows where; what is known of the peer is asked there."""
+        self._peers[peer_id] = address
+        link = self._links.setdefault(peer_id, Link(peer_id))
+        self._driver.replica.peers.of[peer_id].link = link.health
+        if address and link.keeper is None:
+            self._dialler.keep(link)
+
+    def _remove(self, peer_id: str) -> None:
+        """Its connections end, and it is not dialled again."""
+        self._peers.pop(peer_id, None)
         link = self._links.pop(peer_id)
         if link.keeper is not None:
             link.keeper.cancel()
@@ -148,7 +166,7 @@ class PeerLinks:
     def handle(self, connection: Connection, frame: Frame) -> None:
         """A HELLO or a member code on a connection that was opened to us."""
         if connection.peer_id is not None:
-            self._links[connection.peer_id].health.heard_at_ns = self._driver.now_ns()
+            self.heard(connection.peer_id)
         try:
             if frame.code == SLAB_PUSH and connection.peer_id is not None:
                 self._driver.receive(connection.peer_id, decode_push(frame.body, connection.peer_id, frame.opaque))
@@ -282,7 +300,9 @@ class PeerLinks:
             return
         connection.answer(frame, encode_message(answer, self._group, self._self_id, to))
         link = self._links.get(to)
-        if answer.code is not ResponseCode.SUCCESS or link is None:
+        if link is None and answer.code is SUCCESS_CODE and to in self._driver.replica.guests:
+            link = self._links[to] = Link(to)
+        if answer.code is not SUCCESS_CODE or link is None:
             connection.close()
             return
         connection.peer_id = to

@@ -52,6 +52,8 @@ class HardState:
     `marks_from`: this store holds all that was committed in earlier terms, or an operator accepted what is gone, so
     that marks of such terms say nothing against it (E8).
     `naming`: where the entry is that will name the group once it is committed (-1: not known), and the id in it.
+    `configurations`: where entries are that say who belongs to the group, and their bodies: the newest committed one
+    and those behind it. It is here before the entry is in the log: so one that cannot be found there never was.
 
     Everything after `store_ids` is unknown to readers of version 1, which drop it with their next write.
     """
@@ -67,6 +69,7 @@ class HardState:
     group_id: str | None = None
     marks_from: int = -1
     naming: tuple[int, str] | None = None
+    configurations: tuple[tuple[int, str], ...] = ()
 
 
 @value_class(slots=True, frozen=True)

@@ -144,7 +144,9 @@ class Cluster:
         node.replica.receive(packet.sender, message, self.now)
         if isinstance(message, Hello) and message.answer:
             self.dialling.discard((packet.to, packet.sender))
-            if message.code is ResponseCode.SUCCESS and packet.sender not in node.connected:
+            peer = node.replica.peers.of.get(packet.sender)
+            taken = message.code is ResponseCode.SUCCESS and peer is not None and peer.hello is message
+            if taken and packet.sender not in node.connected:
                 node.connected.add(packet.sender)
                 node.replica.links.connected(packet.sender, self.now)
         self.carry_out(packet.to)

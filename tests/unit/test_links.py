@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from app.demo.relay import Relay
 from node.config import load
+from node.consensus.member_changes import ChangeOutcome, Kind, MemberChange
 from node.engine.engine import Engine
 from node.engine.lateness import Lateness
 from node.engine.link_health import LOST_AFTER_NS, LinkHealth, link_view
-from node.protocol.codes import Role
+from node.protocol.codes import ResponseCode, Role, VoterState
 from node.store.memory_store import MemoryStore
 from node.views.state import LinkView, StateView
 from tests.ports import free_ports
@@ -183,30 +183,36 @@ def test_a_durable_ack_that_nobody_asked_for_is_no_round_trip() -> None:
     assert health.rtt_ns == 1_000_000
 
 
-def test_a_learner_is_dialled_from_the_moment_it_joins_until_it_leaves(tmp_path: Path) -> None:
-    """As far as the engine's connections go: the core's part is tests/unit/test_reconfiguration.py."""
+def test_members_are_dialled_from_the_moment_they_join_until_they_leave(tmp_path: Path) -> None:
+    """The connections follow the log: a new member is promoted, moves, takes over, and the old leader leaves."""
 
     async def work() -> None:
         ports = free_ports(2)
-        n0, l0 = f"n0-127.0.0.1:{ports[0]}", f"l0-127.0.0.1:{ports[1]}"
+        n0, n1 = f"n0-127.0.0.1:{ports[0]}", f"n1-127.0.0.1:{ports[1]}"
         engines = {}
-        for name, peers in (("n0", n0), ("l0", f"{n0};{l0}")):
-            settings = load({"node.id": name, "peers": peers, "node.data": str(tmp_path / name)}, None, {})
-            engines[name] = Engine(settings, MemoryStore(store_id=name))
-        group, learner = engines["n0"], engines["l0"]
+        for name, peers, join in (("n0", n0, "false"), ("n1", f"{n0};{n1}", "true")):
+            flags = {"node.id": name, "peers": peers, "node.data": str(tmp_path / name), "node.join": join}
+            store = MemoryStore(store_id=name)
+            if join == "true":
+                store.hard_state = replace(store.hard_state, voter_state=VoterState.REJOINING)
+            engines[name] = Engine(load(flags, None, {}), store)
+        old, new = engines["n0"], engines["n1"]
+        outcomes: list[ChangeOutcome] = []
         running = [asyncio.create_task(one.run(lambda _port: None)) for one in engines.values()]
-        await until(lambda: group.replica.role is Role.LEADER and group.replica.committed_index >= 0)
-        group.add_learner("l0", f"127.0.0.1:{ports[1]}")
-        await until(lambda: group.replica.peers.of["l0"].match_index == group.store.end_index)
-        await until(lambda: learner.store.end_index == group.store.end_index and link_of(group).in_since is not None)
-        group.remove_learner("l0")
-        assert not group.replica.peers.of
-        await until(lambda: not learner.replica.peers.of["n0"].connected)
-        with pytest.raises(ValueError, match="is no learner here"):
-            group.remove_learner("l0")
-        with pytest.raises(ValueError, match="is not host:port"):
-            group.add_learner("l0", "nowhere")
-        assert group.replica.role is Role.LEADER and not group.reason
+        await until(lambda: old.replica.role is Role.LEADER and old.replica.member.hard.group_id is not None)
+        old.change_members(MemberChange(Kind.ADD, "n1", f"127.0.0.1:{ports[1]}"), outcomes.append)
+        old.turn_if_wanted()
+        await until(lambda: sorted(new.replica.configuration.voters) == ["n0", "n1"])
+        await until(lambda: link_of(old).in_since is not None and old.replica.peers.of["n1"].counts)
+        assert [one.code for one in outcomes] == [ResponseCode.SUCCESS]
+        await until(lambda: old.replica.committed_index >= old.replica.configuration.index)
+        old.change_members(MemberChange(Kind.REMOVE, "n0"), outcomes.append)
+        old.turn_if_wanted()
+        await until(lambda: new.replica.role is Role.LEADER and new.replica.leadership is not None)
+        await until(lambda: new.replica.committed_index >= new.replica.configuration.index)
+        assert sorted(new.replica.configuration.voters) == ["n1"] and not new.replica.peers.of
+        await until(lambda: old.replica.role is not Role.LEADER)
+        assert not (old.reason or new.reason)
         for engine in engines.values():
             engine.stop()
         assert await asyncio.gather(*running) == [0, 0]

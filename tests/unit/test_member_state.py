@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 import node.consensus
-from node.consensus.configuration import Configuration
 from node.consensus.member_state import MemberState
 from node.consensus.roles import RoleEvent
 from node.protocol.codes import Role
-from tests.unit.core_kit import NOW, PEERS, member_of, store_of
+from tests.unit.core_kit import NOW, member_of, store_of
 
 
 def following(*terms: int) -> MemberState:
@@ -68,12 +67,6 @@ def test_e2_a_saved_term_never_goes_down() -> None:
     member.hard_state_saved(replace(member.hard, term=3))
     with pytest.raises(AssertionError, match="saved after 3"):
         member.hard_state_saved(replace(member.hard, term=2))
-
-
-def test_m4_nobody_makes_a_learner_of_itself() -> None:
-    member = following(1)
-    with pytest.raises(ValueError, match="voters change by an entry"):
-        member.configure(Configuration({"n1": PEERS["n1"], "n2": PEERS["n2"]}, {"n0": PEERS["n0"]}))
 
 
 def test_no_other_module_assigns_its_fields() -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from node.consensus.api import MS, ReadOutcome
-from node.consensus.configuration import Configuration
 from node.consensus.effects import ReadSlab
 from node.consensus.strangers import Stranger
 from node.protocol.codes import DispatcherState, ResponseCode, VoteResult, VoterState
@@ -23,7 +20,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from tests.unit.core_kit import PEERS, Leader, Solo, config_of, store_of
+from tests.unit.core_kit import PEERS, Leader, Solo, store_of
 
 AT = "127.0.0.1:30911"
 
@@ -93,7 +90,7 @@ def test_m4_a_learners_vote_elects_nobody_and_it_is_not_asked() -> None:
     assert [m for _to, m in solo.receive("n1", answer) if isinstance(m, VoteRequest) and not m.pre]
 
 
-def test_m4_a_learner_itself_neither_campaigns_nor_votes() -> None:
+def test_m4_a_learner_does_not_campaign_and_votes_only_for_who_takes_it_for_a_voter() -> None:
     solo = Solo(store_of([1]))
     voters = {one: at for one, at in PEERS.items() if one != "n0"}
     learner = Solo(store_of([1]), peers=voters, learners={"n0": AT})
@@ -101,7 +98,9 @@ def test_m4_a_learner_itself_neither_campaigns_nor_votes() -> None:
     assert not [m for _to, m in learner.tick(5000) if isinstance(m, VoteRequest)]
     vote = VoteRequest(5, "n1", 9, 0, 1, pre=False)
     (answer,) = [m for _to, m in learner.receive("n1", vote) if isinstance(m, VoteResponse)]
-    assert answer.result is not VoteResult.ACCEPT and learner.replica.term == 1
+    assert answer.result is VoteResult.REJECT_TERM_NOT_READY  # n1's log may know more than ours (M3)
+    (answer,) = [m for _to, m in learner.receive("n1", vote) if isinstance(m, VoteResponse)]
+    assert answer.result is VoteResult.ACCEPT
     vote = VoteRequest(6, "l0", 9, 5, 5, pre=False)
     solo.replica.reconfiguration.add_learner("l0", AT, solo.now)
     (answer,) = [m for _to, m in solo.receive("l0", vote) if isinstance(m, VoteResponse)]
@@ -175,20 +174,6 @@ def test_nothing_stays_on_record_of_a_learner_that_is_gone() -> None:
     solo.take()
     assert "l0" not in solo.store.hard_state.store_ids and "l0" not in solo.store.hard_state.peer_lives
     assert not [about for _code, about in solo.replica.member.alarms if about == "l0"]
-
-
-@pytest.mark.parametrize(
-    ("configuration", "why"),
-    [
-        (Configuration({**PEERS, "n3": "127.0.0.1:20914"}), "voters change by an entry of the log only"),
-        (Configuration({"n0": PEERS["n0"]}, {"n1": PEERS["n1"]}), "voters change by an entry of the log only"),
-    ],
-)
-def test_m1_voters_do_not_change_at_run_time(configuration: Configuration, why: str) -> None:
-    solo = Solo()
-    with pytest.raises(ValueError, match=why):
-        solo.replica.reconfiguration.configure(configuration, solo.now)
-    assert solo.replica.configuration == config_of().configuration
 
 
 def test_a_group_of_one_voter_commits_beside_its_learner() -> None:

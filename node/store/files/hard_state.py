@@ -70,6 +70,7 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
         "group_id": state.group_id,
         "marks_from": state.marks_from,
         "naming": None if state.naming is None else list(state.naming),
+        "configurations": [list(one) for one in state.configurations],
     }
 
 
@@ -98,11 +99,14 @@ def hard_state_from_json(value: dict[str, Any]) -> HardState:
     naming = value.get("naming")
     if naming is not None and (len(naming) != 2 or type(naming[0]) is not int or not isinstance(naming[1], str)):
         raise ValueError(f"naming {naming!r}")
+    configurations = tuple((index, body) for index, body in value.get("configurations", []))
+    if not all(type(index) is int and isinstance(body, str) for index, body in configurations):
+        raise ValueError(f"configurations {configurations!r}")
     kept = tuple(life_ids[-LIVES_KEPT:])
     voter_state = VoterState(value["voter_state"])
     return HardState(
         term, voted_for, voter_state, floor, store_ids, kept, peer_lives, store_id, group_id, marks_from,
-        None if naming is None else (naming[0], naming[1]),
+        None if naming is None else (naming[0], naming[1]), configurations,
     )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ COUNTING = (
         (
             swapped(
                 "node.consensus.member_state:MemberState.has_vote",
-                "self.self_id in self.configuration.voters",
+                "self.configurations.may_campaign(self.self_id)",
                 "True",
             ),
         ),

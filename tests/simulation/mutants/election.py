@@ -232,8 +232,8 @@ ELECTION = (
         (
             Edit(
                 ELECTOR + "_judge",
-                "self._membership.may_reform() if vote.reform else member.has_vote",
-                "self._membership.may_reform() if vote.reform else MUTANT.instead(member.has_vote, True)",
+                "member.voter_state is VoterState.VOTER",
+                "MUTANT.instead(member.voter_state is VoterState.VOTER, True)",
             ),
         ),
         WIPES,

@@ -1,0 +1,123 @@
+"""Which configurations this member's log holds: the newest that is committed, and those behind it (SAFETY M1).
+
+Theory. A configuration is in effect as soon as its entry is in the log, and no longer: a cut brings back the one
+before. A start must find it without reading the whole log, so the hard state says where such entries are, and says it
+durably before the entry gets into the log: a follower answers "busy" until then, a leader appends it afterwards (its
+place is then the first entry that it can be, until the next save says where it is). What the hard state names and the
+log does not hold was cut, or never came.
+
+Invariants: each configuration in the log above the newest committed one is on durable record; `in_effect` is that of
+the last one in the log, or the group's at its birth.
+"""
+
+from __future__ import annotations
+
+from node.consensus.api import ReplicaConfig
+from node.consensus.configuration import Configuration
+from node.consensus.own_entries import config_changes_in, is_config_change
+from node.protocol.entry import Slab
+from node.protocol.group_kind import GroupKind
+from node.protocol.group_members import members_in
+from node.protocol.messages import Hello
+from node.store.errors import StoreCorrupt
+from node.store.log_store import LogStore
+
+Record = tuple[int, str]  # where the entry is, and its body
+MAGIC_AT = 3  # the lowest byte of a unit's magic, in an index record of 32
+CONFIG_CHANGE = b"\x03"
+NEVER = 1 << 62
+
+
+def may_hold_change(kind: GroupKind, slab: Slab) -> bool:
+    """Whether a slab may hold an entry about the group; asked for each slab, so by one look at all its magics."""
+    return kind.is_plain and CONFIG_CHANGE in slab.index_records[MAGIC_AT::32]
+
+
+class Configurations:
+    """One per replica. `records`: what the hard state should name of them; `next_index`: the first entry about the
+    members that is not committed; `guests`: members that our configuration, which may be behind, does not know, and
+    what their HELLOs said (M3, M7)."""
+
+    def __init__(self, config: ReplicaConfig, store: LogStore) -> None:
+        self._birth = config.configuration
+        self._kind = config.kind
+        self._in_log: list[Configuration] = []
+        self.next_index = NEVER
+        self.guests: dict[str, Hello] = {}
+        self.records: tuple[Record, ...] = ()
+        for index, body in store.hard_state.configurations:
+            place = self._place_of(store, index, body)
+            if place is not None:
+                self._take(place, body)
+
+    @property
+    def in_effect(self) -> Configuration:
+        return self._in_log[-1] if self._in_log else self._birth
+
+    def may_campaign(self, member_id: str) -> bool:
+        """A voter; or one whose removal is not committed yet: its log may be the only one that holds that entry, and
+        then nobody else could be elected (M5)."""
+        if member_id in self.in_effect.voters:
+            return True
+        if self.next_index == NEVER or member_id in self.in_effect.members:
+            return False
+        before = self._in_log[-2] if len(self._in_log) > 1 else self._birth
+        return member_id in before.voters
+
+    def knows(self, member_id: str) -> bool:
+        """Whether that is a member, as far as this one can tell."""
+        return member_id in self.in_effect.members or member_id in self.guests
+
+    def _place_of(self, store: LogStore, index: int, body: str) -> int | None:
+        """Where the log holds that entry, from there on; one that was removed from its front was committed."""
+        if index <= store.base.index:
+            return index
+        for at in range(max(index, store.begin_index), store.end_index + 1):
+            try:
+                entry = store.get(at)
+            except StoreCorrupt:
+                if at == index:
+                    return at  # it cannot be read, and it was there
+                continue
+            if entry is not None and is_config_change(self._kind, entry) and entry.body == body.encode():
+                return at
+        return None
+
+    def _take(self, index: int, body: str) -> None:
+        named = members_in(body.encode())
+        if named is not None:
+            self._in_log.append(Configuration.at_entry(index, named, self._birth))
+            self.records = (*self.records, (index, body))
+
+    # --- the log ------------------------------------------------------------------------------------------------
+    def with_slab(self, slab: Slab) -> tuple[Record, ...]:
+        """The records once that slab, which continues the log, is in it. Raises EntryError."""
+        entries = config_changes_in(self._kind, slab)
+        new = [(one.index, one.body.decode()) for one in entries if members_in(one.body) is not None]
+        return (*self.records, *new)
+
+    def appended(self, slab: Slab) -> bool:
+        """A slab is in the log; whether another configuration is in effect."""
+        before = len(self._in_log)
+        for index, body in self.with_slab(slab)[len(self.records) :]:
+            self._take(index, body)
+        return len(self._in_log) > before
+
+    def own(self, index: int, body: str) -> None:
+        """An entry of ours, as the leader, is in the log."""
+        self._take(index, body)
+
+    def cut(self, cut_index: int) -> bool:
+        """Nothing from there on is in the log any more; whether another one is in effect."""
+        kept = [one for one in self._in_log if one.index < cut_index]
+        changed = len(kept) < len(self._in_log)
+        self._in_log = kept
+        self.records = tuple(record for record in self.records if record[0] < cut_index)
+        return changed
+
+    def committed(self, index: int) -> None:
+        """Those before the newest committed one are not needed any more."""
+        while len(self._in_log) > 1 and self._in_log[1].index <= index:
+            del self._in_log[0]
+            self.records = self.records[1:]
+        self.next_index = next((one.index for one in self._in_log if one.index > index), NEVER)

@@ -36,8 +36,9 @@ class ClusterInfo:
 
 
 def reach_of(sample: NodeSample, now: datetime) -> str:
-    """As the sample says; one that has not been answered for too long is stale before it has missed often enough."""
-    age_s = 0.0 if sample.last_seen is None else (now - sample.last_seen).total_seconds()
+    """As the sample says; one that has not been answered for too long is stale before it has missed often enough. What
+    this console itself did not read while it stood still is no member's silence."""
+    age_s = 0.0 if sample.last_seen is None else (now - sample.last_seen).total_seconds() - sample.stood_still_s
     return "stale" if sample.reach in ("ok", "down") and age_s > max(STALE_S, 3 * sample.interval_s) else sample.reach
 
 

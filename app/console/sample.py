@@ -47,6 +47,7 @@ class NodeSample:
     events_cursor: str | None = None
     rounds: int = 0
     interval_s: float = 0.5  # how often it is asked
+    stood_still_s: float = 0.0  # for so long since its last answer this console itself did nothing
 
     @property
     def reach(self) -> str:

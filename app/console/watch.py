@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from app.console.addresses import Addresses, normal_control_url
 from app.console.aggregate import ClusterInfo, group_view
+from app.console.beat import Beat
 from app.console.errors import Invalid
 from app.console.nodes import Nodes
 from app.console.sample import NodeSample
@@ -24,6 +25,7 @@ from app.health.facts import rfc3339, seconds_since, spell, time_of
 from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.health.incidents import Incidents, event_of_incident
 from app.health.recall import Recall
+from node.background import Background
 from node.views.base import JsonObject
 from node.views.events import EventView
 from node.views.state import StateView
@@ -71,6 +73,7 @@ class Watch:
         self.audits = {} if audits is None else audits
         self.recent = {} if recent is None else recent
         self.incidents = Incidents()
+        self.beat, self.background = Beat(), Background()
         self.view = self.assemble()
 
     @property
@@ -78,11 +81,12 @@ class Watch:
         return [one.sample for one in self.pollers.values()]
 
     def start(self) -> None:
+        self.background.keep("the beat", self.beat.run)
         for poller in self.pollers.values():
             poller.start()
 
     async def stop(self) -> None:
-        await asyncio.gather(*(one.stop() for one in self.pollers.values()))
+        await asyncio.gather(self.background.stop(), *(one.stop() for one in self.pollers.values()))
 
     def rename(self, name: str) -> None:
         self.info = replace(self.info, name=name)
@@ -114,6 +118,8 @@ class Watch:
         """A new view from the samples as they are now."""
         now, at_s = utc_now(), time.monotonic()
         self.learn_addresses()
+        for one in self.samples:
+            one.stood_still_s = self.beat.stood_still_s(one.last_seen_ns)
         view = group_view(self.info, self.samples, now)
         if self.info.id in self.audits:
             view = view.model_copy(update={"audit": self.audits[self.info.id]})

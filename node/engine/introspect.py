@@ -14,8 +14,8 @@ from node.config import Settings
 from node.consensus.status import ApplierStatus, DispatcherStatus, LogStatus, PeerStatus, ReplicaStatus, WatermarkStatus
 from node.engine.clock import wall_text, wall_writer
 from node.engine.events import EventRing
-from node.engine.lateness import RECENT_NS
 from node.engine.link_health import LateNs, in_time, link_view
+from node.lateness import RECENT_NS
 from node.protocol.codes import Role
 from node.rereading import Rereading
 from node.store.log_store import LogStore

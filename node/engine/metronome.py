@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from node.engine.lateness import Lateness
+from node.lateness import Lateness
 
 MS: Final = 1_000_000
 

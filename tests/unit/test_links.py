@@ -12,8 +12,8 @@ from app.demo.relay import Relay
 from node.config import load
 from node.consensus.member_changes import ChangeOutcome, Kind, MemberChange
 from node.engine.engine import Engine
-from node.engine.lateness import Lateness
 from node.engine.link_health import LOST_AFTER_NS, LinkHealth, link_view
+from node.lateness import Lateness
 from node.protocol.codes import ResponseCode, Role, VoterState
 from node.store.memory_store import MemoryStore
 from node.views.state import LinkView, StateView
@@ -83,6 +83,7 @@ def test_lateness_is_of_the_time_that_was_asked_for_and_of_no_other() -> None:
     assert late.longest_ns(340 * MS, 400 * MS, overdue_ns=350 * MS) == 50 * MS, "what is due has not come yet"
     assert late.longest_ns(380 * MS, 400 * MS, overdue_ns=350 * MS) == 20 * MS
     assert late.longest_ns(340 * MS, 400 * MS, overdue_ns=500 * MS) == 0
+    assert late.total_ns(0, 400 * MS, overdue_ns=350 * MS) == 180 * MS
 
 
 @asynccontextmanager

@@ -27,7 +27,14 @@ class Lateness:
 
     def longest_ns(self, since_ns: int, now_ns: int, overdue_ns: int | None = None) -> int:
         """The longest time without a turn between then and now; `overdue_ns`: what was due then has not come yet."""
+        return max(self._spans_ns(since_ns, now_ns, overdue_ns), default=0)
+
+    def total_ns(self, since_ns: int, now_ns: int, overdue_ns: int | None = None) -> int:
+        """All of it together."""
+        return sum(self._spans_ns(since_ns, now_ns, overdue_ns))
+
+    def _spans_ns(self, since_ns: int, now_ns: int, overdue_ns: int | None) -> list[int]:
         found = [came - max(due, since_ns) for due, came in self._late if came > since_ns]
         if overdue_ns is not None:
             found.append(now_ns - max(overdue_ns, since_ns))
-        return max((late for late in found if late > WORTH_NS), default=0)
+        return [late for late in found if late > WORTH_NS]

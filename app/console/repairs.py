@@ -65,6 +65,18 @@ class Work:
             self.to_index = high if self.to_index is None else max(high, self.to_index)
 
 
+def faults_of(state: Json) -> list[Json]:
+    return list(state.get("faults") or [])
+
+
+def mended_between(before: Json, after: Json) -> int:
+    """How many entries a member repaired meanwhile; 0 also where it does not tell, or was started anew."""
+    if before.get("boot_id") != after.get("boot_id"):
+        return 0
+    was, has = ((one.get("repair") or {}).get("repaired_entries") for one in (before, after))
+    return max(0, has - was) if isinstance(was, int) and isinstance(has, int) else 0
+
+
 class Ended(Exception):
     """The operation is over; `problem` says why it did not end well."""
 
@@ -100,18 +112,22 @@ class Repairs:
 
     async def through(self, work: Work) -> None:
         """The three steps, one after the other. Raises Ended."""
-        work.saw(await self.faults(work))
+        before = await self.state(work)
+        work.saw(faults_of(before))
         read = await self.remote(work, "scrub")
         found = int((read or {}).get("faults") or 0)
         work.outcome["damaged ranges found"] = found
-        damaged = await self.faults(work)
-        if damaged:
-            work.saw(damaged)
+        after = await self.state(work)
+        if faults_of(after):
+            work.saw(faults_of(after))
             work.step = "repairs"
             await self.remote(work, "repairs")
-            damaged = await self.faults(work)
-        else:
+            after = await self.state(work)
+        elif not found and not faults_of(before):
             work.skipped.add("repairs")
+        damaged, mended = faults_of(after), mended_between(before, after)
+        if mended:  # a member that finds damage asks its peers by itself, perhaps before anybody looked again
+            work.outcome["mended"] = f"{mended:,} {'entry' if mended == 1 else 'entries'}, from its peers"
         if damaged:
             raise Ended(FAILED, "Not repaired", f"{len(damaged)} damaged ranges are left on {work.node_id}")
         if found == 0 and work.from_index is None:
@@ -120,11 +136,12 @@ class Repairs:
             return
         await self.audit(work)
 
-    async def faults(self, work: Work) -> list[Json]:
+    async def state(self, work: Work) -> Json:
+        """What the member says of itself. Raises Ended."""
         state = await self.nodes.get(work.url, "state")
         if state.get("engine") != "ok":
             raise Ended(UNKNOWN, "The engine is away", f"{work.node_id} does not say what of its log is damaged")
-        return list(state.get("faults") or [])
+        return state
 
     async def remote(self, work: Work, what: str) -> Json | None:
         """One operation of the member's own, to its end; its outcome. Raises Ended."""

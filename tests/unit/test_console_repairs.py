@@ -34,8 +34,8 @@ class Audits:
         return {"id": audit_id, "state": "done", "verdict": self.verdict}
 
 
-def scrubbing(group: FakeGroup, node: FakeNode, found: int, mends: bool = True) -> list[str]:
-    """That member answers scrub and repairs; both end at the second look."""
+def scrubbing(group: FakeGroup, node: FakeNode, found: int, mends: bool = True, heals: bool = False) -> list[str]:
+    """That member answers scrub and repairs; both end at the second look. `heals`: it mends what it found at once."""
     asked: list[str] = []
     usual = group.answer
 
@@ -44,6 +44,8 @@ def scrubbing(group: FakeGroup, node: FakeNode, found: int, mends: bool = True) 
             asked.append(path[0])
             return 202, {"id": path[0], "kind": path[0], "state": "running", "progress": "entry 1 of 9"}
         if path[0] == "operations" and path[1] == "scrub":
+            if heals:
+                node.repair = {"repaired_entries": node.repair["repaired_entries"] + 1}
             return 200, {"id": "scrub", "state": "done", "outcome": {"faults": found}}
         if path[0] == "operations" and path[1] == "repairs":
             if mends:
@@ -97,6 +99,25 @@ def test_a_member_reads_repairs_and_is_audited_where_it_was_damaged(tmp_path: Pa
         assert operation["outcome"]["verdict"] == "consistent"
         page = (await ann.get(f"/operations/{operation['id']}")).text
         assert "all members hold the same there" in page and "audit-1" in page
+
+    over(tmp_path, audits, work, monkeypatch)
+
+
+def test_what_the_member_mended_by_itself_is_said_and_no_step_was_needless(tmp_path: Path, monkeypatch: Any) -> None:
+    """It asks its peers as soon as its scrub finds damage, perhaps before anybody looks again."""
+    audits = Audits()
+
+    async def work(kit: Kit) -> None:
+        node = kit.group.nodes["n2"]
+        node.repair = {"repaired_entries": 2}
+        scrubbing(kit.group, node, found=1, heals=True)
+        ann = await kit.person("ann", "operator")
+        operation = await ended(kit, (await ann.change("POST", f"/api/v1{PAGE}", json={})).json()["id"])
+        assert operation["state"] == "done" and operation["outcome"]["mended"] == "1 entry, from its peers"
+        assert [one["state"] for one in operation["progress"]["steps"]] == ["done", "done", "now"]
+        assert audits.asked == [(None, None)], "where it was is not known any more"
+        page = (await ann.get(f"/operations/{operation['id']}")).text
+        assert "Mended: 1 entry, from its peers. Nothing of the log of n2 is damaged" in page
 
     over(tmp_path, audits, work, monkeypatch)
 

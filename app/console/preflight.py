@@ -61,7 +61,7 @@ def preflight(view: GroupView, to: str | None) -> Preflight:
     target = view.member(to) if to is not None else best(view, candidates)
     checks = [leader_check(view), target_check(view, to, target)]
     if target is not None and target.id != view.leader_id:
-        checks += [reach_check(view, target), lag_check(view, target), disk_check(target)]
+        checks += [reach_check(view, target), lag_check(view, target), log_check(view, target), disk_check(target)]
         checks += first_leadership_check(view, target)
     checks.append(quorum_check(view))
     refused = {one.name for one in checks if one.state == "refused"}
@@ -102,8 +102,9 @@ def may_accept(checked: Preflight, to: str | None, caller: Viewer) -> None:
 
 
 def best(view: GroupView, candidates: Sequence[MemberView]) -> MemberView | None:
-    """The most level follower: what the core picks when no target is named."""
-    known = [(lag, one.id, one) for one in candidates if (lag := view.lag_entries(one)) is not None]
+    """The most level follower with a whole log: what the core picks when no target is named."""
+    whole = [one for one in candidates if not damaged(one)]
+    known = [(lag, one.id, one) for one in whole if (lag := view.lag_entries(one)) is not None]
     return min(known, key=lambda item: item[:2])[2] if known else None
 
 
@@ -144,6 +145,29 @@ def lag_check(view: GroupView, target: MemberView) -> Check:
     if lag > LAG_MAX:
         return check("lag", "refused", f"{target.id} is {lag:,} entries behind; at most {LAG_MAX:,} are accepted")
     return check("lag", "ok", f"{target.id} is {lag:,} {'entry' if lag == 1 else 'entries'} behind")
+
+
+def is_index(value: int | None) -> bool:
+    return value is not None and value >= 0
+
+
+def damaged(target: MemberView) -> bool:
+    """By its own word, or by its leader's."""
+    return bool(target.state and target.state.faults) or is_index(target.mark.faulty_from_index)
+
+
+def log_check(view: GroupView, target: MemberView) -> Check:
+    if damaged(target):
+        return check(
+            "log", "refused", f"{target.id} cannot read part of its log: it may not lead before that is mended"
+        )
+    audit = view.audit
+    if audit is not None and audit.verdict == "divergent" and audit.node_id in (None, target.id):
+        whose = f"{target.id}'s log" if audit.node_id else "the logs"
+        return check(
+            "log", "attention", f"An audit found a difference in {whose}, and none has shown since that it is gone"
+        )
+    return check("log", "ok", f"{target.id} reports no damage to its log")
 
 
 def disk_check(target: MemberView) -> Check:

@@ -16,7 +16,7 @@ let pressed = false; // while somebody drags, nothing is drawn anew: the plot un
 let data = null;
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const short = (n) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(n);
+const short = (n) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(n).replace("K", "k");
 
 function bytes(n) {
   const power = n < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(n) / 3));

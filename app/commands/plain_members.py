@@ -41,7 +41,7 @@ def with_plain(summary: StatusView) -> StatusView:
         *(one for one in summary.unknown if one.field not in ("in_step", *QUORUM_FIELDS)),
         *(Missing(field=f"{one}.state", reason=f"{one}: {ONLY_METADATA}", since=None) for one in plain),
     ]
-    problems = [one for one in summary.problems if one.member not in plain]
+    problems = [_never_0(one) for one in summary.problems if one.member not in plain]
     quorum = summary.quorum.model_copy(update={"answering": summary.quorum.answering + len(plain)})
     found = summary.model_copy(update={"problems": tuple(problems), "unknown": tuple(unknown), "quorum": quorum})
     if summary.leader_id is not None:
@@ -59,7 +59,10 @@ def _led_by(
         text = "no member leads" + (f" that answers; {' and '.join(others)} is followed" if others else "")
         if leaders:
             text = f"{' and '.join(leaders)} each say that they lead, and a plain DLedger tells no term"
-        step = "start members until a majority of them hear each other"
+        step = (
+            "an election may be under way: look again in some seconds. If it stays so, start those that do not answer,"
+        )
+        step += " and look at the network between those that do"
         reported = (
             problem("no_leader", CRITICAL, None, text, step),
             *(one for one in problems if one.code != "no_leader"),
@@ -77,6 +80,12 @@ def _led_by(
             "quorum": quorum.model_copy(update={"standing": None, "stands": None}),
         }
     )
+
+
+def _never_0(one: StatusProblem) -> StatusProblem:
+    """Of a group with plain members too little is known for `status` to end with 0."""
+    said, meant = "it is well when this ends with 0", "this shows it again once it answers"
+    return one.model_copy(update={name: getattr(one, name).replace(said, meant) for name in ("step", "next_step")})
 
 
 def _weighed(one: StatusProblem) -> StatusProblem:

@@ -15,6 +15,7 @@ from typing import Final
 
 from app.console import format as fmt
 from app.console.aggregate import first_known
+from app.console.troubles import Trouble, trouble_of
 from app.health.group_view import GroupView, Marks, MemberView
 from node.views.replication import WatermarkView
 from node.views.state import LogView
@@ -64,6 +65,7 @@ class Lane:
     to_now: Bar | None = None
     linear: Bar | None = None
     never: bool = False
+    trouble: Trouble | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -179,6 +181,7 @@ def lane(
         bytes_text="0 B" if leads else fmt.size(mark.lag_bytes),
         ack_text="—" if leads else fmt.duration_ms(mark.last_ack_ms),
         never=end is None,
+        trouble=trouble_of(view, member),
     )
     if end is None or leader_end is None:
         return drawn

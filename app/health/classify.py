@@ -60,17 +60,17 @@ RULES: Final[tuple[Rule, ...]] = (
     flush_async,
 )
 # What a cause explains in the same member: said once, as the cause.
+LATE: Final = frozenset({"lagging", "resends"})
+AWAY: Final = LATE | {"not_connected", "slow_link", "engine_late", "not_append", "not_catching_up"}
 EXPLAINS: Final[dict[str, frozenset[str]]] = {
-    "cut_off": frozenset(
-        {"one_way", "not_connected", "lagging", "resends", "slow_link", "engine_late", "not_append", "catching_up"}
-    ),
-    "one_way": frozenset({"not_connected", "lagging", "resends", "slow_link", "engine_late", "not_append"}),
-    "replica_silent": frozenset({"not_connected", "lagging", "resends", "slow_link", "engine_late", "not_append"}),
-    "member_unreachable": frozenset({"not_connected", "lagging", "resends", "slow_link", "engine_late", "not_append"}),
-    "engine_down": frozenset({"not_connected", "lagging", "resends", "slow_link", "engine_late", "not_append"}),
+    "cut_off": AWAY | {"one_way", "catching_up"},
+    "one_way": AWAY,
+    "replica_silent": AWAY,
+    "member_unreachable": AWAY,
+    "engine_down": AWAY,
     "not_catching_up": frozenset({"not_append", "lagging"}),
-    "slow_link": frozenset({"lagging", "resends"}),
-    "engine_late": frozenset({"lagging", "resends"}),
+    "slow_link": LATE,
+    "engine_late": LATE,
 }
 AGE: Final = re.compile(r",? for \{age\}| \{age\} ago|, \{age\} ago")
 

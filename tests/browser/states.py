@@ -43,7 +43,8 @@ def healthy(group: FakeGroup) -> None:
 
 def killed(group: FakeGroup) -> None:
     healthy(group)
-    group.nodes["n2"].alive = False
+    lost = group.nodes["n2"]
+    lost.alive, lost.ack_ms, lost.dispatcher = False, 31_000, "COMPARE"
 
 
 def cut_off(group: FakeGroup) -> None:
@@ -71,6 +72,14 @@ def paused(group: FakeGroup) -> None:
     held.dispatcher = "COMPARE"
 
 
+def slow(group: FakeGroup) -> None:
+    """What n2 sends and is sent takes a quarter of a second; writes get their quorum without it."""
+    healthy(group)
+    late = group.nodes["n2"]
+    late.rtt_ms, late.ack_ms, late.lag_ms, late.end = 251.4, 130, 240, 1_204_946
+    late.durable = late.end
+
+
 def flipped(group: FakeGroup) -> None:
     healthy(group)
     group.nodes["n1"].faults = [
@@ -86,8 +95,8 @@ def all_down(group: FakeGroup) -> None:
 
 
 STATES: Final[dict[str, Callable[[FakeGroup], None]]] = {
-    "healthy": healthy, "killed": killed, "cut-off": cut_off, "paused": paused, "flipped": flipped,
-    "all-down": all_down,
+    "healthy": healthy, "killed": killed, "cut-off": cut_off, "paused": paused, "slow": slow,
+    "flipped": flipped, "all-down": all_down,
 }  # fmt: skip
 
 

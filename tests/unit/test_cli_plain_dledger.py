@@ -58,6 +58,9 @@ def test_status_says_who_leads_and_that_nothing_else_is_known(group: FakeDledger
 
 def test_status_of_a_plain_group_names_who_does_not_answer(capsys: Capture) -> None:
     with running(FakeDledger(), down=("n0",)) as group:
+        assert run(["status", *on(group)]) == 1
+        text = capsys.readouterr().out
+        assert "this shows it again once it answers:" in text and "ends with 0" not in text, "here it never does"
         assert run(["status", *on(group), "--json"]) == 1
     reported = json.loads(capsys.readouterr().out)
     assert [(one["code"], one["severity"], one["member"]) for one in reported["problems"]] == [

@@ -1,0 +1,36 @@
+"""A member's worst problem in a word, beside its name: the eye finds the replica, the link leads to the cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from app.health.facts import INFO
+from app.health.group_view import GroupView, MemberView
+
+WORDS: Final = {
+    "replica_silent": "silent", "never_reached": "never reached", "cut_off": "cut off", "one_way": "one-way link",
+    "log_damaged": "damaged log", "audit_divergent": "differs", "not_append": "not in APPEND",
+    "catching_up": "catching up", "not_catching_up": "falls behind", "lagging": "falls behind",
+    "voter_restricted": "does not vote", "dispatcher_loop": "goes round", "two_leaders": "second leader",
+    "first_leadership_hazard": "never led", "node_certificate_ends": "certificate",
+    "member_certificate_ends": "certificate", "member_authority_ends": "authority", "engine_late": "busy machine",
+}  # fmt: skip
+
+
+@dataclass(slots=True, frozen=True)
+class Trouble:
+    """`anchor`: where the problem is explained on the group's page."""
+
+    word: str
+    severity: str
+    anchor: str
+
+
+def trouble_of(view: GroupView, member: MemberView) -> Trouble | None:
+    """Problems are listed worst first."""
+    for one in view.problems:
+        if one.node_id == member.id and one.severity != INFO:
+            word = WORDS.get(one.code, one.code.removeprefix("alarm_").replace("_", " "))
+            return Trouble(word, one.severity, f"problem-{one.id.replace(':', '-')}")
+    return None

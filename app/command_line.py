@@ -26,6 +26,7 @@ from app.commands import (
     services,
     simulate,
     store,
+    trim,
 )
 from app.commands import settings as settings_commands
 from app.commands.common import Exit, Failure, quiet_broken_pipe, say
@@ -65,6 +66,7 @@ for part in (
     services,
     group,
     scrub,
+    trim,
     ledger,
     entries,
     audit,

@@ -31,6 +31,7 @@ from app.audit.fence import Fence
 from app.audit.fencing import FenceError, fix_fence, holders_specs, open_holders
 from app.audit.java import NoJava
 from app.audit.observe import Fact
+from app.audit.pins import RENEW_S, AuditPins
 from app.audit.progress import Progress
 from app.audit.replicas import ReplicaSpec
 from app.audit.result import DEPTHS, build_result
@@ -89,6 +90,8 @@ class Job:
         self._cancelled = threading.Event()
         self._session: Any = None
         self._counters: tuple[Any, Any, Any] | None = None
+        self._pins = AuditPins(spec.replicas, spec.from_index)
+        self._pinned_at_s: float | None = None  # when the pins were taken, or renewed
 
     # --- cancelling and watching --------------------------------------------------------------------------------
     def cancel(self) -> None:
@@ -100,6 +103,9 @@ class Job:
             if self._cancelled.is_set() or self._cancel_file.exists():
                 self._end_cancelled()
             self._count()
+            if self._pinned_at_s is not None and time.monotonic() - self._pinned_at_s > RENEW_S:
+                self._pinned_at_s = time.monotonic()
+                self._pins.renew()
             if round_number % BEAT_ROUNDS == 0:
                 self.progress.emit()
             time.sleep(WATCH_S)
@@ -125,6 +131,9 @@ class Job:
 
     def end(self, code: int) -> NoReturn:
         """Leaves without waiting for Spark's orderly stop: a local JVM ends when its parent does."""
+        if self._pinned_at_s is not None:
+            self._pinned_at_s = None
+            self._pins.release()
         shutil.rmtree(self.work_dir, ignore_errors=True)
         sys.stderr.flush()
         os._exit(code)
@@ -170,6 +179,8 @@ class Job:
             if not fence.readable:
                 problems = "; ".join(f"{r.id}: {r.problem}" for r in fence.replicas)
                 self.fail(UNREACHABLE, "unreachable", f"no replica could be read: {problems}")
+            self._pins.take(fence)
+            self._pinned_at_s = time.monotonic()
             fence = find_committed(fence, open_holders(self.spec.replicas, fence))
             self.progress.mark("fencing", "done")
             return fence

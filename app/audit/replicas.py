@@ -118,10 +118,24 @@ class ControlPlane:
                     raise ReadFailed(f"{self._spec.public} is unreachable: {_reason(error)}") from None
         raise AssertionError("unreachable")
 
-    def _once(self, target: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+    def change(self, method: str, path: str, body: Mapping[str, object] | None = None) -> None:
+        """One call that changes something, never tried again. Raises ControlError, ReadFailed."""
+        query = "" if self._spec.group is None else f"?{urlencode({'group': self._spec.group})}"
+        sent = {"Authorization": f"Bearer {self._spec.token}"} if self._spec.token else {}
+        raw = None
+        if body is not None:
+            raw, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
+        try:
+            self._once(f"{self._prefix}/api/v1{path}{query}", sent, method, raw)
+        except (OSError, http.client.HTTPException) as error:
+            raise ReadFailed(f"{self._spec.public} is unreachable: {_reason(error)}") from None
+
+    def _once(
+        self, target: str, headers: Mapping[str, str], method: str = "GET", sent: bytes | None = None
+    ) -> tuple[int, Mapping[str, str], bytes]:
         if self._connection is None:
             self._connection = self._connect()
-        self._connection.request("GET", target, headers=dict(headers))
+        self._connection.request(method, target, body=sent, headers=dict(headers))
         response = self._connection.getresponse()
         body = self._read(response)
         if response.status >= 400:

@@ -58,9 +58,11 @@ def scrub(
     return Exit.FINE if whole else ENDS.get(str(last["state"]), Exit.UNDETERMINED) or Exit.UNDETERMINED
 
 
-def followed(url: str, what: str, token: str | None, tls: ssl.SSLContext | None, says: str) -> dict[str, Any]:
+def followed(
+    url: str, what: str, token: str | None, tls: ssl.SSLContext | None, says: str, body: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The operation to its end; its progress goes to stderr. Raises Failure."""
-    operation = control_call("POST", url, what, token, {}, tls=tls)
+    operation = control_call("POST", url, what, token, body or {}, tls=tls)
     shown: str | None = None
     while operation.get("state") == "running":
         if operation.get("progress") != shown:

@@ -299,14 +299,16 @@ async def log(
     view: Literal["committed", "raw"] = "committed",
 ) -> Response:
     group_view = console.group_view(cluster_id)
-    error, answer = None, {}
-    start = from_index if from_index is not None else newest_page(group_view)
+    error, answer, begin = None, {}, None
+    start = from_index if from_index is not None else newest_page(group_view, node or None)
     try:
         answer = await console.entries(
             cluster_id, node_id=node or None, from_index=start, limit=LOG_PAGE, view=view, as_=as_
         )
+        begin = answer.get("begin_index")
     except ConsoleError as problem:
-        error = problem.detail
+        error, begin = problem.detail, problem.extra.get("begin_index")
+    begin = begin if isinstance(begin, int) else 0
     items = answer.get("items") or []
     context = {
         "view": group_view,
@@ -317,17 +319,20 @@ async def log(
         "as_": as_,
         "which": view,
         "from_index": start,
-        "before": max(0, start - LOG_PAGE) if start else None,
+        "begin": begin,
+        "before": max(begin, start - LOG_PAGE) if start > begin else None,
         "after": items[-1]["index"] + 1 if len(items) == LOG_PAGE else None,
     }
     return page(request, "log", context)
 
 
-def newest_page(view: GroupView) -> int:
-    """Where the last page of committed entries begins, as far as the view knows."""
+def newest_page(view: GroupView, node_id: str | None) -> int:
+    """Where the last page of that member's committed entries begins (None: the leader's), as far as the view knows."""
     ends = [one.log.committed_index for one in view.members]
     newest = max((end for end in ends if end is not None), default=-1)
-    return max(0, newest - LOG_PAGE + 1)
+    asked = next((one for one in view.members if one.id == (node_id or view.leader_id)), None)
+    begin = None if asked is None else asked.log.begin_index
+    return max(begin or 0, newest - LOG_PAGE + 1)
 
 
 # --- the demo ------------------------------------------------------------------------------------------------------

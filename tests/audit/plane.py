@@ -32,6 +32,8 @@ class Plane:
     requests: list[str] = field(default_factory=list)
     clusters: list[dict[str, Any]] = field(default_factory=list)
     tokens: set[str | None] = field(default_factory=set)
+    changes: list[tuple[str, str, Any]] = field(default_factory=list)  # method, path, body of what was to be changed
+    change_status: int = 200
     url: str = ""
 
     def segments(self) -> list[dict[str, Any]]:
@@ -106,6 +108,16 @@ def _handler(plane: Plane) -> type[BaseHTTPRequestHandler]:
                 self.segment(path)
             else:
                 self.answer(404, b"{}")
+
+        def do_PUT(self) -> None:
+            self._change(self.rfile.read(int(self.headers["Content-Length"])))
+
+        def do_DELETE(self) -> None:
+            self._change(b"")
+
+        def _change(self, body: bytes) -> None:
+            plane.changes.append((self.command, self.path.removeprefix("/api/v1"), json.loads(body or b"null")))
+            self.answer(plane.change_status, b"{}")
 
         def json(self, data: object) -> None:
             self.answer(200, json.dumps(data).encode())

@@ -46,7 +46,7 @@ FAULTS: Final = (
     "drop", "duplicate", "reorder", "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader",
     "clock_jump", "pause", "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot",
     "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "wipe", "lost_file", "learner",
-    "narrow_link",
+    "narrow_link", "trim", "trim_kept", "pin",
 )  # fmt: skip
 
 # What a store says at open -> the recovery path that it took.
@@ -70,8 +70,8 @@ OTHERS: Final = (
     # Roles and leadership.
     "role.CANDIDATE>LEADER", "role.LEADER>CANDIDATE", "role.FOLLOWER>CANDIDATE", "role.CANDIDATE>FOLLOWER",
     "transfer.catching_up", "transfer.taking_over", "transfer.200", "transfer.300", "transfer.418",
-    # Cuts.
-    "cut", "cut.repeated",
+    # Cuts, and what goes from the front.
+    "cut", "cut.repeated", "trim.removed", "open.trimmed",
     # Clients.
     "append.ok", "append.fail.404", "append.fail.408", "append.fail.415", "append.fail.506",
     "append.unknown.501", "append.unknown.502", "append.unknown.0", "append.batch",
@@ -93,6 +93,7 @@ RARE: Final = frozenset({
     "transfer.300", "transfer.418", "open.index_rebuilt", "append.unknown.502",
     "open.checkpoint_missing", "open.checkpoint_disagrees", "append.fail.415", "push.415", "alarm.disk_full",
     "alarm.peer_disk_full", "dispatcher.TRUNCATE.reconnected", "push.413", "read.lease", "open.torn_tail",
+    "fault.trim_kept", "open.trimmed",
 })  # fmt: skip
 
 # What 500 seeds meet once or not at all, since silence is counted in ticks (E6) and leaders change less.
@@ -100,7 +101,7 @@ SCARCE: Final = frozenset({"cut.repeated", "dispatcher.TRUNCATE.reconnected", "o
 SCARCE_FROM_SEEDS: Final = 2000
 
 _FORK: Final = "only a fork leads there, and a run with a fork has failed before: tests/scenarios/forks.txt"
-_TRIMMED: Final = "logs are not trimmed: there is no snapshot yet that could take an entry's place"
+_TRIMMED: Final = "nothing goes that a member needs, and nothing yet could take its place"
 IMPOSSIBLE: Final[Mapping[str, str]] = {
     "vote.REJECT_UNKNOWN_LEADER": "every member of a simulated group is configured with the same peers",
     "vote.REJECT_UNEXPECTED_LEADER": "a wire names its sender truly: nobody votes in another's name",
@@ -212,6 +213,7 @@ class Coverage(Observer):
                 counts[name] += part in text
         counts["open.faults"] += bool(store.faults)
         counts["open.born_later"] += how == "" and member.world.born_at is not None
+        counts["open.trimmed"] += store.begin_index > member.world.first_index
         counts[f"open.{store.hard_state.voter_state.value}"] += 1
 
     def crashed(self, member: Member, how: str) -> None:
@@ -237,6 +239,10 @@ class Coverage(Observer):
         self.counts["cut.repeated"] += self._cuts[member.id] == 2
 
     # --- what is said -----------------------------------------------------------------------------------------------
+    def trimmed(self, member: Member, begin_before: int, through_index: int) -> None:
+        assert member.store is not None
+        self.counts["trim.removed" if member.store.begin_index > begin_before else "trim.nothing"] += 1
+
     def event(self, member: Member, event: Event) -> None:
         counts, detail = self.counts, event.detail
         counts[f"event.{event.kind}"] += 1

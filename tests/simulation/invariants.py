@@ -1,9 +1,9 @@
 """All that is checked in a simulated world, put together; what each name promises is written here once.
 
 The parts are observers: `mirror` (log matching), `invariants_log`, `invariants_election`, `invariants_disk`,
-`invariants_clients`, `invariants_apply`, `invariants_quorum`, `liveness`. Each looks incrementally after every step;
-every hundredth step and at the end what can be looked at in full is. A broken promise raises `Violation` under one of
-the names below, at once.
+`invariants_clients`, `invariants_apply`, `invariants_quorum`, `invariants_trims`, `liveness`. Each looks incrementally
+after every step; every hundredth step and at the end what can be looked at in full is. A broken promise raises
+`Violation` under one of the names below, at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_election import Elections
 from tests.simulation.invariants_log import Logs
 from tests.simulation.invariants_quorum import Quorums
+from tests.simulation.invariants_trims import Trims
 from tests.simulation.liveness import Liveness
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer
@@ -75,6 +76,8 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "rot_stays_home": "an entry with a wrong body CRC lies only on a disk that was damaged (Frames)",
     "faulty_does_not_lead": "a member with faults in its log does not lead (S6)",
     "faulty_watermark": "no watermark passes the first fault (S6)",
+    "needed_entries_kept": "nothing goes from the front of a log that another member does not hold, or a pin keeps",
+    "begin_exact": "a log begins where whole files were removed to, behind the entry before, also after a crash",
     # Clients.
     "linearizability": "the history is that of one log, online and against the log that is left (C1 to C4)",
     "expected_index": "an append with an expected index lies there or nowhere (C3)",
@@ -103,5 +106,5 @@ def checks() -> list[Observer]:
     logs = Logs(mirrors)
     return [
         mirrors, logs, Elections(mirrors), Disks(mirrors), Quorums(), Clients(logs), Appliers(logs),
-        KnownOutcomes(), Liveness(mirrors, logs),
+        KnownOutcomes(), Trims(mirrors), Liveness(mirrors, logs),
     ]  # fmt: skip

@@ -97,7 +97,8 @@ class Disks(Observer):
         mirror = self._mirrors.of[member.id]
         file_size = member.world.config.data_file_size
         path, data = Path(), b""
-        for index in range(max(first, mirror.first_index), last + 1):
+        begin = mirror.first_index if member.store is None else max(mirror.first_index, member.store.begin_index)
+        for index in range(max(first, begin), last + 1):
             held = mirror.at(index)
             if held is None:
                 continue

@@ -23,6 +23,7 @@ from node.protocol.entry import EntryError, Slab
 from node.store.errors import StoreCorrupt, StoreError, StoreFull, StoreIOError
 from node.store.faults.results import Mended, Scrubbed
 from node.store.log_store import EntryMeta, HardState, LogStore, SyncTicket
+from node.store.pins import PinnedError
 from tests.simulation.observer import Violation
 
 if TYPE_CHECKING:
@@ -157,6 +158,21 @@ class Jobs:
             self._process.truncated(order, error is None)
         else:
             self._process.fail(f"the log could not be cut at {order.cut_index}: {error}")
+
+    # --- the front of the log -------------------------------------------------------------------------------------
+    def remove_prefix(self, through_index: int) -> None:
+        """Whole files; a pin may have come meanwhile."""
+        member, begin = self._process.member, self._store.begin_index
+
+        def work() -> None:
+            self._store.remove_prefix(through_index)
+            self._process.world.tell.trimmed(member, begin, through_index)
+
+        def finished(_: None, error: Exception | None) -> None:
+            if error is not None and not isinstance(error, PinnedError | StoreFull | StoreCorrupt):
+                self._process.fail(f"removing entries up to {through_index} failed: {error}")
+
+        self._write(work, finished)
 
     # --- reads ----------------------------------------------------------------------------------------------------
     def read(self, request: ReadSlab) -> None:

@@ -56,8 +56,9 @@ class Liveness(Observer):
         last = self._mirrors.of[world.ids[0]].entries.last
         assert last is not None
         end_pos = last.pos + last.size
-        first_pos = 0 if world.born_at is None else world.born_at.pos
         sound = [one for one in world.present() if not one.damage.rotten]
+        # What one of them removed from the front, others may hold yet.
+        first_pos = max((one.store.files.begin_pos for one in sound if one.store is not None), default=0)
         for one, other in pairwise(sound):
             if log_bytes(one, first_pos, end_pos) != log_bytes(other, first_pos, end_pos):
                 raise Violation("liveness", f"the data files of {one.id} and {other.id} differ")
@@ -69,7 +70,7 @@ def log_bytes(member: Member, first_pos: int, end_pos: int) -> dict[str, bytes]:
     return {
         name: records_of(member.platform.read_bytes(folder / name)[max(0, first_pos - int(name)) : end_pos - int(name)])
         for name in filter(str.isdigit, member.platform.names(folder))
-        if int(name) < end_pos
+        if int(name) < end_pos and int(name) + member.world.config.data_file_size > first_pos
     }
 
 

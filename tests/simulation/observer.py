@@ -81,6 +81,9 @@ class Observer:
     def cut(self, member: Member, record: TruncationRecord) -> None:
         """The log was cut; the core has not heard of it yet."""
 
+    def trimmed(self, member: Member, begin_before: int, through_index: int) -> None:
+        """Its writer has removed what it could of the entries up to `through_index`."""
+
     def event(self, member: Member, event: Event) -> None:
         """What the core says for people."""
 
@@ -111,6 +114,7 @@ class Broadcast:
         self.persisted = _spread(everybody, "persisted")
         self.synced = _spread(everybody, "synced")
         self.cut = _spread(everybody, "cut")
+        self.trimmed = _spread(everybody, "trimmed")
         self.event = _spread(everybody, "event")
         self.applied = _spread(everybody, "applied")
         self.answered = _spread(everybody, "answered")

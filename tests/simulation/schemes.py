@@ -9,6 +9,10 @@
   better: a life that the copy does not know, or an entry that it does not hold. Until the member found out, nobody else
   forgets anything.
 
+- `trim`: a member removes files from the front of its log, as far as it knows that everybody holds them; now and then a
+  reader pins an entry for a while. Who lost its history could not get back what all others removed, so this comes only
+  where nothing takes a member's memory (`swarm.fenced`).
+
 - `narrow_link`: one way, or all ways from one member, carry only so much for a while: slow, and alive.
 
 Invariants: as in `nemesis.py`, of which these are a part: what begins ends, by itself or in `heal`.
@@ -21,6 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from node.consensus.api import MS
+from node.store.retention import FILES_MAX, plan_by_hand
 
 if TYPE_CHECKING:
     from node.store.file_store import FileStore
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 
 QUICK_START_NS = 5 * MS
 COPIES_KEPT = 3
+PINNED = 0.2  # share of trims that a reader is quicker than
 
 
 class Copied:
@@ -119,6 +125,25 @@ class Schemes:
     def _lease_cut_ends(self, ways: list[tuple[str, str]]) -> None:
         self._cutting = False
         self._world.network.unblock(ways)
+
+    # --- the front of a log -----------------------------------------------------------------------------------------
+    def _trim(self) -> bool:
+        """As `engine/retention.py` does it; the store itself refuses what is pinned, and what is not applied."""
+        member = self._any()
+        process, replica, store = member.process, member.replica, member.store
+        if process is None or replica is None or store is None or process.paused:
+            return False
+        if self._rng.random() < PINNED and store.end_index >= store.begin_index:
+            index = self._rng.randrange(store.begin_index, store.end_index + 1)
+            store.pin(index, "reader")
+            self._later(member.world.config.partition_ms, store.release, "reader")
+            return self._fault("pin", f"{member.id} from {index} on")
+        through = replica.held.removable_through()
+        plan = plan_by_hand(through, store.survey(FILES_MAX), replica.held.needs(), through, forced=False)
+        if not plan.files:
+            return bool(plan.kept_by) and self._fault("trim_kept", f"{member.id} for {plan.kept_by[0].owner}")
+        process.jobs.remove_prefix(plan.through_index)
+        return self._fault("trim", f"{member.id} through {plan.through_index}")
 
     def _narrow_link(self) -> bool:
         """A way carries only so much for a while, or all ways from one member do."""

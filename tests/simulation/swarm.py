@@ -90,6 +90,7 @@ class Swarm:
     scrub: float = 0.0  # passes over a whole log
     wipe: float = 0.0
     lost_file: float = 0.0
+    trim: float = 0.0  # files go from the front of a log
     # Clients.
     clients: int = 3
     appends: float = 60.0
@@ -118,6 +119,10 @@ class Swarm:
         begin = random.Random(f"born {seed}")
         if begin.random() < BORN_LATER:
             chosen = replace(chosen, **born_later(begin, chosen.data_file_size))
+        trims = random.Random(f"trim {seed}")
+        if trims.random() < TRIMMED and not takes_memory(chosen):
+            often = round(4.0 * 3 ** trims.random(), 4)
+            chosen = replace(chosen, trim=often, data_file_size=4096, body_bytes=400)  # so that files fill
         return fenced(replace(chosen, **overrides))
 
     def born_at(self) -> Base | None:
@@ -163,11 +168,19 @@ CALM = Swarm()
 def fenced(swarm: Swarm) -> Swarm:
     """Takes out what makes a promise void by its own terms.
 
-    Lease reads (C1) trust that clocks drift apart by no more than a tenth of the lease, and do not jump.
+    Lease reads (C1) trust that clocks drift apart by no more than a tenth of the lease, and do not jump. What all
+    others removed from their logs cannot come back to a member that lost it.
     """
+    if swarm.trim and takes_memory(swarm):
+        swarm = replace(swarm, trim=0.0)
     if swarm.lease_reads:
         return replace(swarm, clock_jump=0.0, clock_drift=min(swarm.clock_drift, 0.02))
     return swarm
+
+
+def takes_memory(swarm: Swarm) -> bool:
+    """Whether a member's disk may lose what was durable on it, or a new one comes with none."""
+    return any(getattr(swarm, name) for name in TAKE_MEMORY)
 
 
 def _choose(rng: random.Random) -> dict[str, Any]:
@@ -231,6 +244,10 @@ def _between(low: float, high: float) -> Callable[[random.Random], float]:
 
 
 BORN_LATER = 0.08  # share of seeds
+TRIMMED = 0.4  # share of those seeds where nothing takes a member's memory
+TAKE_MEMORY = (
+    "rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "lost_file", "wipe", "restore", "learner",
+)  # fmt: skip
 FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     ("slow_disk", 0.2, _between(0.02, 0.3)),
     ("drop", 0.35, _between(0.005, 0.2)),

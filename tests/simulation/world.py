@@ -161,7 +161,9 @@ class World:
         assert leader is not None
         self.workload.append(leader, plain=True)
         for member_id in self.ids:
-            self.workload.read(self.members[member_id], self.first_index)
+            member = self.members[member_id]
+            begin = self.first_index if member.store is None else member.store.begin_index
+            self.workload.read(member, max(self.first_index, begin))
 
     def present(self) -> list[Member]:
         """Who belongs to the group now."""

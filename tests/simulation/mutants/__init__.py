@@ -16,12 +16,25 @@ from tests.simulation.mutants.planting import Edit, Mutant, PlantingError, Tally
 from tests.simulation.mutants.reads import READING
 from tests.simulation.mutants.real_driver import REAL_DRIVER
 from tests.simulation.mutants.replication import REPLICATION
+from tests.simulation.mutants.retention import RETENTION
 from tests.simulation.mutants.slow_links import SLOW_LINKS
 from tests.simulation.mutants.storage import STORAGE
 from tests.simulation.mutants.streams import STREAMING
 
 __all__ = ["MUTANTS", "Edit", "Mutant", "PlantingError", "Tally"]
 
-CORE = (*ELECTION, *COUNTING, *REPLICATION, *READING, *STORAGE, *FAULTY, *COPIES, *DRIVING, *APPLIED, *SLOW_LINKS)
+CORE = (
+    *ELECTION,
+    *COUNTING,
+    *REPLICATION,
+    *READING,
+    *STORAGE,
+    *FAULTY,
+    *COPIES,
+    *DRIVING,
+    *APPLIED,
+    *SLOW_LINKS,
+    *RETENTION,
+)
 ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

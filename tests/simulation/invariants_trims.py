@@ -1,0 +1,81 @@
+"""What removing the front of a log may never do: take what another member lacks, or a pin keeps, or move it wrongly.
+
+A member removes whole files of its own; what it judges by is what its leader, or its own leadership, knows of the
+others. Here everybody's disks are looked at instead.
+
+Invariants: those named `needed_entries_kept` and `begin_exact` in `invariants.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.mirror import Mirrors
+from tests.simulation.observer import Observer, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.member import Member
+    from tests.simulation.world import World
+
+
+class Trims(Observer):
+    """Sees each removal, and each start after one."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._mirrors = mirrors
+        self._durable: dict[str, tuple[str, int]] = {}  # member -> its disk, and what was durable there last
+        self._begin: dict[str, tuple[str, int]] = {}  # member -> its disk, and where its log began last
+
+    def stepped(self, world: World) -> None:
+        for member in world.members.values():
+            if member.store is not None:
+                self._durable[member.id] = member.disk_id, member.store.durable_index
+
+    def _durable_of(self, member: Member) -> int:
+        if member.store is not None:
+            return member.store.durable_index
+        disk_id, index = self._durable.get(member.id, ("", -1))
+        return index if disk_id == member.disk_id else -1
+
+    def trimmed(self, member: Member, begin_before: int, through_index: int) -> None:
+        """It was to remove entries up to `through_index` of a log that began at `begin_before`."""
+        store = member.store
+        assert store is not None
+        begin = store.begin_index
+        if not begin_before <= begin <= through_index + 1:
+            text = f"{member.id} was to remove entries {begin_before} to {through_index}, its log begins at {begin} now"
+            raise Violation("begin_exact", text)
+        last = self._mirrors.of[member.id].at(begin - 1)
+        for other in member.world.present():
+            held = self._durable_of(other)
+            same = last is None or self._mirrors.of[other.id].holds(begin - 1, last.key)
+            if other is not member and begin > begin_before and (held < begin - 1 or not same):
+                text = f"{member.id} removed entries up to {begin - 1}, {other.id} has {held} durable, {same=}"
+                raise Violation("needed_entries_kept", text)
+        pin = min((index for _, index in store.pins.held()), default=begin)
+        if begin > begin_before and pin < begin:
+            raise Violation("needed_entries_kept", f"{member.id} removed entries up to {begin - 1}, {pin} was pinned")
+        self._exact(member)
+
+    def booted(self, member: Member) -> None:
+        assert member.store is not None
+        disk_id, begin = self._begin.get(member.id, ("", -1))
+        if disk_id == member.disk_id and member.store.begin_index < begin:
+            text = f"the log of {member.id} began at {begin}, after a new start it does at {member.store.begin_index}"
+            raise Violation("begin_exact", text)
+        self._exact(member)
+
+    def _exact(self, member: Member) -> None:
+        """The base is the entry before the first one, as it was written, and the first one lies where a file begins."""
+        store = member.store
+        assert store is not None
+        begin = store.begin_index
+        self._begin[member.id] = member.disk_id, begin
+        held = self._mirrors.of[member.id].at(begin - 1)
+        base = store.base
+        if base.index != begin - 1 or (held is not None and (base.term, base.chain) != held.key):
+            raise Violation("begin_exact", f"the log of {member.id} begins at {begin}, behind {base}")
+        first = self._mirrors.of[member.id].at(begin)
+        if first is not None and first.pos != store.files.begin_pos:
+            text = f"entry {begin} of {member.id} lies at {first.pos}, its log is to begin at {store.files.begin_pos}"
+            raise Violation("begin_exact", text)

@@ -105,6 +105,7 @@ class Picture:
             yield family("database_bytes", "The database's size", (), {(): database.size_bytes})
         if disk is not None:
             yield family("disk_free_bytes", "Free on the database's disk", (), {(): disk.free_bytes})
+            yield family("disk_total_bytes", "The size of the database's disk", (), {(): disk.total_bytes})
         ends: Values = {
             (one.what,): one.ends_at.timestamp() for one in self.facts.certificates if one.ends_at is not None
         }

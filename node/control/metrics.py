@@ -38,6 +38,7 @@ class Snapshot:
             yield from gauge(f"quorumscope_log_{name}", f"The log's {name.replace('_', ' ')}", value(state.marks, name))
         disk = state.disk or DiskView()
         yield from gauge("quorumscope_disk_free_bytes", "Free on the log's disk", disk.free_bytes)
+        yield from gauge("quorumscope_disk_total_bytes", "The size of the log's disk", disk.total_bytes)
         gap_text = "The longest time between two ticks of the engine so far, in milliseconds"
         yield from gauge("quorumscope_tick_gap_max_ms", gap_text, state.tick_gap_max_ms)
         late_text = "Appends that waited for a new file of the log, as none was made ahead, since the engine started"

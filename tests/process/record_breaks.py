@@ -1,9 +1,12 @@
 """Records what Prometheus would have scraped while a real demo was really broken: the material of the rules' test.
 
     python -m tests.process.record_breaks tests/unit/prometheus_series.json
+    python -m tests.process.record_breaks tests/unit/prometheus_series.json SMALL_DISK
 
-Takes about a quarter of an hour. Each break is a timeline of its own that begins in quiet; between two of them the demo
-is waited for until all is well again. Kept are the families that the rules name, by target; None is a failed scrape.
+Takes about a quarter of an hour. The second adds what only a disk of its own can show: SMALL_DISK is a directory on a
+small file system, such as a tmpfs of 600 MB, which is filled. Each break is a timeline of its own that begins in quiet;
+between two of them the demo is waited for until all is well again. Kept are the families that the rules name, by
+target; None is a failed scrape.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ ROOT: Final = Path(__file__).parents[2]
 RULES: Final = ROOT / "docs/deploy/prometheus/quorumscope.rules.yml"
 INTERVAL_S: Final = 5
 QUIET_SCRAPES, BROKEN_SCRAPES = 4, 14
+LEFT_SHARE: Final = 0.12
 LINE: Final = re.compile(r"^([a-z_]+)(\{[^}]*\})? (\S+)$")
 Scrape = dict[str, float] | None
 
@@ -192,21 +196,37 @@ class Recorder:
         self.demo.send_signal(signal.SIGINT)
         self.demo.wait(60)
 
+    # --- on a disk of its own ---------------------------------------------------------------------------------------
+    def filled(self, number: int) -> None:
+        """Something else than the group takes most of the disk: what is left is below the rule's share, and above the
+        share at which writes are refused."""
+        if number:
+            return
+        disk = os.statvfs(self.folder)
+        left = disk.f_bavail - int(disk.f_blocks * LEFT_SHARE)
+        with (self.folder / "somebody-elses").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, left * disk.f_frsize)
+
+    def record_disk(self) -> dict[str, dict[str, list[Scrape]]]:
+        self.wait_until_well()
+        return {"disk nearly full": self.timeline(self.filled)}
+
 
 def main() -> None:
-    out = Path(sys.argv[1])
-    with tempfile.TemporaryDirectory() as place:
+    out, small_disk = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
+    with tempfile.TemporaryDirectory(dir=small_disk) as place:
         recorder = Recorder(Path(place))
         try:
-            breaks = recorder.record()
+            breaks = recorder.record() if small_disk is None else recorder.record_disk()
         finally:
             recorder.close()
-    out.write_text(written(breaks))
+    known = {} if small_disk is None else json.loads(out.read_text())["breaks"]
+    out.write_text(written(breaks, known))
 
 
-def written(breaks: dict[str, dict[str, list[Scrape]]]) -> str:
-    """As promtool takes it: each break's series with their values."""
-    series = {name: dict(series_of(timeline)) for name, timeline in breaks.items()}
+def written(breaks: dict[str, dict[str, list[Scrape]]], known: dict[str, Any]) -> str:
+    """As promtool takes it: each break's series with their values; `known`: those that were recorded before."""
+    series = known | {name: dict(series_of(timeline)) for name, timeline in breaks.items()}
     shape = {"interval_s": INTERVAL_S, "quiet_scrapes": QUIET_SCRAPES, "breaks": series}
     return json.dumps(shape, indent=0, sort_keys=True) + "\n"
 

@@ -26,6 +26,7 @@ FIRES = {
     "flip": {"DamageFound"},
     "elections": {"LeadershipMovesOften"},
     "bad file": {"Alarm"},
+    "disk nearly full": {"DiskNearlyFull", "ConsoleDiskNearlyFull"},
     "console stopped": {"ConsoleDown"},
     "database locked": {"ConsoleCannotWrite", "CriticalProblem"},
     "two nodes gone": {"NodeDown", "NoLeader", "CriticalProblem"},

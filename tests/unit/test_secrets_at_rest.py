@@ -14,8 +14,11 @@ from app.command_line import run as quorumscope
 from app.console.settings import ConsoleSettings
 from app.demo.run import demo_directory
 from app.security import links
+from node.config import load
+from node.server import open_store
 from node.tls_files import tls_trouble
 from tests.unit.console_kit import run, running
+from tests.unit.store_fixtures import sync
 
 
 def mode(path: Path) -> int:
@@ -84,3 +87,19 @@ def test_user_link_prints_where_the_console_really_is(tmp_path: Path, capsys: py
     assert quorumscope(["user", "link", "no such name", "--db", db]) == 64
     proxied = ConsoleSettings(behind_proxy=True, allowed_hosts=("console.example",), port=8499)
     assert proxied.public_url == "https://console.example"
+
+
+def test_a_log_is_its_owners_to_read(tmp_path: Path) -> None:
+    """Bodies are asked for over ports that want a right to them: other users of the machine find none on its disk."""
+    before = os.umask(0o022)
+    try:
+        chosen = {"node.id": "n0", "node.init": True, "peers": "n0-127.0.0.1:1", "node.data": str(tmp_path / "data")}
+        store = open_store(load(chosen, environ={}))
+        store.append_as_leader([b"a body of somebody's"], 1)
+        sync(store)
+        store.close()
+    finally:
+        os.umask(before)
+    found = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+    assert len(found) > 5
+    assert {path.name: oct(mode(path)) for path in found if mode(path) & 0o077} == {}

@@ -159,7 +159,7 @@ class OsPlatform:
     """The machine that this process runs on."""
 
     def open(self, path: Path, flags: int) -> int:
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, 0o600)  # bodies are somebody's data: other users of this machine read none
 
     close = staticmethod(os.close)
     pread = staticmethod(os.pread)
@@ -239,7 +239,7 @@ class OsPlatform:
         return path.read_bytes()
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def replace(self, source: Path, target: Path) -> None:
         os.replace(source, target)

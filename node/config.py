@@ -27,6 +27,7 @@ from node.config_models import (
     ConsoleTable,
     ControlTable,
     NodeTable,
+    OidcTable,
     RetentionTable,
     StoreTable,
     TimingTable,
@@ -98,6 +99,7 @@ class Settings(BaseModel):
     control: ControlTable = ControlTable()
     access: AccessTable = AccessTable()
     console: ConsoleTable = ConsoleTable()
+    oidc: OidcTable = OidcTable()
     audit: AuditTable = AuditTable()
     _origin: dict[str, str] = PrivateAttr(default_factory=dict)
 

@@ -17,6 +17,7 @@ from node.access_rows import rows_of
 from node.protocol.codes import FlushMode
 from node.protocol.group_id import check_group_token
 from node.protocol.peers import MEMBER_ID, split_address
+from node.role_rows import role_rows_of
 from node.state_machine.kind import kind_of
 
 MIB: Final = 1024 * 1024
@@ -322,6 +323,58 @@ class ConsoleTable(Table):
     """One line for each event: for people, or a JSON object for machines."""
 
 
+def _role_rows(texts: tuple[str, ...]) -> tuple[str, ...]:
+    role_rows_of(texts)
+    return texts
+
+
+def _origin(url: str) -> str:
+    if url and not re.fullmatch(r"https?://[^/?#@\s]+", url):
+        raise ValueError(f'"{url}" is no address of a console, such as https://console.example')
+    return url
+
+
+class OidcTable(Table):
+    issuer: str = ""
+    """The OpenID provider that people may come from, as it writes itself: https, or http on this machine. Without it
+    there are local users only."""
+    client_id: str = ""
+    """What the provider calls this console."""
+    client_secret_file: Path | None = None
+    """A file (0600) with the secret that the provider gave it; a public client has none."""
+    ca_file: Path | None = None
+    """The CA of the provider's certificate, where it is none that this machine knows."""
+    roles: Annotated[Names, AfterValidator(_role_rows)] = ()
+    """What groups at the provider give, a row each: "log-admins = admin", "sre = operator", "billing = operator on ID".
+    The strongest counts; whoever is in no row's group is not let in (docs/people.md)."""
+    groups_claim: Annotated[str, Field(min_length=1, max_length=128)] = "groups"
+    """The claim of the ID token that lists somebody's groups."""
+    name_claim: Annotated[str, Field(min_length=1, max_length=128)] = "preferred_username"
+    """The claim that gives a new user their name here."""
+    scopes: Names = ("openid", "profile", "groups")
+    """What the provider is asked for."""
+    label: Annotated[str, Field(max_length=40)] = "single sign-on"
+    """What the login page calls it."""
+    console_url: Annotated[str, AfterValidator(_origin)] = ""
+    """The console's address as browsers and the provider know it, where it is not the one that the console derives."""
+    session_max_s: Annotated[int, Field(ge=60)] = 12 * 3600
+    """A login by the provider ends after this; the next one reads the groups again."""
+    tokens_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    """API tokens of its users rest once their last login is older than this."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> OidcTable:
+        if self.issuer and not re.fullmatch(r"https?://[^?#@\s]+", self.issuer):
+            raise ValueError(f'"{self.issuer}" is no issuer, such as https://login.example')
+        if self.issuer and not self.client_id:
+            raise ValueError("issuer needs client_id: what the provider calls this console")
+        if self.issuer and not self.roles:
+            raise ValueError("issuer needs roles, or nobody could come in by it")
+        if "openid" not in self.scopes:
+            raise ValueError('scopes needs "openid"')
+        return self
+
+
 class AuditTable(Table):
     master: str = "local[*]"
     """The Spark master that audits run on."""
@@ -337,5 +390,6 @@ TABLES: Final[dict[str, type[Table]]] = {
     "control": ControlTable,
     "access": AccessTable,
     "console": ConsoleTable,
+    "oidc": OidcTable,
     "audit": AuditTable,
 }

@@ -78,6 +78,7 @@ async def me(viewer: ViewerDep) -> Json:
     ends = rfc3339(viewer.expires_at) if viewer.expires_at is not None else None
     return {
         "name": viewer.name,
+        "source": "local" if viewer.local else "oidc",
         "role": viewer.role,
         "cluster_roles": {one: role for one, role in viewer.grants.on if viewer.sight.sees(one)},
         "rights": sorted(RIGHTS[viewer.role] - {Right.OWN}),
@@ -102,6 +103,8 @@ async def set_password(body: NewPassword, request: Request, viewer: ViewerDep, s
     async with sessions() as db:
         user = await db.get_one(User, viewer.user_id)
         known = user.password_hash
+        if not user.local:
+            raise Conflict("You log in at the OpenID provider: there is no password here.")
     await check_password(request, viewer, known, body.current)
     try:
         hashed = await hashing.hash(body.password)

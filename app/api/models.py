@@ -29,6 +29,7 @@ class Me(BaseModel):
     """
 
     name: str
+    source: Literal["local", "oidc"]
     role: RoleName
     cluster_roles: dict[str, GroupRole]
     rights: list[str]
@@ -37,11 +38,13 @@ class Me(BaseModel):
 
 
 class UserView(BaseModel):
-    """`role` holds on every group but those in `cluster_roles`; `none` gives none."""
+    """`role` holds on every group but those in `cluster_roles`; `none` gives none. `source` oidc: the groups at the
+    OpenID provider give both, at each login."""
 
     name: str
     role: RoleName
     cluster_roles: dict[str, GroupRole]
+    source: Literal["local", "oidc"]
     has_password: bool
     second_factor: bool
     second_factor_required: bool

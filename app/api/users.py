@@ -95,6 +95,11 @@ async def change_user(name: Name, body: UserPatch, request: Request, sessions: S
     async with sessions() as db, db.begin():
         user = await find(db, name)
         before = user_json(user)
+        given_here = (body.role, body.cluster_roles, body.second_factor_required)
+        if not user.local and any(one is not None for one in given_here):
+            raise Conflict(
+                f"{user.name} comes from an OpenID provider: their groups there give the role ([oidc] roles)."
+            )
         loses_admin = (body.role is not None and body.role != "admin") or body.disabled is True
         if loses_admin:
             await keep_an_admin(db, user)
@@ -131,7 +136,7 @@ async def another_link(name: Name, request: Request, sessions: SessionsDep) -> J
         note(request, f"users/{user.name}")
         try:
             return {"name": user.name, "login_link": await links.issue_in(db, user.name, None)}
-        except links.UserDisabled as error:
+        except links.NoLink as error:
             raise Conflict(str(error)) from None
 
 
@@ -181,6 +186,7 @@ def user_json(row: User) -> Json:
     return {
         "name": row.name,
         **grants_json(row),
+        "source": "local" if row.local else "oidc",
         "has_password": row.password_hash is not None,
         "second_factor": row.totp_confirmed_at is not None,
         "second_factor_required": row.second_factor_required,

@@ -131,7 +131,8 @@ def list_users(db: DbOption = None, config: ConfigOption = None, as_json: JsonOp
     else:
         for one in users:
             on = ", ".join(f"{group}: {role}" for group, role in one["cluster_roles"].items())
-            state = "  disabled" if one["disabled_at"] else ""
+            state = "  by the OpenID provider" if one["source"] == "oidc" else ""
+            state += "  disabled" if one["disabled_at"] else ""
             show(f"{one['name']:<24}  {one['role']:<8}  {on}{state}")
     return Exit.FINE
 

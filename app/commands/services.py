@@ -185,6 +185,7 @@ def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -
         history_days=table.history_days,
         trail_days=table.trail_days,
         second_factor=table.second_factor,
+        oidc=loaded.oidc,
         log_level=table.log_level,
         log_format=table.log_format,
         demo=demo_control is not None,

@@ -30,6 +30,7 @@ from app.console import errors, live_routes, login
 from app.console.console import Console
 from app.console.live import Fragment, Hub, LiveKey
 from app.console.login import half_logins
+from app.console.oidc_login import begun_logins
 from app.console.settings import ConsoleSettings
 from app.db.engine import between_writes, open_engine, open_sessions, upgrade_async
 from app.db.repositories import meta, set_meta
@@ -39,6 +40,7 @@ from app.security.failures import Failures
 from app.security.gate import Gate
 from app.security.identity import Identity
 from app.security.limits import LoginLimits
+from app.security.oidc import Provider
 from app.security.passwords import Hashing
 from app.security.sealed import Seal, key_file_of
 from app.security.second_factor import SecondFactors
@@ -50,7 +52,7 @@ from node.published import PublishedJson
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
     "app.console.pages", "app.console.docs_pages", "app.console.people_pages",
-    "app.console.second_factor_pages", "app.console.audit_pages",
+    "app.console.second_factor_pages", "app.console.oidc_login", "app.console.audit_pages",
     "app.console.repair_pages", "app.console.address_pages", "app.console.notification_pages",
     "app.console.metrics",
 )  # fmt: skip
@@ -70,14 +72,18 @@ def package_version() -> str:
         return "0"
 
 
-def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTransport | None = None) -> FastAPI:
-    """`transport` replaces the network towards the control planes in tests."""
+def create_app(
+    settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTransport | None = None,
+    provider_transport: httpx2.AsyncBaseTransport | None = None,
+) -> FastAPI:  # fmt: skip
+    """The transports replace the network towards the control planes and the OpenID provider in tests."""
     settings.check()
     engine = open_engine(settings.db_url)
     sessions = open_sessions(engine)
     identity = Identity(
-        sessions, idle_s=settings.session_idle_s, max_s=settings.session_max_s, second_factor=settings.second_factor
-    )
+        sessions, idle_s=settings.session_idle_s, max_s=settings.session_max_s, second_factor=settings.second_factor,
+        provider=settings.oidc,
+    )  # fmt: skip
     failures, hashing, seal = Failures(sessions), Hashing(), Seal(key_file_of(settings.db_url))
     parts = [found for name in (*PAGE_PARTS, *API_PARTS) if (found := part(name)) is not None]
 
@@ -124,6 +130,8 @@ def create_app(settings: ConsoleSettings, *, transport: httpx2.AsyncBaseTranspor
     # Apart: no made-up name that fails to log in uses up the tries at a code or at a new password.
     app.state.login_limits, app.state.own_limits = LoginLimits(), LoginLimits()
     app.state.second_factors, app.state.half_logins = SecondFactors(seal), half_logins(seal)
+    app.state.begun_logins = begun_logins(seal)
+    app.state.provider = Provider(settings.oidc, provider_transport) if settings.oidc.issuer else None
     app.state.instance = ""
     app.state.cookie_name = lambda: "__Host-qs" if settings.secure else f"qs_{app.state.instance}"
     app.state.templates = templates_of(app)
@@ -190,6 +198,7 @@ def templates_of(app: FastAPI) -> Jinja2Templates:
             "instance": app.state.instance,
             "version": app.version,
             "demo": app.state.settings.demo,
+            "provider_label": app.state.settings.oidc.label if app.state.provider is not None else None,
         }
 
     for name in PAGE_PARTS:

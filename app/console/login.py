@@ -25,6 +25,7 @@ from app.security.gate import client_address
 from app.security.grants import granted
 from app.security.identity import close_session
 from app.security.limits import LoginLimits
+from app.security.oidc import Provider
 from app.security.passwords import Hashing, TooBusy
 from app.security.people import user_named
 from app.security.roles import Viewer
@@ -139,7 +140,12 @@ async def logout(request: Request) -> Response:
     if viewer.via == "session":
         async with request.app.state.sessions() as db, db.begin():
             await close_session(db, viewer.credential_id)
-    answer = RedirectResponse("/login", status_code=303)
+    answer: Response = RedirectResponse("/login", status_code=303)
+    if not viewer.local:
+        request.state.viewer = None
+        provider: Provider | None = request.app.state.provider
+        back = f"{request.app.state.settings.provider_url}/login"
+        answer = page(request, "logged_out.html", 200, url=provider.end_session_url(back) if provider else None)
     answer.delete_cookie(**cookie_shape(request))
     return answer
 
@@ -237,8 +243,9 @@ async def enter(
         db, user, address=address, agent=request.headers.get("user-agent", "")
     )
     viewer = Viewer(user.id, user.name, granted(user), "login", 0)
-    path = "/login/link/…" if action != "login" else "/login"
-    row = trail.row_of(viewer, action=action, method="POST", path=path, address=address, target=f"users/{user.name}")
+    path = request.url.path if "/link/" not in request.url.path else "/login/link/…"
+    asked = {"method": request.method, "path": path, "address": address}
+    row = trail.row_of(viewer, action=action, target=f"users/{user.name}", **asked)
     await trail.add(db, row, 303, detail)
     answer = RedirectResponse(target, status_code=303)
     answer.set_cookie(**cookie_shape(request), value=token, max_age=settings.session_max_s)

@@ -44,6 +44,7 @@ async def show_account(
         "account",
         status,
         me=await access.me(viewer),
+        local=viewer.local,
         factor=await second_factor.my_second_factor(request, viewer, sessions),
         open_sessions=(await access.list_sessions(viewer, sessions, SHOWN))["items"],
         tokens=(await access.list_tokens(viewer, sessions, SHOWN))["items"],

@@ -6,11 +6,13 @@ Invariant: `secure` says whether browsers see HTTPS. A console that listens beyo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from app.security.second_factor import Wanted
-from node.config import is_loopback
+from node.config import ConfigError, is_loopback, read_token
+from node.config_models import OidcTable
 from node.logs import Format, Level
 from node.tls_files import tls_trouble
 
@@ -53,6 +55,8 @@ class ConsoleSettings:
     trail_days: int = 730
     # Of local users; those of an OpenID provider are asked by it.
     second_factor: Wanted = "optional"
+    # The OpenID provider that people may come from; none without an issuer.
+    oidc: OidcTable = field(default_factory=OidcTable)
     log_level: Level = "info"
     log_format: Format = "console"
     demo: bool = False
@@ -85,6 +89,11 @@ class ConsoleSettings:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"https://{self.allowed_hosts[0] if self.allowed_hosts else host}"
 
+    @property
+    def provider_url(self) -> str:
+        """As the OpenID provider knows it."""
+        return self.oidc.console_url or self.public_url
+
     def check(self) -> None:
         """Raises SettingsError where starting would be unsafe or senseless."""
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
@@ -97,5 +106,37 @@ class ConsoleSettings:
                 f"refusing to serve {self.host} over plain HTTP: passwords and sessions would cross the network in the"
                 " clear. Give a certificate and key, listen on 127.0.0.1, or say --behind-proxy if a proxy ends TLS"
             )
+        self.check_provider()
         if self.sample_interval_ms < 100:
             raise SettingsError("sample_interval_ms must be at least 100")
+
+    def check_provider(self) -> None:
+        """Raises SettingsError."""
+        oidc = self.oidc
+        if not oidc.issuer:
+            return
+        if not is_safe(oidc.issuer):
+            raise SettingsError(f"oidc.issuer {oidc.issuer} is neither https nor on this machine: anybody could answer")
+        if oidc.console_url and oidc.console_url.startswith("https:") is not self.secure:
+            raise SettingsError(
+                f"oidc.console_url {oidc.console_url}: browsers reach this console at {self.public_url}"
+            )
+        try:
+            if oidc.client_secret_file is not None:
+                read_token(oidc.client_secret_file)
+        except ConfigError as error:
+            raise SettingsError(f"oidc.client_secret_file: {error}") from None
+        trouble = tls_trouble(None, None, oidc.ca_file)
+        if trouble is not None:
+            raise SettingsError(f"oidc.ca_file: {trouble}")
+
+
+def is_safe(url: str) -> bool:
+    """Whether what is sent there and answered from there stays between the two: https, or this machine."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and (
+            parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+        )
+    except ValueError:
+        return False

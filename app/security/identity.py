@@ -1,8 +1,9 @@
 """Turns a cookie or a bearer token into a viewer; opens and closes sessions, issues API tokens.
 
-Invariants: a disabled user, a revoked or expired token and an expired or idle session identify nobody. `seen_at` is
-written at most once a minute, so that polling pages do not write to the database, and in the background: a database
-that is locked costs nobody a page.
+Invariants: a disabled user, a revoked or expired token and an expired or idle session identify nobody; neither does
+whom an OpenID provider vouched for, when another one is configured now, or none, or when that was too long ago.
+`seen_at` is written at most once a minute, so that polling pages do not write to the database, and in the background: a
+database that is locked costs nobody a page.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from app.security.roles import ALL, Sight, Viewer, weaker
 from app.security.second_factor import Wanted, must_enrol
 from app.security.secrets import API_TOKEN_PREFIX, csrf_token_of, digest, new_api_token, new_token
 from node.background import Background
+from node.config_models import OidcTable
 
 SEEN_EVERY = timedelta(minutes=1)
 NOTED_MAX: Final = 10_000
@@ -30,8 +32,12 @@ NOTED_MAX: Final = 10_000
 class Identity:
     """Looks people up by what they carry."""
 
-    def __init__(self, sessions: Sessions, *, idle_s: int, max_s: int, second_factor: Wanted = "optional") -> None:
+    def __init__(
+        self, sessions: Sessions, *, idle_s: int, max_s: int, second_factor: Wanted = "optional",
+        provider: OidcTable | None = None,
+    ) -> None:  # fmt: skip
         self.sessions = sessions
+        self.provider = provider or OidcTable()
         self.second_factor: Wanted = second_factor
         self.idle = timedelta(seconds=idle_s)
         self.max = timedelta(seconds=max_s)
@@ -64,6 +70,13 @@ class Identity:
         async with self.sessions() as db, db.begin():
             await db.execute(change)
 
+    def vouched_for(self, user: User, now: datetime, life: timedelta) -> bool:
+        """Whom the configured OpenID provider has let in lately; a local user needs none."""
+        if user.local:
+            return True
+        at = user.oidc_confirmed_at
+        return user.oidc_issuer == self.provider.issuer and at is not None and now < at + life
+
     async def by_cookie(self, token: str) -> Viewer | None:
         now = utc_now()
         async with self.sessions() as db:
@@ -72,11 +85,13 @@ class Identity:
                 return None
             if row.expires_at <= now or self.last_seen("session", row.id, row.seen_at) + self.idle <= now:
                 return None
+            if not self.vouched_for(row.user, now, self.max):
+                return None
             self.note("session", row.id, row.seen_at, now)
             ends = min(row.expires_at, self.last_seen("session", row.id, row.seen_at) + self.idle)
             return Viewer(
                 row.user_id, row.user.name, granted(row.user), "session", row.id, csrf_token_of(token), ends,
-                must_enrol(row.user, self.second_factor),
+                must_enrol(row.user, self.second_factor), row.user.local,
             )  # fmt: skip
 
     async def by_token(self, token: str) -> Viewer | None:
@@ -89,9 +104,11 @@ class Identity:
                 return None
             if row.expires_at is not None and row.expires_at <= now:
                 return None
+            if not self.vouched_for(row.user, now, timedelta(days=self.provider.tokens_days)):
+                return None
             self.note("token", row.id, row.last_used_at, now)
             grants = granted(row).within(granted(row.user))
-            return Viewer(row.user_id, row.user.name, grants, "token", row.id, "", row.expires_at)
+            return Viewer(row.user_id, row.user.name, grants, "token", row.id, "", row.expires_at, local=row.user.local)
 
     async def still_valid(self, viewer: Viewer) -> bool:
         """For streams, which outlive the request that opened them."""
@@ -111,12 +128,14 @@ class Identity:
                 if token is None or token.revoked_at is not None or (token.expires_at or now + self.max) <= now:
                     return False
                 user, grants = token.user, granted(token).within(granted(token.user))
-        return user.disabled_at is None and grants == viewer.grants
+        life = self.max if viewer.via == "session" else timedelta(days=self.provider.tokens_days)
+        return user.disabled_at is None and grants == viewer.grants and self.vouched_for(user, now, life)
 
     async def open_session(self, db: AsyncSession, user: User, *, address: str, agent: str) -> str:
         """Adds a session and returns its token, which goes into the cookie and nowhere else."""
         token = new_token()
         now = utc_now()
+        life = self.max if user.local else min(self.max, timedelta(seconds=self.provider.session_max_s))
         await db.execute(delete(LoginSession).where(LoginSession.expires_at <= now))
         db.add(
             LoginSession(
@@ -124,7 +143,7 @@ class Identity:
                 user_id=user.id,
                 created_at=now,
                 seen_at=now,
-                expires_at=now + self.max,
+                expires_at=now + life,
                 address=address[:64],
                 agent=agent[:200],
             )

@@ -36,8 +36,8 @@ class OpenLink:
     expires_at: datetime
 
 
-class UserDisabled(ValueError):
-    """No way in is made for somebody who was shut out."""
+class NoLink(ValueError):
+    """No way in is made here for this user; the message says why."""
 
 
 async def void_links(db: AsyncSession, user_id: int) -> None:
@@ -52,7 +52,7 @@ async def issue_in(
 ) -> str:  # fmt: skip
     """The link's path. Makes the user if there is none; a role given for an existing user becomes theirs.
 
-    Raises ValueError for a name that is none, or grants that cannot be given, UserDisabled for a disabled user.
+    Raises ValueError for a name that is none, or grants that cannot be given, NoLink for a user who gets none.
     """
     user = await user_named(db, user_name)
     if user is None:
@@ -63,7 +63,9 @@ async def issue_in(
         db.add(user)
         await db.flush()
     elif user.disabled_at is not None:
-        raise UserDisabled(f"{user.name} is disabled: an admin enables them first, under Users")
+        raise NoLink(f"{user.name} is disabled: an admin enables them first, under Users")
+    elif not user.local:
+        raise NoLink(f"{user.name} comes from an OpenID provider and logs in there; a local user gets a link")
     elif role is not None:
         await change(db, user, to=role, groups=groups)
     await void_links(db, user.id)
@@ -132,7 +134,7 @@ async def consume(db: AsyncSession, token: str) -> User | None:
     if not isinstance(done, CursorResult) or done.rowcount != 1:
         return None
     row = await db.scalar(select(LoginLink).where(LoginLink.token_hash == digest(token)))
-    if row is None or row.user.disabled_at is not None:
+    if row is None or row.user.disabled_at is not None or not row.user.local:
         return None
     await void_links(db, row.user_id)
     return row.user

@@ -118,6 +118,8 @@ class Viewer:
     expires_at: datetime | None = None
     # Signed in with one factor, where two are asked for: nothing is open but the page that sets up the second.
     must_enrol: bool = False
+    # Not from an OpenID provider.
+    local: bool = True
 
     @property
     def role(self) -> str:

@@ -1,6 +1,6 @@
 """Users from the command line: who there is, and what they may do; changes are in the trail, before and after.
 
-Invariant: there is always an admin who can sign in (`keep_an_admin`, for the API as well).
+Invariant: there is always a local admin who can sign in (`keep_an_admin`, for the API as well).
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ from app.security.tokens import within
 
 
 async def is_last_admin(db: AsyncSession, user: User) -> bool:
+    """Of the local ones: the provider may be away, or name no admins any more."""
     able = (User.role == Role.ADMIN.value) & User.disabled_at.is_(None) & (User.id != user.id)
-    return user.role == Role.ADMIN and not await db.scalar(select(func.count()).select_from(User).where(able))
+    able &= User.oidc_subject.is_(None)
+    return (
+        user.role == Role.ADMIN
+        and user.local
+        and not await db.scalar(select(func.count()).select_from(User).where(able))
+    )
 
 
 def listing(db_url: str) -> list[dict[str, Any]]:
@@ -34,6 +40,7 @@ def listing(db_url: str) -> list[dict[str, Any]]:
             {
                 "name": row.name,
                 **grants_json(row),
+                "source": "local" if row.local else "oidc",
                 "second_factor": row.totp_confirmed_at is not None,
                 "disabled_at": rfc3339(row.disabled_at) if row.disabled_at else None,
             }
@@ -67,6 +74,8 @@ def give(db_url: str, name: str, role: str, group: str | None) -> dict[str, Any]
         user = await user_named(db, name)
         if user is None:
             raise LookupError(f"there is no user {name!r}; `quorumscope user link {name}` makes one")
+        if not user.local:
+            raise GrantError(f"{user.name} comes from an OpenID provider: their groups there give the role")
         before = grants_json(user)
         if group is not None:
             await change(db, user, groups={group: None if role == "default" else role})

@@ -113,13 +113,14 @@ class Kit:
 
 @asynccontextmanager
 async def running(
-    tmp_path: Path, group: FakeGroup | None = None, *, seeded: bool = True, base: str = BASE, **settings: Any
-) -> AsyncIterator[Kit]:
+    tmp_path: Path, group: FakeGroup | None = None, *, seeded: bool = True, base: str = BASE,
+    provider: httpx2.AsyncBaseTransport | None = None, **settings: Any,
+) -> AsyncIterator[Kit]:  # fmt: skip
     group = group or FakeGroup()
     seeds = (Seed("http://127.0.0.1:8431"),) if seeded else ()
     path = tmp_path / "console.db"
     chosen = {"db_url": prepared_url(path), "seeds": seeds, "sample_interval_ms": 100, **settings}
-    app = create_app(ConsoleSettings(**chosen), transport=group)
+    app = create_app(ConsoleSettings(**chosen), transport=group, provider_transport=provider)
     async with app.router.lifespan_context(app):
         yield Kit(app, group, base)
 

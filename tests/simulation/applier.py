@@ -1,8 +1,9 @@
 """A member's state machine in a simulated world: a process of its own beside the engine, with a state of its own.
 
-It applies a batch a little later, fails at an entry now and then, ends and starts again from what it had saved; it
-outlives engines, or ends with them. Its state is a list of results, one an entry, each made of all that came before: so
-two machines that applied the same entries in the same order, each once, hold the same list.
+The caller is the product's (`node/state_machine/caller.py`), the state machine a test's: its state is a running hash of
+the commands, so that two that applied the same ones in the same order, each once, answer the same. It applies a batch a
+little later, fails at a command now and then, ends and starts again from its last snapshot, is given other members'
+snapshots, newer and older, and is asked what it holds; it outlives engines, or ends with them.
 
 Invariants: nothing is applied that does not continue the state (`applied_in_order`); a life is one engine's, and what
 an earlier one ordered is dropped once this machine said where it stands.
@@ -11,14 +12,20 @@ an earlier one ordered is dropped once this machine said where it stands.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from zlib import crc32
 
 from node.consensus.api import MS
 from node.engine.applier import Applier, Batch, Reports
-from node.protocol.entry import Entry, Magic, unpack_record
+from node.protocol.codes import ResponseCode
+from node.protocol.entry import unpack_record
+from node.protocol.group_kind import PLAIN
+from node.snapshots.directory import SnapshotMeta
+from node.state_machine import interface
+from node.state_machine.caller import Answer, Caller, OutOfOrder, Question
+from node.state_machine.interface import Command, Write
 from tests.simulation.observer import Violation
 
 if TYPE_CHECKING:
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 SAVED = 0.3  # share of batches after which the state is saved
 OUTLIVES = 0.5  # share of engines that end without their state machine
 NEW_STATE = 0.5  # share of replaced disks that held the state machine's, too
+PATIENCE_NS: Final = 2000 * MS  # of a question
 Later = Callable[..., None]  # delay in nanoseconds, call, arguments; nobody is there once that engine is gone
 
 
@@ -43,17 +51,51 @@ class Pace(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Applied:
-    """One entry as it was applied."""
+    """One entry as it was applied; `result` None: not a client's."""
 
     index: int
     term: int
     chain: int
-    result: bytes
+    result: bytes | None
 
 
-def result_after(before: bytes, index: int, body: bytes | None) -> bytes:
-    """What applying an entry answers; `body` None: not a client's entry."""
-    return b"%d:%08x" % (index, crc32(body or b"", crc32(before)))
+class Saved(NamedTuple):
+    """A snapshot, as it lies beside the log."""
+
+    meta: SnapshotMeta
+    data: bytes
+
+
+def result_after(before: bytes, index: int, body: bytes) -> bytes:
+    """What applying a command answers."""
+    return b"%d:%08x" % (index, crc32(body, crc32(before)))
+
+
+class Hashes(interface.StateMachine):
+    """The state machine: what its last command answered is all that it holds."""
+
+    def __init__(self, fails: Callable[[Command], bool]) -> None:
+        self.last = b""
+        self._fails = fails
+
+    def apply(self, commands: Sequence[Command]) -> Iterator[bytes]:
+        for command in commands:
+            if self._fails(command):
+                self.last = b"half of %d" % command.index
+                raise RuntimeError("a fault of this simulation")
+            assert command.body is not None
+            self.last = result_after(self.last, command.index, command.body)
+            yield self.last
+
+    def save(self, write: Write) -> None:
+        write(self.last[:3])
+        write(self.last[3:])
+
+    def load(self, pieces: Iterable[bytes]) -> None:
+        self.last = b"".join(pieces)
+
+    def query(self, question: bytes) -> bytes | None:
+        return self.last
 
 
 class StateMachine:
@@ -62,19 +104,39 @@ class StateMachine:
     def __init__(self, member: Member, rng: random.Random, schedule: Later, now: Callable[[], int]) -> None:
         self._member, self._rng, self._schedule, self.now = member, rng, schedule, now
         self._pace: Pace = member.world.config
-        self.state: list[Applied] = []
-        self._base = member.world.base
-        self._saved = 0
+        base = member.world.base
+        self._first = Saved(SnapshotMeta(base.index, base.term), b"") if base.index >= 0 else None
+        self.saved: Saved | None = self._first
         self._run = 0  # its own incarnations
         self.alive = True
         self._engine: Attachment | None = None
+        self._begin()
         if self._pace.apply_restart:
             self._again()
+
+    def _begin(self) -> None:
+        """A new process, with the state of its snapshot."""
+        self.machine = Hashes(self._fails)
+        self.caller = Caller(self.machine, PLAIN)
+        if self.saved is not None:
+            self.caller.load(self.saved.meta, [self.saved.data])
+
+    def _fails(self, command: Command) -> bool:
+        world = self._member.world
+        if not (self._pace.apply_fail and world.faulty and self._rng.random() < self._pace.apply_fail):
+            return False
+        world.tell.fault("applier_failed", f"{self._member.id} {command.index}")
+        return True
 
     @property
     def at(self) -> int:
         """The last entry that it has applied."""
-        return self._base.index + len(self.state)
+        return self.caller.at
+
+    @property
+    def result(self) -> bytes:
+        """What the last command answered."""
+        return self.machine.last
 
     def life_in(self, engine: object) -> int:
         """The life in which that engine's core feeds it; 0: none."""
@@ -95,49 +157,84 @@ class StateMachine:
 
     def _say(self, engine: Attachment, run: int) -> None:
         if engine is self._engine and run == self._run:
-            known = self.state[-1].term if self.state else self._base.term
-            term = known if self.at >= 0 and self._rng.random() < 0.9 else None
+            known = self.at >= 0 and self._rng.random() < 0.9
             assert engine.reports is not None
-            engine.life = engine.reports.stands(self.at, term)
+            engine.life = engine.reports.stands(self.at, self.caller.term if known else None)
 
     def take(self, engine: Attachment, batch: Batch) -> None:
         """A batch came; it is applied by and by."""
-        entries, offset, records = [], 0, bytes(batch.records)
-        while offset < len(records):
-            entry = unpack_record(records, offset)
-            entries.append(entry)
-            offset += entry.size
-        self._schedule(self._soon(), self._apply, engine, self._run, batch, entries)
+        self._schedule(self._soon(), self._apply, engine, self._run, batch._replace(records=bytes(batch.records)))
 
-    def _apply(self, engine: Attachment, run: int, batch: Batch, entries: Sequence[Entry]) -> bool:
+    def _apply(self, engine: Attachment, run: int, batch: Batch) -> bool:
         if run != self._run or engine is not self._engine or batch.life != engine.life:
             return False
-        if [one.index for one in entries] != list(range(batch.first_index, batch.last_index + 1)):
-            raise Violation("applied_in_order", f"{self._member.id}: {batch[:3]} holds other entries")
-        results: list[bytes] = []
-        error = ""
-        for entry in entries:
-            if self._pace.apply_fail and self._member.world.faulty and self._rng.random() < self._pace.apply_fail:
-                error = "a fault of this simulation"
-                self._member.world.tell.fault("applier_failed", f"{self._member.id} {entry.index}")
-                break
-            results.append(self._one(entry))
+        try:
+            report = self.caller.apply(batch.first_index, batch.last_index, batch.records)
+        except OutOfOrder as error:
+            raise Violation("applied_in_order", f"{self._member.id}: {error}") from None
+        self._note(batch, report.upto_index, report.results)
         if self._rng.random() < SAVED:
-            self._saved = len(self.state)
+            self._save()
+        self.caller.answer_waiting(self.now())
         assert engine.reports is not None
-        upto = entries[0].index + len(results) - 1
-        engine.later(self._soon(), engine.reports.applied, batch.life, upto, results, error)
+        engine.later(
+            self._soon(), engine.reports.applied, batch.life, report.upto_index, report.results, report.error
+        )  # fmt: skip
+        if report.error:
+            self._schedule(self._soon() + 100 * MS, self._start_anew, run)
+        elif self._pace.apply_restart and self._rng.random() < 0.05:
+            self._schedule(self._soon(), self._install, run)
         return True
 
-    def _one(self, entry: Entry) -> bytes:
-        if entry.index != self.at + 1:
-            text = f"{self._member.id} was given entry {entry.index} and had applied {self.at}"
-            raise Violation("applied_in_order", text)
-        before = self.state[-1].result if self.state else b""
-        result = result_after(before, entry.index, bytes(entry.body) if entry.magic == Magic.NORMAL else None)
-        self.state.append(Applied(entry.index, entry.term, entry.chain_crc, result))
-        self._member.world.tell.applied(self._member, self.state[-1])
-        return result
+    def _note(self, batch: Batch, upto_index: int, results: Sequence[bytes]) -> None:
+        offset = 0
+        for index in range(batch.first_index, upto_index + 1):
+            entry = unpack_record(batch.records, offset)
+            offset += entry.size
+            result = results[index - batch.first_index] or None
+            self._member.world.tell.applied(self._member, Applied(index, entry.term, entry.chain_crc, result))
+
+    # --- its snapshots --------------------------------------------------------------------------------------------
+    def _save(self) -> None:
+        try:
+            meta = self.caller.meta()
+        except ValueError:
+            return  # nothing is applied, or nobody can vouch for the state
+        if self.saved is None or meta.index > self.saved.meta.index:
+            pieces: list[bytes] = []
+            self.caller.save(pieces.append)
+            self.saved = Saved(meta, b"".join(pieces))
+
+    def _install(self, run: int) -> bool:
+        """Another member's snapshot, whatever it holds, is put beside this log."""
+        others = [
+            one.state_machine.saved for one in self._member.world.members.values()
+            if one is not self._member and one.state_machine is not None and one.state_machine.saved is not None
+        ]  # fmt: skip
+        if run != self._run or not self.alive or not others:
+            return False
+        given, at = self._rng.choice(others), self.at
+        is_loaded = self.caller.load(given.meta, [given.data])
+        if self.at < at:
+            raise Violation("applied_never_back", f"{self._member.id} had applied {at}, and now {self.at}")
+        if is_loaded:
+            self._member.world.tell.fault("snapshot_installed", f"{self._member.id} {given.meta.index}")
+            self.saved = given
+            if self._engine is not None and self._engine.reports is not None:
+                self._engine.life = 0  # what was ordered before continues another state
+                self._engine.later(self._soon(), self._say, self._engine, run)
+        return True
+
+    # --- what it is asked -----------------------------------------------------------------------------------------
+    def ask(self, read_index: int) -> None:
+        """A client's question, behind that read index."""
+
+        def answered(answer: Answer) -> None:
+            if answer.code is ResponseCode.SUCCESS:
+                self._member.world.tell.machine_read(self._member, read_index, answer.applied_index, answer.content)
+
+        if self.alive:
+            self.caller.ask(Question(b"", read_index, self.now() + PATIENCE_NS, answered))
 
     # --- its ends -------------------------------------------------------------------------------------------------
     def _again(self) -> None:
@@ -149,10 +246,14 @@ class StateMachine:
         self._again()
         return self.alive and self.end("it crashed")
 
+    def _start_anew(self, run: int) -> bool:
+        """An operator saw the alarm."""
+        return run == self._run and self.alive and self.end("it is started again")
+
     def end(self, reason: str) -> bool:
         """It ends; what was not saved is gone. Its supervisor starts it again if an engine is there."""
         self._run += 1
-        del self.state[self._saved :]
+        self._begin()
         self.alive = False
         self._member.world.tell.fault("applier_ended", self._member.id)
         engine = self._engine
@@ -177,15 +278,15 @@ class StateMachine:
         """The engine's process is gone; this one's may be, too."""
         if power or self._rng.random() >= OUTLIVES:
             self._run += 1
-            del self.state[self._saved :]
+            self._begin()
             self.alive = False
 
     def disk_replaced(self) -> None:
         """The member's disk is another one."""
         if self._rng.random() < NEW_STATE:
-            self.state.clear()
-            self._saved = 0
+            self.saved = self._first
             self._run += 1
+            self._begin()
             self.alive = False
 
 

@@ -81,7 +81,7 @@ OTHERS: Final = (
     "beat.200", "beat.403", "beat.416", "take.200", "read_index.200", "read_index.404", "hello.200",
     # State machines.
     "apply.entry", "fault.applier_failed", "fault.applier_ended", "result.yes", "result.unknown", "alarm.apply_failed",
-    "alarm.applier_down",
+    "alarm.applier_down", "machine.read", "fault.snapshot_installed",
     # Alarms that faults must raise.
     "alarm.disk_full", "alarm.peer_disk_full",
 )  # fmt: skip
@@ -228,6 +228,9 @@ class Coverage(Observer):
 
     def applied(self, member: Member, one: Applied) -> None:
         self.counts["apply.entry"] += 1
+
+    def machine_read(self, member: Member, read_index: int, applied_index: int, content: bytes) -> None:
+        self.counts["machine.read"] += 1
 
     def answered(self, member_id: str, outcome: Outcome) -> None:
         if outcome.appended is Appended.YES:

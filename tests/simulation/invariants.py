@@ -90,6 +90,9 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "transfer_reported": "every transfer's outcome is reported (E7)",
     # State machines.
     "applied_in_order": "one state takes in the entries in order, each once, however often engine or applier end",
+    "applied_never_back": "no snapshot takes the place of a newer state",
+    "read_behind_its_index": "a question is answered from a state that holds what was committed when it came",
+    "read_of_the_state": "what a question is answered is the state of exactly the entries that it says",
     "applied_committed": "only what is committed is applied, and the entry that is committed",
     "applied_shown": "`applied` is what was applied, and never more than is committed",
     "applied_all": "when the faults stop, everything committed is applied everywhere, to the same state",

@@ -25,7 +25,7 @@ class Appliers(Observer):
 
     def __init__(self, logs: Logs) -> None:
         self._committed = logs.committed
-        self._results: list[bytes] = []  # of the one committed log, from its first entry on
+        self._results: list[bytes] = []  # after each entry of the one committed log, from its first one on
         # What is held against entries that the committed log does not show yet: a leader's may be damaged meanwhile.
         self._later: list[tuple[int, Callable[[], None]]] = []
 
@@ -46,13 +46,31 @@ class Appliers(Observer):
         if key != (one.term, one.chain):
             text = f"{member_id} applied entry {one.index} of term {one.term}, committed is one of term {key[0]}"
             raise Violation("applied_committed", text)
+        wanted = None if self._committed.entries[one.index].body is None else self._result(one.index)
+        if one.result != wanted:
+            text = f"{member_id} applied entry {one.index} with {one.result!r}, in this order it is {wanted!r}"
+            raise Violation("applied_in_order", text)
 
     def _result(self, index: int) -> bytes:
+        """What the last command up to there answers; nothing before the log's first entry."""
         results, first = self._results, self._committed.first_index
         while first + len(results) <= index:
             at = first + len(results)
-            results.append(result_after(results[-1] if results else b"", at, self._committed.entries[at].body))
-        return results[index - first]
+            last, body = results[-1] if results else b"", self._committed.entries[at].body
+            results.append(last if body is None else result_after(last, at, body))
+        return results[index - first] if index >= first else b""
+
+    def machine_read(self, member: Member, read_index: int, applied_index: int, content: bytes) -> None:
+        """A question was answered."""
+        if applied_index < read_index:
+            text = f"{member.id} answered from a state of entry {applied_index}, the read index is {read_index}"
+            raise Violation("read_behind_its_index", text)
+        self._once_known(applied_index, partial(self._is_state, member.id, applied_index, content))
+
+    def _is_state(self, member_id: str, index: int, content: bytes) -> None:
+        wanted = self._result(index)
+        if content != wanted:
+            raise Violation("read_of_the_state", f"{member_id} answered {content!r} at entry {index}: {wanted!r}")
 
     def answered(self, member_id: str, outcome: Outcome) -> None:
         """A request that waited for its result."""
@@ -93,5 +111,5 @@ class Appliers(Observer):
             machine, last = member.state_machine, self._committed.index
             if not getattr(member, "joined", True):  # a learner that has gone
                 continue
-            if machine is not None and (machine.at != last or machine.state[-1].result != self._result(last)):
+            if machine is not None and (machine.at != last or machine.result != self._result(last)):
                 raise Violation("applied_all", f"{member.id} applied up to {machine.at} of {last}, or not the same")

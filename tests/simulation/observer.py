@@ -93,6 +93,9 @@ class Observer:
     def answered(self, member_id: str, outcome: Outcome) -> None:
         """A request that was to wait for its result has ended there."""
 
+    def machine_read(self, member: Member, read_index: int, applied_index: int, content: bytes) -> None:
+        """Its state machine answered a question that was asked behind that read index."""
+
     def fault(self, kind: str, detail: str) -> None:
         """A fault was injected; `kind` is a stable name ("drop", "power_loss", "enospc", ...)."""
 
@@ -118,6 +121,7 @@ class Broadcast:
         self.event = _spread(everybody, "event")
         self.applied = _spread(everybody, "applied")
         self.answered = _spread(everybody, "answered")
+        self.machine_read = _spread(everybody, "machine_read")
         self.fault = _spread(everybody, "fault")
 
 

@@ -235,6 +235,8 @@ class Workload:
     def _read_from(self, request: Request, process: Process, from_index: int, outcome: ReadOutcome) -> None:
         if self._called(request, "read"):
             if outcome.code is ResponseCode.SUCCESS:
+                if process.member.state_machine is not None:
+                    process.member.state_machine.ask(outcome.read_index)
                 self._fetch(request, process, from_index, outcome.read_index)
             else:
                 self._close(request)

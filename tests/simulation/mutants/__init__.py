@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants.applying import APPLIED
+from tests.simulation.mutants.applying import APPLIED, CALLED
 from tests.simulation.mutants.client import CLIENT_SIDE
 from tests.simulation.mutants.control import CONTROL
 from tests.simulation.mutants.copies import COPIES
@@ -33,6 +33,7 @@ CORE = (
     *COPIES,
     *DRIVING,
     *APPLIED,
+    *CALLED,
     *SLOW_LINKS,
     *RETENTION,
 )

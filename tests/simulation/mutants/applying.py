@@ -100,3 +100,72 @@ APPLIED = (
         {**MACHINES, "apply_ms": 20.0},
     ),
 )
+
+CALLER = "node.state_machine.caller:Caller."
+SNAPSHOTS: dict[str, Any] = {**MACHINES, "apply_restart": 8.0}
+
+CALLED = (
+    Mutant(
+        "snapshot_counts_one_less",
+        "applied once",
+        "a state machine that starts from its snapshot is given the last entry of it again",
+        (Edit(CALLER + "load", "= meta.index, meta.term", "= MUTANT.instead(meta.index, meta.index - 1), meta.term"),),
+        SNAPSHOTS,
+    ),
+    Mutant(
+        "snapshot_counts_one_more",
+        "in order",
+        "a state machine that starts from its snapshot misses the entry behind it",
+        (Edit(CALLER + "load", "= meta.index, meta.term", "= MUTANT.instead(meta.index, meta.index + 1), -1"),),
+        SNAPSHOTS,
+    ),
+    Mutant(
+        "snapshot_goes_back",
+        "M6",
+        "a snapshot is loaded over a newer state",
+        (ignored(CALLER + "load", "meta.index <= self.at"),),
+        SNAPSHOTS,
+    ),
+    Mutant(
+        "failed_state_saved",
+        "poison",
+        "a state in which a command failed half-way is saved, and loaded again",
+        (Edit(CALLER + "meta", "self.stopped_by or self.at < 0", "MUTANT.ignored(self.stopped_by) or self.at < 0"),),
+        {**SNAPSHOTS, "apply_fail": 0.2},
+    ),
+    Mutant(
+        "failed_state_goes_on",
+        "poison",
+        "a command that failed is tried again on what it left behind",
+        (Edit(CALLER + "apply", "if self.stopped_by:", "if MUTANT.ignored(self.stopped_by):"),),
+        {**MACHINES, "apply_fail": 0.2},
+    ),
+    Mutant(
+        "failed_state_served",
+        "poison",
+        "questions are answered from a state in which a command failed half-way",
+        (Edit(CALLER + "_answered", "if self.stopped_by:", "if MUTANT.ignored(self.stopped_by):"),),
+        {**MACHINES, "apply_fail": 0.2, "reads": 60.0},
+    ),
+    Mutant(
+        "failed_command_counted",
+        "in order",
+        "a command that failed counts as applied",
+        (swapped(CALLER + "apply", "places[applied]", "places[applied] + 1"),),
+        {**MACHINES, "apply_fail": 0.2},
+    ),
+    Mutant(
+        "read_before_applied",
+        "C1",
+        "a question is answered before what it asks for is applied",
+        (ignored(CALLER + "_answered", "self.at < question.min_index"),),
+        {**MACHINES, "apply_ms": 20.0, "reads": 60.0},
+    ),
+    Mutant(
+        "result_at_the_wrong_entry",
+        "C2",
+        "results are counted from the batch's first entry, also where that is the leader's own",
+        (swapped(CALLER + "_call", "places[applied]", "applied"),),
+        MACHINES,
+    ),
+)

@@ -14,9 +14,11 @@ from node.access_rows import ALL, Right
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/leaderz"})
 ENTRIES: Final = "/api/v1/entries"
+KEYS: Final = "/api/v1/kv/"
 # Bodies of entries, or what tells whether a body is a certain one.
 BODIES: Final = re.compile(
-    r"/api/v1/(entries(/.*)?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?)", re.DOTALL
+    r"/api/v1/(entries(/.*)?|kv(/.*)?|kv-events/?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?)",
+    re.DOTALL,
 )  # fmt: skip
 
 
@@ -38,4 +40,4 @@ def needed(method: str, path: str) -> Right:
         return Right.NOTHING
     if method in ("GET", "HEAD", "OPTIONS"):
         return Right.READ if BODIES.fullmatch(path) else Right.OBSERVE
-    return Right.APPEND if path.rstrip("/") == ENTRIES else Right.OPERATE
+    return Right.APPEND if path.rstrip("/") == ENTRIES or path.startswith(KEYS) else Right.OPERATE

@@ -264,7 +264,10 @@ class MachineProcess:
             stands = frames.read_stands(body)
             self.wake_at_ms = stands.wake_at_ms
             self._note_saved(stands.saved_index)
+            self._batch = None
             self._life = reports.stands(stands.index, stands.term)
+            if self._pipe is not None:
+                self._pipe.send(frames.life(self._life))
         elif kind is Kind.SAVED:
             self._save_ended(frames.read_saved(body))
         elif kind is Kind.FAILED:
@@ -276,7 +279,8 @@ class MachineProcess:
         """Held against what was ordered first: the core takes a report that cannot be for a bug of the engine."""
         batch, self._batch = self._batch, None
         if batch is None or done.life != batch.life:
-            raise frames.FrameError(f"a report of life {done.life}, and nothing of it was ordered")
+            self._batch = batch
+            return  # of a batch that was ordered before it stood where it stands now
         lowest = batch.first_index - 1 if done.error else batch.first_index
         if not lowest <= done.upto_index <= batch.last_index:
             raise frames.FrameError(f"applied up to {done.upto_index} of {batch.first_index}..{batch.last_index}")

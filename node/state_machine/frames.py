@@ -23,6 +23,7 @@ _STANDS: Final = struct.Struct(">qqqq")
 _APPLIED: Final = struct.Struct(">qqqI")
 _ANSWER: Final = struct.Struct(">Qiq")
 _SAVED: Final = struct.Struct(">qB")
+_LIFE: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">I")
 _NONE: Final = -1
 
@@ -32,12 +33,13 @@ class FrameError(ValueError):
 
 
 class Kind(IntEnum):
-    """The first four go to the process, the others come from it."""
+    """The first five go to the process, the others come from it."""
 
     BATCH = 1
     QUESTION = 2
     SAVE = 3  # a snapshot, now
     RELOAD = 4  # the newest snapshot, if it is newer than the state
+    LIFE = 5  # that of what it said last of where it stands: batches of another one are not for that state
     STANDS = 16
     APPLIED = 17
     ANSWER = 18
@@ -112,6 +114,14 @@ def batch(one: BatchFrame) -> list[BytesLike]:
 def read_batch(body: memoryview) -> BatchFrame:
     life, first_index, last_index, wanted = _BATCH.unpack_from(body)
     return BatchFrame(life, first_index, last_index, bool(wanted), body[_BATCH.size :])
+
+
+def life(number: int) -> list[BytesLike]:
+    return frame(Kind.LIFE, _LIFE.pack(number))
+
+
+def read_life(body: memoryview) -> int:
+    return int(_LIFE.unpack(body)[0])
 
 
 def question(one: QuestionFrame) -> list[BytesLike]:

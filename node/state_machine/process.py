@@ -85,11 +85,14 @@ class Process:
         self._saving: tuple[int, int] | None = None  # its pipe, its process
         self._saved_index = -1
         self._save_asked = False
+        self._stood = 0  # how often it said where it stands and has not heard which life that is
+        self._life = 0
         self._handlers: dict[Kind, Callable[[memoryview], None]] = {
             Kind.BATCH: lambda body: self._batch(frames.read_batch(body)),
             Kind.QUESTION: lambda body: self._question(frames.read_question(body)),
             Kind.SAVE: lambda _: self._wish_to_save(),
             Kind.RELOAD: lambda _: self._reload(),
+            Kind.LIFE: lambda body: self._lives(frames.read_life(body)),
         }
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -133,7 +136,13 @@ class Process:
             self._connection.sendall(b"".join(pieces))
 
     # --- what it is asked -----------------------------------------------------------------------------------------
+    def _lives(self, life: int) -> None:
+        self._stood -= 1
+        self._life = life
+
     def _batch(self, one: BatchFrame) -> None:
+        if self._stood or one.life != self._life:
+            return  # ordered before it stood where it stands now
         report = self._caller.apply(one.first_index, one.last_index, one.records)
         results = report.results if one.results_wanted else []
         wake = self._caller.wake_at_ms()
@@ -148,6 +157,7 @@ class Process:
         self._caller.ask(Question(one.content, one.min_index, deadline, deliver))
 
     def _stand(self) -> None:
+        self._stood += 1
         caller = self._caller
         term = caller.term if caller.at >= 0 else None
         self._out += frames.stands(StandsFrame(caller.at, term, self._saved_index, caller.wake_at_ms()))

@@ -46,6 +46,8 @@ class Inside:
             asyncio.get_running_loop().call_soon(self.take, batch)
 
     def take(self, batch: Batch) -> None:
+        if batch.life != self.life:
+            return  # ordered before it stood where it stands now
         report = self.caller.apply(batch.first_index, batch.last_index, batch.records)
         assert self.reports is not None
         self.reports.applied(batch.life, report.upto_index, report.results, report.error)
@@ -57,7 +59,9 @@ class Inside:
         def later(answer: Answer) -> None:
             loop.call_soon(deliver, *answer)
 
-        self.caller.ask(Question(content, min_index, 1, later))
+        deadline = int(loop.time() * 1000) + wait_ms
+        self.caller.ask(Question(content, min_index, deadline, later))
+        loop.call_later(wait_ms / 1000, self.caller.answer_waiting, deadline)
 
     def stop(self) -> None:
         self.reports = None

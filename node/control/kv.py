@@ -1,0 +1,298 @@
+"""The key-value store over REST: `/api/v1/kv`, where the group has one (`--state-machine kv`).
+
+Keys are text here, values text or base64. Reads are linearizable, at any member; writes go to the leader, else 421.
+
+Invariants: a write that may have happened is 504 with `outcome: unknown`, and never invites to be repeated; a condition
+that did not hold is 409 with what the key holds, and changed nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from node.control.common import INT64_MAX, Cursor, Json, Parts, PartsDep
+from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.entries import refused, unknown_outcome
+from node.control.problems import Problem
+from node.openapi_statuses import says
+from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.kv import (
+    ABSENT,
+    KEY_BYTES_MAX,
+    NEVER,
+    TTL_MS_MAX,
+    VALUE_BYTES_MAX,
+    If,
+    KvCommand,
+    KvError,
+    KvEvent,
+    KvItem,
+    KvResult,
+    Op,
+    Status,
+    ask_get,
+    ask_range,
+    ask_watch,
+    decode_got,
+    decode_items,
+    decode_result,
+    decode_watched,
+    encode_command,
+)
+from node.transport.machine_frames import (
+    QuestionAnswer,
+    QuestionRequest,
+    decode_command_answer,
+    decode_question_answer,
+    encode_question,
+)
+from node.transport.slab_frames import AppendedByte, AppendRequest, BodyError, ReadMode, encode_append
+from node.views.kv_answers import Deleted, Events, Item, Items, Written
+
+router = APIRouter(prefix="/api/v1", tags=["key-value store"])
+WRITE_TIMEOUT_S: Final = 10.0
+READ_WAIT_MS: Final = 5000
+GRACE_S: Final = 2.0
+RETRY: Final = {"retry-after": "1"}
+Key = Annotated[str, Path(min_length=1, max_length=KEY_BYTES_MAX)]
+As = Annotated[Literal["text", "base64"], Query(alias="as")]
+Consistency = Literal["linearizable", "stale"]
+
+
+def key_of(text: str) -> bytes:
+    """Raises Problem."""
+    key = text.encode("utf-8", "surrogatepass")
+    if not 0 < len(key) <= KEY_BYTES_MAX:
+        raise Problem(422, "Invalid request", f"key: {len(key)} bytes; 1 to {KEY_BYTES_MAX} are allowed")
+    return key
+
+
+def shown(raw: bytes, as_: str) -> Json:
+    """A value, in base64 also where text was asked for and this is none."""
+    if as_ == "text":
+        try:
+            return {"value": raw.decode(), "as": "text"}
+        except UnicodeDecodeError:
+            pass
+    return {"value": base64.b64encode(raw).decode(), "as": "base64"}
+
+
+def named(key: bytes) -> Json:
+    """A key: text, and what is none in base64 as well."""
+    try:
+        return {"key": key.decode()}
+    except UnicodeDecodeError:
+        return {"key": key.decode(errors="replace"), "key_base64": base64.b64encode(key).decode()}
+
+
+def item_json(item: KvItem, as_: str) -> Json:
+    expires = None
+    if item.expires_ms != NEVER:
+        expires = datetime.fromtimestamp(item.expires_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return {**named(item.key), **shown(item.value, as_), "index": item.index, "expires_at": expires}
+
+
+# --- reads --------------------------------------------------------------------------------------------------------
+async def ask(parts: Parts, question: bytes, consistency: Consistency, wait_ms: int = 0) -> QuestionAnswer | None:
+    """None: nothing happened within `wait_ms`. Raises Problem."""
+    mode = ReadMode.LINEARIZABLE if consistency == "linearizable" else ReadMode.UNSAFE
+    sent = encode_question(QuestionRequest(question, mode, wait_ms or READ_WAIT_MS))
+    timeout_s = (wait_ms or READ_WAIT_MS) / 1000 + GRACE_S
+    try:
+        answer = decode_question_answer(await parts.link.request(RequestCode.QUESTION, [sent], timeout_s))
+    except (EngineAway, EngineSilent, EngineRefused, BodyError) as error:
+        raise Problem(503, "The engine does not answer", str(error), headers=RETRY) from None
+    if answer.code is ResponseCode.SUCCESS:
+        return answer
+    if answer.code is ResponseCode.TIMEOUT and wait_ms and not answer.content:
+        return None
+    text = answer.text or "The quorum could not confirm the read; try again."
+    raise Problem(503, "Not now", text, headers=RETRY, code=int(answer.code))
+
+
+async def found(parts: Parts, question: bytes, consistency: Consistency) -> QuestionAnswer:
+    answer = await ask(parts, question, consistency)
+    assert answer is not None, "it was not to wait for anything"
+    return answer
+
+
+@router.get("/kv", responses=says(Items))
+async def items(
+    parts: PartsDep,
+    from_: Annotated[str | None, Query(alias="from", max_length=KEY_BYTES_MAX)] = None,
+    to: Annotated[str | None, Query(max_length=KEY_BYTES_MAX)] = None,
+    prefix: Annotated[str | None, Query(max_length=KEY_BYTES_MAX)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Cursor = None,
+    as_: As = "text",
+    consistency: Consistency = "linearizable",
+) -> Json:
+    """Keys from `from` on, up to and without `to`, or those that begin with `prefix`; `next` continues."""
+    begin, end = (from_ or "").encode(), (to or "").encode()
+    if prefix:
+        if from_ is not None or to is not None:
+            raise Problem(422, "Invalid request", "prefix: give it, or from and to")
+        begin, end = prefix.encode(), behind(prefix.encode())
+    if cursor is not None:
+        try:
+            begin = base64.b64decode(cursor.encode(), b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raise Problem(422, "Invalid request", "cursor: take it from `next` of the answer before") from None
+    try:
+        answer = await found(parts, ask_range(begin, end, limit), consistency)
+        listed, more = decode_items(answer.content)
+    except KvError as error:
+        raise Problem(422, "Invalid request", str(error)) from None
+    following = base64.urlsafe_b64encode(listed[-1].key + b"\0").decode() if more and listed else None
+    return {
+        "applied_index": answer.applied_index,
+        "consistency": consistency,
+        "items": [item_json(one, as_) for one in listed],
+        "next": following,
+    }
+
+
+def behind(prefix: bytes) -> bytes:
+    """The first key behind all that begin so; b"": there is none."""
+    rest = prefix.rstrip(b"\xff")
+    return rest[:-1] + bytes([rest[-1] + 1]) if rest else b""
+
+
+@router.get("/kv-events", responses=says(Events))
+async def events(
+    parts: PartsDep,
+    prefix: Annotated[str, Query(max_length=KEY_BYTES_MAX)] = "",
+    from_: Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)] = None,
+    wait_ms: Annotated[int, Query(ge=1, le=30_000)] = 20_000,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    as_: As = "text",
+) -> Json:
+    """What happened to keys that begin with `prefix`, from entry `from` on (without it: from now on).
+
+    Waits until there is something, `wait_ms` at most. `next` is the next `from`; 410 where events from there on are not
+    kept any more: read the keys, then go on from `next_index`.
+    """
+    if from_ is None:
+        from_ = (await found(parts, ask_range(b"", b"", 1), "linearizable")).applied_index + 1
+    try:
+        answer = await ask(parts, ask_watch(prefix.encode(), from_, limit), "linearizable", wait_ms)
+    except KvError as error:
+        raise Problem(422, "Invalid request", str(error)) from None
+    if answer is None:
+        return {"items": [], "next": str(from_)}
+    watched = decode_watched(answer.content)
+    if watched.is_gone:
+        text = f"Events from entry {from_} on are not kept any more: read the keys, then go on from next_index."
+        raise Problem(410, "Gone", text, next_index=watched.next_index)
+    return {"items": [event_json(one, as_) for one in watched.events], "next": str(watched.next_index)}
+
+
+def event_json(event: KvEvent, as_: str) -> Json:
+    known = {"type": event.type.name.lower(), **named(event.key), "index": event.index}
+    return {**known, **shown(event.value, as_)} if event.type.name == "PUT" else known
+
+
+@router.get("/kv/{key:path}", responses=says(Item))
+async def get(parts: PartsDep, key: Key, as_: As = "text", consistency: Consistency = "linearizable") -> Json:
+    """What a key holds; 404 where it is not there. `stale`: as this member knows it, perhaps behind the others."""
+    raw = key_of(key)
+    answer = await found(parts, ask_get(raw), consistency)
+    item = decode_got(raw, answer.content)
+    known: Json = {"applied_index": answer.applied_index, "consistency": consistency}
+    if item is None:
+        raise Problem(404, "No such key", f"There is no key {key!r}.", found=False, **known)
+    return {**item_json(item, as_), "found": True, **known}
+
+
+# --- writes -------------------------------------------------------------------------------------------------------
+class NewValue(BaseModel):
+    """`expected` or `expected_index`: only if the key holds that now, or was written by that entry (-1: not there)."""
+
+    model_config = ConfigDict(extra="forbid")
+    value: Annotated[str, Field(max_length=2 * VALUE_BYTES_MAX)]
+    as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
+    ttl_ms: Annotated[int, Field(ge=0, le=TTL_MS_MAX)] = 0
+    expected: Annotated[str | None, Field(max_length=2 * VALUE_BYTES_MAX)] = None
+    expected_index: Annotated[int | None, Field(ge=-1, le=INT64_MAX)] = None
+
+
+def raw_of(text: str, as_: str, field: str) -> bytes:
+    """Raises Problem."""
+    try:
+        raw = text.encode() if as_ == "text" else base64.b64decode(text, validate=True)
+    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
+        raise Problem(422, "Invalid request", f"{field}: {error}", outcome="not_appended") from None
+    if len(raw) > VALUE_BYTES_MAX:
+        text = f"{field}: {len(raw)} bytes; up to {VALUE_BYTES_MAX} are allowed"
+        raise Problem(422, "Invalid request", text, outcome="not_appended")
+    return raw
+
+
+def condition_of(expected: bytes | None, expected_index: int | None) -> Mapping[str, Any]:
+    """Raises Problem."""
+    if expected is not None and expected_index is not None:
+        text = "expected_index: give it, or expected; not both"
+        raise Problem(422, "Invalid request", text, outcome="not_appended")
+    if expected is not None:
+        return {"condition": If.VALUE_IS, "expected_value": expected}
+    if expected_index is not None:
+        return {"condition": If.INDEX_IS, "expected_index": expected_index}
+    return {}
+
+
+async def carry_out(parts: Parts, command: KvCommand) -> tuple[KvResult, int, int]:
+    """The result, and the index and the term of the command's entry. Raises Problem."""
+    sent = encode_append(AppendRequest([encode_command(command)]))
+    try:
+        answer = decode_command_answer(await parts.link.request(RequestCode.COMMAND, sent, WRITE_TIMEOUT_S))
+    except EngineAway as error:
+        reason = parts.snapshots.down_reason(error)
+        raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
+    except (EngineSilent, EngineRefused, BodyError) as error:
+        if isinstance(error, EngineSilent) and not error.sent:
+            text = f"The engine was asked nothing yet: {error}"
+            raise Problem(503, "The engine does not answer", text, headers=RETRY, outcome="not_appended") from None
+        raise unknown_outcome(str(error), None) from None
+    append = answer.append
+    if append.appended is AppendedByte.NOT_APPENDED:
+        raise await refused(parts, append)
+    if append.appended is AppendedByte.UNKNOWN or not answer.is_applied:
+        raise unknown_outcome(append.detail or "What applying it answered is not known.", append)
+    result = decode_result(answer.results[0])
+    if result.status is Status.CONDITION_FAILED:
+        text = "The key holds something else; nothing was changed." if result.found else "There is no such key."
+        holds = {"index": result.index, **shown(result.value, "text")} if result.found else {"index": ABSENT}
+        raise Problem(409, "Condition failed", text, found=result.found, **holds)
+    return result, append.first_index, append.term
+
+
+@router.put("/kv/{key:path}", responses=says(Written))
+async def put(parts: PartsDep, key: Key, body: NewValue) -> Json:
+    """Sets a key; with `expected` or `expected_index` only if it holds that (409 otherwise)."""
+    expected = None if body.expected is None else raw_of(body.expected, body.as_, "expected")
+    value = raw_of(body.value, body.as_, "value")
+    condition = condition_of(expected, body.expected_index)
+    command = KvCommand(Op.PUT, key_of(key), value, body.ttl_ms, **condition)
+    result, _, term = await carry_out(parts, command)
+    return {**named(command.key), "index": result.index, "term": term}
+
+
+@router.delete("/kv/{key:path}", responses=says(Deleted))
+async def delete(
+    parts: PartsDep,
+    key: Key,
+    expected: Annotated[str | None, Query(max_length=4096)] = None,
+    expected_index: Annotated[int | None, Query(ge=-1, le=INT64_MAX)] = None,
+) -> Json:
+    """Removes a key; `deleted` says whether it was there."""
+    condition = condition_of(None if expected is None else expected.encode(), expected_index)
+    command = KvCommand(Op.DELETE, key_of(key), **condition)
+    result, index, term = await carry_out(parts, command)
+    return {**named(command.key), "deleted": result.status is Status.DONE, "index": index, "term": term}

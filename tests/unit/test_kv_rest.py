@@ -1,0 +1,143 @@
+"""The key-value store over REST: a control plane beside a real engine; what is read, written, refused, waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from node.control.app import create_app
+from node.engine.engine import Engine
+from node.engine.process import Process
+from node.server import group_kind, open_store
+from node.state_machine.kv import KeyValue
+from tests.ports import free_ports
+from tests.unit.engine_kit import running, until
+from tests.unit.machine_kit import Inside, settings_of
+
+Work = Callable[[httpx.AsyncClient], Awaitable[None]]
+
+
+def run(tmp_path: Path, work: Work) -> None:
+    async def both() -> None:
+        peers = {"n0": f"127.0.0.1:{free_ports(1)[0]}"}
+        settings = settings_of(tmp_path, peers, "n0", "kv").model_copy(deep=True)
+        settings = settings.model_copy(update={"node": settings.node.model_copy(update={"init": True})})
+        store = open_store(settings)
+        process = Process()
+        engine = Engine(settings, store, process, machine=Inside(KeyValue(), "kv"), kind=group_kind(settings))
+        app = create_app(settings)
+        async with running([engine]) as codes:
+            await until(lambda: engine.replica.member.hard.group_id is not None and engine.replica.committed_index > 0)
+            url = f"http://{settings.control.address}/api/v1"
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url, timeout=60) as http:
+                await work(http)
+            app.state.parts.link.close()
+        process.close()
+        store.close()
+        assert codes == [0], engine.reason
+
+    asyncio.run(both())
+
+
+def test_keys_are_written_read_listed_and_removed(tmp_path: Path) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        written = (await http.put("/kv/a/b c", json={"value": "één"})).json()
+        got = await http.get("/kv/a/b c")
+        assert got.status_code == 200
+        found = got.json()
+        assert (found["key"], found["value"], found["as"], found["found"]) == ("a/b c", "één", "text", True)
+        assert found["index"] == written["index"] <= found["applied_index"] and found["expires_at"] is None
+        raw = base64.b64encode(b"\xff\x00").decode()
+        await http.put("/kv/raw", json={"value": raw, "as": "base64", "ttl_ms": 3_600_000})
+        shown = (await http.get("/kv/raw?consistency=stale")).json()
+        assert (shown["value"], shown["as"]) == (raw, "base64") and shown["expires_at"].startswith("20")
+        for number in range(5):
+            assert (await http.put(f"/kv/n{number}", json={"value": str(number)})).status_code == 200
+        page = (await http.get("/kv?prefix=n&limit=3")).json()
+        assert [one["key"] for one in page["items"]] == ["n0", "n1", "n2"]
+        rest = (await http.get("/kv", params={"prefix": "n", "limit": 3, "cursor": page["next"]})).json()
+        assert ([one["key"] for one in rest["items"]], rest["next"]) == (["n3", "n4"], None)
+        assert len((await http.get("/kv?from=n3&to=raw")).json()["items"]) == 2
+        assert (await http.delete("/kv/n0")).json()["deleted"] is True
+        assert (await http.delete("/kv/n0")).json()["deleted"] is False
+        gone = await http.get("/kv/n0")
+        assert (gone.status_code, gone.json()["found"]) == (404, False)
+
+    run(tmp_path, work)
+
+
+def test_a_condition_that_does_not_hold_is_409_with_what_is_there(tmp_path: Path) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        index = (await http.put("/kv/c", json={"value": "1", "expected_index": -1})).json()["index"]
+        lost = await http.put("/kv/c", json={"value": "2", "expected": "0"})
+        assert lost.status_code == 409
+        problem = lost.json()
+        assert (problem["found"], problem["value"], problem["index"]) == (True, "1", index)
+        assert (await http.put("/kv/c", json={"value": "2", "expected": "1"})).status_code == 200
+        assert (await http.delete(f"/kv/c?expected_index={index}")).status_code == 409
+        assert (await http.delete("/kv/c?expected=2")).json()["deleted"] is True
+        missing = await http.put("/kv/c", json={"value": "3", "expected": "2"})
+        assert (missing.status_code, missing.json()["found"]) == (409, False)
+
+    run(tmp_path, work)
+
+
+def test_events_are_waited_for_and_go_on_from_next(tmp_path: Path) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        nothing = (await http.get("/kv-events?wait_ms=20")).json()
+        assert nothing["items"] == []
+        waiting = asyncio.ensure_future(http.get("/kv-events", params={"prefix": "w", "from": nothing["next"]}))
+        await http.put("/kv/other", json={"value": "no"})
+        index = (await http.put("/kv/w1", json={"value": "yes"})).json()["index"]
+        seen = (await waiting).json()
+        expected = {"type": "put", "key": "w1", "index": index, "value": "yes", "as": "text"}
+        assert (seen["items"], int(seen["next"]) > index) == ([expected], True)
+        await http.delete("/kv/w1")
+        later = (await http.get("/kv-events", params={"prefix": "w", "from": seen["next"]})).json()
+        assert [one["type"] for one in later["items"]] == ["delete"]
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/kv/" + "k" * 1025, None, 422),
+        ("GET", "/kv?limit=0", None, 422),
+        ("GET", "/kv?prefix=a&from=b", None, 422),
+        ("GET", "/kv?cursor=%C3%A9", None, 422),
+        ("GET", "/kv-events?from=-1", None, 422),
+        ("GET", "/kv-events?wait_ms=30001", None, 422),
+        ("GET", "/kv/a?as=hex", None, 422),
+        ("PUT", "/kv/a", {"value": "!", "as": "base64"}, 422),
+        ("PUT", "/kv/a", {"value": "x" * (1024 * 1024 + 1)}, 422),
+        ("PUT", "/kv/a", {"value": "x", "expected": "y", "expected_index": 3}, 422),
+        ("PUT", "/kv/a", {"value": "x", "ttl_ms": -1}, 422),
+        ("PUT", "/kv/a", {"value": "x", "more": 1}, 422),
+        ("PUT", "/kv/a", {}, 422),
+        ("DELETE", "/kv/a?expected_index=-2", None, 422),
+        ("POST", "/entries", {"entries": ["x"]}, 422),
+    ],
+)
+def test_what_is_no_request_changes_nothing(
+    tmp_path: Path, method: str, path: str, body: dict[str, object] | None, status: int
+) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        answer = await http.request(method, path, json=body)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+        assert (await http.get("/kv")).json()["items"] == []
+
+    run(tmp_path, work)
+
+
+def test_it_is_described_where_there_is_one(tmp_path: Path) -> None:
+    peers = {"n0": "127.0.0.1:1"}
+    with_store = create_app(settings_of(tmp_path, peers, "n0", "kv")).openapi()["paths"]
+    assert {"get", "put", "delete"} <= set(with_store["/api/v1/kv/{key}"])
+    without = create_app(settings_of(tmp_path, peers, "n0", "")).openapi()["paths"]
+    assert not [path for path in without if "kv" in path]

@@ -15,7 +15,7 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from node.background import Background, reason_of
 from node.children import dying_with_parent, environment, python
@@ -70,8 +70,7 @@ class Pipe(asyncio.Protocol):
         self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's are none by inheritance
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -211,7 +210,7 @@ class MachineProcess:
                 preexec_fn=dying_with_parent(signal.SIGKILL),
             )
             theirs.close()
-            _, pipe = await asyncio.get_running_loop().create_connection(
+            _, pipe = await asyncio.get_running_loop().create_unix_connection(
                 lambda: Pipe(self._on_frame, self._broken), sock=ours
             )
             self._pipe = pipe

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from node.client import LedgerClient, LedgerError, OutcomeUnknown
 from node.client.machine import MachineClient
@@ -48,7 +49,7 @@ def run(
                 await client.close()
         assert codes == [0], engine.reason
 
-    asyncio.run(both())
+    uvloop.run(both())  # as an engine's process does
     return store
 
 

@@ -150,6 +150,7 @@ class StateMachine:
     def attach(self, engine: Attachment) -> None:
         """An engine starts beside it, or it beside an engine."""
         self._engine = engine
+        self._pin()
         if not self.alive:
             self._start()
         else:
@@ -204,6 +205,18 @@ class StateMachine:
             pieces: list[bytes] = []
             self.caller.save(pieces.append)
             self.saved = Saved(meta, b"".join(pieces))
+            self._pin()
+
+    def _pin(self) -> None:
+        """What it needs again after a restart stays in the log, as `node/server.py` sees to it."""
+        store = self._member.store
+        if store is None:
+            return
+        index = store.begin_index if self.saved is None else self.saved.meta.index + 1
+        if index >= store.begin_index:
+            store.pin(index, "the state machine")
+        else:
+            store.release("the state machine")
 
     def _install(self, run: int) -> bool:
         """Another member's snapshot, whatever it holds, is put beside this log."""
@@ -220,6 +233,7 @@ class StateMachine:
         if is_loaded:
             self._member.world.tell.fault("snapshot_installed", f"{self._member.id} {given.meta.index}")
             self.saved = given
+            self._pin()
             if self._engine is not None and self._engine.reports is not None:
                 self._engine.life = 0  # what was ordered before continues another state
                 self._engine.later(self._soon(), self._say, self._engine, run)

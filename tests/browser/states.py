@@ -268,7 +268,7 @@ def pages_of(audit_id: str, operation_id: str) -> dict[str, str]:
         "truncations": f"{GROUP}/truncations", "events": f"{GROUP}/events", "audits": f"{GROUP}/audits",
         "audit": f"{GROUP}/audits/{audit_id}", "entry": f"{GROUP}/entries/{WRONG_INDEX}/replicas",
         "operation": f"/operations/{operation_id}", "all-audits": "/audits", "account": "/account", "users": "/users",
-        "trail": "/admin-trail", "addresses": f"{GROUP}/addresses",
+        "second-factor": "/account/second-factor", "trail": "/admin-trail", "addresses": f"{GROUP}/addresses",
         "new": "/clusters/new", "missing": f"{GROUP}/nodes/n9",
         "notifications": "/notifications", "route-new": "/notifications/new",
         "alert": "/notifications/problems/_console/route_not_delivering%3Aops",

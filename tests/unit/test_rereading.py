@@ -21,6 +21,7 @@ from app.console.server import make_server
 from app.console.settings import ConsoleSettings
 from app.pki import make, wanted_for
 from node.config import load
+from node.config_models import OidcTable
 from node.control.app import create_app as create_control
 from node.engine import member_files
 from node.engine.member_files import CERTIFICATE, SECRET, TOKENS
@@ -116,8 +117,12 @@ def test_the_documents_list_is_what_the_processes_read_again(tmp_path: Path) -> 
     # The certificate is the server's (node/control/__main__.py), not the application's.
     assert {*control.state.parts.rereading.parts, "the control plane's certificate"} == documented()["control"]
 
+    oidc = OidcTable(
+        issuer="https://login.example", client_id="quorumscope", client_secret_file=token, ca_file=pki / "ca.crt",
+        roles=("sre = operator",),
+    )  # fmt: skip
     console = ConsoleSettings(
-        db_url=f"sqlite:///{tmp_path / 'console.db'}", node_token="x" * 40, node_token_file=token,
+        oidc=oidc, db_url=f"sqlite:///{tmp_path / 'console.db'}", node_token="x" * 40, node_token_file=token,
         node_ca_file=pki / "ca.crt", tls_cert_file=pki / "console.crt", tls_key_file=pki / "console.key",
     )  # fmt: skip
 
@@ -130,6 +135,7 @@ def test_the_documents_list_is_what_the_processes_read_again(tmp_path: Path) -> 
             token.write_text("y" * 40)
             server._hang_up._again()
             assert app.state.console.addresses.console_token == "y" * 40
+            assert app.state.provider.secret == "y" * 40
             return set(app.state.console.rereading.parts)
 
     assert asyncio.run(work()) == documented()["console"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -286,3 +287,40 @@ def test_the_command_line_resets_it(tmp_path: Path, capsys: pytest.CaptureFixtur
             assert row["via"] == "command line"
 
     run(after())
+
+
+def test_the_pages_show_what_is_secret_once_and_without_any_style(tmp_path: Path) -> None:
+    """The QR code is markup that the page's policy allows: no script, no style, nothing from elsewhere."""
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            app, ann = App(kit), await with_password(kit, "vic", "viewer")
+            path, as_page = "/account/second-factor", {"accept": "text/html"}
+            assert "Set it up" in (await ann.get(path, headers=as_page)).text
+            wrong = await ann.change("POST", path, data={"current": "not this one"}, headers=as_page)
+            assert wrong.status_code == 422 and "<svg width" not in wrong.text
+            begun = await ann.change("POST", path, data={"current": PASSWORD}, headers=as_page)
+            assert begun.status_code == 201 and begun.headers["cache-control"] == "no-store"
+            drawn = re.search(r'<svg width=.*?class="qr".*?</svg>', begun.text, re.DOTALL)
+            assert drawn is not None and not re.search("style|script|href|url", drawn[0])
+            app.secret = re.search(r"<code class=\"break\">([A-Z2-7]{32})</code>", begun.text)[1]  # type: ignore[index]
+            confirmed = await ann.change("POST", f"{path}/confirm", data={"code": app.code()}, headers=as_page)
+            codes = re.findall(r"(?:[a-z2-7]{4}-){3}[a-z2-7]{4}", confirmed.text)
+            assert len(codes) == RECOVERY_CODES
+            for shown in (path, "/account"):
+                later = (await ann.get(shown, headers=as_page)).text
+                assert codes[0] not in later and app.secret not in later and "10" in later
+            renewed = await ann.change("POST", f"{path}/recovery-codes", data={"code": codes[0]}, headers=as_page)
+            assert renewed.status_code == 200 and codes[1] not in renewed.text
+            boss = await kit.person("boss")
+            required = {"required": "true"}
+            done = await boss.change("POST", "/users/vic/second-factor", data=required, headers=as_page)
+            assert done.status_code == 303
+            assert "required" in (await boss.get("/users", headers=as_page)).text
+            await boss.change("POST", "/users/vic/second-factor/reset", headers=as_page)
+            listed = (await boss.get("/api/v1/users/vic")).json()
+            assert (listed["second_factor"], listed["second_factor_required"]) == (False, True)
+            forged = await ann.client.post(path, data={"current": PASSWORD}, headers=ORIGIN)
+            assert forged.status_code in (401, 403), "a form without the session's token changes nothing"
+
+    run(work())

@@ -60,7 +60,7 @@ async def my_second_factor(request: Request, viewer: ViewerDep, sessions: Sessio
 
 @router.post("/me/second-factor", status_code=201, response_model=EnrolmentView)
 async def begin(body: Begin, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> Json:
-    """A secret for an authenticator app. It counts once a code of the app has confirmed it."""
+    """Begins a second factor: a secret for an authenticator app, which counts once a code of the app confirmed it."""
     need_session(viewer)
     factors: SecondFactors = request.app.state.second_factors
     async with sessions() as db:
@@ -80,7 +80,7 @@ async def begin(body: Begin, request: Request, viewer: ViewerDep, sessions: Sess
 
 @router.put("/me/second-factor", response_model=RecoveryCodesView)
 async def confirm(body: Code, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> Json:
-    """From now on each login asks for a code. Other sessions end."""
+    """Confirms a second factor with a code: from now on each login asks for one. Other sessions end."""
     need_session(viewer)
     account = f"{viewer.name} confirms a second factor"
     limits = begin_try(request, account)
@@ -104,7 +104,7 @@ async def confirm(body: Code, request: Request, viewer: ViewerDep, sessions: Ses
 
 @router.post("/me/second-factor/recovery-codes", response_model=RecoveryCodesView)
 async def new_recovery_codes(body: Code, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> Json:
-    """For a code, or one of the old ones."""
+    """Makes new recovery codes, for a code of the app or one of the old ones."""
     need_session(viewer)
     factors: SecondFactors = request.app.state.second_factors
     async with sessions() as db, db.begin():
@@ -117,7 +117,7 @@ async def new_recovery_codes(body: Code, request: Request, viewer: ViewerDep, se
 
 @router.post("/me/second-factor/remove", status_code=204)
 async def remove(body: Code, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> None:
-    """For a code or a recovery code; not where one is required."""
+    """Removes the second factor, for a code or a recovery code; not where one is required."""
     need_session(viewer)
     async with sessions() as db, db.begin():
         user = await db.get_one(User, viewer.user_id)

@@ -66,7 +66,7 @@ class SecondFactors:
     clock: Callable[[], float] = field(default=time.time)
 
     def begin(self, user: User) -> str:
-        """A new secret, which counts from `confirm` on; one that was begun before is forgotten."""
+        """A new secret, which counts from `confirm` on; one that was begun before is forgotten. Raises FactorError."""
         if not user.local:
             raise FactorError(f"{user.name} comes from an OpenID provider, which asks for theirs")
         if user.totp_confirmed_at is not None:
@@ -80,7 +80,7 @@ class SecondFactors:
         return pyotp.TOTP(secret).provisioning_uri(name=f"{user.name}@{place}", issuer_name=ISSUER)
 
     async def confirm(self, db: AsyncSession, user: User, code: str) -> list[str] | None:
-        """The recovery codes, shown once; None for a wrong code."""
+        """The recovery codes, shown once; None for a wrong code. Raises FactorError."""
         if user.totp_sealed is None or user.totp_confirmed_at is not None:
             raise FactorError("nothing waits to be confirmed: begin again")
         if not await self._used_step(db, user, plain(code)):
@@ -89,7 +89,7 @@ class SecondFactors:
         return await self.renew_recovery_codes(db, user)
 
     async def accept(self, db: AsyncSession, user: User, code: str) -> Literal["code", "recovery code"] | None:
-        """Which of the two it was, used up by this; None for a wrong one."""
+        """Which of the two it was, used up by this; None for a wrong one. Raises FactorError."""
         if user.totp_confirmed_at is None:
             raise FactorError(f"{user.name} has no second factor")
         given = plain(code)

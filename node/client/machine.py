@@ -7,15 +7,18 @@ changes nothing, so it is asked again as often as the deadline allows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from node.client.errors import Denied, LedgerError, NotAppended, OutcomeUnknown, Unsupported
+from node.client.gathered import Gathered
 from node.client.leader import DENIED
 from node.client.ledger_client import LedgerClient
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError
 from node.client.retry import Retry
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.machine_frames import (
+    QUESTIONS_MAX,
     WAIT_MS_MAX,
     CommandAnswer,
     QuestionAnswer,
@@ -26,6 +29,7 @@ from node.transport.machine_frames import (
 )
 from node.transport.slab_frames import AppendedByte, AppendRequest, BodyError, ReadMode, encode_append, response_code
 
+COMMANDS_MAX: Final = 4096  # in one frame
 AGAIN: Final = frozenset(
     {
         ResponseCode.NOT_LEADER, ResponseCode.LEADER_NOT_READY, ResponseCode.LEADER_TRANSFERRING,
@@ -50,10 +54,15 @@ class Answered(NamedTuple):
 
 
 class MachineClient:
-    """Use from one event loop, that of its `LedgerClient`, which stays the owner of the connections."""
+    """Use from one event loop, that of its `LedgerClient`, which stays the owner of the connections.
+
+    Calls of one turn of the loop travel together: commands in one frame, and so do questions of one kind.
+    """
 
     def __init__(self, client: LedgerClient, deadline_s: float = 10.0) -> None:
         self._client, self._deadline_s = client, deadline_s
+        self._commands: Gathered[Sequence[bytes], CommandResult] = Gathered(COMMANDS_MAX, self._carry_out)
+        self._questions: dict[tuple[ReadMode, str | None], Gathered[bytes, QuestionAnswer]] = {}
 
     async def command(self, *bodies: bytes) -> CommandResult:
         """Has the group apply them, one behind the other; returns with the results.
@@ -61,6 +70,31 @@ class MachineClient:
         Raises NotAppended, Unreachable, Denied, Unsupported (the group has no state machine): nothing was applied.
         OutcomeUnknown: ask the state machine what became of it, before it is tried again.
         """
+        return await self._commands.add(bodies, len(bodies), sum(map(len, bodies)))
+
+    async def _carry_out(self, calls: Sequence[Sequence[bytes]]) -> list[CommandResult | LedgerError]:
+        """What several calls wanted, as one run; what is unknown names each call's own entries (SAFETY C2)."""
+        counts = [len(bodies) for bodies in calls]
+        firsts = [0, *accumulate(counts)]
+        try:
+            whole = await self._run([body for bodies in calls for body in bodies])
+        except OutcomeUnknown as error:
+            first = error.first_index
+            known = first >= 0
+            return [
+                OutcomeUnknown(
+                    str(error), code=error.code, first_index=first + at if known else -1,
+                    last_index=first + at + count - 1 if known else -1, term=error.term,
+                )
+                for at, count in zip(firsts, counts, strict=False)
+            ]  # fmt: skip
+        return [
+            CommandResult(whole.first_index + at, whole.term, whole.results[at : at + count])
+            for at, count in zip(firsts, counts, strict=False)
+        ]
+
+    async def _run(self, bodies: Sequence[bytes]) -> CommandResult:
+        """One frame's worth, until it has an outcome. Raises LedgerError."""
         retry = Retry(self._deadline_s)
         sent = encode_append(AppendRequest(bodies))
         while True:
@@ -119,33 +153,54 @@ class MachineClient:
         `wait_ms`: so long a question may wait for something to happen; then the answer is None. Raises Unreachable,
         Denied, Unsupported, and LedgerError for a question that the state machine does not understand.
         """
+        if wait_ms:  # it may wait long: others are not to wait with it
+            [found] = await self._ask([question], mode, member_id, wait_ms)
+        else:
+            together = self._questions.get((mode, member_id))
+            if together is None:
+                together = Gathered(QUESTIONS_MAX, lambda contents: self._ask(contents, mode, member_id, 0))
+                self._questions[mode, member_id] = together
+            found = await together.add(question, 1, len(question))
+        if isinstance(found, LedgerError):
+            raise found
+        return Answered(found.content, found.applied_index) if found.code is ResponseCode.SUCCESS else None
+
+    async def _ask(
+        self, questions: Sequence[bytes], mode: ReadMode, member_id: str | None, wait_ms: int
+    ) -> list[QuestionAnswer | LedgerError]:
+        """One for each: the answer (TIMEOUT: nothing happened within `wait_ms`), or why there is none."""
         retry = Retry(self._deadline_s + wait_ms / 1000)
         while True:
             link = await self._client.leader_link(retry) if member_id is None else self._client.link_of(member_id)
             # Without a wait of its own it still may wait for its state.
             patience_ms = wait_ms or int(min(retry.left_s() * 1000, WAIT_MS_MAX))
-            body = encode_question(QuestionRequest(question, mode, min(patience_ms, WAIT_MS_MAX)))
+            body = encode_question(QuestionRequest(questions, mode, min(patience_ms, WAIT_MS_MAX)))
             try:
-                answer = decode_question_answer(await link.request(RequestCode.QUESTION, [body], retry.left_s()))
+                answered = await link.request(RequestCode.QUESTION, [body], retry.left_s())
+                answers = decode_question_answer(answered, len(questions))
             except NotSupported as error:
                 raise Unsupported(f"{link.member_id} has no state machine: {error}") from error
             except (OSError, TimeoutError, LookupError, RemotingError, BodyError) as error:
                 retry.reason = str(error) or "no answer in time"
             else:
-                if answer.code is ResponseCode.SUCCESS:
-                    return Answered(answer.content, answer.applied_index)
-                if answer.code is ResponseCode.TIMEOUT and wait_ms and not answer.content:
-                    return None
-                retry.reason = self._why(link, answer)
+                found = [self._judged(link, one, wait_ms) for one in answers]
+                again = next((one for one in found if isinstance(one, str)), None)
+                if again is None:
+                    return [one for one in found if not isinstance(one, str)]
+                retry.reason = again
             self._client.forget(link)
             await retry.pause()
 
     @staticmethod
-    def _why(link: MemberLink, answer: QuestionAnswer) -> str:
-        """Why there is no answer yet. Raises Denied, LedgerError where there will be none."""
+    def _judged(link: MemberLink, answer: QuestionAnswer, wait_ms: int) -> QuestionAnswer | LedgerError | str:
+        """The answer, why there will be none, or (a text) why it is worth another try."""
+        if answer.code is ResponseCode.SUCCESS:
+            return answer
+        if answer.code is ResponseCode.TIMEOUT and wait_ms and not answer.content:
+            return answer
         text = f"{link.member_id} answers {answer.code.value} {answer.code.name}: {answer.text}"
         if answer.code in DENIED:
-            raise Denied(text)
+            return Denied(text)
         if answer.code in (ResponseCode.UNEXPECTED_ARGUMENT, ResponseCode.INTERNAL_ERROR):
-            raise LedgerError(text)
+            return LedgerError(text)
         return text

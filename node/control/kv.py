@@ -103,10 +103,10 @@ def item_json(item: KvItem, as_: str) -> Json:
 async def ask(parts: Parts, question: bytes, consistency: Consistency, wait_ms: int = 0) -> QuestionAnswer | None:
     """None: nothing happened within `wait_ms`. Raises Problem."""
     mode = ReadMode.LINEARIZABLE if consistency == "linearizable" else ReadMode.UNSAFE
-    sent = encode_question(QuestionRequest(question, mode, wait_ms or READ_WAIT_MS))
+    sent = encode_question(QuestionRequest([question], mode, wait_ms or READ_WAIT_MS))
     timeout_s = (wait_ms or READ_WAIT_MS) / 1000 + GRACE_S
     try:
-        answer = decode_question_answer(await parts.link.request(RequestCode.QUESTION, [sent], timeout_s))
+        [answer] = decode_question_answer(await parts.link.request(RequestCode.QUESTION, [sent], timeout_s), 1)
     except (EngineAway, EngineSilent, EngineRefused, BodyError) as error:
         raise Problem(503, "The engine does not answer", str(error), headers=RETRY) from None
     if answer.code is ResponseCode.SUCCESS:

@@ -59,10 +59,13 @@ class Machine(Applier, Protocol):
         ...
 
     def ask(
-        self, content: bytes, min_index: int, wait_ms: int, deliver: Callable[[ResponseCode, int, bytes], None]
+        self,
+        contents: Sequence[bytes],
+        min_index: int,
+        wait_ms: int,
+        deliver: Callable[[Sequence[tuple[ResponseCode, int, bytes]]], None],
     ) -> None:
-        """`deliver` is called once, later: with the code, the entry applied last, and the answer or why there is none.
-
-        The state that answers holds every entry up to `min_index`.
+        """`deliver` is called once, later, with one for each: the code, the entry applied last, and the answer or why
+        there is none. The state that answers holds every entry up to `min_index`.
         """
         ...

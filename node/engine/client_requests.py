@@ -174,7 +174,7 @@ class ClientRequests:
             refusal = AppendAnswer(code, -1, -1, -1, AppendedByte.NOT_APPENDED, detail=text)
             connection.answer(frame, encode_command_answer(CommandAnswer(refusal, False)))
         elif frame.code == RequestCode.QUESTION:
-            connection.answer(frame, *encode_question_answer(QuestionAnswer(code, -1, text.encode())))
+            connection.answer(frame, *encode_question_answer([QuestionAnswer(code, -1, text.encode())]))
         elif frame.code == RequestCode.COMMITTED_STREAM:
             connection.answer(frame, encode_position(PushedPosition(code)))
         else:

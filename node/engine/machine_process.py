@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -39,7 +39,7 @@ BACK_OFF_S_MIN: Final = 0.2
 BACK_OFF_S_MAX: Final = 10.0
 STEADY_AFTER_S: Final = 30.0
 END_WITHIN_S: Final = 1.0
-Deliver = Callable[[ResponseCode, int, bytes], None]
+Deliver = Callable[[Sequence[tuple[ResponseCode, int, bytes]]], None]
 Note = Callable[[str, str, dict[str, Any]], None]
 
 
@@ -53,8 +53,9 @@ class MachineOptions(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A question that has no answer yet."""
+    """Questions that have no answers yet."""
 
+    questions: int
     deliver: Deliver
     patience: asyncio.TimerHandle
 
@@ -139,25 +140,25 @@ class MachineProcess:
                 self._process.kill()
 
     # --- questions, snapshots -------------------------------------------------------------------------------------
-    def ask(self, content: bytes, min_index: int, wait_ms: int, deliver: Deliver) -> None:
-        """`deliver` is called once, later, with the answer from a state that holds every entry up to `min_index`."""
+    def ask(self, contents: Sequence[bytes], min_index: int, wait_ms: int, deliver: Deliver) -> None:
+        """`deliver` is called once, later, with the answers from a state that holds every entry up to `min_index`."""
         pipe, loop = self._pipe, asyncio.get_running_loop()
         if pipe is None or len(self._asked) >= QUESTIONS_MAX:
             busy = pipe is not None
             code = ResponseCode.LEADER_PENDING_FULL if busy else ResponseCode.ILLEGAL_MEMBER_STATE
             text = "too many questions wait already" if busy else f"the state machine is not there: {self._why}"
-            loop.call_soon(deliver, code, -1, text.encode())
+            loop.call_soon(deliver, [(code, -1, text.encode())] * len(contents))
             return
         self._numbers += 1
         number = self._numbers
         patience = loop.call_later(wait_ms / 1000 + PATIENCE_S, self._no_answer, number)
-        self._asked[number] = Asked(deliver, patience)
-        pipe.send(frames.question(QuestionFrame(number, min_index, wait_ms, content)))
+        self._asked[number] = Asked(len(contents), deliver, patience)
+        pipe.send(frames.question(QuestionFrame(number, min_index, wait_ms, contents)))
 
     def _no_answer(self, number: int) -> None:
         asked = self._asked.pop(number, None)
         if asked is not None:
-            asked.deliver(ResponseCode.TIMEOUT, -1, b"the state machine does not answer")
+            asked.deliver([(ResponseCode.TIMEOUT, -1, b"the state machine does not answer")] * asked.questions)
 
     def save(self, done: Callable[[int, str], None]) -> None:
         """A snapshot now; `done` with the newest one's last entry, and why there is no newer one."""
@@ -242,7 +243,8 @@ class MachineProcess:
         asked, self._asked = self._asked, {}
         for one in asked.values():
             one.patience.cancel()
-            one.deliver(ResponseCode.ILLEGAL_MEMBER_STATE, -1, f"the state machine ended: {why}".encode())
+            text = f"the state machine ended: {why}".encode()
+            one.deliver([(ResponseCode.ILLEGAL_MEMBER_STATE, -1, text)] * one.questions)
         waiting, self._waiting_for_save = self._waiting_for_save, []
         for done in waiting:
             done(self.saved_index, why)
@@ -289,10 +291,13 @@ class MachineProcess:
         reports.applied(done.life, done.upto_index, done.results, done.error)
 
     def _answered(self, answer: AnswerFrame) -> None:
-        asked = self._asked.pop(answer.number, None)
+        asked = self._asked.get(answer.number)
         if asked is not None:
+            if len(answer.answers) != asked.questions:
+                raise frames.FrameError(f"{len(answer.answers)} answers to {asked.questions} questions")
+            del self._asked[answer.number]
             asked.patience.cancel()
-            asked.deliver(answer.code, answer.applied_index, answer.content)
+            asked.deliver(answer.answers)
 
     def _save_ended(self, one: SavedFrame) -> None:
         if one.error:

@@ -11,7 +11,7 @@ LINEARIZABLE is put to the state machine only behind its read index.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from node.consensus.api import Applied, Outcome, Proposal, ReadOutcome
@@ -35,6 +35,7 @@ from node.transport.machine_frames import (
 from node.transport.remoting import FLAG_ONE_WAY, Frame
 from node.transport.slab_frames import AppendAnswer, ReadMode, decode_append
 
+Answers = Sequence[tuple[ResponseCode, int, bytes]]
 TICK_LOOK_S: Final = 0.1  # a key's time may end so much earlier than its entry comes
 
 
@@ -101,24 +102,24 @@ class MachineRequests:
     def question(self, connection: Connection, frame: Frame) -> None:
         """QUESTION. Raises BodyError."""
         request, size = decode_question(frame.body), len(frame.body)
-        self._quota.take(connection, 1, size)
+        count = len(request.contents)
+        self._quota.take(connection, count, size)
 
-        def answer(code: ResponseCode, applied_index: int, content: bytes) -> None:
-            self._quota.give(connection, 1, size)
-            connection.answer(frame, *encode_question_answer(QuestionAnswer(code, applied_index, content)))
+        def answer(answers: Answers) -> None:
+            self._quota.give(connection, count, size)
+            connection.answer(frame, *encode_question_answer([QuestionAnswer(*one) for one in answers]))
 
         if request.mode is ReadMode.UNSAFE:
-            self._machine.ask(request.content, -1, request.wait_ms, answer)
+            self._machine.ask(request.contents, -1, request.wait_ms, answer)
         else:
             self._driver.read_index(lambda outcome: self._confirmed(request, outcome, answer))
 
-    def _confirmed(
-        self, request: QuestionRequest, outcome: ReadOutcome, answer: Callable[[ResponseCode, int, bytes], None]
-    ) -> None:
+    def _confirmed(self, request: QuestionRequest, outcome: ReadOutcome, answer: Callable[[Answers], None]) -> None:
         if outcome.code is not ResponseCode.SUCCESS:
-            answer(outcome.code, -1, (outcome.detail or "the quorum could not confirm the read").encode())
+            text = (outcome.detail or "the quorum could not confirm the read").encode()
+            answer([(outcome.code, -1, text)] * len(request.contents))
         else:
-            self._machine.ask(request.content, outcome.read_index, request.wait_ms, answer)
+            self._machine.ask(request.contents, outcome.read_index, request.wait_ms, answer)
 
     # --- time -----------------------------------------------------------------------------------------------------
     def start(self) -> None:

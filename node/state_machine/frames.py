@@ -18,10 +18,11 @@ from node.protocol.entry import BytesLike
 FRAME_BYTES_MAX: Final = 1 << 30
 _HEAD: Final = struct.Struct(">IB")
 _BATCH: Final = struct.Struct(">qqqB")
-_QUESTION: Final = struct.Struct(">QqI")
+_QUESTION: Final = struct.Struct(">QqII")
 _STANDS: Final = struct.Struct(">qqqq")
 _APPLIED: Final = struct.Struct(">qqqI")
-_ANSWER: Final = struct.Struct(">Qiq")
+_ANSWERS: Final = struct.Struct(">QI")
+_ANSWER: Final = struct.Struct(">iqI")
 _SAVED: Final = struct.Struct(">qB")
 _LIFE: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">I")
@@ -58,12 +59,12 @@ class BatchFrame(NamedTuple):
 
 
 class QuestionFrame(NamedTuple):
-    """`number` is the asker's, and comes with the answer."""
+    """Questions that wait for the same entry. `number` is the asker's, and comes with the answers."""
 
     number: int
     min_index: int
     wait_ms: int
-    content: bytes
+    contents: Sequence[bytes]
 
 
 @dataclass(slots=True, frozen=True)
@@ -86,13 +87,19 @@ class AppliedFrame(NamedTuple):
     results: Sequence[bytes]
 
 
-class AnswerFrame(NamedTuple):
-    """To a question."""
+class OneAnswer(NamedTuple):
+    """To one question; with another code than SUCCESS `content` is a text that says why there is no answer."""
 
-    number: int
     code: ResponseCode
     applied_index: int
     content: bytes
+
+
+class AnswerFrame(NamedTuple):
+    """To all questions of a frame, in their order."""
+
+    number: int
+    answers: Sequence[OneAnswer]
 
 
 @dataclass(slots=True, frozen=True)
@@ -125,12 +132,23 @@ def read_life(body: memoryview) -> int:
 
 
 def question(one: QuestionFrame) -> list[BytesLike]:
-    return frame(Kind.QUESTION, _QUESTION.pack(one.number, one.min_index, one.wait_ms), one.content)
+    contents = one.contents
+    head = _QUESTION.pack(one.number, one.min_index, one.wait_ms, len(contents))
+    return frame(Kind.QUESTION, head, struct.pack(f">{len(contents)}I", *map(len, contents)), *contents)
 
 
 def read_question(body: memoryview) -> QuestionFrame:
-    number, min_index, wait_ms = _QUESTION.unpack_from(body)
-    return QuestionFrame(number, min_index, wait_ms, bytes(body[_QUESTION.size :]))
+    number, min_index, wait_ms, count = _QUESTION.unpack_from(body)
+    lengths = struct.unpack_from(f">{count}I", body, _QUESTION.size)
+    return QuestionFrame(number, min_index, wait_ms, _cut(body, _QUESTION.size + 4 * count, lengths))
+
+
+def _cut(body: memoryview, at: int, lengths: Sequence[int]) -> list[bytes]:
+    found = []
+    for length in lengths:
+        found.append(bytes(body[at : at + length]))
+        at += length
+    return found
 
 
 def _or_none(number: int) -> int | None:
@@ -164,21 +182,25 @@ def read_applied(body: memoryview) -> AppliedFrame:
     error = bytes(body[_APPLIED.size : at]).decode(errors="replace")
     (count,) = _LENGTH.unpack_from(body, at)
     lengths = struct.unpack_from(f">{count}I", body, at + 4)
-    at += 4 + 4 * count
-    results = []
-    for length in lengths:
-        results.append(bytes(body[at : at + length]))
-        at += length
-    return AppliedFrame(life, upto_index, _or_none(wake_at_ms), error, results)
+    return AppliedFrame(life, upto_index, _or_none(wake_at_ms), error, _cut(body, at + 4 + 4 * count, lengths))
 
 
 def answer(one: AnswerFrame) -> list[BytesLike]:
-    return frame(Kind.ANSWER, _ANSWER.pack(one.number, one.code, one.applied_index), one.content)
+    pieces: list[bytes] = []
+    for each in one.answers:
+        pieces += (_ANSWER.pack(each.code, each.applied_index, len(each.content)), each.content)
+    return frame(Kind.ANSWER, _ANSWERS.pack(one.number, len(one.answers)), b"".join(pieces))
 
 
 def read_answer(body: memoryview) -> AnswerFrame:
-    number, code, applied_index = _ANSWER.unpack_from(body)
-    return AnswerFrame(number, ResponseCode(code), applied_index, bytes(body[_ANSWER.size :]))
+    number, count = _ANSWERS.unpack_from(body)
+    answers, at = [], _ANSWERS.size
+    for _ in range(count):
+        code, applied_index, length = _ANSWER.unpack_from(body, at)
+        at += _ANSWER.size
+        answers.append(OneAnswer(ResponseCode(code), applied_index, bytes(body[at : at + length])))
+        at += length
+    return AnswerFrame(number, answers)
 
 
 def saved(one: SavedFrame) -> list[BytesLike]:

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +38,7 @@ from node.state_machine.frames import (
     BatchFrame,
     FrameReader,
     Kind,
+    OneAnswer,
     QuestionFrame,
     SavedFrame,
     StandsFrame,
@@ -150,11 +152,18 @@ class Process:
         self._caller.answer_waiting(time.monotonic_ns())
 
     def _question(self, one: QuestionFrame) -> None:
-        def deliver(answer: Answer) -> None:
-            self._out += frames.answer(AnswerFrame(one.number, *answer))
+        """They are answered together, when the last of them is."""
+        answers: dict[int, OneAnswer] = {}
+
+        def deliver(place: int, answer: Answer) -> None:
+            answers[place] = OneAnswer(*answer)
+            if len(answers) == len(one.contents):
+                in_order = [answers[at] for at in range(len(answers))]
+                self._out += frames.answer(AnswerFrame(one.number, in_order))
 
         deadline = time.monotonic_ns() + one.wait_ms * MS
-        self._caller.ask(Question(one.content, one.min_index, deadline, deliver))
+        for place, content in enumerate(one.contents):
+            self._caller.ask(Question(content, one.min_index, deadline, partial(deliver, place)))
 
     def _stand(self) -> None:
         self._stood += 1

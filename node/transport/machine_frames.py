@@ -24,8 +24,9 @@ from node.transport.slab_frames import (
 QUESTION_BYTES_MAX: Final = 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
 _RESULTS: Final = struct.Struct(">BI")
-_QUESTION: Final = struct.Struct(">BI")
-_ANSWER: Final = struct.Struct(">iq")
+_QUESTION: Final = struct.Struct(">BII")
+_ANSWER: Final = struct.Struct(">iqI")
+QUESTIONS_MAX: Final = 1024  # in one frame
 
 
 class CommandAnswer(NamedTuple):
@@ -37,9 +38,9 @@ class CommandAnswer(NamedTuple):
 
 
 class QuestionRequest(NamedTuple):
-    """`wait_ms`: for how long it may wait for its state, and for an answer to be there at all."""
+    """`wait_ms`: for how long they may wait for their state, and for answers to be there at all."""
 
-    content: bytes
+    contents: Sequence[bytes]
     mode: ReadMode = ReadMode.LINEARIZABLE
     wait_ms: int = 5000
 
@@ -82,26 +83,53 @@ def decode_command_answer(body: BytesLike) -> CommandAnswer:
 
 
 def encode_question(request: QuestionRequest) -> bytes:
-    return _QUESTION.pack(request.mode, request.wait_ms) + request.content
+    contents = request.contents
+    head = _QUESTION.pack(request.mode, request.wait_ms, len(contents))
+    return b"".join((head, struct.pack(f">{len(contents)}I", *map(len, contents)), *contents))
 
 
 def decode_question(body: BytesLike) -> QuestionRequest:
     """Raises BodyError."""
     if not _QUESTION.size <= len(body) <= _QUESTION.size + QUESTION_BYTES_MAX:
-        raise BodyError(f"a question of {len(body)} bytes; up to {QUESTION_BYTES_MAX} are taken")
-    mode, wait_ms = _QUESTION.unpack_from(body)
+        raise BodyError(f"questions of {len(body)} bytes; up to {QUESTION_BYTES_MAX} are taken")
+    mode, wait_ms, count = _QUESTION.unpack_from(body)
     if mode > ReadMode.UNSAFE or wait_ms > WAIT_MS_MAX:
         raise BodyError(f"a question in mode {mode} that waits {wait_ms} ms; up to {WAIT_MS_MAX} are allowed")
-    return QuestionRequest(bytes(body[_QUESTION.size :]), ReadMode(mode), wait_ms)
+    if not 1 <= count <= QUESTIONS_MAX or _QUESTION.size + 4 * count > len(body):
+        raise BodyError(f"{count} questions in {len(body)} bytes; 1 to {QUESTIONS_MAX} are taken")
+    lengths = struct.unpack_from(f">{count}I", body, _QUESTION.size)
+    at = _QUESTION.size + 4 * count
+    if at + sum(lengths) != len(body):
+        raise BodyError(f"questions of {len(body)} bytes say {at + sum(lengths)}")
+    contents: list[bytes] = []
+    for length in lengths:
+        contents.append(bytes(body[at : at + length]))
+        at += length
+    return QuestionRequest(contents, ReadMode(mode), wait_ms)
 
 
-def encode_question_answer(answer: QuestionAnswer) -> list[bytes]:
-    return [_ANSWER.pack(answer.code, answer.applied_index), answer.content]
+def encode_question_answer(answers: Sequence[QuestionAnswer]) -> list[bytes]:
+    pieces: list[bytes] = []
+    for one in answers:
+        pieces += (_ANSWER.pack(one.code, one.applied_index, len(one.content)), one.content)
+    return [b"".join(pieces)]
 
 
-def decode_question_answer(body: BytesLike) -> QuestionAnswer:
-    """Raises BodyError."""
-    if len(body) < _ANSWER.size:
-        raise BodyError(f"an answer of {len(body)} bytes; its head alone takes {_ANSWER.size}")
-    code, applied_index = _ANSWER.unpack_from(body)
-    return QuestionAnswer(response_code(code), applied_index, bytes(body[_ANSWER.size :]))
+def decode_question_answer(body: BytesLike, count: int) -> list[QuestionAnswer]:
+    """To `count` questions; a refusal of all of them may stand there once. Raises BodyError."""
+    answers: list[QuestionAnswer] = []
+    at = 0
+    try:
+        while at < len(body):
+            code, applied_index, length = _ANSWER.unpack_from(body, at)
+            at += _ANSWER.size + length
+            if at > len(body):
+                raise BodyError("an answer goes past its frame's end")
+            answers.append(QuestionAnswer(response_code(code), applied_index, bytes(body[at - length : at])))
+    except struct.error as error:
+        raise BodyError(f"a broken answer to a question: {error}") from None
+    if len(answers) == 1 < count and answers[0].code is not ResponseCode.SUCCESS:
+        return answers * count
+    if len(answers) != count:
+        raise BodyError(f"{len(answers)} answers to {count} questions")
+    return answers

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from node.config import Settings, load
@@ -16,7 +17,7 @@ from node.state_machine.kind import kind_of
 from node.store.memory_store import MemoryStore
 from tests.ports import free_ports
 
-Later = Callable[[ResponseCode, int, bytes], None]
+Later = Callable[[Sequence[tuple[ResponseCode, int, bytes]]], None]
 
 
 class Inside:
@@ -53,14 +54,18 @@ class Inside:
         self.reports.applied(batch.life, report.upto_index, report.results, report.error)
         self.caller.answer_waiting(0)
 
-    def ask(self, content: bytes, min_index: int, wait_ms: int, deliver: Later) -> None:
+    def ask(self, contents: Sequence[bytes], min_index: int, wait_ms: int, deliver: Later) -> None:
         loop = asyncio.get_running_loop()
+        answers: dict[int, Answer] = {}
 
-        def later(answer: Answer) -> None:
-            loop.call_soon(deliver, *answer)
+        def later(place: int, answer: Answer) -> None:
+            answers[place] = answer
+            if len(answers) == len(contents):
+                loop.call_soon(deliver, [answers[at] for at in range(len(contents))])
 
         deadline = int(loop.time() * 1000) + wait_ms
-        self.caller.ask(Question(content, min_index, deadline, later))
+        for place, content in enumerate(contents):
+            self.caller.ask(Question(content, min_index, deadline, partial(later, place)))
         loop.call_later(wait_ms / 1000, self.caller.answer_waiting, deadline)
 
     def stop(self) -> None:

@@ -6,61 +6,18 @@ import asyncio
 import random
 from pathlib import Path
 
-from node.client import LedgerClient, LedgerError, OutcomeUnknown
-from node.client.kv import KvClient
+from node.client import LedgerClient
 from node.engine.engine import Engine
 from node.protocol.codes import ResponseCode
-from node.protocol.kv import Status
 from node.state_machine.caller import Caller
 from node.state_machine.kind import kind_of
 from node.state_machine.kv import KeyValue
-from tests.simulation.key_linearizability import NEVER, KeyOperation, keys_at_fault
+from tests.simulation.key_linearizability import KeyOperation, keys_at_fault
 from tests.unit.engine_kit import running, until
+from tests.unit.kv_history import CALLS, use
 from tests.unit.machine_kit import Inside, group
 
-KEYS = (b"a", b"b", b"c")
-CALLS = 60  # of each client
 CLIENTS = 4
-
-
-async def one_call(store: KvClient, operation: KeyOperation) -> None:
-    """Carries it out, and notes what it answered. Raises LedgerError."""
-    key, value = operation.key, operation.value
-    if operation.kind == "get":
-        item = await store.get(key)
-        operation.answer = None if item is None else item.value
-    elif operation.kind == "put":
-        assert value is not None
-        await store.put(key, value)
-        operation.answer = True
-    elif operation.kind == "delete":
-        operation.answer = await store.delete(key)
-    else:
-        result = await store.compare_and_set(key, operation.expected, value)
-        operation.answer = result.status is Status.DONE
-
-
-async def use(name: int, members: list[str], client: LedgerClient, history: list[KeyOperation]) -> None:
-    """One client: a call after the other, at the leader and, for reads, at members of its choice."""
-    rng, seen = random.Random(f"client {name}"), dict.fromkeys(KEYS, b"")
-    loop = asyncio.get_running_loop()
-    for number in range(CALLS):
-        key, kind = rng.choice(KEYS), rng.choice(["get", "get", "put", "put", "cas", "delete"])
-        value = None if kind in ("get", "delete") else b"%d.%d" % (name, number)
-        expected = (seen[key] or None) if kind == "cas" else None
-        operation = KeyOperation(key, kind, loop.time(), NEVER, value, expected)  # type: ignore[arg-type]
-        store = KvClient(client, deadline_s=30.0, member_id=rng.choice([None, *members]))
-        try:
-            await one_call(store, operation)
-        except OutcomeUnknown:
-            history.append(operation)
-        except LedgerError:
-            continue  # it did not happen
-        else:
-            operation.completed = loop.time()
-            history.append(operation)
-            if isinstance(operation.answer, bytes):
-                seen[key] = operation.answer
 
 
 async def trouble(members: list[tuple[Engine, Inside]], stop: asyncio.Event) -> int:

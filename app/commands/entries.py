@@ -27,7 +27,7 @@ from app.commands.common import (
 )
 from app.commands.following import print_from
 from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFlags
-from node.client import LedgerClient, Unsupported
+from node.client import LedgerClient, Trimmed, Unsupported
 from node.printable import escaped_bytes, escaped_json
 from node.protocol.entry import Entry, Magic
 
@@ -148,9 +148,16 @@ def tail(
                     say(f"tail: {nothing} from {at} on: {ends}" + ("; waiting" if follow else ""))
                     if not follow:
                         return Exit.UNDETERMINED
-            await print_from(
-                client, at, follow, wanted, lambda entry: print_entry(entry, as_json, client.unverified, raw)
-            )
+
+            def show(entry: Entry) -> None:
+                print_entry(entry, as_json, client.unverified, raw)
+
+            try:
+                await print_from(client, at, follow, wanted, show)
+            except Trimmed as gone:
+                if from_index is not None or gone.begin_index <= at:
+                    raise
+                await print_from(client, gone.begin_index, follow, wanted, show)  # fewer than so many are left
             return Exit.FINE
         finally:
             await client.close()

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Final
 
 from app.commands.common import failure_of, say
-from node.client import CommittedPosition, LedgerClient, LedgerError, Unsupported
+from node.client import CommittedPosition, LedgerClient, LedgerError, Trimmed, Unsupported
 from node.protocol.entry import Entry, Magic
 
 TAIL_POLL_S: Final = 0.2
@@ -31,7 +31,7 @@ async def print_from(
                 entries = await client.read(at, TAIL_READ_ENTRIES, include_all=True)
                 waiting.complained = False
             except LedgerError as error:
-                if not follow:
+                if not follow or isinstance(error, Trimmed):  # what was removed does not come back
                     raise
                 waiting.complain(error)
                 await asyncio.sleep(TAIL_POLL_S)

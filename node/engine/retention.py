@@ -126,11 +126,16 @@ class Retention:
         self.refuses_writes = used is not None and used >= self._table.disk_full_ratio
         if self.refuses_writes and not self._driver.replica.member.disk_full:
             self._driver.step(lambda: self._driver.replica.disk.disk_full(True, self._driver.now_ns()))
-        plan = plan_by_policy(self._limits, survey, self.needs(), self._through_max())
+        full = self._driver.replica.member.short_of_space
+        plan = plan_by_policy(self._limits, survey, self.needs(), self._through_max(), disk_full=full)
         self._kept_by = plan.kept_by
         self._say_held(plan)
         if plan.files:
-            self._begin(plan, BY_POLICY, lambda _problem: self._arm(FILE_PAUSE_S))
+            self._begin(plan, BY_POLICY, self._policy_ended)
+
+    def _policy_ended(self, problem: str) -> None:
+        """There may be more to do at once; what could not be done now is tried with the next look."""
+        self._arm(self._table.check_interval_s if problem else FILE_PAUSE_S)
 
     def _say_held(self, plan: Plan) -> None:
         """The alarm of a log, or a disk, that cannot be made smaller because somebody needs what is oldest."""

@@ -93,11 +93,13 @@ class Plan:
         return sum(one.size_bytes for one in self.files)
 
 
-def plan_by_policy(limits: Limits, survey: Survey, needs: Sequence[Need], through_max: int) -> Plan:
-    """What the limits ask to remove now."""
+def plan_by_policy(
+    limits: Limits, survey: Survey, needs: Sequence[Need], through_max: int, *, disk_full: bool = False
+) -> Plan:
+    """What the limits ask to remove now. `disk_full`: a write found no space, whatever the ratio says."""
     aged, aged_why = _aged(limits, survey)
     large, large_why = _too_large(limits, survey)
-    full, full_why = _disk_too_full(limits, survey)
+    full, full_why = _disk_too_full(limits, survey, disk_full)
     count, urgent, reason = max((aged, False, aged_why), (large, True, large_why), (full, True, full_why))
     if not count:
         return Plan()
@@ -145,10 +147,12 @@ def _too_large(limits: Limits, survey: Survey) -> tuple[int, str]:
     return count, f"the log has {survey.log_bytes} bytes, {limits.max_log_bytes} are allowed"
 
 
-def _disk_too_full(limits: Limits, survey: Survey) -> tuple[int, str]:
+def _disk_too_full(limits: Limits, survey: Survey, disk_full: bool) -> tuple[int, str]:
     used = survey.used_ratio
-    if not limits.force_clean or used is None or used < limits.force_ratio:
+    if not limits.force_clean:
         return 0, ""
+    if used is None or used < limits.force_ratio:
+        return (min(1, len(survey.files)), "the disk is full: a write found no space") if disk_full else (0, "")
     assert survey.disk_total_bytes is not None
     # At the ratio itself a file goes, too: the disk has to be used less.
     count = _until(survey, max(1, int((used - limits.force_ratio) * survey.disk_total_bytes)))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,8 @@ def document() -> Document:
 class Group:
     """Started with `--init`; ended by pid."""
 
-    def __init__(self, place: Path, size: int = 3) -> None:
+    def __init__(self, place: Path, size: int = 3, settings: Sequence[str] = ()) -> None:
+        """`settings`: "table.key=value", the same for all."""
         ports = free_ports(2 * size)
         self.ids = [f"n{n}" for n in range(size)]
         self.urls = {one: f"http://127.0.0.1:{ports[size + n]}" for n, one in enumerate(self.ids)}
@@ -56,6 +57,7 @@ class Group:
             control = self.urls[one].removeprefix("http://")
             command = [sys.executable, "-m", "node", "--id", one, "--group", "api", "--peers", peers, "--init"]
             command += ["--data", str(place / one), "--control", control]
+            command += [word for setting in settings for word in ("--set", setting)]
             with (place / f"{one}.log").open("wb") as log:
                 self.processes[one] = subprocess.Popen(
                     command, cwd=ROOT, stdout=log, stderr=log, preexec_fn=apart(signal.SIGTERM)
@@ -135,8 +137,8 @@ def undisturbed(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def running_group(place: Path, size: int = 3) -> Iterator[Group]:
-    group = Group(place, size)
+def running_group(place: Path, size: int = 3, settings: Sequence[str] = ()) -> Iterator[Group]:
+    group = Group(place, size, settings)
     try:
         group.leader()
         yield group

@@ -57,6 +57,15 @@ def test_a_full_disk_takes_files_of_any_age_but_no_more_than_it_needs() -> None:
     assert policy(survey_of(1, 1, hour=12, used=None)) == Plan(), "a disk that does not say how full it is"
 
 
+def test_a_write_that_found_no_space_takes_the_oldest_file_whatever_the_ratio() -> None:
+    def full(used: int | None, limits: Limits = LIMITS) -> Plan:
+        return plan_by_policy(limits, survey_of(1, 1, hour=12, used=used), (), EVERYTHING, disk_full=True)
+
+    assert (len(full(100).files), full(100).urgent, len(full(None).files)) == (1, True, 1)
+    assert len(full(990).files) == 2, "beyond the ratio as many as that asks for"
+    assert full(100, replace(LIMITS, force_clean=False)) == Plan()
+
+
 def test_a_log_that_is_too_large_loses_its_oldest_files_at_once() -> None:
     limits = replace(LIMITS, max_log_bytes=300)
     assert policy(survey_of(1, 1, hour=12), limits) == Plan()

@@ -64,6 +64,7 @@ async def _ask(link: MemberLink) -> str | Denied | None:
         if fields.code() in DENIED:
             return Denied(f"{link.member_id} answers {fields.code().name}")
         link.identity.check(link, fields)
+        link.identity.learn(fields)
         return fields.optional_text("leaderId") or ""
     except AnotherGroup as error:
         return error

@@ -20,6 +20,7 @@ from node.client.errors import Denied, LedgerError, Trimmed, Unreachable, Unsupp
 from node.client.lane import Lane, open_lane
 from node.client.leader import DENIED, find_leader
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
+from node.client.members import links_to_new
 from node.client.plain_dledger import INDEX_MAX, find_end, get_one, transfer_fields
 from node.client.retry import Retry
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
@@ -69,7 +70,7 @@ class LedgerClient:
         self.peers: Mapping[str, str] = members
         self._identity = GroupIdentity(group, group_id)
         self._links = {one: MemberLink(one, address, self._identity, tls, token) for one, address in members.items()}
-        self._deadline_s, self._token = deadline_s, token
+        self._deadline_s, self._token, self._tls = deadline_s, token, tls
         self.follow_redirects = follow_redirects
         self._appends = Appends(self, deadline_s, in_flight_max)
         self._leader_id: str | None = None
@@ -155,6 +156,7 @@ class LedgerClient:
 
     async def _probe(self) -> None:
         self._leader_id = await find_leader(self._links.values())
+        self._links |= links_to_new(self.peers, self._links, self._identity, self._tls, self._token)
 
     def _leader_silent(self, link: MemberLink) -> None:
         """Requests wait at a member that says nothing: is there another leader by now?"""
@@ -300,14 +302,14 @@ class LedgerClient:
         """Who leads, as this member says: the one thing that a plain DLedger tells, too."""
         return await self._ask(self._links[node_id], RequestCode.METADATA, {}, self._deadline_s)
 
-    async def scrub(self, node_id: str) -> int:
-        """Asks a member to read its whole log once; the number of that pass, as `state` tells of it.
+    async def order(self, node_id: str, fields: Mapping[str, Any], within_s: float) -> dict[str, Any]:
+        """An operator's action at one member. Raises LedgerError."""
+        link, code = self._links[node_id], RequestCode.OPERATOR_ACTION
+        return await self._ask(link, code, {**fields, "token": self._token}, within_s)
 
-        Raises LedgerError.
-        """
-        answer = await self._ask(
-            self._links[node_id], RequestCode.OPERATOR_ACTION, {"what": "scrub", "token": self._token}, self._deadline_s
-        )
+    async def scrub(self, node_id: str) -> int:
+        """Has a member read its whole log once; the number of that pass, as in `state`. Raises LedgerError."""
+        answer = await self.order(node_id, {"what": "scrub"}, self._deadline_s)
         if answer.get("code") != ResponseCode.SUCCESS:
             raise LedgerError(f"{node_id} answers {answer.get('code')}: {answer.get('detail')}")
         return int(answer["passNumber"])
@@ -332,13 +334,9 @@ class LedgerClient:
         return dict(answer.values)
 
     async def transfer(
-        self,
-        to: str | None = None,
-        *,
-        if_term: int | None = None,
-        deadline_ms: int | None = None,
+        self, to: str | None = None, *, if_term: int | None = None, deadline_ms: int | None = None,
         accept_data_loss: bool = False,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """Moves leadership, to the best member for None. Returns `{code, leaderId, term, transfereeId, detail}`.
 
         Raises Refused where a plain DLedger leads, unless member and term are named and the loss of data is accepted

@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from node.client.errors import AnotherGroup
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike
-from node.protocol.peers import split_address
+from node.protocol.group_members import MEMBERS_MAX
+from node.protocol.peers import check_peers, split_address
 from node.transport.bodies import BodyError, Fields, dump, load
 from node.transport.connection import Connection, dial
 from node.transport.remoting import FLAG_ONE_WAY, Frame
@@ -53,6 +55,15 @@ class GroupIdentity:
 
     def __init__(self, group: str, group_id: str | None = None) -> None:
         self.group, self.group_id = group, group_id
+        self.members: dict[str, str] = {}  # as its members named them last, and where these are reached
+
+    def learn(self, answer: Fields) -> None:
+        """Members come and go (SAFETY M1): who the voters are, as one that passed `check` says."""
+        named = answer.values.get("peers")
+        if isinstance(named, dict) and len(named) <= MEMBERS_MAX:
+            known = {str(one): str(at) for one, at in named.items() if at}
+            with suppress(ValueError):
+                self.members = check_peers(known)
 
     def check(self, link: MemberLink, answer: Fields) -> None:
         """Whoever answered METADATA is of this group, as far as it says. Raises AnotherGroup."""

@@ -7,8 +7,9 @@ against `as_of_ns`); ages are `_ms`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from node.consensus.configuration import Configuration
 from node.protocol.codes import DispatcherState, FlushMode, Role, VoterState
 
 
@@ -237,3 +238,4 @@ class ReplicaStatus:
     faults: tuple[FaultStatus, ...]
     repair: RepairStatus
     applier: ApplierStatus | None = None  # None: a log alone
+    configuration: Configuration = field(kw_only=True)

@@ -77,6 +77,7 @@ def build_status(replica: Replica, now: int) -> ReplicaStatus:
         faults=tuple(FaultStatus(one.first_index, one.last_index, one.kind, one.detail) for one in store.faults),
         repair=replica.repair.status(),
         applier=None if member.applying is None else member.applying.status(),
+        configuration=member.configuration,
     )
 
 

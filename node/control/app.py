@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from node import operator_trail
 from node.body_limit import BodyLimit
 from node.config import Settings
-from node.control import archive, entries, kv, leadership, repair, segments, state, trim
+from node.control import archive, entries, kv, leadership, members, repair, segments, state, trim
 from node.control.common import Json, Parts
 from node.control.direct import DirectRoute
 from node.control.engine_link import EngineLink
@@ -100,6 +100,7 @@ def create_app(settings: Settings) -> FastAPI:
         segments.router,
         leadership.router,
         repair.router,
+        members.router,
         trim.router,
         state.health,
     ):

@@ -32,6 +32,8 @@ def more(method: str, path: str) -> Iterable[int]:
         yield from (404, 409)
     if path.endswith(("/leadership-transfer", "/scrub", "/repairs", "/trim")):
         yield 412
+    if "/members" in path and method != "get":
+        yield from (409, 412, 421)
 
 
 @cache

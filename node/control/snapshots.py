@@ -21,6 +21,7 @@ from node.views.base import AnswerView, UnknownView
 from node.views.closures import ClosuresView
 from node.views.events import EventsView
 from node.views.kinds import VIEWS
+from node.views.members import MembersView
 from node.views.reading import Unreadable, read
 from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import DiskView, LogView, PeerView, StateView
@@ -38,6 +39,7 @@ EMPTY: Final[Mapping[type[AnswerView], AnswerView]] = {
         applied_index=None, peers=(),
     ),
     DispatchersView: DispatchersView(items=(), next=None),
+    MembersView: MembersView(term=None, leader_id=None, index=None, needed=None, items=(), pending=None, removed=()),
     ClosuresView: ClosuresView(pending=None, limit=None, oldest_age_ms=None, groups=(), items=()),
 }  # fmt: skip
 

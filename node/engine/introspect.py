@@ -15,6 +15,7 @@ from node.consensus.status import ApplierStatus, DispatcherStatus, LogStatus, Pe
 from node.engine.clock import wall_text, wall_writer
 from node.engine.events import EventRing
 from node.engine.link_health import LateNs, in_time, link_view
+from node.engine.members_view import members_view
 from node.lateness import RECENT_NS
 from node.protocol.codes import Role
 from node.rereading import Rereading
@@ -69,6 +70,7 @@ class Introspection:
             "watermarks": self._watermarks,
             "dispatchers": self._dispatchers,
             "closures": self._closures,
+            "members": lambda status: members_view(status, boot_id),
         }
 
     def knows(self, what: str) -> bool:

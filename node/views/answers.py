@@ -159,7 +159,7 @@ class Operation(BaseModel):
     """What was started, how far it is, and how it ended."""
 
     id: str
-    kind: Literal["leadership_transfer", "scrub", "repair", "trim"]
+    kind: Literal["leadership_transfer", "scrub", "repair", "trim", "members"]
     state: Literal["running", "done", "failed", "cancelled", "unknown"]
     progress: str | None
     outcome: dict[str, Any] | None
@@ -190,13 +190,42 @@ class TrimPlan(BaseModel):
     kept_by: list[Need]
 
 
+class Quorum(BaseModel):
+    """How many voters have to answer, and which ones do."""
+
+    voters: list[str]
+    needed: int
+    answering: list[str]
+
+
+class Refusal(BaseModel):
+    """Why a change would not be made now."""
+
+    code: int
+    detail: str
+
+
+class MembersPreflight(BaseModel):
+    """What a change of members would bring; null: nobody knows. Of the time it is the most, beside other work."""
+
+    refused: Refusal | None
+    before: Quorum
+    after: Quorum
+    lag_entries: int | None
+    lag_bytes: int | None
+    catch_up_s_at_most: float | None
+    needs_disk_bytes: int | None
+
+
 class DryRun(BaseModel):
-    """What would be done; nothing was. `faults`: the damaged entries that it would be about; `trim`: of a trim."""
+    """What would be done; nothing was. `faults`: the damaged entries that it would be about; `trim`, `members`: of
+    these."""
 
     dry_run: Literal[True]
     would: str
     faults: list[dict[str, Any]] | None = None
     trim: TrimPlan | None = None
+    members: MembersPreflight | None = None
 
 
 class Pin(BaseModel):

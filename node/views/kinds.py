@@ -8,6 +8,7 @@ from typing import Final
 from node.views.base import AnswerView
 from node.views.closures import ClosuresView
 from node.views.events import EventsView
+from node.views.members import MembersView
 from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import StateView
 
@@ -18,4 +19,5 @@ VIEWS: Final[Mapping[str, type[AnswerView]]] = {
     "dispatchers": DispatchersView,
     "closures": ClosuresView,
     "events": EventsView,
+    "members": MembersView,
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from node.config import Settings, load
+from node.consensus.configuration import Configuration
 from node.consensus.status import (
     AlarmStatus,
     ApplierStatus,
@@ -107,6 +108,7 @@ def status(role: Role) -> ReplicaStatus:
         reads_pending=1, leader_ready=leads, quorum_contact_ms=4 if leads else None,
         faults=(FaultStatus(17, 18, "rot", "body CRC"),), repair=RepairStatus(True, 17, 18, 18, "n1", 1, 2, 0),
         applier=ApplierStatus(990, 2, 991, 995, 1, 3, "no room") if leads else None,
+        configuration=Configuration({one: f"127.0.0.1:2091{n}" for n, one in enumerate(("n0", "n1", "n2"), 1)}),
     )  # fmt: skip
 
 

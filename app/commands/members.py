@@ -1,0 +1,249 @@
+"""`members`: who belongs to a group, and changes of it, one at a time.
+
+A change begins with its pre-flight: what the quorum is before and after, what the member lacks and how long that
+takes at most; then it is confirmed (`--yes`), asked of the leader, and over when it is committed. A new member becomes
+a voter by itself once it has caught up, and whom it replaces leaves then.
+
+Invariant: 0 means that the change is committed; 75 that nobody can say; nothing is asked for without a confirmation.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.commands.common import (
+    ConfigOption,
+    Exit,
+    Failure,
+    GroupOption,
+    JsonOption,
+    NodeOption,
+    PeersOption,
+    Target,
+    TokenFileOption,
+    run_async,
+    say,
+    show,
+    show_json,
+    target_of,
+)
+from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFlags
+from node.client import members as client_members
+from node.protocol.codes import ResponseCode
+from node.views.members import MembersView, MemberView
+from node.views.reading import Unreadable, read
+
+ASK_WITHIN_S: Final = 30.0
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it the pre-flight is shown, and a question.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the pre-flight only.")]
+IfTermOption = Annotated[
+    int | None, typer.Option("--if-term", metavar="N", min=0, help="Only if the group is still in this term.")
+]
+MemberArgument = Annotated[str, typer.Argument(metavar="ID")]
+AddressArgument = Annotated[str, typer.Argument(metavar="HOST:PORT")]
+
+members = typer.Typer(name="members", help="Who belongs to a group, and changes of it.")
+
+
+async def ask_members(target: Target) -> MembersView:
+    """The leader's view. Raises LedgerError, Failure."""
+    client = target.client(ASK_WITHIN_S)
+    try:
+        return read(MembersView, await client_members.members(client))
+    except Unreadable as error:
+        raise Failure(Exit.UNDETERMINED, f"the answer cannot be read: {error}") from error
+    finally:
+        await client.close()
+
+
+def line_of(member: MemberView) -> str:
+    """One member, for people."""
+    kind = member.kind or "?"
+    if member.promoting:
+        kind += " (becomes a voter once it has caught up" + (
+            f", and {member.replaces} leaves" if member.replaces else ""
+        )
+        kind += ")"
+    joined = "since the group began" if member.joined_index == -1 else f"since entry {member.joined_index}"
+    lag = "" if not member.lag_entries else f", {member.lag_entries:,} entries behind"
+    there = "" if member.connected else ", NOT CONNECTED"
+    return f"  {member.id:<8}{member.address or '(address unknown)':<24}{kind}, {joined}{lag}{there}"
+
+
+@members.command("list")
+def list_members(
+    peers: PeersOption = None, node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
+    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Show who belongs to the group, as its leader's log says."""
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
+    found = run_async(lambda: ask_members(target))
+    if as_json:
+        show_json({"items": [one.to_json() for one in found.items or ()], "pending": pending_of(found)})
+        return Exit.FINE
+    lines = [f"group {target.group}: {found.needed} voters make a quorum"]
+    lines += [line_of(one) for one in found.items or ()]
+    if found.pending is not None:
+        lines.append(f"? entry {found.pending.index}, which says so, is not committed yet")
+    show("\n".join(lines))
+    return Exit.FINE
+
+
+def pending_of(found: MembersView) -> dict[str, Any] | None:
+    return None if found.pending is None else dict(found.pending.to_json())
+
+
+@members.command()
+def add(
+    member: MemberArgument, address: AddressArgument,
+    learner: Annotated[bool, typer.Option("--learner", help="It stays one until promoted by hand.")] = False,
+    yes: YesOption = False, dry_run: DryRunOption = False, if_term: IfTermOption = None, peers: PeersOption = None,
+    node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
+    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Take in a new member, started with `node --join`: it learns, and becomes a voter once it has caught up."""
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
+    fields = {"kind": "add", "memberId": member, "address": address, "promote": not learner}
+    return change(target, fields, f"add {member} at {address}", yes, dry_run, if_term, as_json)
+
+
+@members.command()
+def promote(
+    member: MemberArgument,
+    yes: YesOption = False, dry_run: DryRunOption = False, if_term: IfTermOption = None, peers: PeersOption = None,
+    node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
+    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Make a learner that has caught up a voter."""
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
+    fields = {"kind": "promote", "memberId": member}
+    return change(target, fields, f"make {member} a voter", yes, dry_run, if_term, as_json)
+
+
+@members.command()
+def remove(
+    member: MemberArgument,
+    yes: YesOption = False, dry_run: DryRunOption = False, if_term: IfTermOption = None, peers: PeersOption = None,
+    node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
+    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Let a member leave for good; a leader that is removed hands over."""
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
+    fields = {"kind": "remove", "memberId": member}
+    return change(target, fields, f"remove {member}", yes, dry_run, if_term, as_json)
+
+
+@members.command()
+def replace(
+    old: Annotated[str, typer.Argument(metavar="OLD")], new: Annotated[str, typer.Argument(metavar="NEW")],
+    address: AddressArgument,
+    yes: YesOption = False, dry_run: DryRunOption = False, if_term: IfTermOption = None, peers: PeersOption = None,
+    node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
+    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Take in a new member in place of another one, which leaves once the new one is a voter."""
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
+    fields = {"kind": "add", "memberId": new, "address": address, "promote": True, "replaces": old}
+    return change(target, fields, f"replace {old} by {new} at {address}", yes, dry_run, if_term, as_json)
+
+
+@members.command("address")
+def move(
+    member: MemberArgument, address: AddressArgument,
+    yes: YesOption = False, dry_run: DryRunOption = False, if_term: IfTermOption = None, peers: PeersOption = None,
+    node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
+    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Tell all members where one of them is reached from now on."""
+    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
+    fields = {"kind": "address", "memberId": member, "address": address}
+    return change(target, fields, f"take {member} to be at {address}", yes, dry_run, if_term, as_json)
+
+
+def change(
+    target: Target, fields: dict[str, Any], words: str, yes: bool, dry_run: bool, if_term: int | None, as_json: bool
+) -> int:
+    """Its pre-flight, the question, and the change."""
+    if if_term is not None:
+        fields = {**fields, "ifTerm": if_term}
+    before = run_async(lambda: ask(target, {**fields, "dryRun": True}))
+    if before.get("code") != ResponseCode.SUCCESS:
+        raise Failure(Exit.FINDING, f"not changed: {before.get('detail') or before.get('code')}")
+    refused = before.get("refused")
+    if dry_run:
+        known = {name: before.get(name) for name in PREFLIGHT}
+        show_json({"would": words, **known}) if as_json else show("\n".join(preflight(words, before)))
+        return Exit.FINDING if refused else Exit.FINE
+    for line in preflight(words, before):
+        say(line)
+    if refused:
+        raise Failure(Exit.FINDING, f"not changed: {refused.get('detail')}")
+    if not yes and not confirmed(words):
+        raise Failure(Exit.USAGE, f"nothing was changed: give --yes to {words}")
+    ended = run_async(lambda: ask(target, fields))
+    done = ended.get("code") == ResponseCode.SUCCESS
+    if as_json:
+        names = ("code", "index", "term", "appended", "leaderId", "detail")
+        show_json({"changed": done, **{name: ended.get(name) for name in names}})
+    elif done:
+        show(f"changed: entry {ended.get('index')} is committed" + follows(fields))
+    else:
+        show(f"not changed: {ended.get('detail') or ended.get('code')}")
+    if done:
+        return Exit.FINE
+    return Exit.UNKNOWN_OUTCOME if ended.get("appended") == "unknown" else Exit.FINDING
+
+
+PREFLIGHT: Final = ("refused", "before", "after", "lagEntries", "lagBytes", "catchUpSAtMost", "needsDiskBytes")
+
+
+def preflight(words: str, known: dict[str, Any]) -> list[str]:
+    """What would follow, for people."""
+    before, after = known.get("before") or {}, known.get("after") or {}
+    lines = [f"to {words}:"]
+    for name, one in (("now", before), ("then", after)):
+        voters, there = one.get("voters") or [], one.get("answering") or []
+        lines.append(f"  {name}: {one.get('needed')} of {len(voters)} voters make a quorum, {len(there)} answer")
+    if known.get("lagEntries"):
+        seconds, size = known.get("catchUpSAtMost"), known.get("lagBytes")
+        took = "" if seconds is None else f", {seconds} s at most beside other work"
+        bytes_text = "" if size is None else f" ({size:,} bytes on its disk)"
+        lines.append(f"  it lacks {known['lagEntries']:,} entries{bytes_text}{took}")
+    if known.get("refused"):
+        lines.append(f"  refused: {known['refused'].get('detail')}")
+    return lines
+
+
+def confirmed(words: str) -> bool:
+    """Whether somebody at a terminal says yes."""
+    return sys.stdin.isatty() and typer.confirm(f"{words}?", err=True)
+
+
+def follows(fields: dict[str, Any]) -> str:
+    if fields["kind"] != "add" or not fields.get("promote", True):
+        return ""
+    leaves = f", and {fields['replaces']} leaves then" if fields.get("replaces") else ""
+    return f"; {fields['memberId']} becomes a voter once it has caught up{leaves}: `quorumscope members list`"
+
+
+async def ask(target: Target, fields: dict[str, Any]) -> dict[str, Any]:
+    """One question to the leader. Raises LedgerError."""
+    client = target.client(ASK_WITHIN_S)
+    try:
+        return await client_members.change_members(client, fields)
+    finally:
+        await client.close()
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this family's commands."""
+    app.add_typer(members)

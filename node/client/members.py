@@ -1,0 +1,44 @@
+"""Members that come and go, as a client sees them: whom it meets later, and how it asks for a change (SAFETY M1).
+
+Invariant: whoever is met later has to prove its group's id before anything is sent to it, like everybody else.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from node.client.link import GroupIdentity, MemberLink
+from node.client.retry import Retry
+
+if TYPE_CHECKING:
+    from node.client.ledger_client import LedgerClient
+
+CHANGE_WITHIN_S = 30.0  # a quorum's disks; without a quorum the leader steps down, and says so
+
+
+def links_to_new(
+    given: Mapping[str, str], known: Mapping[str, MemberLink], identity: GroupIdentity, tls: ssl.SSLContext | None,
+    token: str | None,
+) -> dict[str, MemberLink]:  # fmt: skip
+    """To members that others have named, and that nobody knew here: one of them may lead by now."""
+    if len(given) == 1:
+        return {}  # a client of one member stays with that one
+    new = {one: at for one, at in identity.members.items() if one not in known}
+    return {one: MemberLink(one, at, identity, tls, token) for one, at in new.items()}
+
+
+async def members(client: LedgerClient) -> dict[str, Any]:
+    """Who belongs to the group, as its leader's log says. Raises LedgerError."""
+    link = await client.leader_link(Retry(CHANGE_WITHIN_S))
+    return await client.introspect(link.member_id, "members")
+
+
+async def change_members(client: LedgerClient, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Asks the leader for one change (docs/operations.md); the answer comes when it is committed. Raises LedgerError.
+
+    Gives `{code, index, term, appended, leaderId, detail}`; with `dryRun` what would follow.
+    """
+    link = await client.leader_link(Retry(CHANGE_WITHIN_S))
+    return await client.order(link.member_id, {"what": "members", **fields}, CHANGE_WITHIN_S)

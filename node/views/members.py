@@ -1,0 +1,44 @@
+"""`GET members`: who belongs to the group by this member's log, and which change is under way.
+
+Another member's log may say something else for a moment: what counts is the leader's (SAFETY M1, M3).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from node.views.base import AnswerView, Bounded, Flag, Number, Text, Unknowns, View, Whole
+
+
+class MemberView(View):
+    """One member. `joined_index`: at which entry it came, -1 since the group's birth. `promoting`: a learner that
+    becomes a voter once it has caught up; `replaces`: who leaves then. What it lacks, the leader alone knows."""
+
+    id: Text
+    address: Text | None = None
+    kind: Text | None = None
+    joined_index: Whole | None = None
+    connected: Flag | None = None
+    promoting: Flag | None = None
+    replaces: Text | None = None
+    lag_entries: Whole | None = None
+    lag_bytes: Number | None = None
+
+
+class PendingView(View):
+    """A configuration whose entry is not committed yet."""
+
+    index: Whole | None = None
+
+
+class MembersView(AnswerView):
+    """The whole configuration, and the entry that says so (-1: the group's birth)."""
+
+    term: Whole | None = None
+    leader_id: Text | None = None
+    index: Whole | None = None
+    needed: Whole | None = None
+    items: Annotated[tuple[MemberView, ...], Bounded] | None = None
+    pending: PendingView | None = None
+    removed: Annotated[tuple[Text, ...], Bounded] | None = None
+    unknown: Unknowns | None = None

@@ -1,0 +1,134 @@
+"""Members come and go while clients append: a new one joins, becomes a voter, and the old leader leaves.
+
+The only test of it with real processes, disks and sockets: `--join`, the command line, and a client that has never
+heard of the new member. Invariant: nothing that was acknowledged is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from app.command_line import run
+from node.client import LedgerClient, LedgerError
+from tests.ports import free_ports
+from tests.process.group import START_WITHIN_S, Group, append_surely
+
+pytestmark = pytest.mark.process
+LOOK_S = 0.05
+
+
+def command(capsys: pytest.CaptureFixture[str], group: Group, *words: str) -> tuple[int, str]:
+    """One `quorumscope members …` in this process: its exit code, and what it wrote."""
+    peers = ";".join(f"{member}-{address}" for member, address in group.peers.items())
+    code = run(["members", *words, "--peers", peers, "--group", group.group])
+    written = capsys.readouterr()
+    return code, written.out or written.err
+
+
+async def until(fact: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(START_WITHIN_S):
+        while True:
+            if await fact():
+                return
+            await asyncio.sleep(LOOK_S)
+
+
+class Load:
+    """Appends, one after another, and remembers what was acknowledged."""
+
+    def __init__(self, client: LedgerClient) -> None:
+        self.client, self.stopped = client, False
+        self.acknowledged: list[tuple[int, bytes]] = []
+
+    async def run(self) -> None:
+        number = 0
+        while not self.stopped:
+            body = b"entry %d" % number
+            self.acknowledged.append((await append_surely(self.client, body), body))
+            number += 1
+
+    async def goes_on(self) -> None:
+        before = len(self.acknowledged)
+
+        async def more() -> bool:
+            return len(self.acknowledged) > before
+
+        await until(more)
+
+
+async def voters_of(client: LedgerClient, member_id: str) -> list[str]:
+    try:
+        items = (await client.introspect(member_id, "members"))["items"]
+    except LedgerError:
+        return []
+    return sorted(one["id"] for one in items if one["kind"] == "voter")
+
+
+def test_a_member_is_added_and_the_old_leader_removed_under_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = Group(tmp_path, size=3)
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    birth = dict(group.peers)
+    try:
+        group.start_all()
+        asyncio.run(work(group, birth, address, capsys))
+    finally:
+        group.close()
+
+
+async def work(group: Group, birth: dict[str, str], address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    client, everybody = group.client(), LedgerClient({**birth, "n3": address}, group=group.group, deadline_s=30.0)
+    load = Load(client)
+    running = asyncio.create_task(load.run())
+    try:
+        await load.goes_on()
+        group.peers["n3"] = address
+        await asyncio.to_thread(join, group, birth, address)
+        code, text = await asyncio.to_thread(command, capsys, group, "add", "n3", address, "--yes", "--json")
+        assert code == 0 and json.loads(text)["changed"], text
+
+        async def joined() -> bool:
+            return await voters_of(everybody, "n3") == ["n0", "n1", "n2", "n3"]
+
+        await until(joined)
+        await load.goes_on()
+        leader = await everybody.leader()
+        code, text = await asyncio.to_thread(command, capsys, group, "remove", leader, "--yes")
+        assert code == 0, text
+        left = sorted({*birth, "n3"} - {leader})
+
+        async def handed_over() -> bool:
+            now = await everybody.leader()
+            return now != leader and await voters_of(everybody, now) == left
+
+        await until(handed_over)
+        await load.goes_on()
+        load.stopped = True
+        await running
+        held: dict[int, bytes] = {}
+        while load.acknowledged[-1][0] not in held:
+            found = await everybody.read(max(held, default=-1) + 1, 1000)
+            held |= {entry.index: entry.body for entry in found}
+        assert [(index, held[index]) for index, _body in load.acknowledged] == load.acknowledged
+        code, text = await asyncio.to_thread(command, capsys, group, "list", "--json")
+        assert code == 0 and sorted(one["id"] for one in json.loads(text)["items"]) == left
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await client.close()
+        await everybody.close()
+
+
+def join(group: Group, birth: dict[str, str], address: str) -> None:
+    """Starts n3 beside those that there are, as a member that the group does not know yet."""
+    arguments = [word for word in group.arguments("n3") if word != "--init"]
+    process = group.processes["n3"] = group.spawn([*arguments, "--join"])
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line and json.loads(line)["event"] == "ready", process.communicate()[1]

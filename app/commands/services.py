@@ -50,7 +50,14 @@ def node(
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="The data directory.")] = None,
     control: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the control plane listens.")] = None,
     flush: Annotated[str | None, typer.Option(metavar="sync|async", help="When a write counts.")] = None,
+    state_machine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What the group's log drives: kv, or module:Class; none for a log alone."),
+    ] = None,
     init: Annotated[bool, typer.Option("--init", help="This member belongs to a NEW group: make its store.")] = False,
+    join: Annotated[
+        bool, typer.Option("--join", help="This is a NEW member of a group that exists: make its store, and wait.")
+    ] = False,
     group_token: Annotated[
         str | None,
         typer.Option(
@@ -79,7 +86,9 @@ def node(
         "node.data": data,
         "control.address": control,
         "node.flush": flush,
+        "node.state_machine": state_machine,
         "node.init": "true" if init else None,
+        "node.join": "true" if join else None,
         "node.log_level": log_level,
         "node.log_format": log_format,
         "node.group_token": group_token,

@@ -41,13 +41,13 @@ def bind(address: str) -> socket.socket:
 
 
 def start_command(arguments: Sequence[str]) -> str:
-    """How to start this node again: without what belongs to a first start, `--init` and the group's token."""
+    """How to start this node again: without what belongs to a first start, `--init`, `--join` and the group's token."""
     kept: list[str] = []
     rest = iter(arguments)
     for one in rest:
         if one == "--group-token":
             next(rest, None)
-        elif one not in ("--init", "--make-secret") and not one.startswith("--group-token="):
+        elif one not in ("--init", "--join", "--make-secret") and not one.startswith("--group-token="):
             kept.append(one)
     return shlex.join(["quorumscope", "node", *kept]).encode(errors="replace").decode()
 

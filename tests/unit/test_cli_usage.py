@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from app.cli import run
 from app.command_line import one_line
 from app.commands.common import Exit
-from app.commands.services import NODE_FLAGS, node_arguments
+from app.commands.services import NODE_FLAGS, SWITCHES, node_arguments
 from node.config import load
 from node.supervisor_log import value_of
 
@@ -161,3 +162,17 @@ def test_the_supervisor_is_told_what_its_log_says(tmp_path: Path) -> None:
     arguments = node_arguments(dict.fromkeys(NODE_FLAGS.values()), load({}, file).check_node(), file, [])
     said = {name: value_of(arguments, name) for name in ("id", "group", "log_level", "log_format")}
     assert said == {"id": "n0", "group": "default", "log_level": "info", "log_format": "json"}
+
+
+def test_the_node_command_has_every_flag_of_a_node_and_hands_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the table of flags had and the command had not ended every `quorumscope node` with a traceback."""
+    given = {flag: "kv" if flag == "--state-machine" else "sync" if flag == "--flush" else "n0" for flag in NODE_FLAGS}
+    given |= {"--peers": PEERS, "--control": "127.0.0.1:2", "--log-level": "info", "--log-format": "json"}
+    given["--group-token"] = "a-token-of-sixteen-or-more"
+    started: list[list[str]] = []
+    monkeypatch.setattr("signal.pthread_sigmask", lambda *_: None)  # it is for the process that would follow
+    monkeypatch.setattr(os, "execve", lambda _program, words, _variables: started.append(words))
+    switches = [flag for flag in SWITCHES if flag != "--join"]
+    run(["node", *switches, *(word for flag, value in given.items() if flag not in SWITCHES for word in (flag, value))])
+    run(["node", "--join", "--id", "n0", "--peers", PEERS])
+    assert len(started) == 2 and set(NODE_FLAGS) <= {*started[0], *started[1]}

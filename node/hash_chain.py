@@ -61,10 +61,12 @@ def line_of(one: Link, at: str) -> str:
 
 @dataclass(slots=True)
 class Verified:
-    """`head`: the newest entry's hash. `problems`: what does not fit, the first PROBLEMS_MAX."""
+    """`head`: the newest entry's hash. `rows_without_end`: they run still, or a crash or somebody took their ends away.
+    `problems`: what does not fit, the first PROBLEMS_MAX."""
 
     entries: int = 0
     rows: int = 0
+    rows_without_end: int = 0
     older_rows: int = 0  # from before there was a chain
     head: str = ORIGIN
     head_found: bool | None = None
@@ -95,7 +97,9 @@ def check_link(done: Verified, one: Link, previous: Link | None, cuts: Mapping[i
         elif one.seq == 1 and one.previous_hash != ORIGIN:
             done.found("entry 1 does not begin the chain")
         return
-    if one.seq != previous.seq + 1:
+    if one.seq <= previous.seq:
+        done.found(f"entry {one.seq} stands behind entry {previous.seq}: it was moved, or slipped in")
+    elif one.seq != previous.seq + 1:
         done.found(f"entries {previous.seq + 1} to {one.seq - 1} are missing")
     elif one.previous_hash != previous.hash:
         done.found(f"entry {one.seq} does not follow entry {previous.seq}")

@@ -175,7 +175,7 @@ def verify(path: Path, head: str | None = None) -> Verified:
     """Every entry of a trail's file, and of the older one beside it. Raises OSError."""
     done = Verified(head_found=None if head is None else False)
     files: Sequence[Path] = [one for one in (older_file(path), path) if one == path or one.exists()]
-    begun: set[int] = set()
+    without_end: set[int] = set()
     previous: Entry | None = None
     for one in files:
         with one.open("rb") as file:
@@ -186,9 +186,10 @@ def verify(path: Path, head: str | None = None) -> Verified:
                     continue
                 content = parse(entry.content)
                 check_link(done, entry, previous, cuts_of(content))
-                check_content(done, entry, content, begun)
+                check_content(done, entry, content, without_end)
                 done.passed(entry, head)
                 previous = entry
+    done.rows_without_end = len(without_end)
     done.end(head)
     return done
 
@@ -199,10 +200,12 @@ def cuts_of(content: Json) -> dict[int, Json]:
     return {upto: content} if content.get("kind") == CUT and isinstance(upto, int) and "hash" in content else {}
 
 
-def check_content(done: Verified, entry: Entry, content: Json, begun: set[int]) -> None:
+def check_content(done: Verified, entry: Entry, content: Json, without_end: set[int]) -> None:
     kind, row = content.get("kind"), content.get("row")
     if kind not in KINDS or not isinstance(row, int):
         done.found(f"entry {entry.seq} says nothing that a trail says")
     elif kind == BEGUN:
-        begun.add(row)
+        without_end.add(row)
         done.rows += 1
+    elif kind == ENDED:
+        without_end.discard(row)

@@ -111,6 +111,7 @@ async def verify(db: AsyncSession, head: str | None = None) -> Verified:
             if content.get("kind") == BEGUN:
                 first_row = one.row_id if first_row is None else min(first_row, one.row_id)
                 done.rows += 1
+                done.rows_without_end += one.row_id not in endings
                 check_row(done, one, content, rows.get(one.row_id), endings.get(one.row_id))
             done.passed(one, head)
             previous = one

@@ -180,6 +180,25 @@ def test_no_detail_makes_a_line_that_the_check_takes_for_two(tmp_path: Path, quo
     assert verify(path).problems == [] and verify(path).rows == 2
 
 
+def test_the_newest_entries_away_show_with_a_head_alone_and_the_command_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / operator_trail.NAME
+    written(path, 3)
+    lines, head = path.read_text().splitlines(keepends=True), verify(path).head
+    for kept, ends in ((6, 0), (5, 1), (4, 0), (0, 0)):
+        path.write_text("".join(lines[:kept]))
+        assert verify(path).problems == [] and verify(path).rows_without_end == ends
+        assert run_cli(["trail", "verify", "--file", str(path)]) == 0
+        said = capsys.readouterr().err
+        assert "intact as far as it goes" in said and "shows with --head only" in said
+        assert (f"{ends} of them without an end" in said) == bool(ends)
+        assert run_cli(["trail", "verify", "--file", str(path), "--head", head]) == (0 if kept == 6 else 1)
+        capsys.readouterr()
+    path.write_text(lines[1] + lines[0])
+    assert any("stands behind entry 2" in one for one in verify(path).problems)
+
+
 def test_several_processes_write_one_chain(tmp_path: Path) -> None:
     path = tmp_path / operator_trail.NAME
     workers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT) for _ in range(2)]

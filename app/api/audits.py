@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.cluster_models import Audit, AuditDryRun, AuditFinding
-from app.api.common import ConsoleDep, Json, Limit, RowCursor, SightDep, ViewerDep, need
+from app.api.common import ConsoleDep, Json, Limit, RowCursor, SightDep, ViewerDep, need, note
 from app.api.models import Page
 from app.audit.replicas import ReplicaSpec
 from app.audit.runner import AuditRunner
@@ -81,7 +81,8 @@ async def start_audit(
     if from_index is not None and to_index is not None and from_index > to_index:
         raise Invalid(f"from_index {from_index} lies behind to_index {to_index}")
     asked = {"cluster": view.cluster.id, "depth": depth, "from_index": from_index, "to_index": to_index}
-    return await runner_of(request).launch(
+    note(request, f"clusters/{view.cluster.id}/audits", after=asked)
+    audit = await runner_of(request).launch(
         cluster_id=view.cluster.id,
         cluster_name=view.cluster.name,
         replicas=replicas_of(request.app.state.console, view),
@@ -92,6 +93,8 @@ async def start_audit(
         idempotency_key=idempotency_key,
         fingerprint=fingerprint(request.state.viewer, "audit", asked),
     )
+    note(request, f"audits/{audit['id']}", after=asked)
+    return audit
 
 
 @router.post(

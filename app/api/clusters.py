@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.addresses import NodeToken
 from app.api.cluster_models import ClusterList, ClusterSummary, GroupProblems, History, Problems, StoredEvents
-from app.api.common import ClusterId, ConsoleDep, Json, Limit, RowCursor, SightDep, Time, ViewerDep, time_or_none
+from app.api.common import ClusterId, ConsoleDep, Json, Limit, RowCursor, SightDep, Time, ViewerDep, note, time_or_none
 from app.api.models import PRINTABLE
+from app.console.addresses import normal_control_url
 from app.health.group_view import GroupView
 from node.openapi_statuses import says
 
@@ -57,10 +58,23 @@ async def list_clusters(console: ConsoleDep, sight: SightDep) -> Json:
 
 
 @router.post("/clusters", status_code=201, responses=says(ClusterSummary, 201))
-async def add_cluster(body: NewCluster, console: ConsoleDep, viewer: ViewerDep, response: Response) -> Json:
-    view = await console.add_cluster(body.control_url, body.name, by=viewer.name, token=body.node_token)
+async def add_cluster(
+    body: NewCluster, request: Request, console: ConsoleDep, viewer: ViewerDep, response: Response
+) -> Json:
+    view = await add_noted(request, console, viewer, body.control_url, body.name, body.node_token)
     response.headers["location"] = f"/api/v1/clusters/{view.cluster.id}"
     return summary(view)
+
+
+async def add_noted(
+    request: Request, console: ConsoleDep, viewer: ViewerDep, control_url: str, name: str | None, token: str | None
+) -> GroupView:
+    """The trail says which address was asked, also where nothing came of it."""
+    after = {"control_url": normal_control_url(control_url), "node_token": "given" if token else "none"}
+    note(request, "clusters", after=after)
+    view = await console.add_cluster(control_url, name, by=viewer.name, token=token)
+    note(request, f"clusters/{view.cluster.id}", after={**after, "name": view.cluster.name})
+    return view
 
 
 @router.get("/clusters/{cluster_id}", responses=says(ClusterSummary))
@@ -69,12 +83,17 @@ async def one_cluster(cluster_id: ClusterId, console: ConsoleDep) -> Json:
 
 
 @router.patch("/clusters/{cluster_id}", responses=says(ClusterSummary))
-async def rename_cluster(cluster_id: ClusterId, body: ClusterPatch, console: ConsoleDep) -> Json:
+async def rename_cluster(cluster_id: ClusterId, body: ClusterPatch, request: Request, console: ConsoleDep) -> Json:
+    before = {"name": console.group_view(cluster_id).cluster.name}
+    note(request, f"clusters/{cluster_id}", before=before, after={"name": body.name})
     return summary(await console.rename_cluster(cluster_id, body.name))
 
 
 @router.delete("/clusters/{cluster_id}", status_code=204)
-async def remove_cluster(cluster_id: ClusterId, console: ConsoleDep) -> None:
+async def remove_cluster(cluster_id: ClusterId, request: Request, console: ConsoleDep) -> None:
+    known = console.group_view(cluster_id)
+    members = {one.id: one.control_url for one in known.members}
+    note(request, f"clusters/{cluster_id}", before={"name": known.cluster.name, "members": members})
     await console.remove_cluster(cluster_id)
 
 

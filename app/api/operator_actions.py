@@ -54,8 +54,8 @@ async def transfer(
     if body.dry_run:
         response.status_code = 200
         return {"dry_run": True, **console.preflight(cluster_id, body.to).to_json()}
-    if body.accept_data_loss:
-        note(request, f"clusters/{cluster_id}/leadership", after={"to": body.to, "accept_data_loss": True})
+    asked = {"to": body.to, "if_term": body.if_term, "accept_data_loss": body.accept_data_loss}
+    note(request, f"clusters/{cluster_id}/leadership", after=asked)
     operation = await console.transfer(
         cluster_id,
         body.to,
@@ -65,15 +65,21 @@ async def transfer(
         caller=viewer,
         idempotency_key=key,
     )
+    note(request, f"clusters/{cluster_id}/leadership", after={**asked, "operation": operation["id"]})
     response.headers["location"] = f"/api/v1/operations/{operation['id']}"
     return operation
 
 
 @router.post("/entries", status_code=200, responses=says(NodeAppended))
-async def append(cluster_id: ClusterId, body: NewEntries, console: ConsoleDep) -> Json:
+async def append(cluster_id: ClusterId, body: NewEntries, request: Request, console: ConsoleDep) -> Json:
     """Appends through the leader. 504 with `outcome: unknown` must not be repeated blindly."""
+    note(request, f"clusters/{cluster_id}/entries", after={"entries": len(body.entries)})
     view = console.group_view(cluster_id)
     node_id, url = pick(view, view.leader_id)
     sent: dict[str, Any] = body.model_dump(by_alias=True, exclude_none=True)
     answer = await console.nodes.json("POST", url, "entries", json=sent, timeout_s=APPEND_TIMEOUT_S)
+    indexes = {
+        name: answer[name] for name in ("first_index", "last_index", "term") if isinstance(answer.get(name), int)
+    }
+    note(request, f"clusters/{cluster_id}/entries", after={"entries": len(body.entries), **indexes})
     return {"node_id": node_id, **answer}

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.audits import replicas_of, runner_of
-from app.api.common import ClusterId, ConsoleDep, ViewerDep
+from app.api.common import ClusterId, ConsoleDep, ViewerDep, note
 from app.api.models import OperationView
 from app.api.nodes import Member
 from app.console.console import Console
@@ -62,6 +62,7 @@ async def begin(
     request: Request, console: Console, cluster_id: str, node_id: str, asked: Repair, caller: Viewer, key: str | None
 ) -> Json:
     """The operation, new or the one of the same key. Raises Invalid."""
+    note(request, f"clusters/{cluster_id}/nodes/{node_id}", after=asked.model_dump(exclude_none=True))
     if asked.from_index is not None and asked.to_index is not None and asked.from_index > asked.to_index:
         raise Invalid(f"from_index {asked.from_index} lies behind to_index {asked.to_index}")
     view = console.group_view(cluster_id)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Form, Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import RedirectResponse, Response
 
-from app.api.addresses import NodeToken
+from app.api.addresses import NodeToken, note_address, note_token
 from app.api.common import ClusterId, ConsoleDep, ViewerDep
 from app.console import attaching
 from app.console.errors import Invalid
@@ -45,18 +45,24 @@ async def addresses(request: Request, cluster_id: ClusterId, console: ConsoleDep
 
 
 @router.post("/clusters/{cluster_id}/addresses")
-async def approve(cluster_id: ClusterId, console: ConsoleDep, viewer: ViewerDep, control_url: Url) -> Response:
+async def approve(
+    cluster_id: ClusterId, request: Request, console: ConsoleDep, viewer: ViewerDep, control_url: Url
+) -> Response:
+    note_address(request, cluster_id, control_url, after="approved")
     await attaching.approve_address(console, cluster_id, control_url, viewer.name)
     return back(cluster_id)
 
 
 @router.post("/clusters/{cluster_id}/addresses/withdraw")
-async def withdraw(cluster_id: ClusterId, console: ConsoleDep, control_url: Url) -> Response:
+async def withdraw(cluster_id: ClusterId, request: Request, console: ConsoleDep, control_url: Url) -> Response:
+    note_address(request, cluster_id, control_url, after="withdrawn")
     await attaching.withdraw_address(console, cluster_id, control_url)
     return back(cluster_id)
 
 
 @router.post("/clusters/{cluster_id}/node-token")
-async def set_token(cluster_id: ClusterId, console: ConsoleDep, token: Url = "") -> Response:
-    await attaching.set_node_token(console, cluster_id, token_of(token))
+async def set_token(cluster_id: ClusterId, request: Request, console: ConsoleDep, token: Url = "") -> Response:
+    given = token_of(token)
+    note_token(request, console, cluster_id, "own" if given else "the console's or none")
+    await attaching.set_node_token(console, cluster_id, given)
     return back(cluster_id)

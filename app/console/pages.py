@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import RedirectResponse, Response
 
 from app.api import operations
+from app.api.clusters import add_noted
 from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, Time, ViewerDep, note, time_or_none
 from app.api.nodes import Member, Seq
 from app.console import format as fmt
@@ -76,7 +77,7 @@ async def add_cluster(
 ) -> Response:
     """A wrong address comes back in the form, filled in as it was."""
     try:
-        view = await console.add_cluster(control_url, name.strip() or None, by=viewer.name, token=token_of(node_token))
+        view = await add_noted(request, console, viewer, control_url, name.strip() or None, token_of(node_token))
     except ConsoleError as error:
         context = {"error": error.detail, "control_url": control_url, "name": name}
         return page(request, "cluster_new", context, error.status)
@@ -195,14 +196,15 @@ async def move_leadership(
 ) -> Response:
     """`if_term` is the term that the page showed: if the term moved meanwhile, the transfer is refused with 412.
     `typed`: the member's name once more, from who accepts that data is lost."""
-    if accept_data_loss:
-        note(request, f"clusters/{cluster_id}/leadership", after={"to": to, "accept_data_loss": True})
-        if typed.strip() != to:
-            raise Invalid(f"To accept the loss, type the member's name, {to}, as it is written. Nothing was changed.")
+    asked = {"to": to, "if_term": if_term, "accept_data_loss": accept_data_loss}
+    note(request, f"clusters/{cluster_id}/leadership", after=asked)
+    if accept_data_loss and typed.strip() != to:
+        raise Invalid(f"To accept the loss, type the member's name, {to}, as it is written. Nothing was changed.")
     operation = await console.transfer(
         cluster_id, to or None, if_term=if_term, accept_data_loss=accept_data_loss, caller=viewer,
         idempotency_key=key or None,
     )  # fmt: skip
+    note(request, f"clusters/{cluster_id}/leadership", after={**asked, "operation": operation["id"]})
     return see(f"/operations/{operation['id']}")
 
 

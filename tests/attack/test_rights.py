@@ -33,7 +33,12 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # They end the attacker's own session; the demo's is about no group that is named.
 NOT_ASKED = {"/logout", "/account/sessions/{session_id}/end", "/api/v1/sessions/{session_id}", "/demo/break"}
 # Calls that change only what is the caller's own.
-OWN = frozenset({"/account/password", "/api/v1/me/password", "/account/tokens", "/api/v1/tokens"})
+OWN = frozenset(
+    {
+        "/account/password", "/api/v1/me/password", "/account/tokens", "/api/v1/tokens", "/api/v1/me/second-factor",
+        "/account/second-factor",
+    }
+)  # fmt: skip
 Json = dict[str, Any]
 
 

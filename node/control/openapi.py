@@ -30,7 +30,7 @@ def more(method: str, path: str) -> Iterable[int]:
         yield 410
     if method == "delete":
         yield from (404, 409)
-    if path.endswith(("/leadership-transfer", "/scrub", "/repairs", "/trim")):
+    if path.endswith(("/leadership-transfer", "/scrub", "/repairs", "/trim", "/snapshots")):
         yield 412
     if "/members" in path and method != "get":
         yield from (409, 412, 421)

@@ -69,3 +69,7 @@ class Machine(Applier, Protocol):
         there is none. The state that answers holds every entry up to `min_index`.
         """
         ...
+
+    def save(self, done: Callable[[int, str], None]) -> None:
+        """A snapshot now; `done` is called once, later: the newest one's last entry, and why there is no newer one."""
+        ...

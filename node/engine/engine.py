@@ -346,6 +346,12 @@ class Engine:
         """A pass over the whole log at once; its number."""
         return self.duties.scrubber.ask("request")
 
+    def snapshot_now(self, done: Callable[[int, str], None]) -> bool:
+        """Has the state machine save one; False where there is no state machine."""
+        if self.machine_requests is not None:
+            self.machine_requests.snapshot(done)
+        return self.machine_requests is not None
+
     def repair_now(self) -> None:
         """Another try for what is damaged, whatever was said before."""
         self.guarded(lambda: self.replica.disk.repair_now(self.now_ns()))

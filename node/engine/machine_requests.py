@@ -121,6 +121,10 @@ class MachineRequests:
         else:
             self._machine.ask(request.contents, outcome.read_index, request.wait_ms, answer)
 
+    def snapshot(self, done: Callable[[int, str], None]) -> None:
+        """See `Machine.save`."""
+        self._machine.save(done)
+
     # --- time -----------------------------------------------------------------------------------------------------
     def start(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_LOOK_S, self._look)

@@ -1,5 +1,5 @@
-"""What an operator asks of one member: about its own log a scrub, another try at a repair, a trim, pins; and changes of
-who belongs to the group.
+"""What an operator asks of one member: about its own log a scrub, another try at a repair, a trim, pins; a snapshot of
+its state machine; and changes of who belongs to the group.
 
 Invariants: the member that is asked does it, leader or not, but for a change of members; every request gets exactly one
 answer, a trim's or a change's when it has ended; what cannot be done is answered with why, and changes nothing.
@@ -35,6 +35,7 @@ class Driver(Protocol):
     def change_members(self, change: MemberChange, done: Callable[[ChangeOutcome], None]) -> None: ...
     def scrub_now(self) -> int: ...
     def repair_now(self) -> None: ...
+    def snapshot_now(self, done: Callable[[int, str], None]) -> bool: ...
 
 
 class OperatorActions:
@@ -44,7 +45,7 @@ class OperatorActions:
         self._driver, self._requests, self._group = driver, requests, group
         self._actions: Mapping[str, Callable[[Fields, Answer], None]] = {
             "scrub": self._scrub, "repairs": self._repairs, "trim": self._trim, "pin": self._pin,
-            "release": self._release, "members": self._members,
+            "release": self._release, "members": self._members, "snapshot": self._snapshot,
         }  # fmt: skip
 
     def act(self, fields: Fields, said: Callable[[dict[str, Any]], None]) -> None:
@@ -68,6 +69,13 @@ class OperatorActions:
     def _repairs(self, _: Fields, answer: Answer) -> None:
         self._driver.repair_now()
         answer(ResponseCode.SUCCESS, {"faults": len(self._driver.replica.store.faults)})
+
+    def _snapshot(self, _: Fields, answer: Answer) -> None:
+        def saved(index: int, error: str) -> None:
+            answer(ResponseCode.SUCCESS, {"snapshotIndex": index, "detail": error or None})
+
+        if not self._driver.snapshot_now(saved):
+            raise BodyError("this group has no state machine that could be saved")
 
     def _members(self, fields: Fields, answer: Answer) -> None:
         """A change of who belongs to the group: the leader's affair."""

@@ -68,6 +68,9 @@ class Inside:
             self.caller.ask(Question(content, min_index, deadline, partial(later, place)))
         loop.call_later(wait_ms / 1000, self.caller.answer_waiting, deadline)
 
+    def save(self, done: Callable[[int, str], None]) -> None:
+        asyncio.get_running_loop().call_soon(done, self.caller.at, "")
+
     def stop(self) -> None:
         self.reports = None
 

@@ -138,7 +138,10 @@ def check_identity(directory: Path, found: Identity, wanted: Identity) -> None:
     for name in ("group", "node_id", "kind", "data_file_size", "index_file_size"):
         has, wants = getattr(found, name), getattr(wanted, name)
         if has != wants:
-            raise StoreRefused(f"{directory} has {name} {has!r}, this node is configured with {wants!r}")
+            text = f"{directory} has {name} {has!r}, this node is configured with {wants!r}"
+            if name == "kind":
+                text += ": its group was born with another --state-machine, which cannot be changed"
+            raise StoreRefused(text)
 
 
 def read_base(directory: Path, platform: Platform = OS) -> Base | None:

@@ -37,6 +37,8 @@ FAST = (
     "applied_before_committed",
     "batch_again_after_restart",
     "result_to_the_wrong_closure",
+    "begin_off_by_one",
+    "follower_trims_what_it_committed",
     "snapshot_counts_one_less",
     "snapshot_goes_back",
     "failed_state_goes_on",

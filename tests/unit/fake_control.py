@@ -38,6 +38,7 @@ class FakeNode:
     url: str
     alive: bool = True
     engine: str = "ok"
+    begin: int = 0
     end: int = 1000
     durable: int = 1000
     role: str = "FOLLOWER"
@@ -59,6 +60,7 @@ class FakeNode:
     alarms: list[Any] = field(default_factory=list)
     faults: list[Json] = field(default_factory=list)
     repair: Json = field(default_factory=dict)
+    retention: Json | None = None
     events: list[Json] = field(default_factory=list)
     truncations: list[Json] = field(default_factory=list)
     bodies: dict[int, str] = field(default_factory=dict)
@@ -96,8 +98,9 @@ class FakeNode:
             "voter_state": self.voter_state,
             "loop_late_ms": self.loop_late_ms,
             "certificates": self.certificates,
+            "retention": self.retention,
             "log": {
-                "begin_index": 0,
+                "begin_index": self.begin,
                 "end_index": self.end,
                 "end_term": self.group.term,
                 "durable_index": self.durable,
@@ -182,9 +185,14 @@ class FakeGroup(httpx2.AsyncBaseTransport):
             node.end += len(sent["entries"])
             return 200, {"first_index": node.end, "last_index": node.end, "term": self.term, "durable": True}
         if what == "entries":
+            first = int(request.url.params.get("from") or node.begin)
+            if first < node.begin:
+                text = f"This log begins at {node.begin}; {first} was removed."
+                return 410, {"title": "Trimmed", "detail": text, "code": 419, "begin_index": node.begin}
             return 200, {
                 "as_of": rfc3339(utc_now()), "engine": "ok", "view": "committed", "consistency": "stale",
-                "begin_index": 0, "committed_index": 1000, "last_index": 1000, "items": [entry(1, "one")], "next": None,
+                "begin_index": node.begin, "committed_index": 1000, "last_index": 1000, "items": [entry(1, "one")],
+                "next": None,
             }  # fmt: skip
         if what == "truncations":
             return self.archive(node, rest)

@@ -43,6 +43,31 @@ def test_every_page_begins_with_a_sentence(tmp_path: Path) -> None:
     over(tmp_path, work)
 
 
+def test_the_page_of_a_log_that_lost_its_front_begins_where_the_log_does(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        for node in kit.group.nodes.values():
+            node.begin = 980
+        kit.group.nodes["n1"].retention = {
+            "enabled": True, "last_removed_at": "2026-11-21T04:00:03.120Z", "last_removed": "2 data files were removed",
+            "kept_by": [{"owner": "voter n2", "from_index": 990, "why": "is not connected"}],
+            "pins": [{"owner": "audit-7", "from_index": 985, "expires_in_s": 60}],
+        }  # fmt: skip
+        await kit.watched()
+        ann = await kit.person("ann", "operator")
+        newest = (await ann.get(f"{GROUP}/log")).text
+        assert 'name="from" inputmode="numeric" pattern="[0-9]*" value="980"' in newest
+        assert "begins at entry" in newest and "what was before it was removed" in newest
+        assert "Earlier" not in newest, "there is nothing before it"
+        gone = (await ann.get(f"{GROUP}/log?from=5")).text
+        assert "This log begins at 980; 5 was removed." in gone
+        assert "?from=980" in gone, "where to go on from"
+        node_page = (await ann.get(f"{GROUP}/nodes/n1")).text
+        for said in ("2 data files were removed", "voter n2, from entry 990 on: it is not connected", "audit-7"):
+            assert said in node_page, said
+
+    over(tmp_path, work)
+
+
 def test_a_viewer_reads_no_bodies_and_changes_nothing(tmp_path: Path) -> None:
     async def work(kit: Kit) -> None:
         eve = await kit.person("eve", "viewer")

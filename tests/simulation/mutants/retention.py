@@ -110,17 +110,4 @@ RETENTION = (
         ),
         CRASHING,
     ),
-    Mutant(
-        "trims_what_is_not_applied",
-        "applied once",
-        "a store removes what its state machine has not applied",
-        (
-            swapped(
-                TRUNCATION,
-                "min(through_index, self._durability.applied_index, self._durability.durable.index)",
-                "min(through_index, self._durability.durable.index)",
-            ),
-        ),
-        {**TRIMS, "applier": True, "apply_ms": 60.0, "apply_fail": 0.3, "apply_restart": 2.0},
-    ),
 )

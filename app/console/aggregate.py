@@ -133,6 +133,7 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
         interval_ms=sample.interval_s * 1000,
         never_reached_since=rfc3339(sample.added_at) if reach == "never" else None,
         is_java=bool(state and state.is_java),
+        is_learner=learns(sample, leader),
         problem=sample.problem,
         state=state,
         start=sample.start,
@@ -143,21 +144,30 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
     )
 
 
+def learns(sample: NodeSample, leader: NodeSample | None) -> bool:
+    """Whether it has no vote, as the leader's log says; without a leader, as its own does."""
+    source = leader or sample
+    peer = source.state.peer(sample.node_id) if source.state else None
+    return peer is not None and peer.is_voter is False
+
+
 def quorum(members: Sequence[MemberView], leader: NodeSample | None) -> QuorumView:
     """How many are needed, how many answer us, how many stand with the leader, and whether that is a quorum.
 
     `standing`: the leader and those that it hears; 0 where nobody leads. Its fresh acknowledgements are better evidence
     than our own view: it may hear whom we do not, and we may hear whom it does not. None: nobody can tell.
     """
-    size = len(members)
+    voters = [one for one in members if not one.is_learner]
+    learners = {one.id for one in members if one.is_learner}
+    size = len(voters)
     marks = leader.watermarks if leader else None
     needed = (marks and marks.needed) or majority_of(size)
-    answering = sum(1 for one in members if one.reach == "ok")
+    answering = sum(1 for one in voters if one.reach == "ok")
     standing: int | None = None
     stands: bool | None
     if leader is not None:
         links = {one.peer_id: one for one in (leader.state and leader.state.links) or ()}
-        others = [one for one in (marks and marks.peers) or () if one.id != leader.node_id]
+        others = [one for one in (marks and marks.peers) or () if one.id not in (leader.node_id, *learners)]
         heard = sum(1 for one in others if ack_is_fresh(one) or link_is_fresh(links.get(one.id)))
         reported = any(one.last_ack_ms is not None for one in others)
         reported = reported or any(one.last_heard_ms is not None for one in links.values())

@@ -164,6 +164,7 @@ class MemberView(View):
     age_ms: Number | None = None
     interval_ms: Number | None = None
     never_reached_since: Text | None = None
+    is_learner: Flag = False  # it has no vote: nothing waits for it
     is_java: Flag = False
     problem: Text | None = None
     state: StateView | None = None

@@ -139,4 +139,5 @@ def voter_state(facts: Facts) -> Iterator[Finding]:
         reported = VOTER_STATES.get((one.state and one.state.voter_state) or "")
         if reported is not None:
             text = said_before(one, reported) + ", for {age}"
-            yield Finding("voter_restricted", ATTENTION, text, one.id, grace_s=2.0)
+            severity = INFO if one.is_learner else ATTENTION  # it learns: it had no vote to lose
+            yield Finding("voter_restricted", severity, text, one.id, grace_s=2.0)

@@ -9,6 +9,7 @@ from typing import Final
 from app.health.facts import (
     ATTENTION,
     CRITICAL,
+    INFO,
     Facts,
     Finding,
     seconds_since,
@@ -38,13 +39,14 @@ def diverged(facts: Facts) -> Iterator[Finding]:
 
 def lagging(facts: Facts) -> Iterator[Finding]:
     for one in facts.followers:
+        severity = INFO if one.is_learner else ATTENTION  # nothing waits for a learner
         lag = facts.view.lag_entries(one)
         series = facts.recall.lags.get(one.id)
         lag_ms = one.mark.lag_ms
         if lag and lag <= LAG_ENTRIES and lag_ms is not None and lag_ms > LAG_MS and heard(facts, one):
             entries = "an entry" if lag == 1 else f"{lag:,} entries"
             text = f"{one.id} lacks {entries}, for {{age}}"
-            yield Finding("lagging", ATTENTION, text, one.id, facts.when(facts.leader or one, lag_ms), LAG_GRACE_S)
+            yield Finding("lagging", severity, text, one.id, facts.when(facts.leader or one, lag_ms), LAG_GRACE_S)
         if lag is None or lag <= LAG_ENTRIES or series is None or (lag_ms is not None and lag_ms <= LAG_MS):
             continue
         if series.held_s(lambda value: value > LAG_ENTRIES) < LAG_HELD_S:
@@ -53,14 +55,14 @@ def lagging(facts: Facts) -> Iterator[Finding]:
         where = f": {state} for {spell(seconds_since(held, facts.now))}" if state and state != "APPEND" and held else ""
         rate = series.rate_per_s()
         if rate is None:
-            yield Finding("lagging", ATTENTION, f"{one.id} is {lag:,} entries behind{where}", one.id)
+            yield Finding("lagging", severity, f"{one.id} is {lag:,} entries behind{where}", one.id)
         elif rate < -lag * 0.001:
             rest_s = lag / -rate
             text = f"{one.id} is {lag:,} entries behind and catching up, level in about {spell(rest_s)}"
-            yield Finding("catching_up", ATTENTION, text, one.id)
+            yield Finding("catching_up", severity, text, one.id)
         else:
             text = f"{one.id} is {lag:,} entries behind and not catching up{where or ', for {age}'}"
-            yield Finding("not_catching_up", ATTENTION, text, one.id)
+            yield Finding("not_catching_up", severity, text, one.id)
 
 
 def dispatcher(facts: Facts) -> Iterator[Finding]:

@@ -267,6 +267,7 @@ def _peer(peer: PeerStatus, control_url: str | None) -> PeerView:
         connected=peer.connected,
         voter_state=None if peer.voter_state is None else peer.voter_state.value,
         store_id=peer.store_id,
+        is_voter=peer.is_voter,
     )
 
 

@@ -298,7 +298,7 @@ class FileStore(LogStore):
     def remove_prefix(self, through_index: int, *, forced: bool = False) -> None:
         if not forced:
             self._pins.refuse(through_index)
-        self._truncation.remove_prefix(through_index, self._hard_state.group_id)
+        self._truncation.remove_prefix(through_index, self._hard_state)
 
     def close(self) -> None:
         if self._closed:

@@ -22,7 +22,7 @@ from node.store.files.identity import Base, write_base
 from node.store.files.layout import place
 from node.store.files.retention import front_files, whole_files_below
 from node.store.log_files import LogFiles
-from node.store.log_store import TruncationRecord
+from node.store.log_store import HardState, TruncationRecord
 from node.store.retention import Survey
 from node.store.sync_ticket import Mark
 
@@ -109,8 +109,8 @@ class Truncation:
             platform.space_total_bytes(files.directory), platform.space_left_bytes(files.directory),
         )  # fmt: skip
 
-    def remove_prefix(self, through_index: int, group_id: str | None) -> None:
-        """See LogStore. `group_id`: what the base keeps of an entry that may be removed (SAFETY C9)."""
+    def remove_prefix(self, through_index: int, hard: HardState) -> None:
+        """See LogStore. `hard`: what the base keeps of entries that may be removed (SAFETY C9, M1)."""
         files = self._files
         files.refuse_after_failure()
         # An applier reads what it lacks from here; and a base must not name what is not durable yet.
@@ -126,7 +126,9 @@ class Truncation:
             return  # it is damaged: the prefix goes once it is mended, and until then nothing is made up
         if base is None:
             raise StoreCorrupt(f"entry {begin_index - 1} cannot become the base: it is not found")
-        written = partial(write_base, files.directory, Base(base, begin_pos, group_id), files.platform)
+        named = [record for record in hard.configurations if record[0] < begin_index]
+        kept = Base(base, begin_pos, hard.group_id, named[-1] if named else None)
+        written = partial(write_base, files.directory, kept, files.platform)
         with_reserve(files.directory, written, files.platform)
         files.begin_at(base, begin_pos)
         keep_reserve(files.directory, files.platform)

@@ -34,6 +34,8 @@ class PeerView(View):
     connected: Flag | None = None
     voter_state: Text | None = None
     store_id: Text | None = None
+    # Whether it votes by the configuration in effect; False: it learns.
+    is_voter: Flag | None = None
 
 
 class LinkView(View):

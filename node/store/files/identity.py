@@ -61,12 +61,14 @@ class Identity:
 class Base:
     """The entry before `begin_index`, and the position where `begin_index` is.
 
-    `group_id`: the group's, which an entry that was removed may have held (SAFETY C9); None: it had none.
+    `group_id`: the group's, which an entry that was removed may have held (SAFETY C9); None: it had none. `members`:
+    where the newest entry about the group's members was, and its body (M1); None: they are those of the birth.
     """
 
     meta: EntryMeta
     pos: int
     group_id: str | None = None
+    members: tuple[int, str] | None = None
 
 
 def format_of(kind: str) -> int:
@@ -159,7 +161,13 @@ def read_base(directory: Path, platform: Platform = OS) -> Base | None:
     group_id = value.get("group_id")
     if group_id is not None and not is_group_id(group_id):
         raise StoreRefused(f"{directory / BASE} is of another format: group {group_id!r}")
-    return Base(EntryMeta(index, term, chain), pos, group_id)
+    members = value.get("members")
+    if members is not None and not (
+        isinstance(members, list) and len(members) == 2 and type(members[0]) is int and isinstance(members[1], str)
+    ):
+        raise StoreRefused(f"{directory / BASE} is of another format: members {members!r}")
+    named = None if members is None else (members[0], members[1])
+    return Base(EntryMeta(index, term, chain), pos, group_id, named)
 
 
 def write_base(directory: Path, base: Base, platform: Platform = OS) -> None:
@@ -168,6 +176,8 @@ def write_base(directory: Path, base: Base, platform: Platform = OS) -> None:
     value: dict[str, Any] = {"index": meta.index, "term": meta.term, "chain": meta.chain, "pos": base.pos}
     if base.group_id is not None:
         value["group_id"] = base.group_id
+    if base.members is not None:
+        value["members"] = list(base.members)
     replace_file(directory / BASE, pack_sealed_json(value), platform=platform)
 
 

@@ -143,6 +143,8 @@ def open_directory(
 
         if hard.group_id is None and base is not None and base.group_id is not None:
             hard = replace(hard, group_id=base.group_id)  # hardstate was made anew by an operator
+        if not hard.configurations and base is not None and base.members is not None:
+            hard = replace(hard, configurations=(base.members,))
         recovered = _recover(directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first)
         recovered.alarms[:0] = odd
         if found is not None and has_entries and slot is None:

@@ -26,6 +26,7 @@ from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState
 from node.store.reader import StoreReader
+from node.store.repair.members import configurations_in_log
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence
 from node.store.repair.tools import (
@@ -59,7 +60,8 @@ def set_term(directory: Path, term: int, platform: Platform) -> Report:
             side = f"below {lowest}, which this store has seen" if term < lowest else f"above {TERM_MAX}"
             raise StoreRefused(f"term {term} is {side}: give the highest term that any member of the group shows")
         if known is None:
-            state = HardState(term, None, VoterState.REJOINING, vote_floor=term)
+            named = configurations_in_log(reader)
+            state = HardState(term, None, VoterState.REJOINING, vote_floor=term, configurations=named)
             report.done.append(f"The term becomes {term}. The vote and whether this member may vote were lost with it.")
             report.done.append("So it is REJOINING: no vote until it has everything that a confirmed leader has.")
             report.next.append("Start the member. With a majority of the others up it becomes a VOTER by itself.")

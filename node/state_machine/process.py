@@ -16,7 +16,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -176,7 +175,7 @@ class Process:
         """The newest sound one, if it is newer than the state; what is damaged is said, and the one before taken."""
         found, wrong = snapshots.newest_sound(self._options.directory)
         for text in wrong:
-            print(f"state machine: a snapshot cannot be used: {text}", file=sys.stderr, flush=True)
+            self._out += frames.saved(SavedFrame(self._saved_index, f"a snapshot cannot be used: {text}"))
         if found is None:
             return False
         self._saved_index = max(self._saved_index, found.meta.index)
@@ -250,13 +249,12 @@ class Process:
             text = f"the copy that saved it ended with {os.waitstatus_to_exitcode(status)}"
         self._saved_index = max(self._saved_index, snapshots.newest_index(self._options.directory))
         if text:  # not at once again: the next one is due after as many entries as ever
-            print(f"state machine: no snapshot was saved: {text}", file=sys.stderr, flush=True)
             self._saved_index = max(self._saved_index, self._caller.at - self._options.save_every // 2)
         self._out += frames.saved(SavedFrame(snapshots.newest_index(self._options.directory), text))
 
 
 def serve(connection: socket.socket, options: Options, kind: GroupKind) -> int:
-    """The whole life; why it ends goes to the engine, and to stderr."""
+    """The whole life; why it ends goes to the engine, which says it in its log."""
     try:
         try:
             machine = machine_of(options.choice)
@@ -267,7 +265,6 @@ def serve(connection: socket.socket, options: Options, kind: GroupKind) -> int:
         return 0
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        print(f"state machine: {text}", file=sys.stderr, flush=True)
         with contextlib.suppress(OSError):
             connection.sendall(b"".join(frames.frame(Kind.FAILED, text.encode()[:ERROR_BYTES_MAX])))
         return 1

@@ -125,7 +125,7 @@ async def callback(
         claims = await answered(provider, redirect_uri(request), kept, state, code, iss, error)
     except ProviderError as wrong:
         parts.failures.note(FAILED, address, 403)
-        log.warning("a login by OpenID from %s was refused: %s", address, printable(wrong))
+        log.warning("a login by OpenID from %s was refused: %s", printable(address), printable(wrong))
         raise NotLetIn(f"This login does not count: {wrong}.", action=LOCALLY) from None
     parts.login_limits.succeeded(account, address)
     assert kept is not None

@@ -127,7 +127,7 @@ class Provider:
             if self._metadata is not None and now_s - self._read_s < METADATA_S:
                 return self._metadata
             if self._failed is not None and now_s - self._failed_s < AGAIN_S:
-                raise self._failed
+                raise ProviderError(str(self._failed))
             try:
                 url = self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
                 found = self._checked(await self._get(url))
@@ -160,14 +160,14 @@ class Provider:
         try:
             return KeySet.import_key_set({"keys": [one for one in public if one.get("use", "sig") == "sig"]})
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            raise ProviderError(f"its keys cannot be read: {error}") from None
+            raise ProviderError(f"its keys cannot be read: {printable(error)}") from None
 
     async def _get(self, url: str) -> Json:
         async with httpx2.AsyncClient(transport=self.transport, trust_env=False) as client:
             try:
                 answer = await client.get(url, headers={"accept": "application/json"})
             except (httpx2.HTTPError, OSError, ValueError) as error:
-                raise ProviderError(f"{url}: {str(error) or type(error).__name__}") from None
+                raise ProviderError(f"{url}: {printable(error) or type(error).__name__}") from None
         if answer.status_code != 200:
             raise ProviderError(f"{url} answered {answer.status_code}")
         try:

@@ -165,11 +165,26 @@ def test_a_proof_is_asked_for_before_anything_is_told_and_what_is_no_proof_chang
     changes_nothing(proving, tries)
 
 
+def test_who_is_not_known_here_has_to_prove_the_secret_too(proving: SecretGroup) -> None:
+    """It may be a member that this one's log does not know yet (SAFETY M3); without the proof it learns nothing."""
+
+    def tries() -> None:
+        with Wire(proving) as wire:
+            answer = json.loads(wire.ask(request(RequestCode.HELLO, hello_as("n9", nonce="aa"))).body)
+            assert answer["code"] == ResponseCode.SUCCESS and len(answer["mac"]) == 64
+            assert not {"store_id", "end_index", "api_url", "life_ids", "term", "recorded"} & set(answer)
+            assert forged(wire) == [UNEXPECTED] * 4
+            reflected = hello_as("n9", mac=answer["mac"])
+            assert json.loads(wire.ask(request(RequestCode.PROOF, reflected)).body)["code"] == UNEXPECTED
+            assert wire.ended()
+
+    changes_nothing(proving, tries)
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
         ({"group": "other"}, ResponseCode.UNKNOWN_GROUP),
-        ({"node_id": "n9"}, ResponseCode.UNKNOWN_MEMBER),
         ({"node_id": "n0"}, ResponseCode.UNKNOWN_MEMBER),
         ({"nonce": 7}, ResponseCode.UNEXPECTED_ARGUMENT),
         ({"nonce": "a" * 1000}, ResponseCode.UNEXPECTED_ARGUMENT),

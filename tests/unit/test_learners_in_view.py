@@ -1,4 +1,4 @@
-"""A learner in the console's picture: nothing waits for it, so it is no member in trouble, and no part of the quorum."""
+"""A learner in the console's picture: nothing waits for it, so it is no member in trouble and no part of the quorum."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ def test_what_our_nodes_answer_fits() -> None:
     answers = {
         "state": leader.state(), "watermarks": group.watermarks(leader), "dispatchers": group.dispatchers(leader),
         "closures": group.closures, "events": {"items": [], "next": None},
+        "members": {"index": -1, "needed": 2, "items": [{"id": "n0", "kind": "voter", "joined_index": -1}]},
     }  # fmt: skip
     assert answers.keys() == VIEWS.keys()
     for name, answer in answers.items():

@@ -70,6 +70,7 @@ class MemberState:
         self.leader_id: str | None = None
         # The follower's lease of its leader: the last frame from it, None once the lease is void.
         self.leader_contact_at: int | None = None
+        self.has_followed = False  # since it started: a leader spoke to it, so its group has formed
 
         # Only what is committed is ever removed from the front of a log.
         self.committed_index = max(min(store.recovered_commit_index, store.end_index), store.base.index)
@@ -177,6 +178,7 @@ class MemberState:
             self.leader_id = leader_id
             self.event("leader", now, leader=leader_id, term=self.term)
         self.leader_contact_at = now
+        self.has_followed = True
 
     def void_lease(self) -> None:
         """The leader's connection closed, and no lease read depends on this member's patience (E5)."""

@@ -53,7 +53,8 @@ class Strangers:
         member.alarm(kind.value, text, now, peer_id=peer_id, severity="warning")
         if kind is not Stranger.PLAIN:
             return None
-        empty_voter = member.voter_state is VoterState.VOTER and member.store.end_index <= member.store.base.index
+        empty = member.store.end_index <= member.store.base.index and not member.has_followed
+        empty_voter = member.voter_state is VoterState.VOTER and empty
         waited = member.voter_state is VoterState.FORMING and now - known[1] >= FORMING_GIVES_UP_AFTER_NS
         if not empty_voter and not waited:
             return None

@@ -101,6 +101,15 @@ async def append_surely(client: LedgerClient, body: bytes, within_s: float = STA
                 raise
 
 
+async def all_hold(client: LedgerClient, members: Iterable[str], index: int, within_s: float = START_WITHIN_S) -> None:
+    """Returns once the log of every member goes up to `index`: an append is acknowledged by most of them."""
+    deadline = time.monotonic() + within_s
+    for member in members:
+        while (await client.state(member))["log"]["end_index"] < index:
+            assert time.monotonic() < deadline, f"{member} lacks entry {index}"
+            await asyncio.sleep(0.02)
+
+
 async def all_vote(client: LedgerClient, members: Iterable[str], within_s: float = START_WITHIN_S) -> None:
     """Returns once every member is a voter: one that started last may still have to join what the others began."""
     deadline = time.monotonic() + within_s

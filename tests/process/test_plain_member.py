@@ -23,7 +23,7 @@ from node.client import LedgerClient
 from node.protocol.codes import RemotingCode
 from node.transport.remoting import FLAG_RESPONSE, Frame, encode_frame
 from tests.ports import free_ports
-from tests.process.group import START_WITHIN_S, Group, all_vote, append_surely
+from tests.process.group import START_WITHIN_S, Group, all_hold, all_vote, append_surely
 
 pytestmark = pytest.mark.process
 UNSUPPORTED_TEXT = "request type 52000 not supported"
@@ -96,8 +96,9 @@ def test_an_established_group_serves_on_beside_what_is_no_member(
     async def work() -> None:
         client = group.client()
         try:
-            await append_surely(client, b"before")
+            first = await append_surely(client, b"before")
             await all_vote(client, group.peers)
+            await all_hold(client, ("n0", "n1"), first)
             group.kill("n2")
             with process_at(group.peers["n2"], answer):
                 await until_alarms(client, ("n0", "n1"), "n2", [alarm])

@@ -67,6 +67,13 @@ def test_only_a_forming_group_gives_up(state: VoterState, terms: tuple[int, ...]
     assert met(solo, Stranger.FOREIGN) is None
 
 
+def test_who_follows_a_leader_goes_on_although_it_has_none_of_the_entries_yet() -> None:
+    """Two of three held all that there was; the third gave up for good when the other follower's place was taken."""
+    solo = Solo(store_of((), voter_state=VOTER))
+    solo.follow()
+    assert met(solo) is None and alarms(solo) == [("plain_member", "n2")]
+
+
 def test_nobody_forms_a_group_beside_a_plain_voter_until_it_is_gone() -> None:
     solo = Solo(store_of(voter_state=FORMING), connect=False)
     met(solo)

@@ -65,8 +65,7 @@ class MemberState:
         self.last_time = LastTime(config.kind, store)
         self.hard = store.hard_state
         self.term, self.voter_state = self.hard.term, self.hard.voter_state  # copies: asked for all the time
-        self.role = Role.CANDIDATE
-        self.role_since = now
+        self.role, self.role_since = Role.CANDIDATE, now
         self.leader_id: str | None = None
         # The follower's lease of its leader: the last frame from it, None once the lease is void.
         self.leader_contact_at: int | None = None
@@ -75,8 +74,7 @@ class MemberState:
         # Only what is committed is ever removed from the front of a log.
         self.committed_index = max(min(store.recovered_commit_index, store.end_index), store.base.index)
         self.durable_index = min(store.durable_index, store.end_index)
-        self.verified_index = -1
-        self.log_epoch = 0
+        self.verified_index, self.log_epoch = -1, 0
         self.truncating_from: int | None = None
         self.unsynced = UnsyncedBytes()
         self.known_metas = KnownMetas()

@@ -21,6 +21,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for _name in [name for name in os.environ if name.startswith("QUORUMSCOPE_") and name != "QUORUMSCOPE_WAIVE"]:
     del os.environ[_name]
 
+# What the tests start by a module's name elsewhere finds these modules: a dependency's wheel (canaille) has a top-level
+# package `tests` as well.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
 # Whatever this run starts ends with it, also when it is killed: engines of a run that was interrupted used to go on for
 # hours. With pytest-xdist each worker has one of its own.
 _GUARDIAN = Guardian()

@@ -77,11 +77,12 @@ def test_what_was_removed_is_gone_for_everybody_and_everybody_says_where_the_log
     assert f"the log of n0 begins at {begin}" in capsys.readouterr().err
     assert run(["tail", "-n", "1000", "--node", url, "--json"]) == 0
     printed = [json.loads(line)["index"] for line in capsys.readouterr().out.splitlines()]
-    assert printed[0] >= begin and printed[-1] == last
+    assert printed[0] >= begin and last in printed
     assert run(["trim", "--node", url, "--through", str(last), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["begin_index"] > 40 and said["state"] == "done"
     store = group.place / "n0" / "dledger-n0"
     assert run(["store", "verify", str(store), "--json"]) == 0
     verified = json.loads(capsys.readouterr().out)
-    assert (verified["begin_index"], verified["end_index"], verified["problems"]) == (said["begin_index"], last, [])
+    assert (verified["begin_index"], verified["problems"]) == (said["begin_index"], [])
+    assert verified["end_index"] >= last, "the entry that names the group may follow"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import json
 import os
 import shlex
@@ -23,7 +25,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from app.commands.tls_options import TlsFilesError, TlsFlags
+from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFilesError, TlsFlags
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
 from node.config import ConfigError, Settings, load, parse_peers
 from node.printable import escaped_json, escaped_lines
@@ -167,6 +169,39 @@ def target_of(
             parse_peers(demo.peers), demo.group, token, urls, group_id=demo.group_id, demo=True, starts=starts
         )
     raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
+
+
+def reached(
+    peers: PeersOption = None,
+    node: NodeOption = None,
+    group: GroupOption = None,
+    config: ConfigOption = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    cert: CertOption = None,
+    cert_key: KeyOption = None,
+) -> Target:
+    """The group that is meant. Its parameters are the options of every command that `in_group` decorates."""
+    return target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, cert_key))
+
+
+def in_group(command: Callable[..., int]) -> Callable[..., int]:
+    """A command whose first parameter is the group: on the command line `reached`'s options stand for it, in front of
+    `--json`."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    where = list(inspect.signature(reached, eval_str=True).parameters.values())
+    names = [one.name for one in own]
+    place = names.index("as_json") if "as_json" in names else len(own)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> int:
+        target = reached(**{one.name: given.pop(one.name) for one in where})
+        return command(target, **given)
+
+    every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own[:place], *where, *own[place:])]
+    run.__signature__ = inspect.Signature(every, return_annotation=int)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in every} | {"return": int}
+    return run
 
 
 def demo_meant(flags: str) -> DemoState | None:

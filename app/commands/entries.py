@@ -13,20 +13,15 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.common import (
-    ConfigOption,
     Exit,
     Failure,
-    GroupOption,
     JsonOption,
-    NodeOption,
-    PeersOption,
-    TokenFileOption,
+    Target,
+    in_group,
     run_async,
     say,
-    target_of,
 )
 from app.commands.following import print_from
-from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFlags
 from node.client import LedgerClient, Trimmed, Unsupported
 from node.printable import escaped_bytes, escaped_json
 from node.protocol.entry import Entry, Magic
@@ -67,24 +62,17 @@ def print_entry(entry: Entry, as_json: bool, unverified: bool = False, raw: bool
         sys.stdout.buffer.write((escaped_bytes(entry.body) if escape else entry.body) + b"\n")
 
 
+@in_group
 def get(
+    target: Target,
     index: Annotated[int, typer.Argument(metavar="INDEX", min=0, help="The first index to read.")],
     count: Annotated[
         int, typer.Option("--count", "-n", metavar="N", min=1, max=100_000, help="How many indexes to read.")
     ] = 1,
-    peers: PeersOption = None,
-    node: NodeOption = None,
-    group: GroupOption = None,
-    config: ConfigOption = None,
-    token_file: TokenFileOption = None,
-    ca: CaOption = None,
-    cert: CertOption = None,
-    key: KeyOption = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
 ) -> int:
     """Read committed entries by index."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
 
     async def work() -> tuple[list[Entry], bool]:
         client = target.client()
@@ -112,26 +100,19 @@ def get(
     return Exit.FINE
 
 
+@in_group
 def tail(
+    target: Target,
     from_index: Annotated[int | None, typer.Option("--from", metavar="N", min=0, help="Start at this index.")] = None,
     lines: Annotated[
         int | None,
         typer.Option("--lines", "-n", metavar="N", min=0, help="The last N entries (10); with --from: N and no more."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as entries are committed.")] = False,
-    peers: PeersOption = None,
-    node: NodeOption = None,
-    group: GroupOption = None,
-    config: ConfigOption = None,
-    token_file: TokenFileOption = None,
-    ca: CaOption = None,
-    cert: CertOption = None,
-    key: KeyOption = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
 ) -> int:
     """Print the newest entries, or those from an index; -f follows."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
 
     async def work() -> Exit:
         client = target.client()

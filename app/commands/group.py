@@ -15,24 +15,18 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.common import (
-    ConfigOption,
     Exit,
     Failure,
-    GroupOption,
     JsonOption,
-    NodeOption,
-    PeersOption,
     Target,
-    TokenFileOption,
     control_state,
+    in_group,
     run_async,
     show,
     show_json,
-    target_of,
 )
 from app.commands.plain_members import ask_metadata, with_plain
 from app.commands.standing import AskedMember, StatusProblem, StatusView, summary_of
-from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFlags
 from app.health.facts import INFO, capital
 from app.health.recall import Recall
 from node.client import Denied, LedgerClient, LedgerError, Refused, Unsupported
@@ -242,19 +236,12 @@ def lines_of(problem: StatusProblem) -> list[str]:
 COLUMNS_HEAD: Final = {name: name for name, _ in COLUMNS}
 
 
+@in_group
 def status(
-    peers: PeersOption = None,
-    node: NodeOption = None,
-    group: GroupOption = None,
-    config: ConfigOption = None,
-    token_file: TokenFileOption = None,
-    ca: CaOption = None,
-    cert: CertOption = None,
-    key: KeyOption = None,
+    target: Target,
     as_json: JsonOption = False,
 ) -> int:
     """Show what every member holds and who leads."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     summary = run_async(lambda: look_closely(target))
     if as_json:
         show_json(summary.to_json())
@@ -267,7 +254,9 @@ def status(
     return Exit.UNDETERMINED if summary.unknown else Exit.FINE
 
 
+@in_group
 def transfer(
+    target: Target,
     to: Annotated[
         str | None, typer.Argument(metavar="[MEMBER]", help="Who shall lead; the best one if absent.")
     ] = None,
@@ -284,18 +273,9 @@ def transfer(
             help="Of a plain DLedger group only: the member's name again, to accept that it wipes its followers.",
         ),
     ] = None,
-    peers: PeersOption = None,
-    node: NodeOption = None,
-    group: GroupOption = None,
-    config: ConfigOption = None,
-    token_file: TokenFileOption = None,
-    ca: CaOption = None,
-    cert: CertOption = None,
-    key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Move leadership to another member."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     if to is not None and to not in target.peers:
         raise Failure(Exit.USAGE, f"{to} is no member of {target.group} (known: {', '.join(sorted(target.peers))})")
 

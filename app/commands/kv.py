@@ -7,8 +7,6 @@ condition did not hold; 75 where nobody can say whether a write happened.
 from __future__ import annotations
 
 import base64
-import functools
-import inspect
 import json
 import os
 import sys
@@ -18,20 +16,14 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from app.commands.common import (
-    ConfigOption,
     Exit,
     Failure,
-    GroupOption,
     JsonOption,
-    NodeOption,
-    PeersOption,
     Target,
-    TokenFileOption,
+    in_group,
     run_async,
     say,
-    target_of,
 )
-from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFlags
 from node.client import Unsupported
 from node.client.kv import KvClient, WatchGone
 from node.printable import escaped_bytes, escaped_json
@@ -43,36 +35,6 @@ TtlOption = Annotated[int, typer.Option("--ttl-ms", metavar="MS", min=0, help="I
 LimitOption = Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="So many keys at most.")]
 HELP = "The key-value store of a group that was born with --state-machine kv."
 commands = typer.Typer(help=HELP, no_args_is_help=True)
-
-
-def reached(
-    peers: PeersOption = None,
-    node: NodeOption = None,
-    group: GroupOption = None,
-    config: ConfigOption = None,
-    token_file: TokenFileOption = None,
-    ca: CaOption = None,
-    cert: CertOption = None,
-    cert_key: KeyOption = None,
-) -> Target:
-    """The options that say which group is meant; every command here has them."""
-    return target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, cert_key))
-
-
-def in_group(command: Callable[..., int]) -> Callable[..., int]:
-    """A command whose first parameter is the group; on the command line `reached`'s options stand in its place."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    where = list(inspect.signature(reached, eval_str=True).parameters.values())
-
-    @functools.wraps(command)
-    def run(**given: Any) -> int:
-        target = reached(**{one.name: given.pop(one.name) for one in where})
-        return command(target, **given)
-
-    every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *where)]
-    run.__signature__ = inspect.Signature(every, return_annotation=int)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in every} | {"return": int}
-    return run
 
 
 def with_store(target: Target, work: Callable[[KvClient], Awaitable[T]]) -> T:

@@ -21,21 +21,15 @@ from typing import Annotated, Any, BinaryIO, Final
 import typer
 
 from app.commands.common import (
-    ConfigOption,
     Exit,
     Failure,
-    GroupOption,
     JsonOption,
-    NodeOption,
-    PeersOption,
     Target,
-    TokenFileOption,
+    in_group,
     run_async,
     say,
     show_json,
-    target_of,
 )
-from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFlags
 from node.client import LedgerClient, NotAppended, OutcomeUnknown
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import BODY_BYTES_MAX
@@ -151,7 +145,9 @@ class Tally:
         }
 
 
+@in_group
 def append(
+    target: Target,
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="What to append; - is standard input.")] = "-",
     split: Annotated[Split, typer.Option(help="How the input becomes entries.", case_sensitive=False)] = Split.LINES,
     batch: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Entries per request.")] = 500,
@@ -161,18 +157,9 @@ def append(
     deadline_s: Annotated[
         float, typer.Option(metavar="N", min=0.1, help="Give up on one request after this many seconds.")
     ] = 10.0,
-    peers: PeersOption = None,
-    node: NodeOption = None,
-    group: GroupOption = None,
-    config: ConfigOption = None,
-    token_file: TokenFileOption = None,
-    ca: CaOption = None,
-    cert: CertOption = None,
-    key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Append entries from a file or stdin."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     tally = Tally()
     source = _open(file)
     failure: Failure | None = None

@@ -15,22 +15,16 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.common import (
-    ConfigOption,
     Exit,
     Failure,
-    GroupOption,
     JsonOption,
-    NodeOption,
-    PeersOption,
     Target,
-    TokenFileOption,
+    in_group,
     run_async,
     say,
     show,
     show_json,
-    target_of,
 )
-from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFlags
 from node.client import members as client_members
 from node.protocol.codes import ResponseCode
 from node.views.members import MembersView, MemberView
@@ -74,13 +68,9 @@ def line_of(member: MemberView) -> str:
 
 
 @members.command("list")
-def list_members(
-    peers: PeersOption = None, node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
-    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
-    as_json: JsonOption = False,
-) -> int:  # fmt: skip
+@in_group
+def list_members(target: Target, as_json: JsonOption = False) -> int:
     """Show who belongs to the group, as its leader's log says."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     found = run_async(lambda: ask_members(target))
     if as_json:
         show_json({"items": [one.to_json() for one in found.items or ()], "pending": pending_of(found)})
@@ -98,73 +88,81 @@ def pending_of(found: MembersView) -> dict[str, Any] | None:
 
 
 @members.command()
+@in_group
 def add(
-    member: MemberArgument, address: AddressArgument,
+    target: Target,
+    member: MemberArgument,
+    address: AddressArgument,
     learner: Annotated[bool, typer.Option("--learner", help="It stays one until promoted by hand.")] = False,
-    yes: YesOption = False, dry_run: DryRunOption = False, if_term: IfTermOption = None, peers: PeersOption = None,
-    node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
-    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    if_term: IfTermOption = None,
     as_json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Take in a new member, started with `node --join`: it learns, and becomes a voter once it has caught up."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     fields = {"kind": "add", "memberId": member, "address": address, "promote": not learner}
     return change(target, fields, f"add {member} at {address}", yes, dry_run, if_term, as_json)
 
 
 @members.command()
+@in_group
 def promote(
+    target: Target,
     member: MemberArgument,
-    yes: YesOption = False, dry_run: DryRunOption = False, if_term: IfTermOption = None, peers: PeersOption = None,
-    node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
-    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    if_term: IfTermOption = None,
     as_json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Make a learner that has caught up a voter."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     fields = {"kind": "promote", "memberId": member}
     return change(target, fields, f"make {member} a voter", yes, dry_run, if_term, as_json)
 
 
 @members.command()
+@in_group
 def remove(
+    target: Target,
     member: MemberArgument,
-    yes: YesOption = False, dry_run: DryRunOption = False, if_term: IfTermOption = None, peers: PeersOption = None,
-    node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
-    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    if_term: IfTermOption = None,
     as_json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Let a member leave for good; a leader that is removed hands over."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     fields = {"kind": "remove", "memberId": member}
     return change(target, fields, f"remove {member}", yes, dry_run, if_term, as_json)
 
 
 @members.command()
+@in_group
 def replace(
-    old: Annotated[str, typer.Argument(metavar="OLD")], new: Annotated[str, typer.Argument(metavar="NEW")],
+    target: Target,
+    old: Annotated[str, typer.Argument(metavar="OLD")],
+    new: Annotated[str, typer.Argument(metavar="NEW")],
     address: AddressArgument,
-    yes: YesOption = False, dry_run: DryRunOption = False, if_term: IfTermOption = None, peers: PeersOption = None,
-    node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
-    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    if_term: IfTermOption = None,
     as_json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Take in a new member in place of another one, which leaves once the new one is a voter."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     fields = {"kind": "add", "memberId": new, "address": address, "promote": True, "replaces": old}
     return change(target, fields, f"replace {old} by {new} at {address}", yes, dry_run, if_term, as_json)
 
 
 @members.command("address")
+@in_group
 def move(
-    member: MemberArgument, address: AddressArgument,
-    yes: YesOption = False, dry_run: DryRunOption = False, if_term: IfTermOption = None, peers: PeersOption = None,
-    node: NodeOption = None, group: GroupOption = None, config: ConfigOption = None,
-    token_file: TokenFileOption = None, ca: CaOption = None, cert: CertOption = None, key: KeyOption = None,
+    target: Target,
+    member: MemberArgument,
+    address: AddressArgument,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    if_term: IfTermOption = None,
     as_json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Tell all members where one of them is reached from now on."""
-    target = target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, key))
     fields = {"kind": "address", "memberId": member, "address": address}
     return change(target, fields, f"take {member} to be at {address}", yes, dry_run, if_term, as_json)
 

@@ -62,11 +62,12 @@ imports: setup
 	$(BIN)/lint-imports
 
 COMPUTED := tests/unit tests/scenarios tests/interop tests/fuzz tests/simulation
-test: setup lint types imports
+test: setup
+	@$(MAKE) --no-print-directory -j2 -Otarget lint types imports
 	$(BIN)/python -m tests.prepare
 	@# What needs no real process runs on both cores; what starts processes has the machine to itself.
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(COMPUTED)
-	$(BIN)/python -m tests.postgresql
+	$(BIN)/python -m pytest -n 2 --dist loadfile --junitxml=$(VENV)/computed.xml $(COMPUTED)
+	$(BIN)/python -m tests.postgresql --sqlite-results $(VENV)/computed.xml
 	$(BIN)/python -m pytest -m "not long" $(addprefix --ignore=,$(COMPUTED))
 
 # Every planted bug caught and its own worlds clean, 500 fixed seeds and 500 that the commit names, real nodes under real

@@ -28,7 +28,7 @@ def answer_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, obje
     return dict(json.loads(said.out))
 
 
-@pytest.mark.parametrize("via", ["client", "rest", *long_ones("tasks", "json")])
+@pytest.mark.parametrize("via", ["client", *long_ones("rest", "tasks", "json")])
 def test_appends_are_measured_through_every_interface(
     via: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -146,7 +146,8 @@ def test_a_group_whose_members_all_lost_history_comes_back_when_a_person_accepts
     assert said[-1] == "repair: accept-loss by hand"
 
 
-@pytest.mark.parametrize("at", [30, pytest.param(49, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("at", [30, 49])
 def test_an_entry_that_nobody_holds_whole_is_discarded_by_an_operator(
     group: Settled, capsys: pytest.CaptureFixture[str], at: int
 ) -> None:

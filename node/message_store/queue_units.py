@@ -1,0 +1,68 @@
+"""The units of a consume queue: where a message lies, how long it is, and what its tags hash to.
+
+Invariants: unit n stands at byte n * 20 over all of a queue's files; a unit that says something has a size above 0 and
+an offset of at least 0; a queue ends at the first that says nothing. Units before the first message of a queue that
+was born late are pre-fill: offset 0, the largest size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from node.message_store.record import MessageRecord, TransactionType
+
+UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+UNIT_BYTES: Final = UNIT_DTYPE.itemsize  # 20
+PREFILL_SIZE: Final = 0x7FFFFFFF
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+Units = npt.NDArray[Any]
+
+
+def decode_units(data: bytes) -> Units:
+    """What whole units are in `data`; a piece of one at its end is left out."""
+    return np.frombuffer(data, UNIT_DTYPE, len(data) // UNIT_BYTES)
+
+
+def encode_units(rows: Any) -> bytes:
+    """Rows of (offset, size, tags code)."""
+    return np.array(list(rows), UNIT_DTYPE).tobytes()
+
+
+def said_count(units: Units) -> int:
+    """How many units there are before the first that says nothing."""
+    silent = (units["offset"] < 0) | (units["size"] <= 0)
+    return int(np.argmax(silent)) if silent.any() else len(units)
+
+
+def prefill_of(units: Units) -> npt.NDArray[np.bool_]:
+    """Which units are pre-fill."""
+    return np.asarray((units["offset"] == 0) & (units["size"] == PREFILL_SIZE))
+
+
+def is_queued(record: MessageRecord) -> bool:
+    """Whether a consume queue has a unit for it."""
+    return record.transaction_type in (TransactionType.NONE, TransactionType.COMMIT)
+
+
+def parse_delay_levels(text: str = DEFAULT_DELAY_LEVELS) -> tuple[int, ...]:
+    """`messageDelayLevel` in milliseconds, level 1 first. Raises ValueError."""
+    return tuple(int(one[:-1]) * _UNIT_MS[one[-1:]] if one[-1:] in _UNIT_MS else _refuse(one) for one in text.split())
+
+
+def _refuse(one: str) -> int:
+    raise ValueError(f"{one!r} is no delay: a number and s, m, h or d")
+
+
+def unit_tags_code(record: MessageRecord, delay_levels_ms: tuple[int, ...]) -> int:
+    """The hash of the tags; for a message that waits for its time, when it is due."""
+    if record.topic == SCHEDULE_TOPIC:
+        level = record.properties.get("DELAY", "")
+        if level.isascii() and level.isdigit() and len(level) < 10 and int(level) > 0 and delay_levels_ms:
+            return record.store_timestamp_ms + delay_levels_ms[min(int(level), len(delay_levels_ms)) - 1]
+    return record.tags_code

@@ -10,6 +10,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import typer
@@ -22,6 +23,7 @@ from app.commands.common import (
     control_state,
     in_group,
     run_async,
+    say,
     show,
     show_json,
 )
@@ -78,6 +80,21 @@ def reason_of(text: str, member_id: str, address: str) -> str:
 
 async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
     """All members' states, and what follows from them and from what `recall` remembers."""
+    asked = await ask_all(target)
+    named = named_by_leader(target, asked)
+    try:
+        asked += await ask_all(named)
+    except Denied as error:
+        say(f"{', '.join(named.peers)}: {error}; give --peers with them, so that they are asked with the token")
+    members = sorted(asked, key=lambda one: one.id)
+    every = replace(target, peers={**named.peers, **target.peers})
+    members = await asyncio.gather(*(completed(one, members, every) for one in members))
+    members = [startable(one, target) for one in members]
+    return with_plain(summary_of(target.group, members, recall=recall, demo=target.demo))
+
+
+async def ask_all(target: Target) -> list[AskedMember]:
+    """Each member's state. Raises Denied."""
 
     async def ask(member_id: str, address: str) -> AskedMember:
         # A client each: a member that hangs must not hold up the others.
@@ -89,10 +106,17 @@ async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
         url = target.control_urls.get(member_id) or own_url(member.state, member_id)
         return member.model_copy(update={"control_url": url})
 
-    members = await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
-    members = await asyncio.gather(*(completed(one, members, target) for one in members))
-    members = [startable(one, target) for one in members]
-    return with_plain(summary_of(target.group, members, recall=recall, demo=target.demo))
+    return await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
+
+
+def named_by_leader(target: Target, asked: Sequence[AskedMember]) -> Target:
+    """The members that the group's leader names, and nobody here knew. Their addresses are its word alone: without TLS,
+    which proves who answers there, they are not given the token."""
+    leaders = [one.state for one in asked if one.state is not None and one.state.role == "LEADER"]
+    leader = max(leaders, key=lambda state: state.term or 0, default=None)
+    named = {one.id: one.address for one in (leader and leader.peers) or () if one.address}
+    new = {member_id: address for member_id, address in named.items() if member_id not in target.peers}
+    return replace(target, peers=new, token=None if target.tls is None else target.token)
 
 
 async def look_closely(target: Target) -> StatusView:
@@ -211,6 +235,7 @@ def table_of(summary: StatusView) -> list[str]:
     lines = [f"group {summary.group}: {leads}; {quorum.answering} of {quorum.size} members answer, {stands}"]
     end = leader_end_of(summary)
     rows = [dict(COLUMNS_HEAD), *(row_of(member, end) for member in summary.members)]
+    rows += [{**row_of(member, end), "role": "NO MEMBER", "behind": ""} for member in summary.others]
     for row in rows:
         cells = (
             row[name].ljust(width) if name in ("id", "role", "flush", "address") else row[name].rjust(width)

@@ -83,7 +83,10 @@ class Missing(View):
 
 
 class StatusView(View):
-    """The whole of `status --json`; `pending`: something is wrong that has not lasted long enough to be a problem."""
+    """The whole of `status --json`; `pending`: something is wrong that has not lasted long enough to be a problem.
+
+    `others`: who was asked and does not belong to the group by its leader's log (any more).
+    """
 
     as_of: Text
     group: Text
@@ -91,6 +94,7 @@ class StatusView(View):
     term: Whole | None = None
     quorum: QuorumView
     members: tuple[AskedMember, ...]
+    others: tuple[AskedMember, ...] = ()
     problems: tuple[StatusProblem, ...]
     unknown: tuple[Missing, ...]
     pending: Flag = False
@@ -110,13 +114,15 @@ def summary_of(
     view = group_view(ClusterInfo(group, group, group, demo=demo), [sample_of(one, now) for one in members], now)
     recall.observe(view, now.timestamp(), now)
     view = classify(view, recall, now, first_look=True)
+    inside = {one.id for one in view.members}
     return StatusView(
         as_of=rfc3339(now),
         group=group,
         leader_id=view.leader_id,
         term=view.term if view.leader_id is not None else None,
         quorum=view.quorum,
-        members=tuple(members),
+        members=tuple(one for one in members if one.id in inside),
+        others=tuple(one for one in members if one.id not in inside),
         problems=tuple(
             StatusProblem.model_validate({name: getattr(one, name) for name in StatusProblem.model_fields})
             for one in view.problems

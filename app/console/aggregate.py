@@ -1,7 +1,8 @@
 """Builds the GroupView, one picture of the group, from the nodes' last samples.
 
 Pure: samples and a time in, a view out. Invariants: nothing unknown reads 0 (it is None and listed in `unknown`);
-members are sorted by id and never reordered; a stale member keeps its last marks and does not count towards the quorum.
+members are sorted by id and never reordered; a stale member keeps its last marks and does not count towards the quorum;
+who is not in the leader's configuration is no member, whatever it says of itself, and its silence is no problem.
 """
 
 from __future__ import annotations
@@ -48,10 +49,27 @@ def find_leader(samples: Iterable[NodeSample], now: datetime) -> NodeSample | No
     return max(leaders, key=lambda one: one.term or 0, default=None)
 
 
-def group_view(info: ClusterInfo, samples: Sequence[NodeSample], now: datetime) -> GroupView:
-    """Everything but problems, sentence and what needs a memory (`app.console.watch` adds these)."""
-    ordered = sorted(samples, key=lambda one: one.node_id)
-    leader = find_leader(ordered, now)
+def member_ids(leader: NodeSample | None) -> frozenset[str] | None:
+    """Who belongs to the group by its leader's log (SAFETY M1); None where no leader says so."""
+    peers = leader.state.peers if leader is not None and leader.state is not None else None
+    return frozenset(one.id for one in peers) if peers else None
+
+
+def was_removed(sample: NodeSample) -> bool:
+    """It says so itself, and a member that was removed stays so (M5)."""
+    return any(one.code == "removed" for one in (sample.state and sample.state.alarms) or ())
+
+
+def group_view(
+    info: ClusterInfo, samples: Sequence[NodeSample], now: datetime, known: frozenset[str] | None = None
+) -> GroupView:
+    """Everything but problems, sentence and what needs a memory (`app.console.watch` adds these). `known`: the members
+    by the last leader that was heard, for as long as there is none."""
+    leader = find_leader(samples, now)
+    inside = member_ids(leader) or known or frozenset(one.node_id for one in samples if not was_removed(one))
+    inside = inside or frozenset(one.node_id for one in samples)  # removed ones alone are asked: nobody tells more
+    ordered = sorted((one for one in samples if one.node_id in inside), key=lambda one: one.node_id)
+    others = sorted((one for one in samples if one.node_id not in inside), key=lambda one: one.node_id)
     members = tuple(member(one, leader, now) for one in ordered)
     marks = leader_marks(leader) if leader else Marks()
     closures = leader.closures if leader else None
@@ -67,6 +85,7 @@ def group_view(info: ClusterInfo, samples: Sequence[NodeSample], now: datetime) 
         quorum_index=marks.quorum_index,
         leader_marks=marks,
         members=members,
+        others=tuple(member(one, leader, now) for one in others),
         closures=closures,
         leader_since=None,
         last_completed=closures.last_completed if closures else None,
@@ -171,7 +190,8 @@ def quorum(members: Sequence[MemberView], leader: NodeSample | None) -> QuorumVi
         heard = sum(1 for one in others if ack_is_fresh(one) or link_is_fresh(links.get(one.id)))
         reported = any(one.last_ack_ms is not None for one in others)
         reported = reported or any(one.last_heard_ms is not None for one in links.values())
-        standing = 1 + heard if reported or size == 1 else None
+        itself = any(one.id == leader.node_id for one in voters)  # one that removes itself leads on until that stands
+        standing = itself + heard if reported or size == 1 else None
         stands = standing >= needed if standing is not None else (True if answering >= needed else None)
     elif any(one.role == "FOLLOWER" and one.leader_id for one in members):
         stands = None  # somebody follows a leader that we cannot reach

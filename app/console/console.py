@@ -141,6 +141,7 @@ class Console:
             recent=self.recent,
             notes=self.notes,
             on_group_id=self.group_id_learned,
+            on_members=self.members_changed,
         )
         self.watches[row.id] = one
         one.start()
@@ -200,6 +201,15 @@ class Console:
 
     def group_id_learned(self, cluster_id: str, group_id: str) -> None:
         self.background.run(f"storing the id of {cluster_id}", self.clusters_kept.named(cluster_id, group_id))
+
+    def members_changed(self, cluster_id: str, joined: NodeSample | None, left: str | None) -> None:
+        """The group's configuration names another member, or one no more that does not answer."""
+        if joined is not None:
+            joined.start = self.starts.of(cluster_id, joined.node_id)
+            kept = self.clusters_kept.joined(cluster_id, joined.node_id, joined.address)
+            self.background.run(f"storing that {joined.node_id} is a member", kept)
+        if left is not None:
+            self.background.run(f"forgetting {left}", self.clusters_kept.left(cluster_id, left))
 
     # --- what is watched ---
 

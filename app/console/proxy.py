@@ -25,7 +25,7 @@ def pick(view: GroupView, node_id: str | None) -> tuple[str, str]:
     Raises NodeUnreachable, NotFound.
     """
     if node_id is not None:
-        chosen = view.member(node_id)
+        chosen = view.asked(node_id)
         if chosen is None:
             raise NotFound(f"{view.cluster.name} has no node {node_id!r}.", title="Unknown node")
     else:

@@ -1,7 +1,8 @@
 """A watched group: its pollers, its memory of the last minute, its newest GroupView.
 
 Invariants: `view` is replaced whole, never edited, so that whoever renders it sees one moment; problems that open or
-close become events of the console itself.
+close become events of the console itself; who is asked follows the configuration in the leader's log, and one that is
+no member is asked for as long as it answers.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from app.console.addresses import Addresses, normal_control_url
-from app.console.aggregate import ClusterInfo, group_view
+from app.console.aggregate import ClusterInfo, find_leader, group_view, member_ids
 from app.console.beat import Beat
 from app.console.errors import Invalid
 from app.console.nodes import Nodes
@@ -26,6 +28,7 @@ from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.health.incidents import Incidents, event_of_incident
 from app.health.recall import Recall
 from node.background import Background
+from node.protocol.group_members import MEMBERS_MAX
 from node.views.base import JsonObject
 from node.views.events import EventView
 from node.views.state import StateView
@@ -34,6 +37,8 @@ from node.views.state import StateView
 EventSink = Callable[[str, str | None, Sequence[EventView]], None]
 AddressSink = Callable[[str, NodeSample], None]
 GroupIdSink = Callable[[str, str], None]
+# (cluster_id, who is asked from now on, the id of one that is not any more)
+MembersSink = Callable[[str, NodeSample | None, str | None], None]
 # The fields of a problem that people set: `acknowledged_by`, `muted_until`.
 Note = Mapping[str, str | None]
 MISSES_UNTIL_NEXT_ADDRESS = 10
@@ -53,34 +58,38 @@ class Watch:
         on_events: EventSink,
         on_address: AddressSink,
         on_group_id: GroupIdSink = lambda _cluster_id, _group_id: None,
+        on_members: MembersSink = lambda _cluster_id, _joined, _left: None,
         audits: Mapping[str, AuditView | None] | None = None,
         recent: Mapping[str, tuple[Incident, ...]] | None = None,
         notes: Mapping[tuple[str, str], Note] | None = None,
     ) -> None:
         self.addresses = addresses
         self.notes = {} if notes is None else notes
-        self.on_group_id = on_group_id
+        self.on_group_id, self.on_members = on_group_id, on_members
+        self.nodes = nodes
+        self.known: frozenset[str] | None = None  # the members, as a leader said last
         self.info = info
         self.interval_s = interval_s
         self.recall = Recall()
         self.on_events = on_events
         self.on_address = on_address
-        for one in members:
-            one.interval_s = interval_s
-        self.pollers = {
-            one.node_id: Poller(one, nodes, interval_s, self.node_events, self.is_of_this_group) for one in members
-        }
+        self.pollers = {one.node_id: self.poller(one) for one in members}
         self.audits = {} if audits is None else audits
         self.recent = {} if recent is None else recent
         self.incidents = Incidents()
-        self.beat, self.background = Beat(), Background()
+        self.beat, self.background, self.started = Beat(), Background(), False
         self.view = self.assemble()
+
+    def poller(self, sample: NodeSample) -> Poller:
+        sample.interval_s = self.interval_s
+        return Poller(sample, self.nodes, self.interval_s, self.node_events, self.is_of_this_group)
 
     @property
     def samples(self) -> list[NodeSample]:
         return [one.sample for one in self.pollers.values()]
 
     def start(self) -> None:
+        self.started = True
         self.background.keep("the beat", self.beat.run)
         for poller in self.pollers.values():
             poller.start()
@@ -117,10 +126,11 @@ class Watch:
     def assemble(self) -> GroupView:
         """A new view from the samples as they are now."""
         now, at_s = utc_now(), time.monotonic()
+        self.learn_members(now)
         self.learn_addresses()
         for one in self.samples:
             one.stood_still_s = self.beat.stood_still_s(one.last_seen_ns)
-        view = group_view(self.info, self.samples, now)
+        view = group_view(self.info, self.samples, now, self.known)
         if self.info.id in self.audits:
             view = view.model_copy(update={"audit": self.audits[self.info.id]})
         self.recall.observe(view, at_s, now)
@@ -146,6 +156,26 @@ class Watch:
         reported = view.leader.state.role_since if view.leader is not None and view.leader.state is not None else None
         seen = self.recall.leader_since
         return reported or (seen.isoformat() if seen else None)
+
+    def learn_members(self, now: datetime) -> None:
+        """Who the leader's log names is asked from now on; who it does not name, and does not answer, is forgotten."""
+        leader = find_leader(self.samples, now)
+        named = member_ids(leader)
+        if leader is None or leader.state is None or named is None or len(named) > MEMBERS_MAX:
+            return
+        self.known = named
+        for peer in leader.state.peers or ():
+            if peer.id not in self.pollers:
+                sample = NodeSample(peer.id, peer.address or "", None, added_at=now)
+                self.pollers[peer.id] = self.poller(sample)
+                self.on_members(self.info.id, sample, None)
+                if self.started:
+                    self.pollers[peer.id].start()
+        for one in self.samples:
+            if one.node_id not in named and one.reach != "ok":
+                gone = self.pollers.pop(one.node_id)
+                self.background.run(f"ending the questions to {one.node_id}", gone.stop())
+                self.on_members(self.info.id, None, one.node_id)
 
     def learn_addresses(self) -> None:
         """Members tell each other's control planes: a node that came back elsewhere is found again, there where it may

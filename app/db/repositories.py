@@ -75,6 +75,18 @@ class Clusters:
         async with self.sessions() as db, db.begin():
             await db.execute(update(ClusterNode).where(where).values(address=address, control_url=control_url))
 
+    async def joined(self, cluster_id: str, node_id: str, address: str) -> None:
+        """One more node of a group that is (still) watched."""
+        async with self.sessions() as db, db.begin():
+            row = await db.get(Cluster, cluster_id)
+            if row is not None and all(node.node_id != node_id for node in row.nodes):
+                row.nodes.append(ClusterNode(node_id=node_id, address=address))
+
+    async def left(self, cluster_id: str, node_id: str) -> None:
+        where = (ClusterNode.cluster_id == cluster_id) & (ClusterNode.node_id == node_id)
+        async with self.sessions() as db, db.begin():
+            await db.execute(delete(ClusterNode).where(where))
+
     async def move_all(self, cluster_id: str, control_urls: Mapping[str, str | None]) -> Cluster:
         """Each node's control plane is there now; the row as it is then."""
         async with self.sessions() as db, db.begin():

@@ -27,6 +27,8 @@ class Advice:
 LEADER_STATUS: Final = "{leader_status}"
 CLOSURES: Final = "curl -s {leader_url}/api/v1/closures"
 DISPATCHERS: Final = "curl -s {leader_url}/api/v1/dispatchers"
+MEMBERS: Final = "{members}"
+MEMBERS_CURL: Final = "curl -s {leader_url}/api/v1/members"
 SCRUB: Final = "quorumscope scrub --node {own_url}"
 SCRUB_CURL: Final = "curl -X POST {own_url}/api/v1/scrub -H 'Content-Type: application/json'"
 
@@ -143,6 +145,21 @@ ADVICE: Final[dict[str, Advice]] = {
         "{node} does not know what it had acknowledged, so that its vote could elect a leader that lacks entries",
         "wait until a leader has brought it back; this says when it is a VOTER again",
         "a-member-that-does-not-vote",
+    ),
+    "member_removed": Advice(
+        "the group goes on without {node}: nothing is sent to it, and its vote counts nowhere",
+        "stop it, and keep its directory until you need it no more; its id comes back only with an empty one. This"
+        " shows who belongs to the group",
+        "a-member-was-removed",
+        command=MEMBERS,
+        curl=MEMBERS_CURL,
+    ),
+    "not_a_member": Advice(
+        "{node} is asked here because somebody named it; nothing is sent to it, and its vote counts nowhere",
+        "add it (`quorumscope members add`), or stop it. This shows who belongs to the group",
+        "a-member-was-removed",
+        command=MEMBERS,
+        curl=MEMBERS_CURL,
     ),
     "lagging": BEHIND,
     "catching_up": Advice(

@@ -28,7 +28,7 @@ from app.health.leading import (
     two_leaders,
 )
 from app.health.links import cut_off, not_connected, resends, slow_link
-from app.health.members import alarms, damaged, engine_down, silent, voter_state
+from app.health.members import alarms, damaged, engine_down, not_members, silent, voter_state
 from app.health.next_steps import next_step
 from app.health.proof import unproven
 from app.health.recall import Recall
@@ -54,6 +54,7 @@ RULES: Final[tuple[Rule, ...]] = (
     not_connected,
     resends,
     voter_state,
+    not_members,
     certificates,
     term_flapping,
     first_leadership,

@@ -203,7 +203,10 @@ class MemberView(View):
 
 
 class GroupView(View):
-    """The whole picture. `at`: frozen as it was then. `audit` that was never set: nobody has looked whether one ran."""
+    """The whole picture. `at`: frozen as it was then. `audit` that was never set: nobody has looked whether one ran.
+
+    `members`: of the configuration in effect at the leader; `others`: who is asked, and is not in it (any more).
+    """
 
     cluster: ClusterView
     as_of: Text
@@ -220,6 +223,7 @@ class GroupView(View):
     quorum_index: Whole | None = None
     leader_marks: Marks = Marks()
     members: tuple[MemberView, ...]
+    others: tuple[MemberView, ...] = ()
     closures: ClosuresView | None = None
     leader_since: Text | None = None
     last_completed: CompletedView | None = None
@@ -230,7 +234,7 @@ class GroupView(View):
 
     @property
     def leader(self) -> MemberView | None:
-        return self.member(self.leader_id)
+        return self.asked(self.leader_id)  # one that removes itself leads on until that is committed
 
     @property
     def knows_audits(self) -> bool:
@@ -238,6 +242,10 @@ class GroupView(View):
 
     def member(self, node_id: str | None) -> MemberView | None:
         return next((one for one in self.members if one.id == node_id), None)
+
+    def asked(self, node_id: str | None) -> MemberView | None:
+        """A member, or one that is asked and is none."""
+        return next((one for one in (*self.members, *self.others) if one.id == node_id), None)
 
     def lag_entries(self, one: MemberView) -> int | None:
         """How far a member is behind the leader's end; None when either end is unknown."""

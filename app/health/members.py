@@ -134,6 +134,18 @@ def meanwhile(faults: Sequence[FaultView], repair: RepairView) -> str:
     return f"{may_not} and does not serve {whose}; {tail}"
 
 
+def not_members(facts: Facts) -> Iterator[Finding]:
+    """Who still runs and does not belong to the group by its leader's log. Who was stopped is as it should be."""
+    for one in facts.view.others:
+        if one.reach != "ok":
+            continue
+        if any(alarm.code == "removed" for alarm in (one.state and one.state.alarms) or ()):
+            yield Finding("member_removed", INFO, f"{one.id} was removed from the group and still runs", one.id)
+        else:
+            text = f"{one.id} runs and is no member of the group, by the log of its leader"
+            yield Finding("not_a_member", INFO, text, one.id, grace_s=1.0)
+
+
 def voter_state(facts: Facts) -> Iterator[Finding]:
     for one in facts.members:
         reported = VOTER_STATES.get((one.state and one.state.voter_state) or "")

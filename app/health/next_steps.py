@@ -74,7 +74,7 @@ def with_token(curl: str) -> str:
 
 
 def advice_of(finding: Finding, view: GroupView) -> Advice:
-    one = view.member(finding.node_id)
+    one = view.asked(finding.node_id)
     if finding.code == "replica_silent" and one is not None and engine_silent(one):
         return ADVICE["engine_silent"]
     # Where `status` asks, the control plane may be all that answers, and say that its engine does not.
@@ -87,18 +87,19 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
 def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
     """What stands for the names in an advice; "" is not known."""
     urls = {one.id: one.control_url or "" for one in view.members}
-    leader, one = view.leader_id, view.member(finding.node_id)
+    leader, one = view.leader_id, view.asked(finding.node_id)
     known = next(filter(None, urls.values()), "")
     asked = next((urls[other.id] for other in view.members if other.reach == "ok" and urls[other.id]), known)
     leader_url = urls.get(leader or "") or asked
     answers = one is not None and one.reach in ("ok", "down")
     # Of a member that does not answer, another one is asked.
-    url = (urls[one.id] if one is not None and answers else "") or leader_url
+    own_url = (one.control_url or "") if one is not None and answers else ""
+    url = own_url or leader_url
     nodes = [f"--node {each}" for each in urls.values() if each]
     return {
         "node": finding.node_id or THE_MEMBER,
         "url": url,
-        "own_url": urls[one.id] if one is not None and answers else "",
+        "own_url": own_url,
         "host": urlsplit(urls.get(finding.node_id or "", "")).netloc,
         "address": one.address if one is not None else "",
         "where": f"its machine ({one.address})" if one is not None and one.address else "its machine",
@@ -106,6 +107,7 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
         "leader_url": leader_url,
         "status": status_command(url, view),
         "leader_status": status_command(leader_url, view),
+        "members": status_command(leader_url, view, "members list"),
         "needed": str(view.quorum.needed),
         "audit": " ".join(["quorumscope audit", *nodes]) if nodes else status_command("", view),
         "kind": finding.code.removeprefix("alarm_").replace("_", " "),
@@ -113,12 +115,12 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
     }
 
 
-def status_command(url: str, view: GroupView) -> str:
+def status_command(url: str, view: GroupView, what: str = "status") -> str:
     """By a control plane, or where none is known by the members' own addresses."""
     if url:
-        return f"quorumscope status --node {url}"
+        return f"quorumscope {what} --node {url}"
     peers = ";".join(f"{one.id}-{one.address}" for one in view.members)
-    return "quorumscope status " + shlex.join(["--peers", peers, "--group", view.cluster.group])
+    return f"quorumscope {what} " + shlex.join(["--peers", peers, "--group", view.cluster.group])
 
 
 def start_command(one: MemberView | None) -> str:
@@ -132,6 +134,8 @@ def at_stake(finding: Finding, view: GroupView) -> str:
     match finding.code:
         case "flush_async":
             return FLUSH_STAKE.format(needed=view.quorum.needed)
+        case "member_removed" | "not_a_member":
+            return f"nothing of the group's; {spare(view)}"
         case "two_leaders" | "diverged":
             return "entries that were acknowledged may be lost whichever history is kept"
         case "client_certificate_ends":
@@ -149,7 +153,7 @@ def at_stake(finding: Finding, view: GroupView) -> str:
 
 def counted_though_away(finding: Finding, view: GroupView) -> int:
     """1 where the leader heard a member that is away a moment ago, so that the quorum still counts it."""
-    one, leader = view.member(finding.node_id), view.leader
+    one, leader = view.asked(finding.node_id), view.leader
     if finding.code not in AWAY or one is None or leader is None or one.id == leader.id:
         return 0
     age_ms = heard_ms(leader, one)
@@ -174,7 +178,7 @@ def spare(view: GroupView, away: int = 0) -> str:
 
 def may_be_cut(finding: Finding, view: GroupView) -> str:
     """What a member holds beyond what is committed, written under a leader that is none any more."""
-    one, leader = view.member(finding.node_id), view.leader
+    one, leader = view.asked(finding.node_id), view.leader
     if one is None or leader is None or one.id == leader.id or one.state is None:
         return ""
     end, committed, term = one.log.end_index, one.log.committed_index, one.log.end_term

@@ -112,6 +112,7 @@ class FakeNode:
             "peers": [
                 {"id": one.id, "address": f"127.0.0.1:{20911 + n}", "control_url": one.url}
                 for n, one in enumerate(self.group.nodes.values())
+                if self.group.members is None or one.id in self.group.members
             ],
             "timing": {"heart_beat_time_interval_ms": 100, "election_timeout_max_ms": 1000},
             "links": self.links(),
@@ -131,6 +132,7 @@ class FakeGroup(httpx2.AsyncBaseTransport):
         self.name, self.term, self.flush, self.committed = name, 4, "sync", 1000
         self.nodes = {f"n{n}": FakeNode(self, f"n{n}", f"http://127.0.0.1:{8431 + n}") for n in range(size)}
         self.nodes["n0"].role = "LEADER"
+        self.members: set[str] | None = None  # the configuration; None: all nodes
         self.closures: Json = {"pending": 0, "limit": 10_000, "oldest_age_ms": None, "groups": [], "items": []}
         self.operations: dict[str, Json] = {}
         self.operation_steps = 1

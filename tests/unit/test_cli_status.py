@@ -226,3 +226,82 @@ def test_an_engine_that_hangs_is_not_to_be_started_again() -> None:
     gone = look([member("n0", acks=acks), member("n1"), silent("n2") | {"start": start | {"engine": "down"}}])
     assert [one.command for one in gone.problems if one.code == "member_unreachable"] == [start["started_with"]]
     assert "    n2's process runs" in "\n".join(table_of(found))
+
+
+# --- who belongs to the group is what its leader's log says ---
+
+
+def with_peers(one: Json, *ids: str, learners: tuple[str, ...] = ()) -> Json:
+    """A state in which the configuration is that."""
+    one["state"]["peers"] = [
+        {"id": peer, "address": f"{peer}:1", "connected": True, "is_voter": peer not in learners} for peer in ids
+    ]
+    return one
+
+
+REMOVED = [
+    {"code": "removed", "severity": "warning", "text": "n2 was removed from the group by entry 7", "since": None}
+]
+
+
+def test_a_removed_member_that_still_runs_is_no_member_that_is_cut_off() -> None:
+    leader = with_peers(member("n0", acks={"n0": 0, "n1": 20}), "n0", "n1")
+    other = with_peers(member("n1"), "n0", "n1")
+    gone = member("n2", leader=None, role="CANDIDATE", alarms=REMOVED)
+    summary = look([leader, other, gone])
+    assert codes(summary) == [("member_removed", "n2")] and summary.problems[0].severity == "info"
+    assert [one.id for one in summary.members] == ["n0", "n1"] and [one.id for one in summary.others] == ["n2"]
+    assert summary.quorum.to_json() == {"size": 2, "needed": 2, "answering": 2, "standing": 2, "stands": True}
+    assert not summary.unknown
+    assert "NO MEMBER" in next(line for line in table_of(summary) if line.lstrip().startswith("n2"))
+
+
+def test_a_removed_member_that_was_stopped_is_no_problem() -> None:
+    leader = with_peers(member("n0", acks={"n0": 0, "n1": 20}), "n0", "n1")
+    summary = look([leader, with_peers(member("n1"), "n0", "n1"), silent("n2")])
+    assert (codes(summary), summary.unknown, summary.quorum.size) == ([], (), 2)
+
+
+def test_one_that_was_never_added_is_said_to_be_no_member() -> None:
+    leader = with_peers(member("n0", acks=FRESH), *IDS)
+    stranger = member("n9", leader=None, role="CANDIDATE", voter_state="REJOINING")
+    summary = look([leader, member("n1"), member("n2"), stranger])
+    assert codes(summary) == [("not_a_member", "n9")] and summary.quorum.size == 3
+
+
+def test_a_leader_that_removed_itself_does_not_count_itself() -> None:
+    leader = with_peers(member("n0", acks=FRESH), "n1", "n2")
+    summary = look([leader, with_peers(member("n1"), "n1", "n2"), with_peers(member("n2"), "n1", "n2")])
+    assert (summary.leader_id, summary.quorum.size, summary.quorum.standing) == ("n0", 2, 2)
+
+
+def test_without_a_leader_one_that_says_it_was_removed_is_no_voter_that_is_missed() -> None:
+    gone = member("n2", leader=None, role="CANDIDATE", alarms=REMOVED)
+    summary = look([member("n0", leader=None, role="CANDIDATE"), silent("n1"), gone])
+    assert (summary.quorum.size, summary.quorum.answering) == (2, 1)
+
+
+def test_members_that_only_the_leader_knows_are_asked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        "n0": with_peers(member("n0", acks={**FRESH, "n3": 10}), *IDS, "n3"),
+        **{one: with_peers(member(one), *IDS, "n3") for one in ("n1", "n2", "n3")},
+    }
+    asked: list[tuple[str, str, str | None]] = []
+
+    class Client:
+        def __init__(self, token: str | None) -> None:
+            self.token = token
+
+        async def close(self) -> None:
+            pass
+
+    async def ask_member(client: Client, member_id: str, address: str) -> AskedMember:
+        asked.append((member_id, address, client.token))
+        return read(AskedMember, answers[member_id])
+
+    monkeypatch.setattr(Target, "client", lambda self, *_args, **_more: Client(self.token))
+    monkeypatch.setattr(commands, "ask_member", ask_member)
+    target = Target({one: f"{one}:1" for one in IDS}, "g", "the token")
+    summary = asyncio.run(commands.ask_group(target))
+    assert [one.id for one in summary.members] == ["n0", "n1", "n2", "n3"] and summary.quorum.size == 4
+    assert asked == [(one, f"{one}:1", "the token") for one in IDS] + [("n3", "n3:1", None)]  # nobody gave it for n3

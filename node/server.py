@@ -10,7 +10,6 @@ DATA/engine-refused.json for the control plane.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 import uvloop
 
+from node.collector import Collector
 from node.config import USAGE, ConfigError, Settings, parse_node_arguments
 from node.engine.action_trail import ActionTrail
 from node.engine.clock import wall_text
@@ -45,7 +45,6 @@ EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
 EXIT_USAGE: Final = 64
 EXIT_UNAVAILABLE: Final = 69
-GC_YOUNG_MAX: Final = 20_000  # objects; Python's own 700 is met by a single turn under load
 REASON_FILE: Final = "engine-refused.json"
 MACHINE: Final = "the state machine"  # whose pin keeps what it needs again after a restart
 
@@ -129,13 +128,6 @@ def check_secret(settings: Settings) -> None:
         read_secrets(path)
 
 
-def calm_collector() -> None:
-    """Spares the garbage collector what lives as long as the process; the hot path makes no cycles."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_YOUNG_MAX, 20, 50)
-
-
 def engine_log(settings: Settings) -> Log:
     node = settings.node
     log = Log("engine", node.log_level, node.log_format, member=node.id, group=node.group)
@@ -175,7 +167,8 @@ async def serve(settings: Settings, store: FileStore, log: Log) -> int:
 
     HangUp(engine.files.again, lambda: stop(engine, signal.SIGHUP)).listen()
 
-    calm_collector()
+    collector = Collector(loop)
+    collector.start()
 
     def ready(port: int) -> None:
         (data / REASON_FILE).unlink(missing_ok=True)
@@ -188,6 +181,7 @@ async def serve(settings: Settings, store: FileStore, log: Log) -> int:
         reason = f"{settings.self_address} cannot be listened on ({error.strerror or error}):"
         return say(EXIT_UNAVAILABLE, f"{reason} end what uses that port, or give another in --peers", data, log)
     finally:
+        collector.stop()
         process.close()
     if code:
         return say(code, f"the engine ended: {engine.reason}", data, log)

@@ -106,6 +106,10 @@ class ClientRequests:
         """For connections and tokens that come from now on; rights that a connection has, it keeps to its end."""
         self._access = access
 
+    def closed(self, connection: Connection) -> None:
+        """It has ended: nothing of it is served any more."""
+        self._slow.drop(connection)
+
     def handle(self, connection: Connection, frame: Frame, handler: Handler | None = None) -> None:
         """One client request; `handler`: that of a slow one, whose turn has come."""
         if handler is None:

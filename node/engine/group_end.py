@@ -36,6 +36,7 @@ class GroupEnd:
 
     def on_closed(self, connection: Connection) -> None:
         self._links.closed(connection)
+        self._requests.closed(connection)
         self._driver.lane_lost(connection)
 
     def on_part(self, connection: Connection) -> None:

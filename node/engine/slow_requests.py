@@ -38,6 +38,8 @@ class SlowRequests:
 
     def add(self, connection: Connection, serve: Callable[[], None]) -> None:
         """Serves it in a later turn."""
+        if connection.closed:
+            return
         waiting = self._not_taking.get(connection)
         if waiting is None:
             waiting = self._waiting.setdefault(connection, deque())
@@ -54,6 +56,11 @@ class SlowRequests:
         else:
             self._serve(serve)
 
+    def drop(self, connection: Connection) -> None:
+        """It has ended: what waits of it goes at once, not when its turn would have come."""
+        self._waiting.pop(connection, None)
+        self._not_taking.pop(connection, None)
+
     def _serve_one(self) -> None:
         self._due = False
         now_ns = self._now_ns()
@@ -64,8 +71,6 @@ class SlowRequests:
         while self._waiting:
             connection = next(iter(self._waiting))
             waiting = self._waiting.pop(connection)
-            if connection.closed:
-                continue
             if connection.backlog_bytes > ANSWER_BYTES_AHEAD:
                 self._not_taking[connection] = waiting
                 continue

@@ -8,6 +8,7 @@ import json
 import random
 import struct
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -122,8 +123,8 @@ def test_slow_requests_are_served_one_a_turn_in_turns_and_only_to_those_who_take
         deaf.backlog_bytes = ANSWER_BYTES_AHEAD + 1
         for one, count in ((many, 200), (few, 2), (gone, 5), (deaf, 3)):
             for number in range(count):
-                slow.add(one, lambda one=one, number=number: served.append((one, number)))  # type: ignore[arg-type]
-        gone.closed = True
+                slow.add(one, partial(served.append, (one, number)))  # type: ignore[arg-type]
+        slow.drop(gone)  # type: ignore[arg-type]
         assert not served and many.stopped and many.reads_little and not few.stopped
         turns = 0
         while len(served) < 202:
@@ -212,11 +213,32 @@ def test_those_who_take_no_answers_cost_the_others_nothing() -> None:
     deaf.backlog_bytes = 0
     turns("deaf 2")
     assert served == ["taking 1", "taking 2", "deaf 1", "deaf 2"]
-    deaf.closed = True
+    deaf.backlog_bytes = ANSWER_BYTES_AHEAD + 1
+    slow.add(deaf, partial(served.append, "deaf 3"))  # type: ignore[arg-type]
+    loop.next.pop()[1]()
+    slow.drop(deaf)  # type: ignore[arg-type]
+    deaf.closed, deaf.backlog_bytes = True, 0
     slow.add(deaf, partial(served.append, "deaf 3"))  # type: ignore[arg-type]
     while loop.next:
         loop.next.pop()[1]()
     assert "deaf 3" not in served
+
+
+def test_what_waits_of_a_connection_that_ends_is_kept_no_longer() -> None:
+    """It stayed until its turn came: 1,635 of 1,024 connections at a time, and 38,000 requests of theirs."""
+    loop = LoopAlone()
+    slow = SlowRequests(loop, lambda: loop.now_ns)  # type: ignore[arg-type]
+    for deaf in (False, True):
+        one, body = Asking(), Asking()  # the latter stands for a request's frame
+        one.backlog_bytes = deaf * (ANSWER_BYTES_AHEAD + 1)
+        slow.add(one, partial(id, body))  # type: ignore[arg-type]
+        if deaf:
+            loop.next.pop()[1]()
+        held = weakref.ref(body)
+        del body
+        assert held() is not None
+        slow.drop(one)  # type: ignore[arg-type]
+        assert held() is None
 
 
 def test_an_engine_refuses_what_is_too_much_and_stores_nothing_of_it(tmp_path: Path) -> None:

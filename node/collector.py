@@ -7,8 +7,8 @@ that takes long, so that each step is short whatever others do with their connec
 quiet moment, since that takes longer the more there are. What was there at the start is frozen and never looked at.
 
 Invariants: the young objects are looked at after PAUSE_S_MAX at the latest; what became garbage in cycles later in its
-life is freed after FULL_WITHIN_S at the latest, and once private memory has grown by GROWTH_BYTES_MAX, though only
-every FULL_APART_S.
+life is freed after FULL_WITHIN_S at the latest, and once private memory has grown by GROWTH_BYTES_MAX (by more, where
+the looks before found it to be no garbage), though only every FULL_APART_S.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ FULL_QUIET_S: Final = 60.0  # from one look at all objects to the next one at a 
 FULL_WITHIN_S: Final = 600.0
 FULL_APART_S: Final = 20.0
 GROWTH_BYTES_MAX: Final = 48 * 1024 * 1024
+GROWTH_BYTES_FRUITLESS: Final = 192 * 1024 * 1024  # twice as much each time that only FRUITLESS objects were garbage
+FRUITLESS: Final = 1000
 YOUNG: Final = 0
 ALL: Final = 2
 STATM: Final = Path("/proc/self/statm")
@@ -48,14 +50,14 @@ class Collector:
     """One per process. `collect(generation)`, `cpu_ns` and `memory_bytes` are the process's own."""
 
     def __init__(
-        self, loop: AbstractEventLoop, collect: Callable[[int], object] = gc.collect,
+        self, loop: AbstractEventLoop, collect: Callable[[int], int] = gc.collect,
         cpu_ns: Callable[[], int] = time.thread_time_ns, memory_bytes: Callable[[], int] = private_bytes,
     ) -> None:  # fmt: skip
         self._loop, self._collect, self._cpu_ns, self._memory_bytes = loop, collect, cpu_ns, memory_bytes
         self._timer: TimerHandle | None = None
         self.pause_s = PAUSE_S_MAX
         self._quiet_steps = 0
-        self._all_at_s, self._all_at_bytes = 0.0, 0
+        self._all_at_s, self._all_at_bytes, self._growth_bytes_max = 0.0, 0, GROWTH_BYTES_MAX
 
     def start(self) -> None:
         """From now on nothing is collected but here."""
@@ -81,7 +83,10 @@ class Collector:
     def step(self) -> None:
         """Looks at the young objects, and at all of them where it is time for that."""
         if self._is_time_for_all():
-            self._collect(ALL)
+            fruitless = self._collect(ALL) <= FRUITLESS
+            self._growth_bytes_max = (
+                min(2 * self._growth_bytes_max, GROWTH_BYTES_FRUITLESS) if fruitless else GROWTH_BYTES_MAX
+            )
             self._quiet_steps = 0
             self._all_at_s, self._all_at_bytes = self._loop.time(), self._memory_bytes()
             return
@@ -101,4 +106,4 @@ class Collector:
             return False
         if since_s >= FULL_WITHIN_S or (since_s >= FULL_QUIET_S and self._quiet_steps >= QUIET_STEPS):
             return True
-        return self._memory_bytes() - self._all_at_bytes > GROWTH_BYTES_MAX
+        return self._memory_bytes() - self._all_at_bytes > self._growth_bytes_max

@@ -3,7 +3,8 @@
 A read of the socket may bring hundreds of them, and hundreds of connections may bring them. Invariants: they take at
 most half of the loop's time, however many wait: for as long as they took, none is served; a connection's are served in
 their order, and not while it has not taken ANSWER_BYTES_AHEAD of earlier answers; those of a connection that ended are
-dropped.
+dropped at once; how many wait of each is bounded, and more closely while many connections have some: each is several
+objects, and hundreds of thousands of them hold up the loop by being made, looked at by the collector, and freed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from node.transport.connection import Connection
 
 ANSWER_BYTES_AHEAD: Final = 2 * 1024 * 1024
 WAITING_MAX: Final = 16  # of a connection: it is not read from until there are fewer, and then little at once
+CROWD: Final = 256  # of all connections: then of each one only so many
+CROWDED_MAX: Final = 4
 LOOK_AGAIN_S: Final = 0.01
 WAIT_NS_MIN: Final = 1_000_000  # timers have a grain of 1 ms: a shorter wait is added to the next one
 TOOK_NS_MAX: Final = (
@@ -35,6 +38,7 @@ class SlowRequests:
         self._not_taking: dict[Connection, deque[Callable[[], None]]] = {}  # not looked at before `_look_again_ns`
         self._look_again_ns = 0
         self._due = False
+        self._count = 0  # of all that wait
 
     def add(self, connection: Connection, serve: Callable[[], None]) -> None:
         """Serves it in a later turn."""
@@ -44,7 +48,8 @@ class SlowRequests:
         if waiting is None:
             waiting = self._waiting.setdefault(connection, deque())
         waiting.append(serve)
-        if len(waiting) > WAITING_MAX:
+        self._count += 1
+        if len(waiting) > self._limit:
             connection.stop_reading(WHY)
             connection.read_little()
         self._look_soon()
@@ -58,8 +63,12 @@ class SlowRequests:
 
     def drop(self, connection: Connection) -> None:
         """It has ended: what waits of it goes at once, not when its turn would have come."""
-        self._waiting.pop(connection, None)
-        self._not_taking.pop(connection, None)
+        for group in (self._waiting, self._not_taking):
+            self._count -= len(group.pop(connection, ()))
+
+    @property
+    def _limit(self) -> int:
+        return WAITING_MAX if self._count <= CROWD else CROWDED_MAX
 
     def _serve_one(self) -> None:
         self._due = False
@@ -75,9 +84,10 @@ class SlowRequests:
                 self._not_taking[connection] = waiting
                 continue
             serve = waiting.popleft()
+            self._count -= 1
             if waiting:
                 self._waiting[connection] = waiting  # behind the others
-            if len(waiting) <= WAITING_MAX // 2:
+            if len(waiting) <= self._limit // 2:
                 connection.resume_reading(WHY)
             self._serve(serve)
             return

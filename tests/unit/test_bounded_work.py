@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 
 from node.engine.proposals import TURN_ENTRIES, Proposals
-from node.engine.slow_requests import ANSWER_BYTES_AHEAD, TOOK_NS_MAX, WAIT_NS_MIN, WAITING_MAX, SlowRequests
+from node.engine.slow_requests import (
+    ANSWER_BYTES_AHEAD,
+    CROWD,
+    CROWDED_MAX,
+    TOOK_NS_MAX,
+    WAIT_NS_MIN,
+    WAITING_MAX,
+    SlowRequests,
+)
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.json_fields import BODY_BYTES_MAX, VALUES_MAX, BodyError, load
 from node.transport.remoting import (
@@ -239,6 +247,28 @@ def test_what_waits_of_a_connection_that_ends_is_kept_no_longer() -> None:
         assert held() is not None
         slow.drop(one)  # type: ignore[arg-type]
         assert held() is None
+
+
+def test_of_a_crowd_each_may_have_fewer_requests_wait() -> None:
+    loop = LoopAlone()
+    slow = SlowRequests(loop, lambda: loop.now_ns)  # type: ignore[arg-type]
+    crowd = [Asking() for _ in range(CROWD // CROWDED_MAX + 1)]
+    alone = Asking()
+    for _ in range(WAITING_MAX):
+        slow.add(alone, int)  # type: ignore[arg-type]
+    assert not alone.stopped
+    for one in crowd:
+        for _ in range(CROWDED_MAX + 1):
+            slow.add(one, int)  # type: ignore[arg-type]
+    assert crowd[-1].stopped and not crowd[0].stopped
+    for one in crowd:
+        slow.drop(one)  # type: ignore[arg-type]
+    slow.add(late := Asking(), int)  # type: ignore[arg-type]
+    for _ in range(WAITING_MAX - 1):
+        slow.add(late, int)  # type: ignore[arg-type]
+    assert not late.stopped
+    while loop.next:
+        loop.next.pop()[1]()
 
 
 def test_an_engine_refuses_what_is_too_much_and_stores_nothing_of_it(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ import pytest
 
 from node.collector import (
     ALL,
+    FRUITLESS,
     FULL_APART_S,
     FULL_QUIET_S,
     FULL_WITHIN_S,
+    GROWTH_BYTES_FRUITLESS,
     GROWTH_BYTES_MAX,
     LONG_NS,
     PAUSE_S_MAX,
@@ -33,7 +35,7 @@ class World:
 
     def __init__(self) -> None:
         self.now_s, self.cpu_ns, self.memory_bytes = 1000.0, 0, 0
-        self.took_ns = 0
+        self.took_ns, self.found = 0, FRUITLESS + 1
         self.collected: list[tuple[float, int]] = []
         self.due: tuple[float, Callable[[], None]] | None = None
         self.collector = Collector(
@@ -46,9 +48,10 @@ class World:
     def call_later(self, after_s: float, call: Callable[[], None]) -> Any:
         self.due = self.now_s + after_s, call
 
-    def collect(self, generation: int) -> None:
+    def collect(self, generation: int) -> int:
         self.collected.append((self.now_s, generation))
         self.cpu_ns += self.took_ns
+        return self.found
 
     def run(self, for_s: float, each: Callable[[], None] = lambda: None) -> None:
         until_s = self.now_s + for_s
@@ -125,6 +128,30 @@ def test_cycles_that_fill_memory_are_not_waited_for(world: World) -> None:
     assert len(world.all_at_s()) == 2
     world.run(1 + PAUSE_S_MAX)
     assert len(world.all_at_s()) == 3
+
+
+def test_memory_that_was_no_garbage_is_looked_through_ever_more_rarely(world: World) -> None:
+    world.took_ns, world.found = 2 * LONG_NS, 0
+    grown = []
+    for _ in range(6):
+        world.run(FULL_APART_S)
+        count, before = len(world.all_at_s()), world.memory_bytes
+        while len(world.all_at_s()) == count:
+            world.memory_bytes += 1 << 20
+            world.run(PAUSE_S_MAX)
+        grown.append((world.memory_bytes - before) >> 20)
+    assert grown == sorted(grown) and grown[0] <= 1 + (GROWTH_BYTES_MAX >> 20) < grown[-1]
+    assert grown[-1] <= 1 + (GROWTH_BYTES_FRUITLESS >> 20)
+    world.found = FRUITLESS + 1
+    for _ in range(2):
+        world.run(FULL_APART_S)
+        world.memory_bytes += GROWTH_BYTES_FRUITLESS + 1
+        world.run(2 * PAUSE_S_MAX)
+    count = len(world.all_at_s())
+    world.run(FULL_APART_S)
+    world.memory_bytes += GROWTH_BYTES_MAX + 1
+    world.run(2 * PAUSE_S_MAX)
+    assert len(world.all_at_s()) == count + 1
 
 
 class Knot:

@@ -163,5 +163,6 @@ class MemberPort:
             answer = {"code": int(ResponseCode.UNKNOWN_GROUP), "group": name, "detail": text}
             connection.answer(frame, dump(answer))
         else:
-            connection.refuse(frame, RemotingCode.SYSTEM_ERROR, text)
+            # Nothing was begun: this code says so, where a failure leaves the outcome of an append unknown.
+            connection.refuse(frame, RemotingCode.REQUEST_CODE_NOT_SUPPORTED, text)
         connection.close()

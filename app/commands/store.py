@@ -1,7 +1,8 @@
-"""`store inspect|verify`: a stopped member's store, read-only; `store repair|adopt`: what only an operator may decide.
+"""`store inspect|verify`: a stopped member's store, read-only; `store repair|adopt|recover-members`: what only an
+operator may decide.
 
 Invariants: `inspect` and `verify` write nothing, also not a lock, and a directory of the Java original is as welcome as
-ours; `verify` ends with 1 when it found a problem. The other two run in a process of their own that takes the store's
+ours; `verify` ends with 1 when it found a problem. The others run in a process of their own that takes the store's
 lock; they end with 1 when something is (still) wrong, or when it refused.
 """
 
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, say, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, PeersOption, say, show, show_json
 from node.children import environment, python
+from node.config import parse_peers
 from node.operator_trail import NAME as TRAIL_NAME
 from node.operator_trail import OperatorTrail, login_name
 
@@ -194,8 +196,47 @@ def adopt(
     return _decided(directory, arguments, dry_run=dry_run, as_json=as_json)
 
 
+@commands.command("recover-members")
+def recover_members(
+    directory: Directory,
+    keep: Annotated[
+        list[str],
+        typer.Option(
+            "--keep",
+            metavar="ID[=TERM:END_TERM:END]",
+            help="A survivor; all of them are named, the others than this one with what their own dry run says.",
+        ),
+    ],
+    group_token: Annotated[
+        str,
+        typer.Option(
+            "--group-token", metavar="TOKEN", help="Makes the new group id; with several survivors, the same."
+        ),
+    ] = "",
+    log_of: Annotated[
+        str | None, typer.Option("--log-of", metavar="ID", help="Go on with this survivor's log though one is newer.")
+    ] = None,
+    peers: PeersOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it nothing is changed, and all is said.")] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Go on with the survivors alone, where a majority of the members was lost for good."""
+    arguments = [word for one in keep for word in ("--keep", one)]
+    if peers:
+        try:
+            arguments += [word for one in parse_peers(peers) for word in ("--peer", one)]
+        except ValueError as error:
+            raise Failure(Exit.USAGE, f"--peers: {error}") from error
+    if log_of is not None:
+        arguments += ["--log-of", log_of]
+    if group_token:
+        _check_token(group_token)
+        arguments += ["--group-token", group_token]
+    return _decided(directory, arguments, dry_run=not yes, as_json=as_json, name="store recover-members")
+
+
 @contextmanager
-def recorded(directory: Path, arguments: list[str]) -> Iterator[Callable[[int], None]]:
+def recorded(directory: Path, arguments: list[str], name: str) -> Iterator[Callable[[int], None]]:
     """What is decided about a store is in the node's trail, before it is done and with its exit code after.
 
     Raises Failure.
@@ -207,7 +248,7 @@ def recorded(directory: Path, arguments: list[str]) -> Iterator[Callable[[int], 
     try:
         row = trail.begin(
             user_name=login_name(), role="-", via="command line", credential="", address="", method="", path="",
-            action=f"store {said}", target=store.name,
+            action=f"{name} {said}", target=store.name,
         )  # fmt: skip
     except OSError as error:
         text = f"{trail.path}: {error.strerror or error}; what cannot be recorded is not done"
@@ -222,14 +263,16 @@ def recorded(directory: Path, arguments: list[str]) -> Iterator[Callable[[int], 
     yield note
 
 
-def _decided(directory: Path, arguments: list[str], *, dry_run: bool, as_json: bool) -> int:
+def _decided(
+    directory: Path, arguments: list[str], *, dry_run: bool, as_json: bool, name: str = "store"
+) -> int:  # fmt: skip
     """Runs the process that takes the store's lock; its result is printed as it is, a refusal is this command's."""
     command = python("-m", "node.store.repair", str(store_directory(directory)), *arguments)
     command += ["--dry-run"] * dry_run + ["--json"] * as_json
     if dry_run or not arguments:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     else:
-        with recorded(directory, arguments) as note:
+        with recorded(directory, arguments, name) as note:
             done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
             note(done.returncode)
     if not done.stdout:

@@ -11,6 +11,7 @@ forming (`_try_forming`), joining (`progress`), re-forming (`reformed`).
 
 from __future__ import annotations
 
+from node.consensus import ended_groups
 from node.consensus.api import MS, SECOND
 from node.consensus.member_state import MemberState
 from node.consensus.progress import VERSION_MAX, VERSION_MIN, Peers
@@ -45,15 +46,9 @@ class Membership:
 
     # --- HELLO --------------------------------------------------------------------------------------------------
     def hello(
-        self,
-        seq: int,
-        *,
-        to: str,
-        answers: Hello | None = None,
-        code: ResponseCode,
-        detail: str | None = None,
+        self, seq: int, *, to: str, answers: Hello | None = None, code: ResponseCode, detail: str | None = None,
         at_once: bool = False,
-    ) -> Hello:
+    ) -> Hello:  # fmt: skip
         """Our own HELLO for that peer. `at_once`: it waits for no save, so it says only what is durable."""
         member, store = self._member, self._member.store
         config, hard = member.config, member.durable_hard if at_once else member.hard
@@ -98,7 +93,7 @@ class Membership:
         group_id = self._member.hard.group_id
         if None not in (group_id, hello.group_id) and hello.group_id != group_id:
             text = f"this is another group {config.group!r}: its id is {group_id}, not {hello.group_id}"
-            return ResponseCode.UNKNOWN_GROUP, text
+            return ResponseCode.UNKNOWN_GROUP, ended_groups.refusal(self._member, hello) or text
         if self._member.configuration.named.removed.get(hello.node_id) == hello.store_id:
             text = f"{hello.node_id} was removed from the group; it comes back only with an empty directory"
             return ResponseCode.UNKNOWN_MEMBER, text
@@ -147,13 +142,17 @@ class Membership:
             self._met_or_gone(sender, hello, now)
             self._take_in(sender, hello, now)
         elif hello.answer:
+            refused = hello.detail if hello.ended else refused  # ours says only that the ids differ
             self.strangers.met(
                 sender, Stranger.REFUSING, f"no connection with {sender}: {str(refused)[:REASON_MAX]}", now
             )
+            if ended_groups.gives_up_vote(self._member, sender, hello):
+                self.rejoin(f"{sender} says: {str(refused)[:REASON_MAX]}", now)
         else:
             self._tell_refusal(sender, str(refused)[:REASON_MAX], now)
         if not hello.answer:
-            self._member.send(sender, self.hello(hello.seq, to=sender, answers=hello, code=code, detail=detail))
+            answer = self.hello(hello.seq, to=sender, answers=hello, code=code, detail=detail)
+            self._member.send(sender, ended_groups.with_verdict(self._member, hello, answer))
 
     def _met_or_gone(self, sender: str, hello: Hello, now: int) -> None:
         """A member speaks: nobody else stands at its address; while the secret is introduced it may have none yet."""

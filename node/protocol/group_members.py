@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from node.protocol.entry import POSITION_MAX
+from node.protocol.group_id import is_group_id
 from node.protocol.peers import MEMBER_ID, split_address
 
 MEMBERS_MAX: Final = 32
 REMOVED_KEPT: Final = 64
+ENDED_KEPT: Final = 8
 BODY_BYTES_MAX: Final = 64 * 1024
 STORE_ID_CHARS_MAX: Final = 64
 
@@ -32,7 +34,8 @@ class MembersError(ValueError):
 class GroupMembers:
     """`voters`, `learners`: id to address ("": by each member's own peers). `promoting`: learners that become voters
     once they have caught up; `replacing`: for which member such a one came. `joined`: at which entry, for those who
-    came later. `removed`: the stores of members that left: these never come back (M5)."""
+    came later. `removed`: the stores of members that left: these never come back (M5). `ended`: the ids that the group
+    had before an operator went on with its survivors (C9): who still has one of these belongs to it no more."""
 
     voters: Mapping[str, str]
     learners: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +43,7 @@ class GroupMembers:
     replacing: Mapping[str, str] = field(default_factory=dict)
     joined: Mapping[str, int] = field(default_factory=dict)
     removed: Mapping[str, str] = field(default_factory=dict)
+    ended: tuple[str, ...] = ()
 
     @property
     def ids(self) -> set[str]:
@@ -107,6 +111,16 @@ class GroupMembers:
             return replace(self, voters={**self.voters, member_id: address})
         return replace(self, learners={**self.learners, member_id: address})
 
+    def only(self, kept: Mapping[str, str], stores: Mapping[str, str], old_id: str | None) -> GroupMembers:
+        """The survivors, as voters, after the others were lost for good; `stores`: what those had, as far as known."""
+        removed = {**self.removed, **{one: store for one, store in stores.items() if one not in kept}}
+        for oldest in list(removed)[: max(0, len(removed) - REMOVED_KEPT)]:
+            del removed[oldest]
+        return GroupMembers(
+            dict(kept), joined={one: at for one, at in self.joined.items() if one in kept}, removed=removed,
+            ended=(*self.ended, *([old_id] if old_id else []))[-ENDED_KEPT:],
+        )  # fmt: skip
+
     def to_leave(self) -> str | None:
         """Whom a member replaced that is a voter by now."""
         return next((old for new, old in self.replacing.items() if new in self.voters and old in self.ids), None)
@@ -118,6 +132,8 @@ class GroupMembers:
             "voters": dict(self.voters), "learners": dict(self.learners), "promoting": list(self.promoting),
             "replacing": dict(self.replacing), "joined": dict(self.joined), "removed": dict(self.removed),
         }  # fmt: skip
+        if self.ended:
+            fields["ended"] = list(self.ended)
         return json.dumps({"change": change_id, "members": fields}, sort_keys=True).encode()
 
 
@@ -141,7 +157,7 @@ def members_in(body: bytes) -> GroupMembers | None:
         found = GroupMembers(
             _texts(fields["voters"]), _texts(fields["learners"]), tuple(map(str, fields.get("promoting", ()))),
             _texts(fields.get("replacing", {})), {str(one): int(at) for one, at in fields.get("joined", {}).items()},
-            _texts(fields.get("removed", {})),
+            _texts(fields.get("removed", {})), tuple(map(str, fields.get("ended", ()))),
         )  # fmt: skip
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
@@ -167,4 +183,5 @@ def _is_sound(found: GroupMembers) -> bool:
     named = all(MEMBER_ID.fullmatch(one) for one in (*found.ids, *found.removed))
     stores = all(len(store_id) <= STORE_ID_CHARS_MAX for store_id in found.removed.values())
     places = all(0 <= at <= POSITION_MAX for at in found.joined.values())
-    return named and stores and places and len(found.removed) <= REMOVED_KEPT
+    ended = len(found.ended) <= ENDED_KEPT and all(is_group_id(one) for one in found.ended)
+    return named and stores and places and ended and len(found.removed) <= REMOVED_KEPT

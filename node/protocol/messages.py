@@ -77,6 +77,7 @@ class Hello:
     record: PeerRecord | None = None  # what the sender has on record about the receiver (E8)
     nonce: str | None = None  # C11: drawn for this connection
     mac: str | None = None  # C11: in an answer, the accepter's proof
+    ended: bool = False  # in a refusal: the group of the id that was asked with went on without that member (C9)
     # Whether TLS or C11 proved the sender a member. Never on the wire: the receiving driver sets it.
     proven: bool = False
 

@@ -25,7 +25,7 @@ def check_length(body: BytesLike) -> None:
 
 
 def hello_fields(hello: Hello) -> dict[str, Any]:
-    return {
+    fields = {
         "code": int(hello.code), "detail": hello.detail, "group": hello.group, "node_id": hello.node_id,
         "version_min": hello.version_min, "version_max": hello.version_max, "store_id": hello.store_id,
         "voter_state": hello.voter_state.value, "end_index": hello.end_index, "sealed_from": hello.sealed_from,
@@ -36,6 +36,7 @@ def hello_fields(hello: Hello) -> dict[str, Any]:
         "election_min_ms": hello.election_min_ms, "nonce": hello.nonce, "mac": hello.mac,
         "marks_from": hello.marks_from, "record": _record_fields(hello.record),
     }  # fmt: skip
+    return fields | ({"ended": True} if hello.ended else {})
 
 
 def _record_fields(record: PeerRecord | None) -> dict[str, Any] | None:
@@ -82,6 +83,7 @@ def hello_of(fields: Fields, seq: int, *, answer: bool) -> Hello:
         record=_record(fields),
         nonce=fields.short_text("nonce"),
         mac=fields.short_text("mac"),
+        ended=fields.flag("ended"),
     )
 
 

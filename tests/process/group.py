@@ -68,6 +68,16 @@ class Group:
     def start_all(self) -> None:
         self.start(*self.peers)
 
+    def join(self, node_id: str, address: str) -> None:
+        """Starts a member that the group does not know yet, beside those that there are."""
+        self.peers[node_id] = address
+        arguments = [word for word in self.arguments(node_id) if word not in ("--init", *self.token)]
+        process = self.processes[node_id] = self.spawn([*arguments, "--join"])
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, f"{node_id} ended: {process.communicate()[1]}"
+        assert json.loads(line)["event"] == "ready"
+
     def kill(self, node_id: str, number: int = signal.SIGKILL) -> int:
         """Signals one engine and waits for its end; returns its exit code."""
         process = self.processes.pop(node_id)

@@ -88,8 +88,7 @@ async def work(group: Group, birth: dict[str, str], address: str, capsys: pytest
     running = asyncio.create_task(load.run())
     try:
         await load.goes_on()
-        group.peers["n3"] = address
-        await asyncio.to_thread(join, group, birth, address)
+        await asyncio.to_thread(group.join, "n3", address)
         code, text = await asyncio.to_thread(command, capsys, group, "add", "n3", address, "--yes", "--json")
         assert code == 0 and json.loads(text)["changed"], text
 
@@ -123,12 +122,3 @@ async def work(group: Group, birth: dict[str, str], address: str, capsys: pytest
         await asyncio.wait([running])
         await client.close()
         await everybody.close()
-
-
-def join(group: Group, birth: dict[str, str], address: str) -> None:
-    """Starts n3 beside those that there are, as a member that the group does not know yet."""
-    arguments = [word for word in group.arguments("n3") if word != "--init"]
-    process = group.processes["n3"] = group.spawn([*arguments, "--join"])
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line and json.loads(line)["event"] == "ready", process.communicate()[1]

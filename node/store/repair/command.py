@@ -25,6 +25,7 @@ from node.store.repair.adopt import adopt
 from node.store.repair.dry_run import DryRun
 from node.store.repair.from_member import heal_from
 from node.store.repair.problems import look
+from node.store.repair.recover_members import Wanted, recover_members
 from node.store.repair.report import Report
 from node.store.repair.reset_term import reset_term
 
@@ -62,6 +63,9 @@ def _action(options: argparse.Namespace) -> Action | None:
         return lambda directory, platform: discard_from(directory, options.discard_from, platform)
     if options.accept_loss:
         return lambda directory, platform: accept_loss(directory, options.term, platform)
+    if options.keep:
+        wanted = Wanted(options.keep, options.peer, options.group_token, options.log_of)
+        return lambda directory, platform: recover_members(directory, wanted, platform)
     if options.adopt:
         return lambda directory, platform: adopt(directory, platform, options.group, options.id)
     return None
@@ -77,8 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--discard-from", type=int, metavar="N")
     what.add_argument("--accept-loss", action="store_true")
     what.add_argument("--adopt", action="store_true")
+    what.add_argument("--keep", action="append", default=[], metavar="ID[=TERM:END_TERM:END]", help="a survivor")
+    parser.add_argument("--log-of", metavar="ID", help="with --keep: whose log goes on, though another one is newer")
+    parser.add_argument(
+        "--peer", action="append", default=[], metavar="ID", help="with --keep: a member since the birth"
+    )
     parser.add_argument("--term", type=int, metavar="N", help="with --accept-loss: the group's highest term")
-    parser.add_argument("--group-token", default="", help="with --reset-term: what the group's new id is made of")
+    parser.add_argument("--group-token", default="", help="with --reset-term or --keep: makes the group's new id")
     parser.add_argument("--group", help="with --adopt, where quorumscope.json is lost")
     parser.add_argument("--id", help="with --adopt, where quorumscope.json is lost")
     parser.add_argument("--dry-run", action="store_true")
@@ -92,8 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.term is not None and not options.accept_loss:
         parser.error("--term goes with --accept-loss only")
-    if options.group_token and options.reset_term is None:
-        parser.error("--group-token goes with --reset-term only")
+    if options.group_token and options.reset_term is None and not options.keep:
+        parser.error("--group-token goes with --reset-term and --keep only")
+    if (options.log_of or options.peer) and not options.keep:
+        parser.error("--log-of and --peer go with --keep only")
     if (options.group or options.id) and not options.adopt:
         parser.error("--group and --id go with --adopt only")
     action = _action(options)

@@ -39,3 +39,28 @@ def copied(source: Path, target: Path) -> Path:
     for path in (target, *target.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return target
+
+
+def whole(store: Path, target: Path) -> Path:
+    """A copy with all files that the real store had: those that an upgrade left alone are in `store/data` only."""
+    if store.name == "upgraded":
+        copied(store.parents[1] / "store" / "data" / "commitlog", target / "commitlog")
+    return copied(store, target)
+
+
+def case_of(vectors: Path, name: str, target: Path) -> tuple[Path, dict[str, Any]]:
+    """A store as a recovery left it, and what it had in memory then. Only cases that have all their files."""
+    folder = vectors / "rocketmq" / "store-cases"
+    case: dict[str, Any] = json.loads((folder / "manifest.json").read_bytes())["cases"][name]
+    root = copied(vectors / "rocketmq" / "store" / "data", target)
+    if (folder / name).is_dir():
+        copied(folder / name, root)
+    for gone in [path for path in root.rglob("*") if path.is_file()]:
+        if str(gone.relative_to(root)) not in case["filesAfter"]:
+            gone.unlink()
+    for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    sizes = {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*") if path.is_file()}
+    assert sizes == case["filesAfter"]
+    return root, case

@@ -26,6 +26,7 @@ from node.engine.action_trail import ActionTrail
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
 from node.engine.machine_process import MachineOptions, MachineProcess, Note
+from node.engine.pin_leases import MACHINE
 from node.engine.process import Process
 from node.logs import Log
 from node.member_secret import make_secret, read_secrets
@@ -46,7 +47,6 @@ EXIT_REFUSED: Final = 3
 EXIT_USAGE: Final = 64
 EXIT_UNAVAILABLE: Final = 69
 REASON_FILE: Final = "engine-refused.json"
-MACHINE: Final = "the state machine"  # whose pin keeps what it needs again after a restart
 
 
 def say(code: int, reason: str, data: Path | None, log: Log | None = None) -> int:

@@ -134,6 +134,7 @@ class MachineClient:
             numbers = {"first_index": append.first_index, "last_index": append.last_index, "term": append.term}
             if append.appended is AppendedByte.YES:
                 text = f"{link.member_id}: it is in the log for good, and what applying it answered is not known"
+                text += f" ({append.detail})" if append.detail else ""
             raise OutcomeUnknown(text, code=code, **numbers)
         if code in DENIED:
             raise Denied(text)
@@ -170,24 +171,30 @@ class MachineClient:
     ) -> list[QuestionAnswer | LedgerError]:
         """One for each: the answer (TIMEOUT: nothing happened within `wait_ms`), or why there is none."""
         retry = Retry(self._deadline_s + wait_ms / 1000)
+        settled: list[QuestionAnswer | LedgerError | str] = ["it was not asked yet"] * len(questions)
         while True:
             link = await self._client.leader_link(retry) if member_id is None else self._client.link_of(member_id)
+            open_at = [at for at, one in enumerate(settled) if isinstance(one, str)]
             # Without a wait of its own it still may wait for its state.
             patience_ms = wait_ms or int(min(retry.left_s() * 1000, WAIT_MS_MAX))
-            body = encode_question(QuestionRequest(questions, mode, min(patience_ms, WAIT_MS_MAX)))
+            asked = [questions[at] for at in open_at]
+            body = encode_question(QuestionRequest(asked, mode, min(patience_ms, WAIT_MS_MAX)))
             try:
                 answered = await link.request(RequestCode.QUESTION, [body], retry.left_s())
-                answers = decode_question_answer(answered, len(questions))
+                answers = decode_question_answer(answered, len(asked))
             except NotSupported as error:
                 raise Unsupported(f"{link.member_id} has no state machine: {error}") from error
             except (OSError, TimeoutError, LookupError, RemotingError, BodyError) as error:
                 retry.reason = str(error) or "no answer in time"
             else:
-                found = [self._judged(link, one, wait_ms) for one in answers]
-                again = next((one for one in found if isinstance(one, str)), None)
-                if again is None:
-                    return [one for one in found if not isinstance(one, str)]
-                retry.reason = again
+                for at, one in zip(open_at, answers, strict=True):
+                    settled[at] = self._judged(link, one, wait_ms)
+                left = [one for one in settled if isinstance(one, str)]
+                if not left:
+                    return [one for one in settled if not isinstance(one, str)]
+                if len(left) < len(asked):
+                    continue  # all of them together were too much for one answer
+                retry.reason = left[0]
             self._client.forget(link)
             await retry.pause()
 

@@ -29,6 +29,7 @@ from node.consensus.status import ApplierStatus
 
 APPLY_ENTRIES_MAX: Final = 4096  # in one order
 APPLY_BYTES_MAX: Final = 1024 * 1024
+RESULTS_BYTES_MAX: Final = 8 * 1024 * 1024  # of one request; its answer has to fit a frame
 ALARMS: Final = ("apply_failed", "applier_down", "applier_behind", "applier_diverged")
 
 Deliver = Callable[[Outcome], None]
@@ -42,8 +43,28 @@ class Waiting:
     deliver: Deliver
     deadline: int
     results: list[bytes] = field(default_factory=list)
+    result_bytes: int = 0
+    taken: int = 0
+
+    def take(self, results: Sequence[bytes | None]) -> None:
+        """Of its next entries. What is too long altogether is given up at once: it is everybody's memory."""
+        self.taken += len(results)
+        kept = [one for one in results if one is not None]
+        self.result_bytes += sum(map(len, kept))
+        if len(kept) < len(results):
+            self.result_bytes = RESULTS_BYTES_MAX + 1
+        self.results += kept
+        if self.result_bytes > RESULTS_BYTES_MAX:
+            self.results.clear()
+
+    def forget(self) -> None:
+        self.results.clear()
+        self.taken = self.result_bytes = 0
 
     def complete(self) -> None:
+        if self.result_bytes > RESULTS_BYTES_MAX:
+            self.unknown(f"its results are over {RESULTS_BYTES_MAX} bytes together: ask for fewer at once")
+            return
         self.deliver(self.outcome._replace(applied=Applied.YES, results=tuple(self.results)))
 
     def unknown(self, why: str) -> None:
@@ -100,8 +121,9 @@ class Applying:
         self._last_error = reason
         self._member.alarm("applier_down", f"nothing is applied: {reason}", now)
 
-    def applied(self, life: int, upto_index: int, results: Sequence[bytes], now: int, error: str = "") -> None:
-        """Of the order of that life everything up to `upto_index` is applied, which answered `results`, one an entry.
+    def applied(self, life: int, upto_index: int, results: Sequence[bytes | None], now: int, error: str = "") -> None:
+        """Of the order of that life everything up to `upto_index` is applied, which answered `results`, one an entry
+        (None: one that was too long).
 
         `error`: why the entry behind that could not be; without one at least an entry was applied.
         """
@@ -210,7 +232,7 @@ class Applying:
         else:
             self._waiting.append(waiting)
 
-    def _answer(self, first_index: int, upto_index: int, results: Sequence[bytes]) -> None:
+    def _answer(self, first_index: int, upto_index: int, results: Sequence[bytes | None]) -> None:
         """Each waiting request takes the results of its own entries; whole ones complete, in the order of the log."""
         queue = self._waiting
         for waiting in queue:
@@ -219,10 +241,10 @@ class Applying:
                 break
             begin = max(outcome.first_index, first_index) - first_index
             end = min(outcome.last_index, upto_index) - first_index + 1
-            waiting.results += results[begin:end]
+            waiting.take(results[begin:end])
         while queue and queue[0].outcome.last_index <= upto_index:
             waiting = queue.popleft()
-            if len(waiting.results) == waiting.outcome.last_index - waiting.outcome.first_index + 1:
+            if waiting.taken == waiting.outcome.last_index - waiting.outcome.first_index + 1:
                 waiting.complete()
             else:
                 waiting.unknown("the applier gave none")
@@ -232,7 +254,7 @@ class Applying:
         kept: deque[Waiting] = deque()
         queue, self._waiting = self._waiting, kept
         for waiting in queue:
-            waiting.results.clear()
+            waiting.forget()
             if self._at is not None and waiting.outcome.first_index <= self._at:
                 waiting.unknown("the applier started again")
             else:

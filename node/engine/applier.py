@@ -33,7 +33,7 @@ class Reports(Protocol):
         """It starts, or starts again: applied is everything up to `index`, an entry of `term`. Its life from now on."""
         ...
 
-    def applied(self, life: int, upto_index: int, results: Sequence[bytes], error: str = "") -> None:
+    def applied(self, life: int, upto_index: int, results: Sequence[bytes | None], error: str = "") -> None:
         """Of that life's batch, up to there, which answered `results`; `error`: why not what is behind."""
         ...
 

@@ -55,7 +55,7 @@ class Feeder:
         self._step(lambda: self._replica.applying.ready(index, term, self._now_ns()))
         return self._replica.applying.life
 
-    def applied(self, life: int, upto_index: int, results: Sequence[bytes], error: str = "") -> None:
+    def applied(self, life: int, upto_index: int, results: Sequence[bytes | None], error: str = "") -> None:
         self._step(lambda: self._replica.applying.applied(life, upto_index, results, self._now_ns(), error))
 
     def ended(self, life: int, reason: str) -> None:

@@ -33,7 +33,7 @@ from node.state_machine.frames import (
     SavedFrame,
 )
 
-QUESTIONS_MAX: Final = 10_000  # open at a time
+QUESTIONS_MAX: Final = 25_000  # requests, open at a time: more than clients' connections may have together
 PATIENCE_S: Final = 5.0  # beyond a question's own: then the process does not answer
 BACK_OFF_S_MIN: Final = 0.2
 BACK_OFF_S_MAX: Final = 10.0

@@ -5,7 +5,9 @@ answered by this member's own state machine, leader or not, from a state that ho
 the question came (read index, then applied), unless it asks for less.
 
 Invariants: every request gets exactly one answer; a stamp is never before the one before it; what is asked with
-LINEARIZABLE is put to the state machine only behind its read index.
+LINEARIZABLE is put to the state machine only behind its read index. What a connection's questions wait for is bounded,
+more closely where many wait, so that nobody's watches keep others from asking; a connection that does not take its
+answers gets short ones.
 """
 
 from __future__ import annotations
@@ -37,6 +39,11 @@ from node.transport.slab_frames import AppendAnswer, ReadMode, decode_append
 
 Answers = Sequence[tuple[ResponseCode, int, bytes]]
 TICK_LOOK_S: Final = 0.1  # a key's time may end so much earlier than its entry comes
+OPEN_MAX: Final = 2048  # questions of a connection; one that has none open may always ask a whole frame of them
+CROWD: Final = 4096  # of all: then each may have only so many
+CROWDED_MAX: Final = 16
+UNTAKEN_BYTES_MAX: Final = 16 * 1024 * 1024  # of a connection: results and answers that come then are not told
+NOT_TAKEN: Final = "the answers before this one were not taken: read them first"
 
 
 class Driver(Protocol):
@@ -69,6 +76,8 @@ class MachineRequests:
         self, driver: Driver, machine: Machine, clients: Clients, quota: Quota, wall: Callable[[], int] = wall_ms
     ) -> None:
         self._driver, self._machine, self._clients, self._quota, self._wall = driver, machine, clients, quota, wall
+        self._open: dict[Connection, int] = {}  # questions
+        self._open_of_all = 0
         self._stamped_ms = 0
         self._ticks = Ticks()
         self._tick_open = False
@@ -86,8 +95,12 @@ class MachineRequests:
         def done(outcome: Outcome) -> None:
             self._quota.give(connection, count, size)
             if not frame.flag & FLAG_ONE_WAY:
-                known = outcome.applied is Applied.YES
-                answer = CommandAnswer(self._clients.append_answer(outcome), known, outcome.results if known else ())
+                append, known = self._clients.append_answer(outcome), outcome.applied is Applied.YES
+                if known and connection.backlog_bytes > UNTAKEN_BYTES_MAX:
+                    append, known = append._replace(detail=NOT_TAKEN), False
+                elif not known:
+                    append = append._replace(detail=outcome.detail)
+                answer = CommandAnswer(append, known, outcome.results if known else ())
                 self._clients.hold(connection, frame, encode_command_answer(answer))
 
         head = body_of(Type.COMMAND, self._stamp())
@@ -103,16 +116,33 @@ class MachineRequests:
         """QUESTION. Raises BodyError."""
         request, size = decode_question(frame.body), len(frame.body)
         count = len(request.contents)
+        mine = self._open.get(connection, 0)
+        if mine and mine + count > (OPEN_MAX if self._open_of_all < CROWD else CROWDED_MAX):
+            text = f"{mine} questions of this connection wait already"
+            refused = QuestionAnswer(ResponseCode.LEADER_PENDING_FULL, -1, text.encode())
+            connection.answer(frame, *encode_question_answer([refused] * count))
+            return
         self._quota.take(connection, count, size)
+        self._open[connection] = mine + count
+        self._open_of_all += count
 
         def answer(answers: Answers) -> None:
             self._quota.give(connection, count, size)
+            self._answered(connection, count)
+            if connection.backlog_bytes > UNTAKEN_BYTES_MAX:
+                answers = [(ResponseCode.LEADER_PENDING_FULL, -1, NOT_TAKEN.encode())] * count
             connection.answer(frame, *encode_question_answer([QuestionAnswer(*one) for one in answers]))
 
         if request.mode is ReadMode.UNSAFE:
             self._machine.ask(request.contents, -1, request.wait_ms, answer)
         else:
             self._driver.read_index(lambda outcome: self._confirmed(request, outcome, answer))
+
+    def _answered(self, connection: Connection, count: int) -> None:
+        self._open_of_all -= count
+        left = self._open.pop(connection) - count
+        if left:
+            self._open[connection] = left
 
     def _confirmed(self, request: QuestionRequest, outcome: ReadOutcome, answer: Callable[[Answers], None]) -> None:
         if outcome.code is not ResponseCode.SUCCESS:

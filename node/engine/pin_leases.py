@@ -3,7 +3,8 @@
 A pin keeps entries from the retention policy; its owner renews it, and one that crashed loses it. The store keeps who
 pins what (`store/pins.py`); here is until when.
 
-Invariants: a pin ends at its time, at its owner's word, or with the engine; a shorter time replaces a longer one.
+Invariants: a pin ends at its time, at its owner's word, or with the engine; a shorter time replaces a longer one; what
+this process pins for itself is nobody else's to move or to release, and there is always room for it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from node.protocol.entry import EntryError
 from node.store.log_store import LogStore
+from node.store.pins import PINS_MAX
 from node.views.state import PinView
 
 PIN_S_MAX: Final = 24 * 3600
+MACHINE: Final = "the state machine"  # whose pin keeps what it needs again after a restart
+OWN: Final = frozenset({MACHINE})
+LEASES_MAX: Final = PINS_MAX - len(OWN)
 
 
 class PinLeases:
@@ -27,6 +33,10 @@ class PinLeases:
 
     def pin(self, owner: str, from_index: int, for_s: int) -> None:
         """Keeps entries from `from_index` on for so long. Raises EntryError where they are gone, or too many pin."""
+        if owner in OWN:
+            raise EntryError(f"{owner!r} is this member's own: give your pin another name")
+        if owner not in self._ends and len(self._ends) >= LEASES_MAX:
+            raise EntryError(f"{LEASES_MAX} pins are held already: {owner} has to wait until an owner releases one")
         self._store.pin(from_index, owner)
         if owner in self._ends:
             self._ends[owner].cancel()

@@ -28,6 +28,9 @@ from node.state_machine.kind import command_in
 TIME_KEY: Final = "log_time_ms"  # in a snapshot's `more`
 ERROR_CHARS_MAX: Final = 500
 QUESTIONS_MAX: Final = 10_000
+# Of one batch: results this short are always told, longer ones up to that sum.
+SHORT_RESULT_BYTES: Final = 4096
+LONG_RESULTS_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class OutOfOrder(Exception):
@@ -35,10 +38,11 @@ class OutOfOrder(Exception):
 
 
 class Report(NamedTuple):
-    """Applied is everything up to `upto_index`; `error`: why not the entry behind it."""
+    """Applied is everything up to `upto_index`; `error`: why not the entry behind it. None: a result that was too long
+    beside the others of its batch."""
 
     upto_index: int
-    results: list[bytes]
+    results: list[bytes | None]
     error: str = ""
 
 
@@ -72,6 +76,8 @@ class Caller:
         self._next_pos: int | None = None
         self.stopped_by = ""  # the entry that could not be applied, and why
         self._waiting: deque[Question] = deque()
+        self.unasked = 0  # the first of them have not been asked for since the state moved, to `_asked_at`
+        self._asked_at = -1
         self.next_deadline: int | None = None  # not after any question's that waits
 
     # --- the state from a snapshot, and to one --------------------------------------------------------------------
@@ -118,7 +124,7 @@ class Caller:
                 time_ms = command.time_ms
                 commands.append(command)
                 places.append(place)
-        results = [b""] * len(entries)
+        results: list[bytes | None] = [b""] * len(entries)
         applied, error = self._call(commands, places, results)
         count = len(entries) if not error else places[applied]
         if count:
@@ -135,9 +141,9 @@ class Caller:
             )
         return Report(self.at, results[:count], self.stopped_by)
 
-    def _call(self, commands: list[Command], places: list[int], results: list[bytes]) -> tuple[int, str]:
+    def _call(self, commands: list[Command], places: list[int], results: list[bytes | None]) -> tuple[int, str]:
         """How many were applied, and why not the next one; each result goes to its own entry's place."""
-        applied = 0
+        applied = long_bytes = 0
         if not commands:
             return 0, ""
         try:
@@ -148,7 +154,9 @@ class Caller:
                     raise ValueError(
                         f"a {type(result).__name__} for a result: up to {RESULT_BYTES_MAX} bytes are wanted"
                     )
-                results[places[applied]] = result
+                long_bytes += len(result) if len(result) > SHORT_RESULT_BYTES else 0
+                kept = len(result) <= SHORT_RESULT_BYTES or long_bytes <= LONG_RESULTS_BYTES_MAX
+                results[places[applied]] = result if kept else None
                 applied += 1
             if applied < len(commands):
                 raise ValueError(f"{applied} results for {len(commands)} commands")
@@ -166,27 +174,37 @@ class Caller:
     # --- questions ------------------------------------------------------------------------------------------------
     def ask(self, question: Question) -> None:
         """It is answered once: now, behind an `apply`, or at its deadline."""
+        if self._answered(question):
+            return
         if len(self._waiting) >= QUESTIONS_MAX:
-            text = f"{QUESTIONS_MAX} questions wait already".encode()
-            question.deliver(Answer(ResponseCode.LEADER_PENDING_FULL, self.at, text))
-        elif not self._answered(question):
-            self._keep(question)
+            # Who waited longest is told that nothing happened, and asks again: nobody's watches keep others out.
+            self._give_up(self._waiting.popleft())
+            self.unasked = max(0, self.unasked - 1)
+        self._keep(question)
+
+    def _give_up(self, question: Question) -> None:
+        in_time = self.at >= question.min_index
+        text = f"entry {question.min_index} is not applied yet, only {self.at}".encode()
+        question.deliver(Answer(ResponseCode.TIMEOUT, self.at, b"" if in_time else text))
 
     def _keep(self, question: Question) -> None:
         self._waiting.append(question)
         if self.next_deadline is None or question.deadline < self.next_deadline:
             self.next_deadline = question.deadline
 
-    def answer_waiting(self, now: int) -> None:
-        """After anything was applied, and as time passes."""
-        waiting, self._waiting, self.next_deadline = self._waiting, deque(), None
-        for question in waiting:
+    def answer_waiting(self, now: int, at_most: int = QUESTIONS_MAX) -> None:
+        """After anything was applied, and as time passes. Of more than `at_most` the others come with the next calls
+        (`unasked` are left): what thousands wait for must not hold up the next batch."""
+        if self.unasked <= 0 or self.at != self._asked_at:
+            self.unasked, self._asked_at = len(self._waiting), self.at
+            self.next_deadline = None
+        for _ in range(min(at_most, self.unasked)):
+            self.unasked -= 1
+            question = self._waiting.popleft()
             if self._answered(question):
                 continue
             if question.deadline <= now:
-                text = f"entry {question.min_index} is not applied yet, only {self.at}".encode()
-                in_time = self.at >= question.min_index
-                question.deliver(Answer(ResponseCode.TIMEOUT, self.at, b"" if in_time else text))
+                self._give_up(question)
             else:
                 self._keep(question)
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import BytesLike
 
-FRAME_BYTES_MAX: Final = 1 << 30
+FRAME_BYTES_MAX: Final = 64 * 1024 * 1024  # a report's results and a frame's answers are bounded far below it
 _HEAD: Final = struct.Struct(">IB")
 _BATCH: Final = struct.Struct(">qqqB")
 _QUESTION: Final = struct.Struct(">QqII")
@@ -27,6 +27,7 @@ _SAVED: Final = struct.Struct(">qB")
 _LIFE: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">I")
 _NONE: Final = -1
+_NOT_KEPT: Final = 0xFFFFFFFF  # of a result's length
 
 
 class FrameError(ValueError):
@@ -78,13 +79,13 @@ class StandsFrame:
 
 
 class AppliedFrame(NamedTuple):
-    """A batch's end."""
+    """A batch's end. A result that was too long beside the others is None."""
 
     life: int
     upto_index: int
     wake_at_ms: int | None
     error: str
-    results: Sequence[bytes]
+    results: Sequence[bytes | None]
 
 
 class OneAnswer(NamedTuple):
@@ -172,8 +173,9 @@ def read_stands(body: memoryview) -> StandsFrame:
 def applied(one: AppliedFrame) -> list[BytesLike]:
     error = one.error.encode()
     packed = _APPLIED.pack(one.life, one.upto_index, _number(one.wake_at_ms), len(error))
-    lengths = struct.pack(f">I{len(one.results)}I", len(one.results), *map(len, one.results))
-    return frame(Kind.APPLIED, packed, error, lengths, *one.results)
+    sizes = [_NOT_KEPT if result is None else len(result) for result in one.results]
+    lengths = struct.pack(f">I{len(sizes)}I", len(sizes), *sizes)
+    return frame(Kind.APPLIED, packed, error, lengths, *filter(None, one.results))
 
 
 def read_applied(body: memoryview) -> AppliedFrame:
@@ -182,7 +184,13 @@ def read_applied(body: memoryview) -> AppliedFrame:
     error = bytes(body[_APPLIED.size : at]).decode(errors="replace")
     (count,) = _LENGTH.unpack_from(body, at)
     lengths = struct.unpack_from(f">{count}I", body, at + 4)
-    return AppliedFrame(life, upto_index, _or_none(wake_at_ms), error, _cut(body, at + 4 + 4 * count, lengths))
+    at += 4 + 4 * count
+    results: list[bytes | None] = []
+    for length in lengths:
+        kept = length if length != _NOT_KEPT else 0
+        results.append(bytes(body[at : at + kept]) if length != _NOT_KEPT else None)
+        at += kept
+    return AppliedFrame(life, upto_index, _or_none(wake_at_ms), error, results)
 
 
 def answer(one: AnswerFrame) -> list[BytesLike]:
@@ -217,10 +225,14 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._wanted_bytes = 0  # there is no whole frame before; a long one is not looked at with each part of it
 
     def frames(self, data: BytesLike) -> Iterator[tuple[Kind, memoryview]]:
         """Each stays valid until the next call. Raises FrameError."""
         self._rest += data
+        if len(self._rest) < self._wanted_bytes:
+            return
+        self._wanted_bytes = 0
         whole, self._rest = self._rest, bytearray()
         view, at = memoryview(whole), 0
         while len(whole) - at >= _HEAD.size:
@@ -228,6 +240,7 @@ class FrameReader:
             if not 1 <= length <= FRAME_BYTES_MAX:
                 raise FrameError(f"a frame of {length} bytes")
             if at + 4 + length > len(whole):
+                self._wanted_bytes = 4 + length
                 break
             try:
                 known = Kind(kind)

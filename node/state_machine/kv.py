@@ -46,6 +46,9 @@ MAGIC: Final = b"quorumscope kv 1\n"
 EVENTS_MAX: Final = 100_000
 EVENT_BYTES_MAX: Final = 64 * 1024 * 1024
 ANSWER_BYTES: Final = 1024 * 1024  # an answer ends with the item that goes over it
+ANSWER_BYTES_MAX: Final = 6 * 1024 * 1024  # one entry's events; what is longer has to be read
+WATCHES_KEPT: Final = 16_384
+STALE_MIN: Final = 1000  # of what expires, written anew since
 WRITE_BYTES: Final = 1024 * 1024
 _AT: Final = struct.Struct(">q")  # the last command that a snapshot holds
 HEAD_BYTES: Final = len(MAGIC) + _AT.size
@@ -62,6 +65,9 @@ class KeyValue(StateMachine):
         self._event_bytes = 0
         self._events_from = 0  # the first entry whose events are kept
         self._at = -1
+        # Up to which entry nothing was found for a watch: it is asked for again behind every batch, and there may be
+        # thousands of watches, and a hundred thousand events that are none of theirs.
+        self._seen: dict[bytes, int] = {}
 
     # --- commands -------------------------------------------------------------------------------------------------
     def apply(self, commands: Sequence[Command]) -> Iterator[bytes]:
@@ -100,6 +106,8 @@ class KeyValue(StateMachine):
         self._items[key] = KvItem(key, wanted.value, entry.index, expires_ms)
         if expires_ms != NEVER:
             heapq.heappush(self._expiring, (expires_ms, key))
+            if len(self._expiring) > 2 * len(self._items) + STALE_MIN:  # the same key, written again and again
+                self._forget_stale()
         self._note(KvEvent(EventType.PUT, key, entry.index, wanted.value))
         return KvResult(Status.DONE, True, entry.index)
 
@@ -116,6 +124,10 @@ class KeyValue(StateMachine):
             item = self._items.get(key)
             if item is not None and item.expires_ms == expires_ms:
                 self._remove(key, EventType.EXPIRE, entry.index)
+
+    def _forget_stale(self) -> None:
+        self._expiring = [(one.expires_ms, one.key) for one in self._items.values() if one.expires_ms != NEVER]
+        heapq.heapify(self._expiring)
 
     def wake_at_ms(self) -> int | None:
         expiring = self._expiring
@@ -138,18 +150,26 @@ class KeyValue(StateMachine):
 
     def _watch(self, body: bytes) -> bytes | None:
         prefix, from_index, limit = decode_watch(body)
-        if from_index < self._events_from:
+        seen = self._seen.pop(body, -1)
+        if max(from_index, seen + 1) < self._events_from:
             return encode_watched(KvWatched(True, self._at + 1, ()))
         found: list[KvEvent] = []
         size_bytes, next_index = 0, self._at + 1
-        for event in self._newer(from_index):
+        for event in self._newer(max(from_index, seen + 1)):
             if found and event.index != found[-1].index and (len(found) >= limit or size_bytes > ANSWER_BYTES):
                 next_index = event.index  # whole entries only: what one did is not torn apart
                 break
             if event.key.startswith(prefix):
                 found.append(event)
                 size_bytes += len(event.key) + len(event.value)
-        return encode_watched(KvWatched(False, next_index, found)) if found else None
+        if not found:
+            if len(self._seen) >= WATCHES_KEPT:
+                self._seen.clear()
+            self._seen[body] = self._at
+            return None
+        if size_bytes > ANSWER_BYTES_MAX:  # thousands of keys that went at the same time
+            return encode_watched(KvWatched(True, self._at + 1, ()))
+        return encode_watched(KvWatched(False, next_index, found))
 
     def _newer(self, from_index: int) -> Iterator[KvEvent]:
         """In order; looked for from the newest one back, where those who watch are."""
@@ -219,8 +239,8 @@ class KeyValue(StateMachine):
             raise ValueError(f"the snapshot ends in the middle of an item: {len(rest)} bytes are left")
         self._items = items
         self._keys = SortedKeys(items)  # they were saved in order
-        self._expiring = [(one.expires_ms, one.key) for one in items.values() if one.expires_ms != NEVER]
-        heapq.heapify(self._expiring)
+        self._forget_stale()
         self._events.clear()
+        self._seen.clear()
         self._event_bytes = 0
         self._events_from, self._at = at + 1, at

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from node.children import end_with_parent
 from node.priority import lower_priority
+from node.protocol.codes import ResponseCode
 from node.protocol.entry import BytesLike
 from node.protocol.group_kind import GroupKind
 from node.snapshots import directory as snapshots
@@ -49,6 +50,8 @@ from node.store.errors import StoreError
 READ_BYTES: Final = 1 << 20
 ERROR_BYTES_MAX: Final = 1000
 IDLE_S: Final = 5.0
+WAITING_AT_ONCE: Final = 256  # questions that wait, between two looks at what came
+ANSWERS_BYTES_MAX: Final = 8 * 1024 * 1024  # of one frame's questions; those behind are to be asked again
 MS: Final = 1_000_000
 
 
@@ -112,13 +115,14 @@ class Process:
             if self._saving is not None and self._saving[0] in readable:
                 self._save_ended()
             deadline = self._caller.next_deadline
-            if deadline is not None and deadline <= time.monotonic_ns():
-                self._caller.answer_waiting(time.monotonic_ns())
+            if self._caller.unasked or (deadline is not None and deadline <= time.monotonic_ns()):
+                self._caller.answer_waiting(time.monotonic_ns(), WAITING_AT_ONCE)
             self._save_if_due()
 
     def _wait(self) -> list[Any]:
         deadline = self._caller.next_deadline
         wait_s = IDLE_S if deadline is None else max(0.0, (deadline - time.monotonic_ns()) / 1e9)
+        wait_s = 0.0 if self._caller.unasked else wait_s
         sources: list[Any] = [self._connection]
         if self._saving is not None:
             sources.append(self._saving[0])
@@ -148,13 +152,18 @@ class Process:
         results = report.results if one.results_wanted else []
         wake = self._caller.wake_at_ms()
         self._out += frames.applied(AppliedFrame(one.life, report.upto_index, wake, report.error, results))
-        self._caller.answer_waiting(time.monotonic_ns())
+        self._caller.answer_waiting(time.monotonic_ns(), WAITING_AT_ONCE)
 
     def _question(self, one: QuestionFrame) -> None:
         """They are answered together, when the last of them is."""
         answers: dict[int, OneAnswer] = {}
+        left_bytes = ANSWERS_BYTES_MAX
 
         def deliver(place: int, answer: Answer) -> None:
+            nonlocal left_bytes
+            left_bytes -= len(answer.content)
+            if left_bytes < 0 and answer.code is ResponseCode.SUCCESS:
+                answer = too_long(answer)
             answers[place] = OneAnswer(*answer)
             if len(answers) == len(one.contents):
                 in_order = [answers[at] for at in range(len(answers))]
@@ -162,7 +171,10 @@ class Process:
 
         deadline = time.monotonic_ns() + one.wait_ms * MS
         for place, content in enumerate(one.contents):
-            self._caller.ask(Question(content, one.min_index, deadline, partial(deliver, place)))
+            if left_bytes < 0:  # not even asked: a thousand of them take seconds
+                deliver(place, too_long(Answer(ResponseCode.SUCCESS, self._caller.at, b"")))
+            else:
+                self._caller.ask(Question(content, one.min_index, deadline, partial(deliver, place)))
 
     def _stand(self) -> None:
         self._stood += 1
@@ -251,6 +263,15 @@ class Process:
         if text:  # not at once again: the next one is due after as many entries as ever
             self._saved_index = max(self._saved_index, self._caller.at - self._options.save_every // 2)
         self._out += frames.saved(SavedFrame(snapshots.newest_index(self._options.directory), text))
+
+
+def too_long(answer: Answer) -> Answer:
+    """Instead of an answer that does not fit beside those before it, or into any frame."""
+    if len(answer.content) > ANSWERS_BYTES_MAX:
+        text = f"an answer of {len(answer.content)} bytes; up to {ANSWERS_BYTES_MAX} are given: ask for less"
+        return Answer(ResponseCode.UNEXPECTED_ARGUMENT, answer.applied_index, text.encode())
+    text = f"the answers before this one take {ANSWERS_BYTES_MAX} bytes: ask fewer questions at once"
+    return Answer(ResponseCode.LEADER_PENDING_FULL, answer.applied_index, text.encode())
 
 
 def serve(connection: socket.socket, options: Options, kind: GroupKind) -> int:

@@ -26,6 +26,7 @@ from node.engine.action_trail import ActionTrail
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
 from node.engine.machine_process import MachineOptions, MachineProcess, Note
+from node.engine.memory_share import limit_bytes, share_of
 from node.engine.pin_leases import MACHINE
 from node.engine.process import Process
 from node.logs import Log
@@ -151,7 +152,7 @@ def note_start(engine: Engine, store: FileStore) -> None:
 async def serve(settings: Settings, store: FileStore, log: Log) -> int:
     """Runs the engine until a signal or an error."""
     data = settings.node.data
-    process = Process()
+    process = Process(share=share_of(limit_bytes()))
     machine = state_machine(settings, store, lambda *event: engine.note(*event))
     engine = Engine(
         settings, store, process, lambda kind, severity, detail: log.note(kind, severity, **line_fields(detail)),

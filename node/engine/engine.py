@@ -89,7 +89,7 @@ class Engine:
         self.introspection.connections = self.process.port.places.view
         if self._tls_files is not None:
             self.introspection.certificates = lambda: self.process.port.certificates.view(self.replica.peers.of)
-        quota = Quota()
+        quota = Quota(self.process.share.requests)
         self.client_requests = ClientRequests(
             self, self.duties.reads, self.introspection, quota, self._status, client_access(settings),
             SlowRequests(self._loop, self.now_ns), self.process.port.places.counts.refused,

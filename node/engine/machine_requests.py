@@ -6,8 +6,8 @@ the question came (read index, then applied), unless it asks for less.
 
 Invariants: every request gets exactly one answer; a stamp is never before the one before it; what is asked with
 LINEARIZABLE is put to the state machine only behind its read index. What a connection's questions wait for is bounded,
-more closely where many wait, so that nobody's watches keep others from asking; a connection that does not take its
-answers gets short ones.
+more closely where many wait, so that one client's watches keep no other from asking; a connection that does not take
+its answers gets short ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TICK_LOOK_S: Final = 0.1  # a key's time may end so much earlier than its entry 
 OPEN_MAX: Final = 2048  # questions of a connection; one that has none open may always ask a whole frame of them
 CROWD: Final = 4096  # of all: then each may have only so many
 CROWDED_MAX: Final = 16
-UNTAKEN_BYTES_MAX: Final = 16 * 1024 * 1024  # of a connection: results and answers that come then are not told
+UNTAKEN_BYTES_MAX: Final = 16 * 1024 * 1024  # of a connection: results and answers that come then are not sent
 NOT_TAKEN: Final = "the answers before this one were not taken: read them first"
 
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from node.engine.certificates import PortCertificates
 from node.engine.listener import Listen, Listening
+from node.engine.memory_share import MOST, MemoryShare
 from node.engine.places import LOOK_EVERY_S, Place, Places
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.peers import split_address
@@ -38,11 +39,11 @@ class Served(Protocol):
 class MemberPort:
     """One per process; `connections` are those that others opened, each with its group."""
 
-    def __init__(self, loop: AbstractEventLoop, listen: Listen) -> None:
+    def __init__(self, loop: AbstractEventLoop, listen: Listen, share: MemoryShare = MOST) -> None:
         self._loop, self._listen = loop, listen
         self._groups: dict[str, Served] = {}
         self._listening: Listening | None = None
-        self.places = Places()
+        self.places = Places(share)
         self.certificates = PortCertificates()
         self._look_timer: TimerHandle | None = None
         self._looked_at_s = 0.0

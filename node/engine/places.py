@@ -7,8 +7,8 @@ loopback and NAT.
 Invariants: the places without proof are bounded, and so are all together but the members'; whoever is new gets one: the
 unproven connection that was silent longest goes for it, then the client that was idle longest (it sent nothing and took
 no answer), never a member. An unproven connection ends at its deadline, an unfinished frame of a client's at its own.
-The memory of unfinished frames and of answers that nobody takes is bounded in sums. Time spent asleep (a paused
-machine) counts as one look.
+The memory of unfinished frames and of answers that nobody takes is bounded in sums (`memory_share`). Time spent asleep
+(a paused machine) counts as one look.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final, Protocol
 
+from node.engine.memory_share import MOST, MemoryShare
 from node.views.state import ConnectionsView
 
 MIB: Final = 1024 * 1024
@@ -33,9 +34,6 @@ CLIENTS_MAX: Final = 1024  # unproven ones among them; members come on top
 UNPROVEN_MAX: Final = 256
 PLACES_MIN: Final = 16  # however few descriptors there are
 UNPROVEN_FRAME_BYTES_MAX: Final = 8 * MIB  # the longest entry in base64 fits; who claims more goes at once
-UNPROVEN_BYTES_MAX: Final = 16 * MIB  # unfinished frames of all unproven connections
-UNFINISHED_BYTES_MAX: Final = 48 * MIB  # ... and of clients
-UNTAKEN_BYTES_MAX: Final = 32 * MIB  # answers of all clients that wait to be taken
 # In a frame for so long it may be given up for others' sake; younger ones only wait.
 UNPROVEN_YIELDS_S: Final = 1.0
 CLIENT_YIELDS_S: Final = 5.0
@@ -103,7 +101,8 @@ class Counts:
 class Places:
     """One per member port. `members` are only counted: nothing here ends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: MemoryShare = MOST) -> None:
+        self._share = share
         # How many more connections there may be, given how many there are; None: no matter.
         self.descriptors_left: Callable[[int], int] | None = None
         self.unproven: dict[Place, None] = {}  # in the order of their arrival
@@ -210,7 +209,7 @@ class Places:
             self._end(place, "a long first frame")
             return
         self._count(place, connection)
-        if self._memory_bytes > (UNFINISHED_BYTES_MAX if place.earned else UNPROVEN_BYTES_MAX):
+        if self._memory_bytes > (self._share.unfinished if place.earned else self._share.unproven):
             self._bound_memory(place, connection)
 
     def _count(self, place: Place, connection: Connected) -> None:
@@ -232,8 +231,8 @@ class Places:
 
     def _is_over(self, *, earned: bool) -> bool:
         unproven_bytes, clients_bytes = self._recount(self.unproven), self._recount(self.clients)
-        return unproven_bytes + clients_bytes > UNFINISHED_BYTES_MAX or (
-            not earned and unproven_bytes > UNPROVEN_BYTES_MAX
+        return unproven_bytes + clients_bytes > self._share.unfinished or (
+            not earned and unproven_bytes > self._share.unproven
         )
 
     def _one_yields(self) -> bool:
@@ -279,7 +278,7 @@ class Places:
             untaken_bytes += place.backlog_bytes
         if self._stopped:
             self._let_go_on()
-        while untaken_bytes > UNTAKEN_BYTES_MAX:
+        while untaken_bytes > self._share.untaken:
             largest = max(self.clients, key=lambda one: one.backlog_bytes, default=None)
             if largest is None:
                 break

@@ -12,17 +12,19 @@ import asyncio
 
 from node.engine.host import Host
 from node.engine.member_port import MemberPort
+from node.engine.memory_share import MOST, MemoryShare
 
 
 class Process:
     """Made on the loop."""
 
-    def __init__(self, host: Host | None = None) -> None:
-        host = host or Host()
+    def __init__(self, host: Host | None = None, share: MemoryShare = MOST) -> None:
+        """`share`: what clients and strangers may make it hold."""
+        host, self.share = host or Host(), share
         self.loop = asyncio.get_running_loop()
         self.now_ns, self.random = host.now_ns, host.random
         self.writer, self.readers = host.writer(), host.readers()
-        self.port = MemberPort(self.loop, host.listen)
+        self.port = MemberPort(self.loop, host.listen, share)
 
     def close(self) -> None:
         """Waits for what the threads were given; nothing is reported any more."""

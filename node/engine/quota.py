@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from node.engine.memory_share import MOST
+
 REQUESTS_MAX: Final = 4096
 ENTRIES_MAX: Final = 200_000
-BYTES_MAX: Final = 64 * 1024 * 1024
+NODE_FACTOR: Final = 4  # the node's limits, in connections' limits
+BYTES_MAX: Final = MOST.requests // NODE_FACTOR
 WHY: Final = "quota"
 
 
@@ -29,31 +32,32 @@ class Load:
     requests: int = 0
     entries: int = 0
     bytes: int = 0
+    bytes_max: int = BYTES_MAX
 
     def over(self, share: float, factor: int = 1) -> bool:
         """Whether this is above `share` of the limits, times `factor`."""
         scale = share * factor
         return (
-            self.requests > scale * REQUESTS_MAX or self.entries > scale * ENTRIES_MAX or self.bytes > scale * BYTES_MAX
+            self.requests > scale * REQUESTS_MAX
+            or self.entries > scale * ENTRIES_MAX
+            or self.bytes > scale * self.bytes_max
         )
 
 
-NODE_FACTOR: Final = 4  # the node's limits, in connections' limits
-
-
 class Quota:
-    """One per engine."""
+    """One per engine. `bytes_max`: of all requests together."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = MOST.requests) -> None:
+        self._bytes_max = bytes_max // NODE_FACTOR
         self._loads: dict[Readable, Load] = {}
-        self._node = Load()
+        self._node = Load(bytes_max=self._bytes_max)
         self._stopped: set[Readable] = set()
 
     def take(self, connection: Readable, entries: int, size_bytes: int) -> None:
         """A request begins."""
         load = self._loads.get(connection)
         if load is None:
-            load = self._loads[connection] = Load()
+            load = self._loads[connection] = Load(bytes_max=self._bytes_max)
         for grows in (load, self._node):
             grows.requests += 1
             grows.entries += entries

@@ -28,7 +28,7 @@ from node.state_machine.kind import command_in
 TIME_KEY: Final = "log_time_ms"  # in a snapshot's `more`
 ERROR_CHARS_MAX: Final = 500
 QUESTIONS_MAX: Final = 10_000
-# Of one batch: results this short are always told, longer ones up to that sum.
+# Of one batch: results this short are always reported, longer ones up to that sum.
 SHORT_RESULT_BYTES: Final = 4096
 LONG_RESULTS_BYTES_MAX: Final = 8 * 1024 * 1024
 
@@ -177,7 +177,7 @@ class Caller:
         if self._answered(question):
             return
         if len(self._waiting) >= QUESTIONS_MAX:
-            # Who waited longest is told that nothing happened, and asks again: nobody's watches keep others out.
+            # Who waited longest hears that nothing happened, and asks again: one client's watches keep no other out.
             self._give_up(self._waiting.popleft())
             self.unasked = max(0, self.unasked - 1)
         self._keep(question)

@@ -12,6 +12,7 @@ import pytest
 
 from node.engine import listener, places
 from node.engine.listener import DESCRIPTORS_KEPT, Descriptors, listen
+from node.engine.memory_share import MOST
 from node.engine.places import (
     CLIENTS_MAX,
     FRAME_SILENT_S,
@@ -19,12 +20,9 @@ from node.engine.places import (
     LOOK_EVERY_S,
     MIB,
     PLACES_MIN,
-    UNFINISHED_BYTES_MAX,
-    UNPROVEN_BYTES_MAX,
     UNPROVEN_FRAME_BYTES_MAX,
     UNPROVEN_MAX,
     UNPROVEN_WITHIN_S,
-    UNTAKEN_BYTES_MAX,
     UNTAKEN_S,
     Place,
     Places,
@@ -217,7 +215,7 @@ def test_a_client_may_be_idle_for_ever_but_not_inside_a_frame(port: Port) -> Non
 
 def test_a_member_has_no_deadline_here(port: Port) -> None:
     (member,) = port.clients(1, member=True)
-    member.part(2 * UNFINISHED_BYTES_MAX)
+    member.part(2 * MOST.unfinished)
     port.pass_s(1000)
     assert not member.ended
 
@@ -252,7 +250,7 @@ def test_unfinished_frames_of_strangers_are_bounded_in_their_sum(port: Port) -> 
             rng.choice(reading).part(read_bytes)
         port.pass_s(LOOK_EVERY_S if not reading or rng.random() < 0.02 else 0)
         held = sum(one.memory_bytes for one in port.places.unproven)
-        assert held <= UNPROVEN_BYTES_MAX + len(peers) * read_bytes  # whoever is over it reads once more at most
+        assert held <= MOST.unproven + len(peers) * read_bytes  # whoever is over it reads once more at most
     assert "memory" in port.places.counts.ended
 
 
@@ -282,7 +280,7 @@ def test_the_oldest_frame_yields_and_young_ones_wait(port: Port) -> None:
 def test_answers_that_nobody_takes_end_who_asked_for_most(port: Port) -> None:
     clients = port.clients(10)
     for number, one in enumerate(clients):
-        one.backlog_bytes = (number + 1) * UNTAKEN_BYTES_MAX // 40
+        one.backlog_bytes = (number + 1) * MOST.untaken // 40
     port.pass_s(LOOK_EVERY_S)
 
     assert clients[9].ended == "untaken answers" and not clients[0].ended

@@ -68,15 +68,15 @@ def fence_http(spec: ReplicaSpec) -> ReplicaFence:
     plane = ControlPlane(spec, FENCE_TIMEOUT_S)
     try:
         state = read(StateView, plane.get_json("/state"))
-        rows = [row for page in _pages(plane, "/segments", SegmentsView) for row in page.items]
-        segments = tuple(_segment(row) for row in rows)
+        rows = [row for page in pages(plane, "/segments", SegmentsView) for row in page.items]
+        segments = tuple(segment_of(row) for row in rows)
         begin, end = state.marks.begin_index, state.marks.durable_index
         if begin is None or end is None:
             held = [(row.first_index, row.last_index) for row in rows if row.kind == "data"]
             begin = min((first for first, last in held if first is not None and (last or -1) >= 0), default=0)
             end = max((last for _first, last in held if last is not None), default=-1)
         truncations = _truncations(plane)
-        etag = _etag(plane, segments)
+        etag = log_etag(plane, segments)
     finally:
         plane.close()
     return ReplicaFence(
@@ -95,13 +95,13 @@ def fence_http(spec: ReplicaSpec) -> ReplicaFence:
     )
 
 
-def _segment(row: SegmentView) -> Segment:
+def segment_of(row: SegmentView) -> Segment:
     if row.start is None and not (row.name.isascii() and row.name.isdigit()):
         raise ReadFailed(f"nothing says where {row.kind}/{row.name} begins")
     return Segment(row.kind, row.name, int(row.name) if row.start is None else row.start, row.size_bytes)
 
 
-def _etag(plane: ControlPlane, segments: Sequence[Segment]) -> str | None:
+def log_etag(plane: ControlPlane, segments: Sequence[Segment]) -> str | None:
     """The log's identity at the fence: a truncation or a restart from here on changes it."""
     first = next((s for s in segments if s.kind == "data"), None)
     if first is None:
@@ -113,7 +113,7 @@ def _etag(plane: ControlPlane, segments: Sequence[Segment]) -> str | None:
     return headers.get("etag")
 
 
-def _pages(plane: ControlPlane, path: str, view: type[P]) -> Iterator[P]:
+def pages(plane: ControlPlane, path: str, view: type[P]) -> Iterator[P]:
     cursor: str | None = None
     while True:
         page = read(view, plane.get_json(path, cursor=cursor))
@@ -125,7 +125,7 @@ def _pages(plane: ControlPlane, path: str, view: type[P]) -> Iterator[P]:
 
 def _truncations(plane: ControlPlane) -> tuple[Truncated, ...]:
     try:
-        rows = [row for page in _pages(plane, "/truncations", TruncationsView) for row in page.items]
+        rows = [row for page in pages(plane, "/truncations", TruncationsView) for row in page.items]
     except ControlError as error:
         if error.status in (404, 405, 501):
             return ()

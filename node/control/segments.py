@@ -17,6 +17,9 @@ from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.openapi_statuses import BYTES, gives, says
 from node.protocol.entry import INDEX_UNIT_BYTES
+from node.protocol.group_kind import PLAIN_NAME
+from node.store.files.identity import read_base
+from node.store.reader import StoreReader
 from node.views.answers import Digests, Segments
 from node.views.state import StateView
 
@@ -37,7 +40,27 @@ async def segments(parts: PartsDep, limit: Limit = 1000, cursor: Offset = None) 
     start = int(cursor or 0)
     items = [segment_json(one) for one in found[start : start + limit]]
     more = str(start + limit) if start + limit < len(found) else None
-    return {"as_of": now_text(), "etag": await etag(parts), "items": items, "next": more}
+    store = await parts.bulk.read(store_json)
+    return {"as_of": now_text(), "etag": await etag(parts), "store": store, "items": items, "next": more}
+
+
+def store_json(reader: StoreReader) -> Json:
+    """Of which store the files are, and what came before their first entry: what a copy of them begins with."""
+    identity, base = reader.identity, read_base(reader.directory, reader.platform)
+    before = None
+    if base is not None:
+        members = None if base.members is None else {"index": base.members[0], "body": base.members[1]}
+        before = {
+            "index": base.meta.index, "term": base.meta.term, "chain_crc": base.meta.chain, "position": base.pos,
+            "members": members,
+        }  # fmt: skip
+    return {
+        "kind": PLAIN_NAME if identity is None else identity.kind,
+        "data_file_size_bytes": reader.data_file_size,
+        "index_file_size_bytes": reader.index_file_size,
+        "sealed_from": reader.sealed_from,
+        "base": before,
+    }
 
 
 def segment_json(one: Any) -> Json:

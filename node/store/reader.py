@@ -66,7 +66,7 @@ class StoreReader:
         platform: Platform = OS,
     ) -> None:
         self.directory = Path(directory)
-        self._platform = platform
+        self.platform = platform
         if not (platform.names(self.directory) or platform.exists(self.directory)):
             raise StoreRefused(f"{self.directory} is no directory")
         self.identity = read_identity(self.directory, platform)
@@ -81,8 +81,8 @@ class StoreReader:
 
     def _length(self, kind: str) -> int:
         folder = self.directory / kind
-        for name in self._platform.names(folder):
-            size = self._platform.path_size(folder / name) if name.isdigit() else 0
+        for name in self.platform.names(folder):
+            size = self.platform.path_size(folder / name) if name.isdigit() else 0
             if size:
                 return size
         return _DEFAULT_BYTES[kind]
@@ -103,7 +103,7 @@ class StoreReader:
         """Looks again: at most up to `upto_index` (the caller knows that the engine is there), else to the end."""
         self._data.rescan()
         self._index.rescan()
-        slot = checkpoint_slot(self.directory, self._platform) if self.identity is not None else None
+        slot = checkpoint_slot(self.directory, self.platform) if self.identity is not None else None
         base = self._saved_base()
         begin_pos, begin_index = (base.pos, base.meta.index + 1) if base is not None else find_begin(self._data)
         if base is not None:
@@ -122,7 +122,7 @@ class StoreReader:
 
     def _saved_base(self) -> Base | None:
         try:
-            return read_base(self.directory, self._platform)
+            return read_base(self.directory, self.platform)
         except StoreRefused:
             return None
 
@@ -133,7 +133,7 @@ class StoreReader:
 
     def _straight_from(self) -> int:
         """From where on positions are held against places (S6)."""
-        border = None if self.is_java else read_straight_from(self.directory, self._begin.sealed_from, self._platform)
+        border = None if self.is_java else read_straight_from(self.directory, self._begin.sealed_from, self.platform)
         return NOWHERE if border is None else border
 
     def _find_end(self, slot: Slot | None, upto_index: int | None) -> Cursor:
@@ -162,7 +162,7 @@ class StoreReader:
 
     def _java_was_here(self) -> bool:
         """Whether a Java node had this directory since: our engines write both term files alike."""
-        ours, java = read_hard_state(self.directory, self._platform), read_currterm(self.directory, self._platform)
+        ours, java = read_hard_state(self.directory, self.platform), read_currterm(self.directory, self.platform)
         return ours is not None and java is not None and java != (ours.term, ours.voted_for)
 
     def _vouched(self, slot: Slot) -> Cursor:
@@ -246,7 +246,7 @@ class StoreReader:
                     count += 1
         except (StoreError, ValueError) as error:
             problem = str(error)
-        now = self._platform.wall_time().isoformat().replace("+00:00", "Z")
+        now = self.platform.wall_time().isoformat().replace("+00:00", "Z")
         digest = sha.hexdigest() if problem is None else None
         item = {"from_index": first, "to_index": last, "count": count, "digest": digest, "read_at": now}
         return item if problem is None else {**item, "problem": problem}
@@ -323,10 +323,10 @@ class StoreReader:
             report.problems.append(Finding("missing", report.end_index + 1, CHECKPOINT, detail))
         if self.identity is not None:
             try:
-                load_hard_state(self.directory, has_entries=report.entries > 0, platform=self._platform)
+                load_hard_state(self.directory, has_entries=report.entries > 0, platform=self.platform)
             except StoreError as error:
                 report.problems.append(Finding("hard_state_invalid", None, "hardstate", str(error)))
-            leap = term_leap(self.directory, report.end_term, self._platform)
+            leap = term_leap(self.directory, report.end_term, self.platform)
             if leap is not None:
                 report.problems.append(Finding("term_leap", None, "hardstate", leap))
         return report
@@ -335,9 +335,9 @@ class StoreReader:
         """Files that no walk sees because of their length, and a beginning that the checkpoint knew better."""
         found: list[Finding] = []
         for kind, size_bytes in (("data", self.data_file_size), ("index", self.index_file_size)):
-            names = [name for name in self._platform.names(self.directory / kind) if name.isascii() and name.isdigit()]
+            names = [name for name in self.platform.names(self.directory / kind) if name.isascii() and name.isdigit()]
             for name in names:
-                has = self._platform.path_size(self.directory / kind / name)
+                has = self.platform.path_size(self.directory / kind / name)
                 if has != size_bytes and (has or name != names[-1]):  # a new file gets its length a moment later
                     detail = f"the file has {has} bytes, {size_bytes} are configured: nothing was read in it"
                     found.append(Finding("missing", None, f"{kind}/{name}", detail))
@@ -358,7 +358,7 @@ class StoreReader:
     def inspect(self) -> dict[str, Any]:
         """What this store is and holds, for people."""
         self.refresh()
-        java = read_currterm(self.directory, self._platform)
+        java = read_currterm(self.directory, self.platform)
         slot = self._slot
         writer = "DLedger (Java)" if self.identity is None else "quorumscope"
         if self.unsealed_from is not None:

@@ -121,11 +121,39 @@ class Segment(BaseModel):
     last_index: int | None
 
 
+class BaseMembers(BaseModel):
+    """The newest entry about the group's members that is in front of the log: where it was, and its body."""
+
+    index: int
+    body: str
+
+
+class Base(BaseModel):
+    """The entry before the first one held; `position`: where the first one begins."""
+
+    index: int
+    term: int
+    chain_crc: int | None
+    position: int
+    members: BaseMembers | None
+
+
+class SegmentsStore(BaseModel):
+    """Of which store the files are; `base` null: the log begins with entry 0."""
+
+    kind: str
+    data_file_size_bytes: int
+    index_file_size_bytes: int
+    sealed_from: int | None
+    base: Base | None
+
+
 class Segments(BaseModel):
     """`etag` is that of the files' bytes; it changes with every truncation and every start of the engine."""
 
     as_of: str
     etag: str
+    store: SegmentsStore | None = None
     items: list[Segment]
     next: str | None
 

@@ -20,9 +20,37 @@ class SegmentView(View):
     last_index: Whole | None = None
 
 
-class SegmentsView(View):
-    """A page of them; `next`: how the next page is asked for."""
+class BaseMembersView(View):
+    """The newest entry about the group's members that is in front of the log."""
 
+    index: Whole
+    body: Text
+
+
+class BaseView(View):
+    """The entry before the first one held; `position`: where the first one begins."""
+
+    index: Whole
+    term: Whole
+    chain_crc: Whole | None = None
+    position: Whole
+    members: BaseMembersView | None = None
+
+
+class SegmentsStoreView(View):
+    """Of which store the files are; `base` None: the log begins with entry 0."""
+
+    kind: Text
+    data_file_size_bytes: Whole
+    index_file_size_bytes: Whole
+    sealed_from: Whole | None = None
+    base: BaseView | None = None
+
+
+class SegmentsView(View):
+    """A page of them; `next`: how the next page is asked for. `store` None: an older release, or another server."""
+
+    store: SegmentsStoreView | None = None
     items: Annotated[tuple[SegmentView, ...], Bounded]
     next: Text | None = None
 

@@ -15,6 +15,7 @@ from tests.prepare import find_systemd
 
 UNITS = Path(__file__).parents[2] / "docs/deploy/systemd"
 FILES = ("quorumscope-node@.service", "quorumscope-console.service")
+BACKUP = "quorumscope-backup.service"
 COMMAND = "/opt/quorumscope/bin/quorumscope"
 EXPOSURE_MAX = 20  # of 100, as `systemd-analyze security` counts
 needs_systemd = pytest.mark.skipif(find_systemd() is None, reason="NOT RUN: no systemd on this machine")
@@ -39,7 +40,27 @@ def test_the_unit_is_clean(name: str, tmp_path: Path) -> None:
 
 
 @needs_systemd
-@pytest.mark.parametrize("name", FILES)
+def test_the_back_up_and_its_timer_are_clean(tmp_path: Path) -> None:
+    program, timer = tmp_path / "quorumscope", BACKUP.replace("service", "timer")
+    shutil.copy("/bin/true", program)
+    (tmp_path / BACKUP).write_text((UNITS / BACKUP).read_text().replace(COMMAND, str(program)))
+    shutil.copy(UNITS / timer, tmp_path / timer)
+    for name in (BACKUP, timer):
+        checked = analyze("verify", "--man=no", "--recursive-errors=no", str(tmp_path / name))
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_the_back_up_runs_what_there_is() -> None:
+    command, *words = next(
+        line.partition("=")[2].split() for line in (UNITS / BACKUP).read_text().splitlines() if "ExecStart" in line
+    )
+    assert (command, words[0]) == (COMMAND, "backup")
+    options = CliRunner().invoke(app, ["backup", "--help"]).output
+    assert all(word in options for word in words if word.startswith("--"))
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", (*FILES, BACKUP))
 def test_the_unit_is_hardened(name: str, tmp_path: Path) -> None:
     unit = tmp_path / name.replace("@.", "@n0.")
     shutil.copy(UNITS / name, unit)

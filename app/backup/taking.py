@@ -1,0 +1,288 @@
+"""One run of a back-up: what is committed and not held yet is read from a member, checked, and added.
+
+Invariants: a run goes on only from the very entry that the back-up ends with (index, term and chain), in the group that
+it is of; nothing is written that was not checked; the manifest is replaced last, so a run that ends anywhere before
+leaves the back-up as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from app.backup.source import Described, Source, SourceError
+from node.protocol.entry import CHAIN_START, HEAD, HEAD_BYTES, EntryError, Magic, Slab, decode_slab
+from node.protocol.group_kind import PLAIN_NAME
+from node.protocol.group_members import members_in
+from node.store.backup.manifest import (
+    CONSOLE,
+    ENTRIES,
+    LOCK,
+    MANIFEST,
+    SNAPSHOT,
+    LogBackup,
+    Manifest,
+    check_files,
+    read_manifest,
+    write_manifest,
+)
+from node.store.backup.pieces import READ_BYTES, PieceWriter, checked_slab, runs_in
+from node.store.files.os_files import make_directory, sync_directory
+from node.store.files.platform import OS, Platform
+from node.store.log_store import EntryMeta
+
+OWN_NAMES: Final = (LOCK, ENTRIES, MANIFEST, CONSOLE, SNAPSHOT)
+SPARE_BYTES: Final = 16 * 1024 * 1024  # beside the entries: the manifest, names, what the file system needs itself
+
+
+class BackupRefused(Exception):
+    """This run may not write there, or may not go on from what is there; nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a run did."""
+
+    manifest: Manifest
+    from_index: int
+    entries: int
+    bytes_read: int
+    notes: tuple[str, ...] = ()
+
+
+Say = Callable[[int, int], None]  # how many entries are read, and how many bytes
+
+
+def take_log(
+    source: Source, directory: Path, known: Manifest | None, say: Say = lambda _entries, _bytes: None,
+    platform: Platform = OS,
+) -> tuple[LogBackup, int, int, list[str]]:  # fmt: skip
+    """The log behind what `known` holds, in new pieces: (what it is then, entries and bytes read, remarks).
+
+    The manifest is not written yet. Raises BackupRefused, SourceError, StoreError.
+    """
+    described, notes = source.described, []
+    held = None if known is None else known.log
+    if held is not None:
+        _refuse_another_group(directory, held, described)
+    elif described.base is not None and described.base.meta.chain is None:
+        raise BackupRefused(
+            f"the log of {described.member_id} was trimmed by a Java node: no checksum is known before entry"
+            f" {described.begin_index}, so nothing could be checked"
+        )
+    before, position = _where_to_go_on(source, held)
+    if described.end_index < described.begin_index and held is None:
+        raise BackupRefused(f"nothing is committed in group {described.group!r} yet: there is nothing to back up")
+    why = source.keep(min(before.index + 1, max(described.end_index, 0)))
+    if why is not None:
+        notes.append(f"no pin on {described.member_id}: {why}; its retention may remove entries while they are read")
+    if held is None and described.begin_index > 0:
+        notes.append(f"the log of {described.member_id} was trimmed: the back-up begins with entry {before.index + 1}")
+    members = _known_members(held, described)
+    _check_space(directory, source, before.index + 1, position, platform)
+    writer = PieceWriter(directory, before, platform)
+    try:
+        read = _Reading(source, position, writer, members, described.sealed_from)
+        read.all_up_to(described.end_index, say)
+        writer.finish()
+    finally:
+        writer.close()
+    log = LogBackup(
+        described.group, described.group_id, described.kind, described.data_file_size, described.index_file_size,
+        max(described.sealed_from, 0), described.base if held is None else held.base,
+        ((() if held is None else held.pieces) + tuple(writer.pieces)),
+        described.peers or ({} if held is None else held.peers), described.flush, read.members,
+    )  # fmt: skip
+    return log, writer.last.index - before.index, read.bytes_read, notes
+
+
+def open_directory(directory: Path, platform: Platform = OS) -> Manifest | None:
+    """What a directory holds that a back-up is to go to; made where it is not there. Raises BackupRefused, StoreError.
+
+    The caller holds its lock. What a run left behind that did not end is removed.
+    """
+    found = read_manifest(directory, platform)
+    others = [one for one in platform.names(directory) if not one.startswith(OWN_NAMES)]
+    if found is None and others:
+        raise BackupRefused(f"{directory} holds {others[0]}, which is no part of a back-up: name an empty directory")
+    if found is not None:
+        check_files(directory, found, platform)
+    drop_unnamed(directory, found, platform)
+    return found
+
+
+def check_target(directory: Path, forbidden: tuple[Path, ...] = (), platform: Platform = OS) -> None:
+    """A back-up does not lie in a data directory, and not among other files. Raises BackupRefused."""
+    resolved = directory.resolve()
+    for one in (resolved, *resolved.parents):
+        names = set(platform.names(one)) if one.is_dir() else set()
+        is_store = "quorumscope.json" in names or {"data", "index"} <= names or "operator-trail.jsonl" in names
+        if is_store or any(name.startswith("dledger-") for name in names):
+            raise BackupRefused(f"{directory} lies in {one}, a member's data directory: name one outside of it")
+    for place in forbidden:
+        if resolved == place.resolve() or place.resolve() in resolved.parents:
+            raise BackupRefused(f"{directory} lies in {place}, where what is to be backed up is: name another one")
+    if directory.exists() and not directory.is_dir():
+        raise BackupRefused(f"{directory} is no directory")
+
+
+def drop_unnamed(directory: Path, manifest: Manifest | None, platform: Platform = OS) -> None:
+    """Removes what no manifest names from the folders of a back-up: a run that did not end left it."""
+    named = set() if manifest is None else manifest.file_names
+    for name in platform.names(directory / ENTRIES):
+        if f"{ENTRIES}/{name}" not in named:
+            platform.unlink(directory / ENTRIES / name)
+    for name in platform.names(directory):
+        if name.startswith((CONSOLE, f"{MANIFEST}.tmp")) and name not in named:
+            platform.unlink(directory / name)
+        if name.startswith(SNAPSHOT) and not any(one.startswith(f"{name}/") for one in named):
+            platform.remove_tree(directory / name)
+
+
+def now_text() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def write(directory: Path, known: Manifest | None, made: Manifest, platform: Platform = OS) -> Manifest:
+    """The run's last step; afterwards what only the manifest before named is removed."""
+    make_directory(directory, platform)
+    write_manifest(directory, made, platform)
+    if known is not None:
+        drop_unnamed(directory, made, platform)
+        sync_directory(directory, platform)
+    return made
+
+
+def _refuse_another_group(directory: Path, held: LogBackup, described: Described) -> None:
+    if held.group != described.group:
+        raise BackupRefused(
+            f"{directory} is a back-up of group {held.group!r}, {described.place} is of {described.group!r}:"
+            " name another directory"
+        )
+    if None not in (held.group_id, described.group_id) and held.group_id != described.group_id:
+        raise BackupRefused(
+            f"{directory} is a back-up of another group {held.group!r}: its id is {held.group_id}, that of"
+            f" {described.place} is {described.group_id}; name another directory"
+        )
+    for name in ("kind", "data_file_size", "index_file_size"):
+        if getattr(held, name) != getattr(described, name):
+            raise BackupRefused(f"{directory} is a back-up of a log with another {name}: name another directory")
+
+
+def _where_to_go_on(source: Source, held: LogBackup | None) -> tuple[EntryMeta, int]:
+    """The entry before the first one that is read, and the position of that one. Raises BackupRefused, SourceError."""
+    described, base = source.described, source.described.base
+    if held is None:
+        if base is None:
+            return EntryMeta(-1, -1, CHAIN_START), 0
+        return base.meta, base.pos
+    last = EntryMeta(held.end_index, held.end_term, held.end_chain)
+    if described.end_index < last.index:
+        raise BackupRefused(
+            f"{described.member_id} knows only entry {described.end_index} as committed, the back-up ends with entry"
+            f" {last.index}: read another member, or wait until this one has caught up"
+        )
+    if last.index < described.begin_index - 1:
+        raise BackupRefused(
+            f"the log of {described.member_id} begins with entry {described.begin_index}, the back-up ends with entry"
+            f" {last.index}: what lay between was removed there; read another member, or begin in a new directory"
+        )
+    if base is not None and base.meta.index == last.index:
+        found, position = base.meta, base.pos
+    else:
+        at, size = source.position_of(last.index)
+        raw = source.read(at, HEAD_BYTES)
+        if len(raw) < HEAD_BYTES:
+            raise SourceError(f"entry {last.index} cannot be read on {described.member_id}")
+        _, _, index, term, _, _, chain, body_crc, _ = HEAD.unpack(raw)
+        unsealed = chain == 0 and body_crc == 0 and index < described.sealed_from
+        found, position = EntryMeta(index, term, last.chain if unsealed else chain), at + size
+    if found != last:
+        raise BackupRefused(
+            f"entry {last.index} on {described.member_id} is of term {found.term} with another chain than the back-up's"
+            f" last entry (term {last.term}): this is not the log that was backed up; name another directory"
+        )
+    return last, position
+
+
+def _known_members(held: LogBackup | None, described: Described) -> tuple[int, str] | None:
+    if held is not None:
+        return held.members
+    return None if described.base is None else described.base.members
+
+
+def _check_space(directory: Path, source: Source, first_index: int, position: int, platform: Platform) -> None:
+    """Raises BackupRefused where the entries do not fit."""
+    end = source.described.end_index
+    if end < first_index:
+        return
+    at, size = source.position_of(end)
+    wanted = max(0, at + size - position) + SPARE_BYTES
+    free = platform.space_left_bytes(directory)
+    if free is not None and free < wanted:
+        raise BackupRefused(
+            f"the disk of {directory} has {free} bytes left, entries {first_index} to {end} need up to {wanted}"
+        )
+
+
+class _Reading:
+    """Reads records one file after the other, checks them, and hands them to the writer."""
+
+    def __init__(
+        self, source: Source, position: int, writer: PieceWriter, members: tuple[int, str] | None, sealed_from: int
+    ) -> None:
+        self._source, self._position, self._writer = source, position, writer
+        self._sealed_from = sealed_from
+        self.members = members
+        self.bytes_read = 0
+
+    def all_up_to(self, end_index: int, say: Say) -> None:
+        """Raises SourceError where a record is not there, or is not what it should be."""
+        first = self._writer.last.index + 1
+        while self._writer.last.index < end_index:
+            self._source.still_reading(self._writer.last.index + 1)
+            block = self._source.read(self._position, READ_BYTES)
+            self.bytes_read += len(block)
+            if not self._records(block, end_index):
+                self._to_next_file(block)
+            say(self._writer.last.index + 1 - first, self.bytes_read)
+
+    def _records(self, block: bytes, end_index: int) -> bool:
+        taken = 0
+        for start, stop in runs_in(block, end_index):
+            try:
+                slab = checked_slab(block[start:stop], self._position + start, self._writer.last, self._sealed_from)
+            except EntryError as error:
+                raise self._damaged(str(error)) from error
+            self._note_members(slab)
+            self._writer.add(slab)
+            taken = stop
+        self._position += taken
+        return taken > 0
+
+    def _to_next_file(self, block: bytes) -> None:
+        """Behind the last record of a file lies its filler."""
+        file_bytes = self._source.described.data_file_size
+        left = file_bytes - self._position % file_bytes
+        magic, size = HEAD.unpack(block[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0"))[:2]
+        if magic != Magic.BLANK or size != left:
+            raise self._damaged("what follows is no record")
+        self._position += left
+
+    def _damaged(self, detail: str) -> SourceError:
+        described, index = self._source.described, self._writer.last.index
+        return SourceError(
+            f"behind entry {index} the log of {described.member_id} ({described.place}) cannot be read: {detail};"
+            " read another member, and see `quorumscope status`"
+        )
+
+    def _note_members(self, slab: Slab) -> None:
+        """The newest entry about the group's members."""
+        if self._source.described.kind != PLAIN_NAME or bytes([Magic.CONFIG_CHANGE]) not in slab.index_records[3::32]:
+            return
+        for entry in decode_slab(slab):
+            if entry.magic == Magic.CONFIG_CHANGE and members_in(entry.body) is not None:
+                self.members = entry.index, entry.body.decode()

@@ -123,14 +123,14 @@ def spelled_range(first: int, last: int) -> str:
 
 
 def spell(seconds: float) -> str:
-    """An age as people say it: 38 s, 4 min, 2 h 5 min, 3 d."""
+    """An age as people say it: 38 s, 4 min, 2 h 5 min, 24 h, 3 d."""
     whole = int(max(0.0, seconds))
     if whole < 120:
         return f"{whole} s"
     if whole < 7200:
         return f"{whole // 60} min"
     if whole < 2 * 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
+        return f"{whole // 3600} h" + (f" {minutes} min" if (minutes := whole % 3600 // 60) else "")
     return f"{whole // 86400} d"
 
 

@@ -9,7 +9,9 @@ Invariant: 0 means that the change is committed; 75 that nobody can say; nothing
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from dataclasses import replace as replace_in
 from typing import Annotated, Any, Final
 
 import typer
@@ -25,12 +27,15 @@ from app.commands.common import (
     show,
     show_json,
 )
+from node.client import LedgerError
 from node.client import members as client_members
 from node.protocol.codes import ResponseCode
 from node.views.members import MembersView, MemberView
 from node.views.reading import Unreadable, read
+from node.views.state import StateView
 
 ASK_WITHIN_S: Final = 30.0
+NEW_MEMBER_S: Final = 2.0
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it the pre-flight is shown, and a question.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the pre-flight only.")]
 IfTermOption = Annotated[
@@ -63,6 +68,8 @@ def line_of(member: MemberView) -> str:
         kind += ")"
     joined = "since the group began" if member.joined_index == -1 else f"since entry {member.joined_index}"
     lag = "" if not member.lag_entries else f", {member.lag_entries:,} entries behind"
+    if lag and member.catch_up_s_at_most:
+        lag += f" ({member.catch_up_s_at_most} s at most)"
     there = "" if member.connected else ", NOT CONNECTED"
     return f"  {member.id:<8}{member.address or '(address unknown)':<24}{kind}, {joined}{lag}{there}"
 
@@ -78,7 +85,12 @@ def list_members(target: Target, as_json: JsonOption = False) -> int:
     lines = [f"group {target.group}: {found.needed} voters make a quorum"]
     lines += [line_of(one) for one in found.items or ()]
     if found.pending is not None:
-        lines.append(f"? entry {found.pending.index}, which says so, is not committed yet")
+        waits = (
+            f": it waits for {found.pending.needed} of {', '.join(found.pending.waits_for)}"
+            if (found.pending.waits_for)
+            else ""
+        )
+        lines.append(f"? entry {found.pending.index}, which says so, is not committed yet{waits}")
     show("\n".join(lines))
     return Exit.FINE
 
@@ -177,8 +189,10 @@ def change(
     if before.get("code") != ResponseCode.SUCCESS:
         raise Failure(Exit.FINDING, f"not changed: {before.get('detail') or before.get('code')}")
     refused = before.get("refused")
+    if fields["kind"] == "add" and not refused:
+        before["diskFreeBytes"] = run_async(lambda: disk_of(target, fields["memberId"], fields["address"]))
     if dry_run:
-        known = {name: before.get(name) for name in PREFLIGHT}
+        known = {name: before.get(name) for name in (*PREFLIGHT, "diskFreeBytes")}
         show_json({"would": words, **known}) if as_json else show("\n".join(preflight(words, before)))
         return Exit.FINDING if refused else Exit.FINE
     for line in preflight(words, before):
@@ -210,12 +224,22 @@ def preflight(words: str, known: dict[str, Any]) -> list[str]:
     lines = [f"to {words}:"]
     for name, one in (("now", before), ("then", after)):
         voters, there = one.get("voters") or [], one.get("answering") or []
-        lines.append(f"  {name}: {one.get('needed')} of {len(voters)} voters make a quorum, {len(there)} answer")
+        needed = one.get("needed")
+        fail = len(there) - needed if isinstance(needed, int) else 0
+        may = f"{max(fail, 0)} of them may fail" if fail >= 0 else f"{-fail} too few"
+        lines.append(f"  {name}: {needed} of {len(voters)} voters make a quorum, {len(there)} answer: {may}")
     if known.get("lagEntries"):
         seconds, size = known.get("catchUpSAtMost"), known.get("lagBytes")
         took = "" if seconds is None else f", {seconds} s at most beside other work"
         bytes_text = "" if size is None else f" ({size:,} bytes on its disk)"
         lines.append(f"  it lacks {known['lagEntries']:,} entries{bytes_text}{took}")
+    if "diskFreeBytes" in known:
+        free, needs = known["diskFreeBytes"], known.get("needsDiskBytes")
+        if free is None:
+            lines.append("  its disk is not known: it does not answer there yet (start it with `node --join`)")
+        else:
+            short = "" if needs is None or needs < free else ": TOO LITTLE for this log"
+            lines.append(f"  its disk has {free:,} bytes free{short}")
     if known.get("refused"):
         lines.append(f"  refused: {known['refused'].get('detail')}")
     return lines
@@ -231,6 +255,19 @@ def follows(fields: dict[str, Any]) -> str:
         return ""
     leaves = f", and {fields['replaces']} leaves then" if fields.get("replaces") else ""
     return f"; {fields['memberId']} becomes a voter once it has caught up{leaves}: `quorumscope members list`"
+
+
+async def disk_of(target: Target, member_id: str, address: str) -> int | None:
+    """How much room a new member has, as it says itself; None where it does not answer there."""
+    client = replace_in(target, peers={member_id: address}).client(NEW_MEMBER_S)
+    try:
+        async with asyncio.timeout(NEW_MEMBER_S):
+            state = read(StateView, await client.introspect(member_id, "state"))
+    except (TimeoutError, LedgerError, OSError, ValueError):
+        return None
+    finally:
+        await client.close()
+    return None if state.disk is None else state.disk.free_bytes
 
 
 async def ask(target: Target, fields: dict[str, Any]) -> dict[str, Any]:

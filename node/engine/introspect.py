@@ -22,6 +22,7 @@ from node.rereading import Rereading
 from node.store.log_store import LogStore
 from node.views.base import ITEMS_MAX, TEXT_MAX, AnswerView, UnknownView
 from node.views.closures import ClosureGroupView, ClosuresView, ClosureView, CompletedView
+from node.views.members import MembersView
 from node.views.replication import (
     DispatchersView,
     DispatcherView,
@@ -70,7 +71,7 @@ class Introspection:
             "watermarks": self._watermarks,
             "dispatchers": self._dispatchers,
             "closures": self._closures,
-            "members": lambda status: members_view(status, boot_id),
+            "members": self._members,
         }
 
     def knows(self, what: str) -> bool:
@@ -79,6 +80,13 @@ class Introspection:
     def view(self, what: str, since: str | None, status: Callable[[], ReplicaStatus]) -> AnswerView:
         """The answer of the REST call of that name."""
         return self._events.since(since) if what == "events" else self._views[what](status())
+
+    def _members(self, status: ReplicaStatus) -> MembersView:
+        size_bytes = getattr(self._store, "size_bytes", None)
+        return members_view(
+            status, self._boot_id, size_bytes=size_bytes if isinstance(size_bytes, int) else None,
+            bytes_per_s=self._settings.node.peer_push_quota_bytes_per_s,
+        )  # fmt: skip
 
     def _state(self, status: ReplicaStatus) -> StateView:
         settings, store, wall = self._settings, self._store, wall_writer()

@@ -81,8 +81,11 @@ def preflight(replica: Replica, change: MemberChange) -> dict[str, Any]:
 
 
 def quorum(voters: set[str], answering: set[str]) -> dict[str, Any]:
-    """How many have to answer, and who does."""
-    return {"voters": sorted(voters), "needed": majority_of(len(voters)), "answering": sorted(answering)}
+    """How many have to answer, who does, and how many of these may still fail; below 0: so many are missing."""
+    needed = majority_of(len(voters))
+    return {
+        "voters": sorted(voters), "needed": needed, "answering": sorted(answering), "survives": len(answering) - needed,
+    }  # fmt: skip
 
 
 def behind(replica: Replica, change: MemberChange) -> dict[str, Any]:

@@ -219,11 +219,12 @@ class TrimPlan(BaseModel):
 
 
 class Quorum(BaseModel):
-    """How many voters have to answer, and which ones do."""
+    """How many voters have to answer, which ones do, and how many of these may fail; below 0: so many are missing."""
 
     voters: list[str]
     needed: int
     answering: list[str]
+    survives: int
 
 
 class Refusal(BaseModel):

@@ -12,7 +12,8 @@ from node.views.base import AnswerView, Bounded, Flag, Number, Text, Unknowns, V
 
 class MemberView(View):
     """One member. `joined_index`: at which entry it came, -1 since the group's birth. `promoting`: a learner that
-    becomes a voter once it has caught up; `replaces`: who leaves then. What it lacks, the leader alone knows."""
+    becomes a voter once it has caught up; `replaces`: who leaves then. What it lacks, and how long it takes to catch up
+    beside nothing else that is sent to it, the leader alone knows."""
 
     id: Text
     address: Text | None = None
@@ -23,16 +24,22 @@ class MemberView(View):
     replaces: Text | None = None
     lag_entries: Whole | None = None
     lag_bytes: Number | None = None
+    caught_up: Flag | None = None
+    catch_up_s_at_most: Number | None = None
 
 
 class PendingView(View):
-    """A configuration whose entry is not committed yet."""
+    """A configuration whose entry is not committed yet: `needed` voters more of those in `waits_for` have to hold it.
+    Whom it waits for the leader alone knows."""
 
     index: Whole | None = None
+    waits_for: Annotated[tuple[Text, ...], Bounded] | None = None
+    needed: Whole | None = None
 
 
 class MembersView(AnswerView):
-    """The whole configuration, and the entry that says so (-1: the group's birth)."""
+    """The whole configuration, and the entry that says so (-1: the group's birth). `ended`: ids that the group had
+    before it went on with the survivors of a lost majority."""
 
     term: Whole | None = None
     leader_id: Text | None = None
@@ -41,4 +48,5 @@ class MembersView(AnswerView):
     items: Annotated[tuple[MemberView, ...], Bounded] | None = None
     pending: PendingView | None = None
     removed: Annotated[tuple[Text, ...], Bounded] | None = None
+    ended: Annotated[tuple[Text, ...], Bounded] | None = None
     unknown: Unknowns | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -121,4 +122,93 @@ async def work(group: Group, birth: dict[str, str], address: str, capsys: pytest
         running.cancel()
         await asyncio.wait([running])
         await client.close()
+        await everybody.close()
+
+
+@pytest.mark.long
+def test_a_learner_is_promoted_a_member_replaced_and_another_one_moves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = Group(tmp_path, size=3)
+    ports = free_ports(3)
+    try:
+        group.start_all()
+        asyncio.run(changes(group, [f"127.0.0.1:{port}" for port in ports], capsys))
+    finally:
+        group.close()
+
+
+async def changes(group: Group, addresses: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    third, fourth, elsewhere = addresses
+    everybody = LedgerClient({**group.peers, "n3": third, "n4": fourth}, group=group.group, deadline_s=30.0)
+    load = Load(everybody)
+    running = asyncio.create_task(load.run())
+
+    async def says(*words: str) -> tuple[int, str]:
+        return await asyncio.to_thread(command, capsys, group, *words)
+
+    async def until_voters(*wanted: str) -> None:
+        async def agreed() -> bool:
+            try:
+                return await voters_of(everybody, await everybody.leader()) == list(wanted)
+            except LedgerError:
+                return False
+
+        await until(agreed)
+
+    async def surely(*words: str) -> None:
+        """Until it is so: an election in between, and the change has to be asked for once more."""
+
+        async def done() -> bool:
+            code, text = await says(*words, "--yes")
+            return code == 0 or " already" in text
+
+        await until(done)
+
+    async def listed() -> dict[str, dict[str, object]]:
+        code, text = await says("list", "--json")
+        return {one["id"]: one for one in json.loads(text)["items"]} if code == 0 else {}
+
+    async def preflight_of_a_new_one(*, started: bool) -> None:
+        async def known() -> bool:
+            code, text = await says("add", "n3", third, "--learner", "--dry-run", "--json")
+            found = json.loads(text) if code == 0 else {"before": {}}
+            disk = (found.get("diskFreeBytes") or 0) > (found.get("needsDiskBytes") or 0)
+            return found["before"].get("survives") == 1 and disk is started
+
+        await until(known)
+
+    try:
+        await load.goes_on()
+        await preflight_of_a_new_one(started=False)
+        await asyncio.to_thread(group.join, "n3", third)
+        await preflight_of_a_new_one(started=True)
+        await surely("add", "n3", third, "--learner")
+
+        async def is_learner() -> bool:
+            return (await listed()).get("n3", {}).get("kind") == "learner"
+
+        await until(is_learner)
+        await surely("promote", "n3")
+        await until_voters("n0", "n1", "n2", "n3")
+        await asyncio.to_thread(group.join, "n4", fourth)
+        await surely("replace", "n1", "n4", fourth)
+        await until_voters("n0", "n2", "n3", "n4")
+        await asyncio.to_thread(group.kill, "n1")
+        del group.peers["n1"]
+        await asyncio.to_thread(group.kill, "n2", signal.SIGTERM)
+        group.peers["n2"] = elsewhere
+        await asyncio.to_thread(group.start, "n2")
+        await surely("address", "n2", elsewhere)
+
+        async def there() -> bool:
+            found = (await listed()).get("n2", {})
+            return found.get("address") == elsewhere and found.get("connected") is True
+
+        await until(there)
+        await load.goes_on()
+    finally:
+        load.stopped = True
+        running.cancel()
+        await asyncio.wait([running])
         await everybody.close()

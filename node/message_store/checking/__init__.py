@@ -1,0 +1,1 @@
+"""Is a message store sound? Commit log against consume queues against index: pure functions over ranges."""

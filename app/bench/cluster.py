@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.common import free_ports
+from app.bench.usage import children_of
 from app.bench.views import leaders_watermarks
 from app.demo.relay import Links
 from node.children import apart, environment, python
 from node.client import LedgerClient, LedgerError
+from node.client.kv import KvClient
 from node.config import format_peers, parse_peers, split_address
 
 GROUP = "bench"
 START_WITHIN_S = 30.0
+READY = b"bench: ready?"
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class BenchCluster:
     parent: Path | None = None
     with_control: bool = False
     settings: tuple[str, ...] = ()
+    with_kv: bool = False  # a key-value store is its state machine; then there are no plain appends
     directory: Path = field(init=False)
     processes: dict[str, Process] = field(default_factory=dict)
     controls: dict[str, Process] = field(default_factory=dict)
@@ -92,6 +96,10 @@ class BenchCluster:
     def pids(self) -> list[int]:
         return [process.pid for process in self.all_processes()]
 
+    def machine_pids(self) -> list[int]:
+        """The state machines' processes, as they are now."""
+        return [pid for process in self.processes.values() for pid in children_of(process.pid)]
+
     async def start(self, node_id: str) -> None:
         """Starts one engine, or starts it again."""
         self.processes[node_id] = await self._run("node.server", node_id)
@@ -107,6 +115,8 @@ class BenchCluster:
         command += ["--peers", self.routes.get(node_id, self.peers)]
         command += ["--data", str(data), "--flush", self.flush, "--init"]
         command += ["--control", f"127.0.0.1:{self.control_ports[node_id]}"]
+        if self.with_kv:
+            command += ["--state-machine", "kv"]
         for setting in self.settings:
             command += ["--set", setting]
         # A group that the caller's own variables describe is another one; a token file of it would shut the bench out.
@@ -132,7 +142,10 @@ class BenchCluster:
         async with asyncio.timeout(START_WITHIN_S), self.using(deadline_s=1.0) as client:
             while True:
                 try:
-                    await client.append(b"bench: ready?")
+                    if self.with_kv:
+                        await KvClient(client, deadline_s=1.0).put(READY, b"")
+                    else:
+                        await client.append(READY)
                     return await client.leader()
                 except LedgerError:
                     await self._complain_if_dead()

@@ -43,6 +43,22 @@ def append_table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def kv_table(result: dict[str, Any]) -> list[str]:
+    """One line for each kind of request."""
+    first = result["results"][0]
+    lines = [f"{first['body_bytes']} bytes, {first['in_flight']:,} in flight, flush {first['flush']}"]
+    lines.append(f"{'':<8} {'a second':>10} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>7} {'of singles':>10}")
+    for row in result["results"]:
+        ratio, spread = result["ratios"].get(row["what"]), result["ratio_spread"].get(row["what"])
+        of_singles = "" if ratio is None else f"{ratio:>10.2f}  (rounds: {spread[0]:.2f} to {spread[1]:.2f})"
+        cpu_us = "" if row["cpu_us_per_entry"] is None else format(row["cpu_us_per_entry"], ".2f")
+        lines.append(
+            f"{row['what']:<8} {row['entries_per_s']:>10,.0f} {row['p50_ms']:>8.2f} {row['p99_ms']:>8.2f}"
+            f" {cpu_us:>7} {of_singles}"
+        )
+    return lines
+
+
 def failover_text(result: dict[str, Any]) -> list[str]:
     """Median, worst, and whether a promise was broken."""
     lost, runs, other = result["lost_acknowledged"], len(result["runs_s"]), result["against"]

@@ -36,3 +36,14 @@ def rss_anon_mb(pid: int) -> float | None:
         if line.startswith("RssAnon:"):
             return round(int(line.split()[1]) * 1024 / 1e6, 1)
     return None
+
+
+def children_of(pid: int) -> list[int]:
+    """Of all its threads; none without /proc."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, path.read_text().split())
+        except OSError:
+            continue
+    return found

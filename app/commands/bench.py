@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -14,13 +13,13 @@ from app.bench.report import (
     failover_text,
     latency_text,
     memory_table,
-    on_machine,
     sentences_table,
     slow_follower_table,
     slow_network_table,
     stalls_text,
     undisturbed_table,
 )
+from app.commands import bench_kv
 from app.commands.bench_options import (
     AgainstOption,
     BodyOption,
@@ -33,10 +32,12 @@ from app.commands.bench_options import (
     directory_of,
     flush_mode,
     known_peer,
+    measured,
     one_of,
     parts_of,
+    show,
 )
-from app.commands.common import Exit, Failure, JsonOption, show_json
+from app.commands.common import Exit, Failure, JsonOption
 
 HELP: Final = """Measure real engines in a temporary directory, removed afterwards.
 
@@ -48,6 +49,7 @@ Examples:
   quorumscope bench append --flush async --against pysyncobj --json
   quorumscope bench append --members 5 --batch 1000 --body-bytes 1024
   quorumscope bench append --via rest
+  quorumscope bench kv --rounds 7
   quorumscope bench failover --runs 20 --load
   quorumscope bench failover --how partition
   quorumscope bench slow-follower --how throttled
@@ -61,25 +63,6 @@ Examples:
   quorumscope bench attacked --seconds 60 --only frames"""
 
 commands = typer.Typer(help=HELP, epilog=EXAMPLES, no_args_is_help=True, rich_markup_mode=None)
-
-
-def _measured(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    from node.client import LedgerError
-
-    try:
-        return dict(work())
-    except (LedgerError, RuntimeError, TimeoutError, OSError) as error:
-        reason = str(error) or type(error).__name__
-        raise Failure(Exit.UNREACHABLE, f"the group did not come up or went away: {reason}") from error
-
-
-def _show(result: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], list[str]]) -> None:
-    if as_json:
-        show_json(result)
-        return
-    print(on_machine(result["machine"]))
-    for line in lines(result):
-        print(line)
 
 
 @commands.command()
@@ -117,7 +100,7 @@ def append(
         seconds=seconds, rounds=rounds, against=known_peer(against), members=members,
         via=one_of("--via", via, APPENDERS), directory=directory_of(data),
     )  # fmt: skip
-    _show(_measured(lambda: run(options)), as_json, append_table)
+    show(measured(lambda: run(options)), as_json, append_table)
     return Exit.FINE
 
 
@@ -150,8 +133,8 @@ def failover(
         against=known_peer(against), runs=runs, load=load, flush=flush_mode(flush), members=members,
         how=one_of("--how", how, ("kill", "partition", "transfer")), directory=directory_of(data),
     )  # fmt: skip
-    result = _measured(lambda: run(options))
-    _show(result, as_json, failover_text)
+    result = measured(lambda: run(options))
+    show(result, as_json, failover_text)
     return Exit.FINDING if result["lost_acknowledged"] else Exit.FINE
 
 
@@ -177,7 +160,7 @@ def slow_follower(
         how=one_of("--how", how, HOWS), flush=flush_mode(flush), rate=rate, body_bytes=body_bytes, seconds=seconds,
         rounds=rounds, backlog_mb=backlog_mb, directory=directory_of(data),
     )  # fmt: skip
-    _show(_measured(lambda: run(options)), as_json, slow_follower_table)
+    show(measured(lambda: run(options)), as_json, slow_follower_table)
     return Exit.FINE
 
 
@@ -207,7 +190,7 @@ def slow_network(
         flush=flush_mode(flush), in_flight=in_flight, body_bytes=body_bytes, largest=largest,
         link_mb_per_s=link_mb_per_s, seconds=seconds, rounds=rounds, directory=directory_of(data),
     )  # fmt: skip
-    _show(_measured(lambda: run(options)), as_json, slow_network_table)
+    show(measured(lambda: run(options)), as_json, slow_network_table)
     return Exit.FINE
 
 
@@ -231,7 +214,7 @@ def undisturbed(
         flush=flush_mode(flush), rate=rate, body_bytes=body_bytes, seconds=seconds, rounds=rounds,
         directory=directory_of(data),
     )  # fmt: skip
-    _show(_measured(lambda: run(options)), as_json, undisturbed_table)
+    show(measured(lambda: run(options)), as_json, undisturbed_table)
     return Exit.FINE
 
 
@@ -250,7 +233,7 @@ def latency(
     from app.bench.latency import LatencyOptions, run
 
     options = LatencyOptions(body_bytes=body_bytes, seconds=seconds, rounds=rounds, directory=directory_of(data))
-    _show(_measured(lambda: run(options)), as_json, latency_text)
+    show(measured(lambda: run(options)), as_json, latency_text)
     return Exit.FINE
 
 
@@ -276,8 +259,8 @@ def stalls(
         runs=runs, longest_s=longest, skew_s=skew_ms / 1000, load=load, flush=flush_mode(flush), members=members,
         seed=seed, directory=directory_of(data),
     )  # fmt: skip
-    result = _measured(lambda: run(options))
-    _show(result, as_json, stalls_text)
+    result = measured(lambda: run(options))
+    show(result, as_json, stalls_text)
     return Exit.FINDING if result["leader_changes"] else Exit.FINE
 
 
@@ -299,8 +282,8 @@ def busy(
     options = BusyOptions(
         seconds=seconds, burners=burners, cores=cores, flush=flush_mode(flush), directory=directory_of(data)
     )
-    result = _measured(lambda: run(options))
-    _show(result, as_json, busy_text)
+    result = measured(lambda: run(options))
+    show(result, as_json, busy_text)
     return Exit.FINDING if result["leader_changes"] and result["all_gaps_below_election_min"] else Exit.FINE
 
 
@@ -322,7 +305,7 @@ def memory(
     options = MemoryOptions(
         minutes=minutes, flush=flush_mode(flush), rate=rate, body_bytes=body_bytes, directory=directory_of(data)
     )
-    _show(_measured(lambda: run(options)), as_json, memory_table)
+    show(measured(lambda: run(options)), as_json, memory_table)
     return Exit.FINE
 
 
@@ -341,8 +324,8 @@ def sentences(
 
     cases = parts_of(only, "break", [one.name for one in CASES])
     options = SentencesOptions(runs=runs, cases=cases, directory=directory_of(data))
-    result = _measured(lambda: run(options))
-    _show(result, as_json, sentences_table)
+    result = measured(lambda: run(options))
+    show(result, as_json, sentences_table)
     return Exit.FINDING if result["false"] else Exit.FINE
 
 
@@ -367,11 +350,12 @@ def attacked(
         seconds=seconds, rate_per_s=rate, attacks=parts_of(only, "attack", ATTACKS), cores=cores,
         flush=flush_mode(flush), directory=directory_of(data),
     )  # fmt: skip
-    result = _measured(lambda: run(options))
-    _show(result, as_json, attacked_table)
+    result = measured(lambda: run(options))
+    show(result, as_json, attacked_table)
     return Exit.FINDING if result["beyond"] else Exit.FINE
 
 
 def register(app: typer.Typer) -> None:
     """Adds this family's commands."""
+    bench_kv.register(commands)
     app.add_typer(commands, name="bench", short_help="Measure on this machine.")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from app.commands.common import Exit, Failure
+from app.bench.report import on_machine
+from app.commands.common import Exit, Failure, show_json
 
 FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
 DataOption = Annotated[
@@ -57,3 +58,24 @@ def directory_of(data: Path | None) -> Path | None:
     if data is not None and not data.is_dir():
         raise Failure(Exit.USAGE, f"--data {data}: there is no such directory")
     return data
+
+
+def measured(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A bench's result. Raises Failure where the group did not come up."""
+    from node.client import LedgerError
+
+    try:
+        return dict(work())
+    except (LedgerError, RuntimeError, TimeoutError, OSError) as error:
+        reason = str(error) or type(error).__name__
+        raise Failure(Exit.UNREACHABLE, f"the group did not come up or went away: {reason}") from error
+
+
+def show(result: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], list[str]]) -> None:
+    """As JSON, or the machine and then those lines."""
+    if as_json:
+        show_json(result)
+        return
+    print(on_machine(result["machine"]))
+    for line in lines(result):
+        print(line)

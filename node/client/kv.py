@@ -6,14 +6,18 @@ OutcomeUnknown may have happened: read the key before it is tried again.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from functools import partial
 from typing import Final
 
-from node.client.errors import LedgerError
+from node.client.errors import LedgerError, OutcomeUnknown
+from node.client.gathered import Gathered
 from node.client.ledger_client import LedgerClient
-from node.client.machine import MachineClient
+from node.client.machine import COMMANDS_MAX, MachineClient, unknown_each
 from node.protocol.kv import (
     ABSENT,
+    GET,
     ITEMS_MAX,
     If,
     KvCommand,
@@ -23,15 +27,16 @@ from node.protocol.kv import (
     KvResult,
     Op,
     Status,
-    ask_get,
     ask_range,
     ask_watch,
+    check_key,
     decode_got,
     decode_items,
-    decode_result,
+    decode_results,
     decode_watched,
     encode_command,
 )
+from node.transport.machine_frames import QUESTIONS_MAX
 from node.transport.slab_frames import ReadMode
 
 WATCH_WAIT_MS: Final = 20_000
@@ -50,6 +55,8 @@ class KvClient:
 
     def __init__(self, client: LedgerClient, *, deadline_s: float = 10.0, member_id: str | None = None) -> None:
         self._machine, self._member_id = MachineClient(client, deadline_s), member_id
+        self._writes: Gathered[bytes, KvResult] = Gathered(COMMANDS_MAX, self._carry_out)
+        self._gets: dict[ReadMode, Gathered[bytes, KvItem | None]] = {}
 
     # --- writes ---------------------------------------------------------------------------------------------------
     async def put(self, key: bytes, value: bytes, *, ttl_ms: int = 0) -> int:
@@ -67,10 +74,23 @@ class KvClient:
             return await self.write(KvCommand(op, key, new or b"", ttl_ms, If.INDEX_IS, expected_index=ABSENT))
         return await self.write(KvCommand(op, key, new or b"", ttl_ms, If.VALUE_IS, expected_value=old))
 
+    def submit(self, command: KvCommand) -> asyncio.Future[KvResult]:
+        """Any command, without waiting: what is submitted in one turn of the loop travels together, in that order.
+
+        The future raises as `MachineClient.command`. Raises KvError for a command that is not allowed.
+        """
+        body = encode_command(command)
+        return self._writes.add(body, 1, len(body))
+
+    async def _carry_out(self, bodies: Sequence[bytes]) -> Sequence[KvResult | LedgerError]:
+        try:
+            return decode_results((await self._machine.run(bodies)).results)
+        except OutcomeUnknown as error:
+            return unknown_each(error, [1] * len(bodies))
+
     async def write(self, command: KvCommand) -> KvResult:
         """Any command. Raises KvError for one that is not allowed, and as `MachineClient.command`."""
-        answered = await self._machine.command(encode_command(command))
-        result = decode_result(answered.results[0])
+        result = await self.submit(command)
         if result.status is Status.BAD_COMMAND:
             raise KvError("the group does not understand this command: it is of another release")
         return result
@@ -78,7 +98,21 @@ class KvClient:
     # --- reads ----------------------------------------------------------------------------------------------------
     async def get(self, key: bytes, *, mode: ReadMode = ReadMode.LINEARIZABLE) -> KvItem | None:
         """None: there is no such key."""
-        return decode_got(key, await self._ask(ask_get(key), mode))
+        return await self.submit_get(key, mode=mode)
+
+    def submit_get(self, key: bytes, *, mode: ReadMode = ReadMode.LINEARIZABLE) -> asyncio.Future[KvItem | None]:
+        """The same, without waiting: those of one turn of the loop travel together. Raises KvError for no key."""
+        gets = self._gets.get(mode)
+        if gets is None:
+            gets = self._gets[mode] = Gathered(QUESTIONS_MAX, partial(self._get_all, mode))
+        return gets.add(check_key(key), 1, len(key))
+
+    async def _get_all(self, mode: ReadMode, keys: Sequence[bytes]) -> Iterable[KvItem | LedgerError | None]:
+        answers = await self._machine.ask_all([GET + key for key in keys], mode, self._member_id)
+        return [
+            one if isinstance(one, LedgerError) else decode_got(key, one.content)
+            for key, one in zip(keys, answers, strict=True)
+        ]
 
     async def range(
         self, from_key: bytes = b"", to_key: bytes = b"", *, limit: int = ITEMS_MAX,

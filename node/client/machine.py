@@ -29,7 +29,7 @@ from node.transport.machine_frames import (
 )
 from node.transport.slab_frames import AppendedByte, AppendRequest, BodyError, ReadMode, encode_append, response_code
 
-COMMANDS_MAX: Final = 4096  # in one frame
+COMMANDS_MAX: Final = 1024  # in one frame: the leader works on it while the rest of the turn still gathers
 AGAIN: Final = frozenset(
     {
         ResponseCode.NOT_LEADER, ResponseCode.LEADER_NOT_READY, ResponseCode.LEADER_TRANSFERRING,
@@ -72,29 +72,21 @@ class MachineClient:
         """
         return await self._commands.add(bodies, len(bodies), sum(map(len, bodies)))
 
-    async def _carry_out(self, calls: Sequence[Sequence[bytes]]) -> list[CommandResult | LedgerError]:
+    async def _carry_out(self, calls: Sequence[Sequence[bytes]]) -> Sequence[CommandResult | LedgerError]:
         """What several calls wanted, as one run; what is unknown names each call's own entries (SAFETY C2)."""
         counts = [len(bodies) for bodies in calls]
-        firsts = [0, *accumulate(counts)]
         try:
-            whole = await self._run([body for bodies in calls for body in bodies])
+            whole = await self.run([body for bodies in calls for body in bodies])
         except OutcomeUnknown as error:
-            first = error.first_index
-            known = first >= 0
-            return [
-                OutcomeUnknown(
-                    str(error), code=error.code, first_index=first + at if known else -1,
-                    last_index=first + at + count - 1 if known else -1, term=error.term,
-                )
-                for at, count in zip(firsts, counts, strict=False)
-            ]  # fmt: skip
+            return unknown_each(error, counts)
+        results = list(whole.results)
         return [
-            CommandResult(whole.first_index + at, whole.term, whole.results[at : at + count])
-            for at, count in zip(firsts, counts, strict=False)
+            CommandResult(whole.first_index + at, whole.term, results[at : at + count])
+            for at, count in zip(accumulate(counts, initial=0), counts, strict=False)
         ]
 
-    async def _run(self, bodies: Sequence[bytes]) -> CommandResult:
-        """One frame's worth, until it has an outcome. Raises LedgerError."""
+    async def run(self, bodies: Sequence[bytes]) -> CommandResult:
+        """One frame's worth (COMMANDS_MAX), until it has an outcome. Raises LedgerError."""
         retry = Retry(self._deadline_s)
         sent = encode_append(AppendRequest(bodies))
         while True:
@@ -155,19 +147,19 @@ class MachineClient:
         Denied, Unsupported, and LedgerError for a question that the state machine does not understand.
         """
         if wait_ms:  # it may wait long: others are not to wait with it
-            [found] = await self._ask([question], mode, member_id, wait_ms)
+            [found] = await self.ask_all([question], mode, member_id, wait_ms)
         else:
             together = self._questions.get((mode, member_id))
             if together is None:
-                together = Gathered(QUESTIONS_MAX, lambda contents: self._ask(contents, mode, member_id, 0))
+                together = Gathered(QUESTIONS_MAX, lambda contents: self.ask_all(contents, mode, member_id))
                 self._questions[mode, member_id] = together
             found = await together.add(question, 1, len(question))
         if isinstance(found, LedgerError):
             raise found
         return Answered(found.content, found.applied_index) if found.code is ResponseCode.SUCCESS else None
 
-    async def _ask(
-        self, questions: Sequence[bytes], mode: ReadMode, member_id: str | None, wait_ms: int
+    async def ask_all(
+        self, questions: Sequence[bytes], mode: ReadMode, member_id: str | None, wait_ms: int = 0
     ) -> list[QuestionAnswer | LedgerError]:
         """One for each: the answer (TIMEOUT: nothing happened within `wait_ms`), or why there is none."""
         retry = Retry(self._deadline_s + wait_ms / 1000)
@@ -187,6 +179,8 @@ class MachineClient:
             except (OSError, TimeoutError, LookupError, RemotingError, BodyError) as error:
                 retry.reason = str(error) or "no answer in time"
             else:
+                if len(asked) == len(questions) and all(one.code is ResponseCode.SUCCESS for one in answers):
+                    return [*answers]
                 for at, one in zip(open_at, answers, strict=True):
                     settled[at] = self._judged(link, one, wait_ms)
                 left = [one for one in settled if isinstance(one, str)]
@@ -211,3 +205,14 @@ class MachineClient:
         if answer.code in (ResponseCode.UNEXPECTED_ARGUMENT, ResponseCode.INTERNAL_ERROR):
             return LedgerError(text)
         return text
+
+
+def unknown_each(error: OutcomeUnknown, counts: Sequence[int]) -> list[OutcomeUnknown]:
+    """What is unknown of a run of commands, as each call's own: so many commands each (SAFETY C2)."""
+    first = error.first_index
+    found = []
+    for at, count in zip(accumulate(counts, initial=0), counts, strict=False):
+        indexes = (first + at, first + at + count - 1) if first >= 0 else (-1, -1)
+        own = {"first_index": indexes[0], "last_index": indexes[1], "term": error.term}
+        found.append(OutcomeUnknown(str(error), code=error.code, **own))
+    return found

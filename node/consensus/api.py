@@ -151,7 +151,7 @@ class Outcome(NamedTuple):
     detail: str = ""
     retry_after_ns: int = 0  # of a refusal: when there will be room; 0: nobody can tell
     applied: Applied = Applied.NOT_ASKED
-    results: tuple[bytes, ...] = ()  # of applying it, one an entry; none in a group that is a log alone
+    results: Sequence[bytes] = ()  # of applying it, one an entry; none in a group that is a log alone
 
 
 class LaneTicket(NamedTuple):

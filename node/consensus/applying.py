@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from node.consensus.api import Appended, Applied, Outcome
@@ -26,6 +26,7 @@ from node.consensus.closures import Closure
 from node.consensus.effects import ApplyLog
 from node.consensus.member_state import MemberState
 from node.consensus.status import ApplierStatus
+from node.protocol.packed_bodies import PackedBodies, size_of
 
 APPLY_ENTRIES_MAX: Final = 4096  # in one order
 APPLY_BYTES_MAX: Final = 1024 * 1024
@@ -42,30 +43,35 @@ class Waiting:
     outcome: Outcome
     deliver: Deliver
     deadline: int
-    results: list[bytes] = field(default_factory=list)
+    results: Sequence[bytes] = ()
     result_bytes: int = 0
     taken: int = 0
 
     def take(self, results: Sequence[bytes | None]) -> None:
-        """Of its next entries. What is too long altogether is given up at once: it is everybody's memory."""
+        """Of its next entries, mostly of all of them. What is too long altogether is given up at once: it is
+        everybody's memory."""
         self.taken += len(results)
-        kept = [one for one in results if one is not None]
-        self.result_bytes += sum(map(len, kept))
+        if type(results) is PackedBodies:
+            kept: Sequence[bytes] = results
+        else:
+            kept = [one for one in results if one is not None]
+        self.result_bytes += size_of(kept)
         if len(kept) < len(results):
             self.result_bytes = RESULTS_BYTES_MAX + 1
-        self.results += kept
+        self.results = [*self.results, *kept] if self.results else kept
         if self.result_bytes > RESULTS_BYTES_MAX:
-            self.results.clear()
+            self.results = ()
 
     def forget(self) -> None:
-        self.results.clear()
+        self.results = ()
         self.taken = self.result_bytes = 0
 
     def complete(self) -> None:
         if self.result_bytes > RESULTS_BYTES_MAX:
             self.unknown(f"its results are over {RESULTS_BYTES_MAX} bytes together: ask for fewer at once")
             return
-        self.deliver(self.outcome._replace(applied=Applied.YES, results=tuple(self.results)))
+        results = tuple(self.results) if type(self.results) is list else self.results
+        self.deliver(self.outcome._replace(applied=Applied.YES, results=results))
 
     def unknown(self, why: str) -> None:
         """The entries stay; what applying them answered is not known here, and may never be."""
@@ -241,7 +247,8 @@ class Applying:
                 break
             begin = max(outcome.first_index, first_index) - first_index
             end = min(outcome.last_index, upto_index) - first_index + 1
-            waiting.take(results[begin:end])
+            if begin < end and results:
+                waiting.take(results[begin:end])
         while queue and queue[0].outcome.last_index <= upto_index:
             waiting = queue.popleft()
             if waiting.taken == waiting.outcome.last_index - waiting.outcome.first_index + 1:

@@ -73,6 +73,11 @@ def cut_at(slab: Slab, from_index: int, last_index: int) -> tuple[int, BytesLike
     stop = min(slab.count, last_index - slab.first_index + 1)
     if skip == 0 and stop == slab.count:
         return slab.count, slab.data
-    sizes = [unit[2] for unit in INDEX_UNIT.iter_unpack(slab.index_records[: stop * INDEX_UNIT_BYTES])]
-    begin = sum(sizes[:skip])
-    return stop - skip, slab.data[begin : sum(sizes)]
+    begin = _begins(slab, skip) if skip else 0
+    end = len(slab.data) if stop == slab.count else _begins(slab, stop)
+    return stop - skip, memoryview(slab.data)[begin:end]
+
+
+def _begins(slab: Slab, place: int) -> int:
+    """Where in its bytes that record of it begins."""
+    return int(INDEX_UNIT.unpack_from(slab.index_records, place * INDEX_UNIT_BYTES)[1]) - slab.pos

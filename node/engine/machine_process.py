@@ -93,7 +93,7 @@ class Pipe(asyncio.Protocol):
     def _flush(self) -> None:
         pieces, self._out = self._out, []
         if self._transport is not None:
-            self._transport.write(b"".join(pieces))
+            self._transport.writelines(pieces)
 
     def close(self) -> None:
         if self._transport is not None:

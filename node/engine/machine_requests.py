@@ -23,12 +23,12 @@ from node.engine.clock import wall_ms
 from node.engine.proposals import Proposals
 from node.engine.quota import Quota
 from node.protocol.codes import ResponseCode, Role
+from node.protocol.packed_bodies import with_head
 from node.state_machine.kind import Type, body_of
 from node.transport.bodies import BodyError
 from node.transport.connection import Connection
 from node.transport.machine_frames import (
     CommandAnswer,
-    QuestionAnswer,
     QuestionRequest,
     decode_question,
     encode_command_answer,
@@ -103,8 +103,7 @@ class MachineRequests:
                 answer = CommandAnswer(append, known, outcome.results if known else ())
                 self._clients.hold(connection, frame, encode_command_answer(answer))
 
-        head = body_of(Type.COMMAND, self._stamp())
-        bodies = [head + bytes(body) for body in request.bodies]
+        bodies = with_head(request.bodies, body_of(Type.COMMAND, self._stamp()))
         self._driver.proposals.add(connection, Proposal(bodies, done, at_apply=True), ordered=False)
 
     def _stamp(self) -> int:
@@ -119,7 +118,7 @@ class MachineRequests:
         mine = self._open.get(connection, 0)
         if mine and mine + count > (OPEN_MAX if self._open_of_all < CROWD else CROWDED_MAX):
             text = f"{mine} questions of this connection wait already"
-            refused = QuestionAnswer(ResponseCode.LEADER_PENDING_FULL, -1, text.encode())
+            refused = (ResponseCode.LEADER_PENDING_FULL, -1, text.encode())
             connection.answer(frame, *encode_question_answer([refused] * count))
             return
         self._quota.take(connection, count, size)
@@ -131,7 +130,7 @@ class MachineRequests:
             self._answered(connection, count)
             if connection.backlog_bytes > UNTAKEN_BYTES_MAX:
                 answers = [(ResponseCode.LEADER_PENDING_FULL, -1, NOT_TAKEN.encode())] * count
-            connection.answer(frame, *encode_question_answer([QuestionAnswer(*one) for one in answers]))
+            connection.answer(frame, *encode_question_answer(answers))
 
         if request.mode is ReadMode.UNSAFE:
             self._machine.ask(request.contents, -1, request.wait_ms, answer)

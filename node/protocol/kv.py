@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Final, NamedTuple
 
 from node.protocol.entry import BytesLike
+from node.protocol.packed_bodies import PackedBodies
 
 KEY_BYTES_MAX: Final = 1024
 VALUE_BYTES_MAX: Final = 1024 * 1024
@@ -22,7 +23,7 @@ TTL_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
 ITEMS_MAX: Final = 1000
 ABSENT: Final = -1
 NEVER: Final = -1  # of `expires_ms`
-_COMMAND: Final = struct.Struct(">BBqqHI")
+COMMAND: Final = struct.Struct(">BBqqHI")
 _RESULT: Final = struct.Struct(">BBq")
 _ITEM: Final = struct.Struct(">HqqI")
 _EVENT: Final = struct.Struct(">BHqI")
@@ -69,12 +70,19 @@ class Ask(IntEnum):
     WATCH = 3
 
 
+GET: Final = bytes([Ask.GET])  # before the key that is asked for
+
+
 class EventType(IntEnum):
     """What happened to a key."""
 
     PUT = 1
     DELETE = 2
     EXPIRE = 3
+
+
+_DONE: Final = int(Status.DONE)
+_STATUS: Final = tuple(Status)  # by number
 
 
 class KvCommand(NamedTuple):
@@ -89,33 +97,36 @@ class KvCommand(NamedTuple):
     expected_index: int = ABSENT
 
 
-@dataclass(slots=True, frozen=True)
-class KvResult:
+class KvResult(NamedTuple):
     """`index`: the entry that wrote what the key holds now; `value`: that, where a condition failed; else empty."""
 
     status: Status
     found: bool  # whether the key is there now
-    index: int
+    index: int  # type: ignore[assignment]  # not tuple.index
     value: bytes = b""
 
 
-@dataclass(slots=True, frozen=True)
-class KvItem:
+_new_result: Final = partial(tuple.__new__, KvResult)
+
+
+class KvItem(NamedTuple):
     """A key, what it holds, the entry that wrote that, and until when it stays."""
 
     key: bytes
     value: bytes
-    index: int
+    index: int  # type: ignore[assignment]  # not tuple.index
     expires_ms: int = NEVER
 
 
-@dataclass(slots=True, frozen=True)
-class KvEvent:
+_new_item: Final = partial(tuple.__new__, KvItem)
+
+
+class KvEvent(NamedTuple):
     """What entry `index` did to a key."""
 
     type: EventType
     key: bytes
-    index: int
+    index: int  # type: ignore[assignment]  # not tuple.index
     value: bytes = b""
 
 
@@ -144,18 +155,18 @@ def check_value(value: bytes) -> bytes:
 # --- commands -----------------------------------------------------------------------------------------------------
 def encode_command(command: KvCommand) -> bytes:
     """Raises KvError."""
-    key, expected, value = check_key(command.key), check_value(command.expected_value), check_value(command.value)
-    if not 0 <= command.ttl_ms <= TTL_MS_MAX:
-        raise KvError(f"a time to live of {command.ttl_ms} ms: 0 (for ever) to {TTL_MS_MAX} are allowed")
-    numbers = (command.ttl_ms, command.expected_index, len(key), len(expected))
-    return _COMMAND.pack(command.op, command.condition, *numbers) + key + expected + value
+    op, key, value, ttl_ms, condition, expected, expected_index = command
+    check_key(key), check_value(expected), check_value(value)
+    if not 0 <= ttl_ms <= TTL_MS_MAX:
+        raise KvError(f"a time to live of {ttl_ms} ms: 0 (for ever) to {TTL_MS_MAX} are allowed")
+    return COMMAND.pack(op, condition, ttl_ms, expected_index, len(key), len(expected)) + key + expected + value
 
 
 def decode_command(body: BytesLike) -> KvCommand:
     """Raises KvError."""
     try:
-        op, condition, ttl_ms, expected_index, key_bytes, expected_bytes = _COMMAND.unpack_from(body)
-        at = _COMMAND.size
+        op, condition, ttl_ms, expected_index, key_bytes, expected_bytes = COMMAND.unpack_from(body)
+        at = COMMAND.size
         if at + key_bytes + expected_bytes > len(body):
             raise KvError(f"a command of {len(body)} bytes says that it is longer")
         key, expected = bytes(body[at : at + key_bytes]), bytes(body[at + key_bytes : at + key_bytes + expected_bytes])
@@ -172,6 +183,9 @@ def encode_result(result: KvResult) -> bytes:
     return _RESULT.pack(result.status, result.found, result.index) + result.value
 
 
+done_at: Final = partial(_RESULT.pack, _DONE, 1)  # the result of a put that the entry of that index did
+
+
 def decode_result(body: BytesLike) -> KvResult:
     """Raises KvError."""
     try:
@@ -181,10 +195,21 @@ def decode_result(body: BytesLike) -> KvResult:
         raise KvError(f"no result: {error}") from None
 
 
+def decode_results(results: Sequence[bytes]) -> list[KvResult]:
+    """Of many commands: where none says what a key holds, they are cut out of one buffer. Raises KvError."""
+    if type(results) is PackedBodies and results.even_bytes == _RESULT.size:
+        numbers = _RESULT.iter_unpack(memoryview(results.data)[results.start :])
+        try:
+            return [_new_result((_STATUS[status], found == 1, index, b"")) for status, found, index in numbers]
+        except IndexError:
+            pass  # one by one: which of them, and why
+    return [decode_result(one) for one in results]
+
+
 # --- questions ----------------------------------------------------------------------------------------------------
 def ask_get(key: bytes) -> bytes:
     """Raises KvError."""
-    return bytes([Ask.GET]) + check_key(key)
+    return GET + check_key(key)
 
 
 def ask_range(from_key: bytes, to_key: bytes, limit: int) -> bytes:
@@ -227,10 +252,12 @@ def decode_watch(body: BytesLike) -> tuple[bytes, int, int]:
 
 
 # --- answers ------------------------------------------------------------------------------------------------------
-def encode_got(item: KvItem | None) -> bytes:
-    if item is None:
-        return _GOT.pack(0, ABSENT, NEVER)
-    return _GOT.pack(1, item.index, item.expires_ms) + item.value
+NOTHING: Final = _GOT.pack(0, ABSENT, NEVER)  # to a get of a key that is not there
+
+
+def got(value: bytes, index: int, expires_ms: int) -> bytes:
+    """The answer to a get."""
+    return _GOT.pack(1, index, expires_ms) + value
 
 
 def decode_got(key: bytes, body: BytesLike) -> KvItem | None:
@@ -239,11 +266,11 @@ def decode_got(key: bytes, body: BytesLike) -> KvItem | None:
         found, index, expires_ms = _GOT.unpack_from(body)
     except struct.error as error:
         raise KvError(f"no answer to a get: {error}") from None
-    return KvItem(key, bytes(body[_GOT.size :]), index, expires_ms) if found else None
+    return _new_item((key, bytes(body[_GOT.size :]), index, expires_ms)) if found else None
 
 
-def encode_item(item: KvItem) -> bytes:
-    return _ITEM.pack(len(item.key), item.index, item.expires_ms, len(item.value)) + item.key + item.value
+def encode_item(key: bytes, value: bytes, index: int, expires_ms: int) -> bytes:
+    return _ITEM.pack(len(key), index, expires_ms, len(value)) + key + value
 
 
 def item_at(body: BytesLike, offset: int) -> tuple[KvItem, int] | None:

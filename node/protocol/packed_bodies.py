@@ -102,6 +102,19 @@ class PackedBodies(Sequence[bytes]):
         return [data[begin:end] for begin, end in zip(self.offsets.tolist(), ends, strict=True)]
 
 
+def with_head(bodies: Sequence[bytes], head: bytes) -> Sequence[bytes]:
+    """Each body behind those bytes."""
+    if type(bodies) is not PackedBodies:
+        return [head + body for body in bodies]
+    data = head + head.join(bodies.to_list())
+    return PackedBodies(data, 0, bodies.lengths + len(head))
+
+
+def first_bytes_of(bodies: PackedBodies) -> npt.NDArray[np.uint8]:
+    """Of each body; none of them is empty."""
+    return np.frombuffer(bodies.data, np.uint8)[bodies.offsets]
+
+
 def size_of(bodies: Sequence[bytes]) -> int:
     """The bytes of all bodies together."""
     return bodies.size_bytes if type(bodies) is PackedBodies else sum(map(len, bodies))

@@ -37,6 +37,7 @@ WORK: Final = "tmp"  # where one is saved
 INSTALL_WORK: Final = "install_tmp"  # where one from another member is put together
 KEPT: Final = 3  # DLedger's maxSnapshotReservedNum
 PIECE_BYTES: Final = 1024 * 1024
+SYNC_BYTES: Final = 16 * 1024 * 1024  # synced as it grows: others' syncs never wait for all of it
 META_BYTES_MAX: Final = 64 * 1024
 _NAME: Final = re.compile(r"snapshot_(\d{1,19})")
 
@@ -86,6 +87,7 @@ class SnapshotWriter:
             raise wrap(error, f"creating {self._work / DATA}") from error
         self.data_bytes = 0
         self.data_crc = 0
+        self._synced_bytes = 0
         self._open = True
 
     def write(self, piece: bytes | memoryview) -> int:
@@ -93,6 +95,9 @@ class SnapshotWriter:
         write_all(self._fd, piece, self.data_bytes, f"writing {self._work / DATA}", self._platform)
         self.data_bytes += len(piece)
         self.data_crc = crc32(piece, self.data_crc)
+        if self.data_bytes - self._synced_bytes > SYNC_BYTES:
+            self._sync()
+            self._synced_bytes = self.data_bytes
         return len(piece)
 
     def commit(self, meta: SnapshotMeta) -> Snapshot:
@@ -106,10 +111,7 @@ class SnapshotWriter:
             meta.index, meta.term, meta.chain, meta.next_pos, self.data_bytes, self.data_crc, meta.more
         )
         path = folder / f"snapshot_{meta.index}"
-        try:
-            platform.fsync(self._fd)
-        except OSError as error:
-            raise wrap(error, f"syncing {self._work / DATA}") from error
+        self._sync()
         self._close()
         text = json.dumps({"lastIncludedIndex": meta.index, "lastIncludedTerm": meta.term}, separators=(",", ":"))
         write_synced(self._work / META, text.encode(), platform)
@@ -121,6 +123,12 @@ class SnapshotWriter:
             raise wrap(error, f"renaming {self._work}") from error
         sync_directory(folder, platform)
         return Snapshot(path, whole)
+
+    def _sync(self) -> None:
+        try:
+            self._platform.fsync(self._fd)
+        except OSError as error:
+            raise wrap(error, f"syncing {self._work / DATA}") from error
 
     def abandon(self) -> None:
         """It is not wanted any more; idempotent."""

@@ -14,16 +14,16 @@ question is answered from a state that holds every entry that it asks for, and i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from node.protocol.codes import ResponseCode
-from node.protocol.entry import BytesLike, Entry, unpack_record
+from node.protocol.entry import BytesLike, unpack_record
 from node.protocol.group_kind import GroupKind
 from node.snapshots.directory import SnapshotMeta
+from node.state_machine.batches import OutOfOrder, read_batch
 from node.state_machine.interface import RESULT_BYTES_MAX, BadQuestion, Command, StateMachine, Write
-from node.state_machine.kind import command_in
 
 TIME_KEY: Final = "log_time_ms"  # in a snapshot's `more`
 ERROR_CHARS_MAX: Final = 500
@@ -31,10 +31,7 @@ QUESTIONS_MAX: Final = 10_000
 # Of one batch: results this short are always reported, longer ones up to that sum.
 SHORT_RESULT_BYTES: Final = 4096
 LONG_RESULTS_BYTES_MAX: Final = 8 * 1024 * 1024
-
-
-class OutOfOrder(Exception):
-    """What was handed over does not continue the state: nothing of it was applied. A bug of whoever did it."""
+SUCCESS: Final = ResponseCode.SUCCESS
 
 
 class Report(NamedTuple):
@@ -106,29 +103,23 @@ class Caller:
     def save(self, write: Write) -> None:
         self._machine.save(write)
 
+    def save_in_steps(self) -> Iterator[bytes] | None:
+        """See StateMachine."""
+        return self._machine.save_in_steps()
+
     # --- entries --------------------------------------------------------------------------------------------------
     def apply(self, first_index: int, last_index: int, records: BytesLike) -> Report:
         """Whole records, one behind the other. Raises OutOfOrder where they do not continue the state."""
         if self.stopped_by:
             return Report(first_index - 1, [], self.stopped_by)
-        entries = list(_entries_in(records))
-        if [one.index for one in entries] != list(range(first_index, last_index + 1)):
-            raise OutOfOrder(f"a batch of {first_index}..{last_index} holds other entries")
         if first_index != self.at + 1:
             raise OutOfOrder(f"entries from {first_index} on, and {self.at} is the last one applied")
-        commands: list[Command] = []
-        time_ms, places = self.time_ms, []
-        for place, entry in enumerate(entries):
-            command = command_in(self._kind, entry, time_ms)
-            if command is not None:
-                time_ms = command.time_ms
-                commands.append(command)
-                places.append(place)
-        results: list[bytes | None] = [b""] * len(entries)
+        commands, places, offsets = read_batch(self._kind, first_index, last_index, records, self.time_ms)
+        results: list[bytes | None] = [b""] * len(offsets)
         applied, error = self._call(commands, places, results)
-        count = len(entries) if not error else places[applied]
+        count = len(offsets) if not error else places[applied]
         if count:
-            last = entries[count - 1]
+            last = unpack_record(records, offsets[count - 1])
             self.at, self.term = last.index, last.term
             sealed = last.chain_crc or last.body_crc
             self._chain, self._next_pos = last.chain_crc if sealed else None, last.pos + last.size
@@ -141,22 +132,24 @@ class Caller:
             )
         return Report(self.at, results[:count], self.stopped_by)
 
-    def _call(self, commands: list[Command], places: list[int], results: list[bytes | None]) -> tuple[int, str]:
+    def _call(self, commands: Sequence[Command], places: Sequence[int], results: list[bytes | None]) -> tuple[int, str]:
         """How many were applied, and why not the next one; each result goes to its own entry's place."""
-        applied = long_bytes = 0
+        applied, count, long_bytes = 0, len(commands), 0
         if not commands:
             return 0, ""
         try:
             for result in self._machine.apply(commands):
-                if applied == len(commands):
+                if applied == count:
                     raise ValueError(f"more than {applied} results for {applied} commands")
+                kept: bytes | None = result
                 if not isinstance(result, bytes) or len(result) > RESULT_BYTES_MAX:
                     raise ValueError(
                         f"a {type(result).__name__} for a result: up to {RESULT_BYTES_MAX} bytes are wanted"
                     )
-                long_bytes += len(result) if len(result) > SHORT_RESULT_BYTES else 0
-                kept = len(result) <= SHORT_RESULT_BYTES or long_bytes <= LONG_RESULTS_BYTES_MAX
-                results[places[applied]] = result if kept else None
+                if len(result) > SHORT_RESULT_BYTES:
+                    long_bytes += len(result)
+                    kept = result if long_bytes <= LONG_RESULTS_BYTES_MAX else None
+                results[places[applied]] = kept
                 applied += 1
             if applied < len(commands):
                 raise ValueError(f"{applied} results for {len(commands)} commands")
@@ -172,6 +165,22 @@ class Caller:
         return None if self.stopped_by else self._machine.wake_at_ms()
 
     # --- questions ------------------------------------------------------------------------------------------------
+    def answers_now(self, contents: Sequence[bytes], min_index: int, bytes_max: int) -> list[Answer] | None:
+        """To all of them, where they can be answered from the state as it is, and nothing is out of the ordinary."""
+        if self.stopped_by or self.at < min_index:
+            return None
+        query, at, known = self._machine.query, self.at, []
+        try:
+            for question in contents:
+                content = query(question)
+                if content is None or len(content) > bytes_max:
+                    return None
+                bytes_max -= len(content)
+                known.append(Answer(SUCCESS, at, content))
+        except Exception:
+            return None  # each by itself
+        return known
+
     def ask(self, question: Question) -> None:
         """It is answered once: now, behind an `apply`, or at its deadline."""
         if self._answered(question):
@@ -227,11 +236,3 @@ class Caller:
         if content is not None:
             question.deliver(Answer(ResponseCode.SUCCESS, self.at, content))
         return content is not None
-
-
-def _entries_in(records: BytesLike) -> Iterator[Entry]:
-    offset = 0
-    while offset < len(records):
-        entry = unpack_record(records, offset)
-        yield entry
-        offset += entry.size

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from node.protocol.codes import ResponseCode
+import numpy as np
+
 from node.protocol.entry import BytesLike
+from node.protocol.packed_bodies import PACKED_FROM, PackedBodies
+from node.transport.machine_frames import PackedAnswers
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024  # a report's results and a frame's answers are bounded far below it
 _HEAD: Final = struct.Struct(">IB")
@@ -22,7 +25,6 @@ _QUESTION: Final = struct.Struct(">QqII")
 _STANDS: Final = struct.Struct(">qqqq")
 _APPLIED: Final = struct.Struct(">qqqI")
 _ANSWERS: Final = struct.Struct(">QI")
-_ANSWER: Final = struct.Struct(">iqI")
 _SAVED: Final = struct.Struct(">qB")
 _LIFE: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">I")
@@ -88,19 +90,11 @@ class AppliedFrame(NamedTuple):
     results: Sequence[bytes | None]
 
 
-class OneAnswer(NamedTuple):
-    """To one question; with another code than SUCCESS `content` is a text that says why there is no answer."""
-
-    code: ResponseCode
-    applied_index: int
-    content: bytes
-
-
 class AnswerFrame(NamedTuple):
     """To all questions of a frame, in their order."""
 
     number: int
-    answers: Sequence[OneAnswer]
+    answers: PackedAnswers
 
 
 @dataclass(slots=True, frozen=True)
@@ -173,9 +167,10 @@ def read_stands(body: memoryview) -> StandsFrame:
 def applied(one: AppliedFrame) -> list[BytesLike]:
     error = one.error.encode()
     packed = _APPLIED.pack(one.life, one.upto_index, _number(one.wake_at_ms), len(error))
-    sizes = [_NOT_KEPT if result is None else len(result) for result in one.results]
-    lengths = struct.pack(f">I{len(sizes)}I", len(sizes), *sizes)
-    return frame(Kind.APPLIED, packed, error, lengths, *filter(None, one.results))
+    results = one.results
+    sizes = [_NOT_KEPT if result is None else len(result) for result in results]
+    lengths = struct.pack(f">I{len(results)}I", len(results), *sizes)
+    return frame(Kind.APPLIED, packed, error, lengths, b"".join(filter(None, results)))
 
 
 def read_applied(body: memoryview) -> AppliedFrame:
@@ -183,10 +178,12 @@ def read_applied(body: memoryview) -> AppliedFrame:
     at = _APPLIED.size + error_bytes
     error = bytes(body[_APPLIED.size : at]).decode(errors="replace")
     (count,) = _LENGTH.unpack_from(body, at)
-    lengths = struct.unpack_from(f">{count}I", body, at + 4)
+    lengths = np.frombuffer(body, ">u4", count, at + 4).astype(np.int64)
     at += 4 + 4 * count
+    if count >= PACKED_FROM and int(lengths.max()) != _NOT_KEPT:
+        return AppliedFrame(life, upto_index, _or_none(wake_at_ms), error, PackedBodies(body, at, lengths))
     results: list[bytes | None] = []
-    for length in lengths:
+    for length in lengths.tolist():
         kept = length if length != _NOT_KEPT else 0
         results.append(bytes(body[at : at + kept]) if length != _NOT_KEPT else None)
         at += kept
@@ -194,21 +191,12 @@ def read_applied(body: memoryview) -> AppliedFrame:
 
 
 def answer(one: AnswerFrame) -> list[BytesLike]:
-    pieces: list[bytes] = []
-    for each in one.answers:
-        pieces += (_ANSWER.pack(each.code, each.applied_index, len(each.content)), each.content)
-    return frame(Kind.ANSWER, _ANSWERS.pack(one.number, len(one.answers)), b"".join(pieces))
+    return frame(Kind.ANSWER, _ANSWERS.pack(one.number, len(one.answers)), one.answers.packed)
 
 
 def read_answer(body: memoryview) -> AnswerFrame:
     number, count = _ANSWERS.unpack_from(body)
-    answers, at = [], _ANSWERS.size
-    for _ in range(count):
-        code, applied_index, length = _ANSWER.unpack_from(body, at)
-        at += _ANSWER.size
-        answers.append(OneAnswer(ResponseCode(code), applied_index, bytes(body[at : at + length])))
-        at += length
-    return AnswerFrame(number, answers)
+    return AnswerFrame(number, PackedAnswers(count, bytes(body[_ANSWERS.size :])))
 
 
 def saved(one: SavedFrame) -> list[BytesLike]:
@@ -225,22 +213,24 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._rest = bytearray()
-        self._wanted_bytes = 0  # there is no whole frame before; a long one is not looked at with each part of it
+        self._wanted = 0  # so long has the rest to be to hold a whole frame
 
-    def frames(self, data: BytesLike) -> Iterator[tuple[Kind, memoryview]]:
-        """Each stays valid until the next call. Raises FrameError."""
-        self._rest += data
-        if len(self._rest) < self._wanted_bytes:
-            return
-        self._wanted_bytes = 0
-        whole, self._rest = self._rest, bytearray()
+    def frames(self, data: bytes) -> Iterator[tuple[Kind, memoryview]]:
+        """Nobody changes the bytes of one that was given out. Raises FrameError."""
+        whole: bytes | bytearray = data
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return
+            whole, self._rest = self._rest, bytearray()
         view, at = memoryview(whole), 0
+        self._wanted = 0
         while len(whole) - at >= _HEAD.size:
             length, kind = _HEAD.unpack_from(whole, at)
             if not 1 <= length <= FRAME_BYTES_MAX:
                 raise FrameError(f"a frame of {length} bytes")
             if at + 4 + length > len(whole):
-                self._wanted_bytes = 4 + length
+                self._wanted = 4 + length
                 break
             try:
                 known = Kind(kind)

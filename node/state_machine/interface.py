@@ -11,21 +11,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 RESULT_BYTES_MAX = 4 * 1024 * 1024
 Write = Callable[[bytes], object]
 
 
-@dataclass(slots=True, frozen=True)
-class Command:
+class Command(NamedTuple):
     """One entry of the log.
 
     `time_ms`: log time, milliseconds of wall time as the leader stamped them; it never goes back from one command to
     the next. `body` None: nothing but time passed (the leader adds such an entry when `wake_at_ms` asked for it).
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # not tuple.index
     time_ms: int
     body: bytes | None
 
@@ -49,6 +48,15 @@ class StateMachine(ABC):
     @abstractmethod
     def save(self, write: Write) -> None:
         """Hands the whole state to `write`, piece by piece. Called in a copy of the process: nothing waits for it."""
+
+    def save_in_steps(self) -> Iterator[bytes] | None:
+        """A save of the state as it is now, whose pieces are made one by one between commands; None: there is no such.
+
+        For a state of gigabytes, which a copy of the process (`save`) takes long to make. The pieces together are what
+        `save` would have written at once, whatever was applied between them; making one takes a millisecond at most.
+        Nothing is taken of it any more where it is closed, or where another one is asked for.
+        """
+        return None
 
     @abstractmethod
     def load(self, pieces: Iterable[bytes]) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from node.protocol.entry import BytesLike, Entry, Magic
 from node.protocol.group_kind import PLAIN_NAME, Channel, GroupKind, is_kind_name
+from node.protocol.packed_bodies import PackedBodies, first_bytes_of
 from node.state_machine.interface import Command
 
 HEAD: Final = struct.Struct(">Bq")
@@ -63,6 +64,10 @@ class MachineKind(GroupKind):
     def refusal(self, bodies: Sequence[bytes], channel: int, patch_at: int) -> str | None:
         if channel != Channel.MESSAGE:
             return f"a log of kind {self.name} takes no entries of channel {channel}"
+        if type(bodies) is PackedBodies:
+            sound = int(bodies.lengths.min()) >= HEAD.size and bool((first_bytes_of(bodies) <= Type.TICK).all())
+            if sound and bool((first_bytes_of(bodies) >= Type.COMMAND).all()):
+                return None
         for body in bodies:
             if len(body) < HEAD.size or body[0] not in (Type.COMMAND, Type.TICK):
                 return f"a body is no command of a log of kind {self.name}"

@@ -1,10 +1,15 @@
 """The key-value store that ships: get, put, delete, compare-and-set, range, watch, and a time to live by log time.
 
 The example to copy (`docs/state-machines.md`). Its state is a dict, the keys in order, and a heap of what expires; all
-members apply the same commands, and expire the same keys at the same entry, because time is what the log says.
+members apply the same commands, and expire the same keys at the same entry, because time is what the log says. It is
+saved in steps, beside what is applied (`kv_saving.py`).
+
+Items are plain tuples of bytes and numbers, and the event of a put is its item: the garbage collector drops such tuples
+from its lists when it first sees them, so that a million keys are no work for it.
 
 Invariants: a key whose time is over is gone before a command of that time is applied; an item's `index` is that of the
-entry that wrote it; events are those of the newest entries, none left out between the oldest kept and the last one.
+entry that wrote it; events are those of the newest entries, none left out between the oldest kept and the last one;
+whatever changes a key tells a save that is under way first.
 """
 
 from __future__ import annotations
@@ -13,18 +18,22 @@ import heapq
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from node.protocol.kv import (
     ABSENT,
+    COMMAND,
+    KEY_BYTES_MAX,
     NEVER,
+    NOTHING,
+    VALUE_BYTES_MAX,
     Ask,
     EventType,
     If,
     KvCommand,
     KvError,
     KvEvent,
-    KvItem,
     KvResult,
     KvWatched,
     Op,
@@ -32,121 +41,157 @@ from node.protocol.kv import (
     decode_command,
     decode_range,
     decode_watch,
-    encode_got,
+    done_at,
     encode_item,
     encode_items,
     encode_result,
     encode_watched,
+    got,
     item_at,
 )
 from node.state_machine.interface import BadQuestion, Command, StateMachine, Write
+from node.state_machine.kv_saving import Held, Saving
 from node.state_machine.sorted_keys import SortedKeys
 
 MAGIC: Final = b"quorumscope kv 1\n"
 EVENTS_MAX: Final = 100_000
+EVENTS_OVER: Final = 1024  # so many more are there now and then: they go together
 EVENT_BYTES_MAX: Final = 64 * 1024 * 1024
 ANSWER_BYTES: Final = 1024 * 1024  # an answer ends with the item that goes over it
 ANSWER_BYTES_MAX: Final = 6 * 1024 * 1024  # one entry's events; what is longer has to be read
 WATCHES_KEPT: Final = 16_384
 STALE_MIN: Final = 1000  # of what expires, written anew since
-WRITE_BYTES: Final = 1024 * 1024
 _AT: Final = struct.Struct(">q")  # the last command that a snapshot holds
 HEAD_BYTES: Final = len(MAGIC) + _AT.size
+_PUT: Final = int(Op.PUT)
+_ALWAYS: Final = int(If.ALWAYS)
+# What happened to a key, as it is kept: the item of a put, or (key, None, the entry, why it went).
+Happened = tuple[bytes, bytes | None, int, int]
 
 
 class KeyValue(StateMachine):
     """See the module's docstring."""
 
     def __init__(self) -> None:
-        self._items: dict[bytes, KvItem] = {}
+        self._items: dict[bytes, Held] = {}
         self._keys = SortedKeys()
         self._expiring: list[tuple[int, bytes]] = []  # a heap; an item that was written since is not meant any more
-        self._events: deque[KvEvent] = deque()
+        self._events: deque[Happened] = deque()
         self._event_bytes = 0
         self._events_from = 0  # the first entry whose events are kept
         self._at = -1
         # Up to which entry nothing was found for a watch: it is asked for again behind every batch, and there may be
         # thousands of watches, and a hundred thousand events that are none of theirs.
         self._seen: dict[bytes, int] = {}
+        self._saving: Saving | None = None
 
     # --- commands -------------------------------------------------------------------------------------------------
     def apply(self, commands: Sequence[Command]) -> Iterator[bytes]:
+        expiring, keys, items, events = self._expiring, self._keys, self._items, self._events
+        unpack, begin = COMMAND.unpack_from, COMMAND.size
         for command in commands:
-            self._expire(command)
-            self._at = command.index
-            if command.body is None:
+            index, time_ms, body = command
+            if expiring and expiring[0][0] <= time_ms:
+                self._expire(command)
+            self._at = index
+            if body is None:
                 yield b""
                 continue
+            if len(body) >= begin:  # the most common command, without an object for it
+                op, condition, ttl_ms, _, key_bytes, expected_bytes = unpack(body)
+                if op == _PUT and condition == _ALWAYS and not ttl_ms and not expected_bytes:
+                    at = begin + key_bytes
+                    if 0 < key_bytes <= KEY_BYTES_MAX and at <= len(body) <= at + VALUE_BYTES_MAX:
+                        key = body[begin:at]
+                        if self._saving is not None:
+                            self._saving.changes(key, items.get(key))
+                        if key not in items:
+                            keys.add(key)
+                        items[key] = item = (key, body[at:], index, NEVER)
+                        events.append(item)
+                        self._event_bytes += len(body) - begin
+                        if self._event_bytes > EVENT_BYTES_MAX or len(events) > EVENTS_MAX + EVENTS_OVER:
+                            self._forget_events()
+                        yield done_at(index)
+                        continue
             try:
-                result = self._one(command, decode_command(command.body))
+                result = self._one(command, decode_command(body))
             except KvError:
                 result = KvResult(Status.BAD_COMMAND, False, ABSENT)
             yield encode_result(result)
 
     def _one(self, entry: Command, wanted: KvCommand) -> KvResult:
         key = wanted.key
-        item = self._items.get(key)
+        held = self._items.get(key)
+        _, value, index, _ = held or (key, None, ABSENT, NEVER)
         fits = wanted.condition is If.ALWAYS
         if wanted.condition is If.VALUE_IS:
-            fits = item is not None and item.value == wanted.expected_value
+            fits = value == wanted.expected_value
         elif wanted.condition is If.INDEX_IS:
-            fits = (ABSENT if item is None else item.index) == wanted.expected_index
+            fits = index == wanted.expected_index
         if not fits:
-            if item is None:
-                return KvResult(Status.CONDITION_FAILED, False, ABSENT)
-            return KvResult(Status.CONDITION_FAILED, True, item.index, item.value)
+            return KvResult(Status.CONDITION_FAILED, held is not None, index, value or b"")
         if wanted.op is Op.DELETE:
-            if item is None:
+            if held is None:
                 return KvResult(Status.NOT_FOUND, False, ABSENT)
             self._remove(key, EventType.DELETE, entry.index)
             return KvResult(Status.DONE, False, ABSENT)
         expires_ms = entry.time_ms + wanted.ttl_ms if wanted.ttl_ms else NEVER
-        if item is None:
+        if self._saving is not None:
+            self._saving.changes(key, held)
+        if held is None:
             self._keys.add(key)
-        self._items[key] = KvItem(key, wanted.value, entry.index, expires_ms)
+        self._items[key] = item = (key, wanted.value, entry.index, expires_ms)
         if expires_ms != NEVER:
             heapq.heappush(self._expiring, (expires_ms, key))
             if len(self._expiring) > 2 * len(self._items) + STALE_MIN:  # the same key, written again and again
                 self._forget_stale()
-        self._note(KvEvent(EventType.PUT, key, entry.index, wanted.value))
+        self._note(item, len(key) + len(wanted.value))
         return KvResult(Status.DONE, True, entry.index)
 
     def _remove(self, key: bytes, why: EventType, index: int) -> None:
-        del self._items[key]
+        held = self._items.pop(key)
+        if self._saving is not None:
+            self._saving.changes(key, held)
         self._keys.remove(key)
-        self._note(KvEvent(why, key, index))
+        self._note((key, None, index, why), len(key))
 
     def _expire(self, entry: Command) -> None:
         """What is over when this command comes."""
         expiring = self._expiring
         while expiring and expiring[0][0] <= entry.time_ms:
             expires_ms, key = heapq.heappop(expiring)
-            item = self._items.get(key)
-            if item is not None and item.expires_ms == expires_ms:
+            held = self._items.get(key)
+            if held is not None and held[3] == expires_ms:
                 self._remove(key, EventType.EXPIRE, entry.index)
 
     def _forget_stale(self) -> None:
-        self._expiring = [(one.expires_ms, one.key) for one in self._items.values() if one.expires_ms != NEVER]
+        self._expiring[:] = [(until, key) for key, _, _, until in self._items.values() if until != NEVER]
         heapq.heapify(self._expiring)
 
     def wake_at_ms(self) -> int | None:
         expiring = self._expiring
         while expiring:
             expires_ms, key = expiring[0]
-            item = self._items.get(key)
-            if item is not None and item.expires_ms == expires_ms:
+            held = self._items.get(key)
+            if held is not None and held[3] == expires_ms:
                 return expires_ms
             heapq.heappop(expiring)
         return None
 
     # --- events ---------------------------------------------------------------------------------------------------
-    def _note(self, event: KvEvent) -> None:
-        self._events.append(event)
-        self._event_bytes += len(event.key) + len(event.value)
-        while len(self._events) > EVENTS_MAX or self._event_bytes > EVENT_BYTES_MAX:
-            gone = self._events.popleft()
-            self._event_bytes -= len(gone.key) + len(gone.value)
-            self._events_from = gone.index + 1
+    def _note(self, what: Happened, size_bytes: int) -> None:
+        self._events.append(what)
+        self._event_bytes += size_bytes
+        if self._event_bytes > EVENT_BYTES_MAX or len(self._events) > EVENTS_MAX + EVENTS_OVER:
+            self._forget_events()
+
+    def _forget_events(self) -> None:
+        events, size_bytes, index = self._events, self._event_bytes, self._events_from - 1
+        while len(events) > EVENTS_MAX or size_bytes > EVENT_BYTES_MAX:
+            key, value, index, _ = events.popleft()
+            size_bytes -= len(key) + len(value or b"")
+        self._event_bytes, self._events_from = size_bytes, index + 1
 
     def _watch(self, body: bytes) -> bytes | None:
         prefix, from_index, limit = decode_watch(body)
@@ -175,19 +220,23 @@ class KeyValue(StateMachine):
         """In order; looked for from the newest one back, where those who watch are."""
         count = 0
         for event in reversed(self._events):
-            if event.index < from_index:
+            if event[2] < from_index:
                 break
             count += 1
         at = len(self._events) - count
-        for number in range(at, len(self._events)):
-            yield self._events[number]
+        for key, value, index, why in islice(self._events, at, None):
+            if value is None:
+                yield KvEvent(EventType(why), key, index)
+            else:
+                yield KvEvent(EventType.PUT, key, index, value)
 
     # --- questions ------------------------------------------------------------------------------------------------
     def query(self, question: bytes) -> bytes | None:
         try:
             asked, body = (question[0] if question else 0), question[1:]
             if asked == Ask.GET:
-                return encode_got(self._items.get(body))
+                held = self._items.get(body)
+                return NOTHING if held is None else got(held[1], held[2], held[3])
             if asked == Ask.RANGE:
                 return self._range(*decode_range(body))
             if asked == Ask.WATCH:
@@ -204,24 +253,30 @@ class KeyValue(StateMachine):
                 break
             if len(found) >= limit or size_bytes > ANSWER_BYTES:
                 return encode_items(found, has_more=True)
-            found.append(encode_item(self._items[key]))
+            found.append(encode_item(*self._items[key]))
             size_bytes += len(found[-1])
         return encode_items(found, has_more=False)
 
     # --- snapshots ------------------------------------------------------------------------------------------------
     def save(self, write: Write) -> None:
-        piece = [MAGIC + _AT.pack(self._at)]
-        size_bytes = 0
-        for key in self._keys:
-            piece.append(encode_item(self._items[key]))
-            size_bytes += len(piece[-1])
-            if size_bytes > WRITE_BYTES:
-                write(b"".join(piece))
-                piece, size_bytes = [], 0
-        write(b"".join(piece))
+        write(MAGIC + _AT.pack(self._at))
+        for piece in Saving(self._items, self._keys).pieces():
+            write(piece)
+
+    def save_in_steps(self) -> Iterator[bytes]:
+        saving = self._saving = Saving(self._items, self._keys)
+        return self._steps(MAGIC + _AT.pack(self._at), saving)
+
+    def _steps(self, head: bytes, saving: Saving) -> Iterator[bytes]:
+        try:
+            yield head
+            yield from saving.pieces()
+        finally:
+            if self._saving is saving:
+                self._saving = None
 
     def load(self, pieces: Iterable[bytes]) -> None:
-        items: dict[bytes, KvItem] = {}
+        items: dict[bytes, Held] = {}
         rest, at = b"", None
         for piece in pieces:
             rest += piece
@@ -233,11 +288,11 @@ class KeyValue(StateMachine):
                 offset = HEAD_BYTES
             while at is not None and (found := item_at(rest, offset)) is not None:
                 item, offset = found
-                items[item.key] = item
+                items[item.key] = (item.key, item.value, item.index, item.expires_ms)
             rest = rest[offset:]
         if rest or at is None:
             raise ValueError(f"the snapshot ends in the middle of an item: {len(rest)} bytes are left")
-        self._items = items
+        self._items, self._saving = items, None
         self._keys = SortedKeys(items)  # they were saved in order
         self._forget_stale()
         self._events.clear()

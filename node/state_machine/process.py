@@ -1,20 +1,18 @@
 """A state machine's process: takes frames from its engine, has the caller apply and answer, and saves snapshots.
 
-One thread and one loop. A snapshot is saved by a copy of the process (fork): it has the state of that moment, and
-applying goes on meanwhile. The process ends when its engine does, and when anything goes wrong that is not the state
-machine's own answer: it starts again from the newest snapshot, so nothing of it has to survive.
+One thread and one loop. A snapshot is saved while applying goes on (`saving.py`). The process ends when its engine
+does, and when anything goes wrong that is not the state machine's own answer: it starts again from the newest snapshot,
+so nothing of it has to survive.
 
-Invariants: the engine hears of an entry when it is applied, never before; one copy saves at a time; a snapshot is named
-as saved when it is durable.
+Invariants: the engine hears of an entry when it is applied, never before; one save is under way at a time; a snapshot
+is named as saved when it is durable.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import select
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -24,8 +22,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from node.children import end_with_parent
-from node.priority import lower_priority
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import BytesLike
 from node.protocol.group_kind import GroupKind
@@ -38,20 +34,20 @@ from node.state_machine.frames import (
     BatchFrame,
     FrameReader,
     Kind,
-    OneAnswer,
     QuestionFrame,
     SavedFrame,
     StandsFrame,
 )
 from node.state_machine.interface import StateMachine
 from node.state_machine.kind import path_of
-from node.store.errors import StoreError
+from node.state_machine.saving import ERROR_BYTES_MAX, CopiedSave, Save, SteppedSave
+from node.transport.machine_frames import PackedAnswers
 
 READ_BYTES: Final = 1 << 20
-ERROR_BYTES_MAX: Final = 1000
 IDLE_S: Final = 5.0
 WAITING_AT_ONCE: Final = 256  # questions that wait, between two looks at what came
 ANSWERS_BYTES_MAX: Final = 8 * 1024 * 1024  # of one frame's questions; those behind are to be asked again
+COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of commands is some thousand objects, and soon gone
 MS: Final = 1_000_000
 
 
@@ -85,8 +81,9 @@ class Process:
         self._connection, self._options = connection, options
         self._caller = Caller(machine, kind)
         self._reader = FrameReader()
+        self._buffer = memoryview(bytearray(READ_BYTES))
         self._out: list[BytesLike] = []
-        self._saving: tuple[int, int] | None = None  # its pipe, its process
+        self._saving: Save | None = None  # the one that is under way
         self._saved_index = -1
         self._save_asked = False
         self._stood = 0  # how often it said where it stands and has not heard which life that is
@@ -106,14 +103,15 @@ class Process:
         self._load()
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*COLLECTOR_THRESHOLDS)
         self._stand()
         while True:
             self._flush()
             readable = self._wait()
             if self._connection in readable:
                 self._take()
-            if self._saving is not None and self._saving[0] in readable:
-                self._save_ended()
+            if self._saving is not None:
+                self._save_goes_on(self._saving, readable)
             deadline = self._caller.next_deadline
             if self._caller.unasked or (deadline is not None and deadline <= time.monotonic_ns()):
                 self._caller.answer_waiting(time.monotonic_ns(), WAITING_AT_ONCE)
@@ -125,14 +123,16 @@ class Process:
         wait_s = 0.0 if self._caller.unasked else wait_s
         sources: list[Any] = [self._connection]
         if self._saving is not None:
-            sources.append(self._saving[0])
+            sources.append(self._saving)
+            step_s = self._saving.due_in_s(time.monotonic_ns())
+            wait_s = wait_s if step_s is None else min(wait_s, step_s)
         return select.select(sources, [], [], min(wait_s, IDLE_S))[0]
 
     def _take(self) -> None:
-        data = self._connection.recv(READ_BYTES)
-        if not data:
+        size_bytes = self._connection.recv_into(self._buffer)
+        if not size_bytes:
             raise EngineGone
-        for kind, body in self._reader.frames(data):
+        for kind, body in self._reader.frames(bytes(self._buffer[:size_bytes])):
             self._handlers[kind](body)
 
     def _flush(self) -> None:
@@ -156,7 +156,11 @@ class Process:
 
     def _question(self, one: QuestionFrame) -> None:
         """They are answered together, when the last of them is."""
-        answers: dict[int, OneAnswer] = {}
+        at_once = self._caller.answers_now(one.contents, one.min_index, ANSWERS_BYTES_MAX)
+        if at_once is not None:
+            self._out += frames.answer(AnswerFrame(one.number, PackedAnswers.of(at_once)))
+            return
+        answers: dict[int, Answer] = {}
         left_bytes = ANSWERS_BYTES_MAX
 
         def deliver(place: int, answer: Answer) -> None:
@@ -164,9 +168,9 @@ class Process:
             left_bytes -= len(answer.content)
             if left_bytes < 0 and answer.code is ResponseCode.SUCCESS:
                 answer = too_long(answer)
-            answers[place] = OneAnswer(*answer)
+            answers[place] = answer
             if len(answers) == len(one.contents):
-                in_order = [answers[at] for at in range(len(answers))]
+                in_order = PackedAnswers.of([answers[at] for at in range(len(answers))])
                 self._out += frames.answer(AnswerFrame(one.number, in_order))
 
         deadline = time.monotonic_ns() + one.wait_ms * MS
@@ -190,6 +194,8 @@ class Process:
             self._out += frames.saved(SavedFrame(self._saved_index, f"a snapshot cannot be used: {text}"))
         if found is None:
             return False
+        if self._saving is not None and found.meta.index > self._caller.at:
+            self._saving.abandon()  # of the state that this one takes the place of
         self._saved_index = max(self._saved_index, found.meta.index)
         return self._caller.load(found.meta, snapshots.pieces_of(found))
 
@@ -200,6 +206,14 @@ class Process:
 
     def _wish_to_save(self) -> None:
         self._save_asked = True
+
+    def _save_goes_on(self, saving: Save, readable: list[Any]) -> None:
+        if saving in readable:
+            self._save_ended()
+        elif self._caller.stopped_by:
+            saving.abandon()
+        else:
+            saving.step(time.monotonic_ns())
 
     def _save_if_due(self) -> None:
         caller = self._caller
@@ -215,54 +229,31 @@ class Process:
         if meta.index <= self._saved_index:
             self._out += frames.saved(SavedFrame(self._saved_index))
             return
-        self._flush()
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid:
-            os.close(writing)
-            self._saving = reading, pid
+        pieces = caller.save_in_steps()
+        directory, kept = self._options.directory, self._options.kept
+        if pieces is not None:
+            self._saving = SteppedSave(pieces, meta, directory, kept)
             return
-        error_text = "it was ended"
+        self._flush()  # a copy has what waits here, too
         try:
-            os.close(reading)
-            self._connection.close()
-            end_with_parent(signal.SIGKILL)
-            lower_priority()  # applying goes on beside it
-            error_text = self._save(meta)
-            os.write(writing, error_text.encode()[:ERROR_BYTES_MAX])
-        finally:
-            os._exit(1 if error_text else 0)
-
-    def _save(self, meta: snapshots.SnapshotMeta) -> str:
-        """In the copy: why it failed, or nothing."""
-        try:
-            writer = snapshots.SnapshotWriter(self._options.directory)
-            try:
-                self._caller.save(writer.write)
-            except Exception:
-                writer.abandon()
-                raise
-            writer.commit(meta)
-            snapshots.keep_newest(self._options.directory, self._options.kept)
-        except StoreError as error:
-            return str(error)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
+            self._saving = CopiedSave(caller.save, meta, directory, kept, self._connection.close)
+        except OSError as error:
+            self._save_failed(f"no copy of the process can be made: {error}")
 
     def _save_ended(self) -> None:
         assert self._saving is not None
-        reading, pid = self._saving
-        text = os.read(reading, ERROR_BYTES_MAX).decode(errors="replace")
-        os.close(reading)
-        _, status = os.waitpid(pid, 0)
-        self._saving = None
-        if status and not text:
-            text = f"the copy that saved it ended with {os.waitstatus_to_exitcode(status)}"
+        saving, self._saving = self._saving, None
+        error = saving.ended()
         self._saved_index = max(self._saved_index, snapshots.newest_index(self._options.directory))
-        if text:  # not at once again: the next one is due after as many entries as ever
-            self._saved_index = max(self._saved_index, self._caller.at - self._options.save_every // 2)
-        self._out += frames.saved(SavedFrame(snapshots.newest_index(self._options.directory), text))
+        if error:
+            self._save_failed(error)
+        else:
+            self._out += frames.saved(SavedFrame(self._saved_index))
+
+    def _save_failed(self, why: str) -> None:
+        """Not at once again: the next one is due after half as many entries as ever."""
+        self._saved_index = max(self._saved_index, self._caller.at - self._options.save_every // 2)
+        self._out += frames.saved(SavedFrame(snapshots.newest_index(self._options.directory), why))
 
 
 def too_long(answer: Answer) -> Answer:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, overload
+
+import numpy as np
 
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import BytesLike
+from node.protocol.packed_bodies import PACKED_FROM, PackedBodies
 from node.transport.slab_frames import (
     AppendAnswer,
     BodyError,
@@ -27,6 +31,32 @@ _RESULTS: Final = struct.Struct(">BI")
 _QUESTION: Final = struct.Struct(">BII")
 _ANSWER: Final = struct.Struct(">iqI")
 QUESTIONS_MAX: Final = 1024  # in one frame
+
+
+class PackedAnswers(Sequence["QuestionAnswer"]):
+    """Answers as they travel, from the state machine's process to the client: taken apart only where somebody looks."""
+
+    __slots__ = ("_count", "packed")
+
+    def __init__(self, count: int, packed: bytes) -> None:
+        self._count, self.packed = count, packed
+
+    @classmethod
+    def of(cls, answers: Sequence[tuple[ResponseCode, int, bytes]]) -> PackedAnswers:
+        pieces: list[bytes] = []
+        for code, applied_index, content in answers:
+            pieces += (_ANSWER.pack(code, applied_index, len(content)), content)
+        return cls(len(answers), b"".join(pieces))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> QuestionAnswer: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[QuestionAnswer]: ...
+    def __getitem__(self, at: int | slice) -> QuestionAnswer | Sequence[QuestionAnswer]:
+        return decode_question_answer(self.packed, self._count)[at]
 
 
 class CommandAnswer(NamedTuple):
@@ -57,9 +87,17 @@ class QuestionAnswer(NamedTuple):
         return self.content.decode(errors="replace")
 
 
+_new_answer: Final = partial(tuple.__new__, QuestionAnswer)
+
+
 def encode_command_answer(answer: CommandAnswer) -> bytes:
     results = answer.results
-    head = _RESULTS.pack(answer.is_applied, len(results)) + struct.pack(f">{len(results)}I", *map(len, results))
+    head = _RESULTS.pack(answer.is_applied, len(results))
+    if type(results) is PackedBodies:
+        lengths = results.lengths.astype(">u4").tobytes()
+        content = memoryview(results.data)[results.start :]
+        return b"".join((head, lengths, content, encode_append_answer(answer.append)))
+    head += struct.pack(f">{len(results)}I", *map(len, results))
     return b"".join((head, *results, encode_append_answer(answer.append)))
 
 
@@ -69,17 +107,18 @@ def decode_command_answer(body: BytesLike) -> CommandAnswer:
         is_applied, count = _RESULTS.unpack_from(body)
         if count * 4 > len(body):
             raise BodyError(f"{count} results in {len(body)} bytes")
-        lengths = struct.unpack_from(f">{count}I", body, _RESULTS.size)
+        lengths = np.frombuffer(body, ">u4", count, _RESULTS.size).astype(np.int64)
     except struct.error as error:
         raise BodyError(f"a broken answer to a command: {error}") from None
     at = _RESULTS.size + 4 * count
-    if at + sum(lengths) > len(body):
+    end = at + int(lengths.sum())
+    if end > len(body):
         raise BodyError("the results go past the answer's end")
-    results: list[bytes] = []
-    for length in lengths:
-        results.append(bytes(body[at : at + length]))
-        at += length
-    return CommandAnswer(decode_append_answer(bytes(body[at:])), bool(is_applied), results)
+    results: Sequence[bytes] = ()
+    if count:
+        packed = PackedBodies(body[:end], at, lengths)
+        results = packed if count >= PACKED_FROM else packed.to_list()
+    return CommandAnswer(decode_append_answer(bytes(body[end:])), bool(is_applied), results)
 
 
 def encode_question(request: QuestionRequest) -> bytes:
@@ -108,24 +147,22 @@ def decode_question(body: BytesLike) -> QuestionRequest:
     return QuestionRequest(contents, ReadMode(mode), wait_ms)
 
 
-def encode_question_answer(answers: Sequence[QuestionAnswer]) -> list[bytes]:
-    pieces: list[bytes] = []
-    for one in answers:
-        pieces += (_ANSWER.pack(one.code, one.applied_index, len(one.content)), one.content)
-    return [b"".join(pieces)]
+def encode_question_answer(answers: Sequence[tuple[ResponseCode, int, bytes]]) -> list[bytes]:
+    return [(answers if type(answers) is PackedAnswers else PackedAnswers.of(answers)).packed]
 
 
 def decode_question_answer(body: BytesLike, count: int) -> list[QuestionAnswer]:
     """To `count` questions; a refusal of all of them may stand there once. Raises BodyError."""
     answers: list[QuestionAnswer] = []
-    at = 0
+    at, data, unpack, head_bytes = 0, bytes(body), _ANSWER.unpack_from, _ANSWER.size
+    end = len(data)
     try:
-        while at < len(body):
-            code, applied_index, length = _ANSWER.unpack_from(body, at)
-            at += _ANSWER.size + length
-            if at > len(body):
+        while at < end:
+            code, applied_index, length = unpack(data, at)
+            at += head_bytes + length
+            if at > end:
                 raise BodyError("an answer goes past its frame's end")
-            answers.append(QuestionAnswer(response_code(code), applied_index, bytes(body[at - length : at])))
+            answers.append(_new_answer((response_code(code), applied_index, data[at - length : at])))
     except struct.error as error:
         raise BodyError(f"a broken answer to a question: {error}") from None
     if len(answers) == 1 < count and answers[0].code is not ResponseCode.SUCCESS:

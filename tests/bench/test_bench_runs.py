@@ -43,6 +43,17 @@ def test_appends_are_measured_through_every_interface(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
+def test_the_store_is_measured_beside_single_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--rounds", "1", "--seconds", "0.2", "--in-flight", "8")
+    answer = answer_of(capsys, "kv", *words, "--data", str(tmp_path))
+    rows = answer["results"]
+    assert isinstance(rows, list) and [row["what"] for row in rows] == ["singles", "puts", "gets"]
+    assert all(row["entries_per_s"] > 0 for row in rows)
+    assert isinstance(answer["ratios"], dict) and answer["ratios"].keys() == {"puts", "gets"}
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("how", ["kill", *long_ones("partition", "transfer")])
 def test_a_leader_goes_and_nothing_acknowledged_is_lost(how: str, capsys: pytest.CaptureFixture[str]) -> None:
     answer = answer_of(capsys, "failover", "--runs", "1", "--how", how, "--load")

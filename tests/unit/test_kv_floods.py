@@ -121,7 +121,7 @@ def test_a_key_written_again_and_again_with_a_time_to_live_takes_the_memory_of_o
         list(machine.apply([Command(index + at, 1, body) for at, body in enumerate(batch)]))
         assert len(machine._expiring) < 2000
     wake = machine.wake_at_ms()
-    soonest = min((one.expires_ms for one in machine._items.values()), default=None)
+    soonest = min((until for _, _, _, until in machine._items.values()), default=None)
     assert wake == soonest
 
 

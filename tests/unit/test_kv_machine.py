@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from node.protocol.kv import (
@@ -24,10 +25,13 @@ from node.protocol.kv import (
     decode_got,
     decode_items,
     decode_result,
+    decode_results,
     decode_watched,
     encode_command,
+    encode_result,
 )
-from node.state_machine import BadQuestion, Command
+from node.protocol.packed_bodies import PackedBodies
+from node.state_machine import BadQuestion, Command, kv_saving
 from node.state_machine.kv import KeyValue
 from node.state_machine.sorted_keys import CHUNK_MAX, SortedKeys
 
@@ -188,3 +192,67 @@ def test_keys_stay_in_order_over_many_chunks() -> None:
     for key in sorted(model):
         keys.remove(key)
     assert list(keys) == [] and list(SortedKeys(sorted(model))) == sorted(model)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_save_in_steps_is_of_the_state_at_its_beginning(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is put, removed, put again or expires between its pieces."""
+    rng = random.Random(f"steps {seed}")
+    monkeypatch.setattr(kv_saving, "STEP_ITEMS", rng.choice([1, 3, 10]))
+    store, now_ms, index = KeyValue(), 1000, 0
+    keys = [b"%03d" % number for number in range(60)]
+
+    def go_on(commands: int) -> None:
+        nonlocal index, now_ms
+        for _ in range(commands):
+            index, now_ms = index + 1, now_ms + rng.choice([0, 1])
+            op = rng.choice([Op.PUT, Op.PUT, Op.DELETE])
+            apply(store, command(index, now_ms, KvCommand(op, rng.choice(keys), b"%d" % index, rng.choice([0, 0, 9]))))
+
+    go_on(150)
+    for _ in range(3):
+        at_once: list[bytes] = []
+        store.save(at_once.append)
+        in_steps = []
+        for piece in store.save_in_steps():
+            in_steps.append(piece)
+            go_on(rng.randrange(6))
+        assert b"".join(in_steps) == b"".join(at_once)
+        assert store._saving is None
+    abandoned = store.save_in_steps()
+    next(abandoned), next(abandoned)
+    assert store._saving is not None
+    abandoned.close()  # type: ignore[attr-defined]
+    assert store._saving is None
+
+
+def test_a_state_that_is_loaded_ends_no_save_of_the_one_before() -> None:
+    store, other = KeyValue(), KeyValue()
+    apply(store, *(command(index, 1, KvCommand(Op.PUT, b"%04d" % index, b"a")) for index in range(1500)))
+    apply(other, command(5000, 1, KvCommand(Op.PUT, b"other", b"b")))
+    at_once: list[bytes] = []
+    newer: list[bytes] = []
+    store.save(at_once.append)
+    other.save(newer.append)
+    pieces = store.save_in_steps()
+    taken = [next(pieces), next(pieces)]
+    store.load(newer)
+    apply(store, command(5001, 1, KvCommand(Op.DELETE, b"0900")), command(5002, 1, KvCommand(Op.PUT, b"0901", b"c")))
+    assert b"".join([*taken, *pieces]) == b"".join(at_once)
+    assert set(content(store)) == {b"other", b"0901"}
+
+
+def test_results_of_many_puts_are_read_as_each_of_them_is() -> None:
+    every = (
+        [KvResult(Status.DONE, True, at) for at in range(40)],
+        [KvResult(Status(at % 3), at % 2 == 0, at) for at in range(40)],
+        [KvResult(Status.CONDITION_FAILED, True, at, b"x" * at) for at in range(40)],
+    )
+    for wanted in every:
+        results = [encode_result(one) for one in wanted]
+        lengths = np.array([len(one) for one in results], np.int64)
+        packed = PackedBodies(b"..." + b"".join(results), 3, lengths)
+        assert decode_results(packed) == decode_results(results) == wanted
+    broken = PackedBodies(b"\x09" * 10 * 30, 0, np.full(30, 10))
+    with pytest.raises(KvError, match="no result"):
+        decode_results(broken)

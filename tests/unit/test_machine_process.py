@@ -17,8 +17,11 @@ from node.client.machine import MachineClient
 from node.engine.engine import Engine
 from node.engine.machine_process import MachineOptions, MachineProcess
 from node.protocol.codes import Role
+from node.protocol.kv import KvCommand, Op, encode_command
 from node.snapshots import directory as snapshots
+from node.state_machine.caller import Caller
 from node.state_machine.kind import kind_of
+from node.state_machine.kv import KeyValue
 from node.store.memory_store import MemoryStore
 from tests.ports import free_ports
 from tests.unit.engine_kit import running, until
@@ -110,6 +113,39 @@ def test_a_state_is_the_same_after_every_restart_with_or_without_its_snapshots(t
     for one in found:  # what is damaged is not loaded; the log has it all
         (one.path / "data").write_bytes(bytes(one.meta.data_bytes))
     run(tmp_path, read, store=store)
+
+
+def test_a_state_is_saved_in_steps_while_commands_go_on(tmp_path: Path) -> None:
+    """The key-value store's: a snapshot of each is whole, and the log behind it makes the state of all."""
+
+    async def write(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        going_on = True
+
+        async def put_on() -> int:
+            number = 0
+            while going_on:
+                number += 1
+                key = b"k%04d" % (number % 1500)
+                await client.command(encode_command(KvCommand(Op.PUT, key, b"%d" % number)))
+            return number
+
+        await client.command(*(encode_command(KvCommand(Op.PUT, b"k%04d" % key, b"0")) for key in range(1500)))
+        putting = asyncio.ensure_future(put_on())
+        for _ in range(3):
+            index, error = await saved(machine)
+            assert error == "" and index > 0
+        going_on = False
+        await putting
+
+    store = run(tmp_path, write, choice="kv")
+    [found, _] = snapshots.snapshots_in(tmp_path)
+    snapshots.verify(found)
+    right = Caller(KeyValue(), kind_of("kv"))
+    for index in range(found.meta.index + 1):
+        right.apply(index, index, store.read_slab(index, 1).data)
+    pieces: list[bytes] = []
+    right.save(pieces.append)
+    assert b"".join(snapshots.pieces_of(found)) == b"".join(pieces)
 
 
 def test_what_cannot_be_applied_stops_there_names_the_entry_and_is_not_skipped(tmp_path: Path) -> None:

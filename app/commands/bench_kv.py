@@ -1,0 +1,49 @@
+"""`bench kv`, `bench snapshot`: what a group with a state machine does, measured."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from app.bench.report import kv_table
+from app.commands.bench_options import (
+    BodyOption,
+    DataOption,
+    FlushOption,
+    RoundsOption,
+    SecondsOption,
+    directory_of,
+    flush_mode,
+    measured,
+    show,
+)
+from app.commands.common import Exit, JsonOption
+
+
+def kv(
+    flush: FlushOption = "async",
+    body_bytes: BodyOption = 256,
+    in_flight: Annotated[int, typer.Option(metavar="N", min=1, max=8192, help="Requests at once.")] = 2048,
+    seconds: SecondsOption = 3.0,
+    rounds: RoundsOption = 5,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Puts and linearizable gets of the key-value store, beside single appends.
+
+    Two groups in turn, one a log alone; a ratio is to the single appends of the same round.
+    """
+    from app.bench.kv import KvOptions, run
+
+    options = KvOptions(
+        flush=flush_mode(flush), body_bytes=body_bytes, in_flight=in_flight, seconds=seconds, rounds=rounds,
+        directory=directory_of(data),
+    )  # fmt: skip
+    show(measured(lambda: run(options)), as_json, kv_table)
+    return Exit.FINE
+
+
+def register(commands: typer.Typer) -> None:
+    """Adds these to the family's."""
+    commands.command()(kv)

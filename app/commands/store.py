@@ -2,8 +2,9 @@
 operator may decide.
 
 Invariants: `inspect` and `verify` write nothing, also not a lock, and a directory of the Java original is as welcome as
-ours; `verify` ends with 1 when it found a problem. The others run in a process of their own that takes the store's
-lock; they end with 1 when something is (still) wrong, or when it refused.
+ours, and so is a RocketMQ broker's (`app/commands/message_stores.py`); `verify` ends with 1 when it found a problem.
+The others run in a process of their own that takes the store's lock; they end with 1 when something is (still) wrong,
+or when it refused.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY_S: Final = 2.0
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="DATA/dledger-<id>, or DATA itself if it holds one.")]
+AnyDirectory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The same, or a RocketMQ broker's store (storePathRootDir).")
+]
 SizeOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only where the files do not show it.")]
 
 DryRunOption = Annotated[
@@ -68,14 +72,19 @@ def _reading(directory: Path, data_file_size: int | None, index_file_size: int |
 
 @commands.command()
 def inspect(
-    directory: Directory,
+    directory: AnyDirectory,
     data_file_size: SizeOption = None,
     index_file_size: SizeOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Say what a store holds."""
-    with _reading(directory, data_file_size, index_file_size) as reader:
-        found = reader.inspect()
+    from app.commands.message_stores import inspected, is_message_store
+
+    if is_message_store(directory):
+        found = inspected(directory, (data_file_size, index_file_size))
+    else:
+        with _reading(directory, data_file_size, index_file_size) as reader:
+            found = reader.inspect()
     if as_json:
         show_json(found)
     else:
@@ -85,12 +94,17 @@ def inspect(
 
 @commands.command()
 def verify(
-    directory: Directory,
+    directory: AnyDirectory,
     data_file_size: SizeOption = None,
     index_file_size: SizeOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Read every byte and check every record."""
+    from app.commands.message_stores import is_message_store, verify_messages
+
+    if is_message_store(directory):
+        messages = Progress("messages")
+        return verify_messages(directory, (data_file_size, index_file_size), as_json, messages)
     with _reading(directory, data_file_size, index_file_size) as reader:
         report = reader.verify(progress=Progress()).as_json()
     if as_json:
@@ -288,13 +302,14 @@ def _decided(
 class Progress:
     """Says now and then how far a verification is."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "entries") -> None:
+        self.what = what
         self.said_at = time.monotonic()
 
-    def __call__(self, entries: int) -> None:
+    def __call__(self, count: int) -> None:
         if time.monotonic() - self.said_at >= PROGRESS_EVERY_S:
             self.said_at = time.monotonic()
-            say(f"verify: {entries:,} entries")
+            say(f"verify: {count:,} {self.what}")
 
 
 def described(value: dict[str, Any], indent: str = "") -> list[str]:

@@ -107,6 +107,8 @@ class FileCommitLog:
     def message_at(self, offset: int) -> Placed:
         place = offset - self.framing.head_bytes
         file = self.queue.find(place) if place >= 0 else None
+        if file is None and self.queue.find(offset) is not None:
+            raise MessageStoreError(f"no message begins at offset {offset}: an entry's head is there")
         if file is None:
             raise MessageStoreError(f"no file holds offset {offset}: {_span_of(self.queue)}")
         frame = self.framing.look(self.queue.read(place, self.framing.look_bytes), 0, file.end - place)

@@ -115,6 +115,12 @@ class Configurations:
         self.records = tuple(record for record in self.records if record[0] < cut_index)
         return changed
 
+    def begin_behind(self, members: Record | None) -> None:
+        """The log begins behind the leader's base: what was in effect there is all that is known (M1)."""
+        self._in_log, self.records, self.next_index = [], (), NEVER
+        if members is not None:
+            self._take(*members)
+
     def committed(self, index: int) -> None:
         """Those before the newest committed one are not needed any more."""
         while len(self._in_log) > 1 and self._in_log[1].index <= index:

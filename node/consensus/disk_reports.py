@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from node.consensus.effects import FetchLog, LookUp, ReadSlab
+from node.consensus.effects import BeginBehind, FetchLog, LookUp, ReadSlab
 from node.consensus.entry_handler import EntryHandler
 from node.consensus.full_disk import FullDisk
 from node.consensus.group_naming import GroupNaming
@@ -86,6 +86,30 @@ class DiskReports:
             return
         member.cut_failed()
         self._full_disk.met(now)
+
+    def begun_behind(self, order: BeginBehind, error: str | None, now: int) -> None:
+        """The log begins behind our leader's base (M6); or nothing was changed, and the leader asks again."""
+        member, base = self._member, order.base
+        if member.truncating_from is None or order.log_epoch != member.log_epoch:
+            return
+        if error is not None:
+            member.cut_failed()
+            self._full_disk.met(now)
+            return
+        said_by = order.record.leader_id, order.record.term
+        member.begun_at_base(of_this_leader=said_by == (member.leader_id, member.term))
+        self._store.note_progress(base.meta.index, base.meta.index)
+        member.configurations.begin_behind(base.members)
+        if member.hard.group_id is None and base.group_id is not None:
+            member.save(group_id=base.group_id, naming=None)
+        member.on_members(None, now)
+        self._handler.truncated()
+        member.event(
+            "base_installed", now, "warning", begin_index=self._store.begin_index, was_from=order.record.from_index,
+            was_to=order.record.to_index, leader=order.record.leader_id, term=order.record.term,
+        )  # fmt: skip
+        self._handler.durable_moved()
+        self._settle(now)
 
     def slab_read(self, request: ReadSlab, slab: Slab | None, now: int) -> None:
         """The outcome of `effects.reads`."""

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.faults.results import Mended
+from node.store.files.identity import Base
 from node.store.log_store import HardState, LogStore, TruncationRecord
 
 
@@ -33,6 +34,16 @@ class TruncateLog:
 
     log_epoch: int
     cut_index: int
+    record: TruncationRecord
+
+
+@dataclass(slots=True, frozen=True)
+class BeginBehind:
+    """Archive the whole log and begin it behind `base`, off the loop and in the writer's order like a cut; then
+    `replica.disk.begun_behind(order, error, now)`: None, or why nothing was changed."""
+
+    log_epoch: int
+    base: Base
     record: TruncationRecord
 
 
@@ -112,8 +123,8 @@ class Effects:
     """One batch. Each append makes several: so no dataclass, whose defaults would take twice the time."""
 
     __slots__ = (
-        "apply", "events", "fetches", "hard_state", "is_unusual", "looks", "mend", "reads", "scrub_wanted", "sends",
-        "spoken_of", "sync_wanted", "truncate",
+        "apply", "begin_behind", "events", "fetches", "hard_state", "is_unusual", "looks", "mend", "reads",
+        "scrub_wanted", "sends", "spoken_of", "sync_wanted", "truncate",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -130,6 +141,7 @@ class Effects:
         self.sends: list[Send] = []
         # 3. Off the loop, one at a time; nothing is appended until it is done.
         self.truncate: TruncateLog | None = None
+        self.begin_behind: BeginBehind | None = None
         # 4. Off the loop, any order.
         self.reads: list[ReadSlab] = []
         self.looks: list[LookUp] = []

@@ -1,4 +1,4 @@
-"""The leader's side of replication to one peer: COMPARE, TRUNCATE, APPEND, and what to do when they fail.
+"""The leader's side of replication to one peer: COMPARE, TRUNCATE, APPEND, INSTALL_SNAPSHOT, and what if they fail.
 
 Theory. A dispatcher knows nothing about its peer until a COMPARE succeeded: then `match_index` is the highest index
 known to be equal, and everything above it in the peer's log is either equal too or must go. The whole state machine is
@@ -14,6 +14,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from node.consensus.api import SECOND
+from node.consensus.base_giving import BaseGiving
 from node.consensus.contradictions import fork_found
 from node.consensus.effects import ReadSlab
 from node.consensus.log_backtracking import is_fork, next_to_compare
@@ -28,6 +29,8 @@ from node.store.errors import ColdEntry
 from node.store.log_store import EntryMeta
 
 SUCCESS = ResponseCode.SUCCESS
+# The peer would have to lose what it knows to be committed, or is of another group.
+FOR_GOOD = (ResponseCode.INCONSISTENT_INDEX, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ResponseCode.UNKNOWN_GROUP)
 
 
 class EntryDispatcher:
@@ -47,6 +50,7 @@ class EntryDispatcher:
         self._retry_at: int | None = None  # nothing is sent before
         self._backoff_ns = self._timing.diverged_backoff_min_ns
         self._reading = False
+        self._base = BaseGiving(member, peer)
 
     # --- state --------------------------------------------------------------------------------------------------
     def _step(self, event: DispatcherEvent, reason: str, now: int) -> None:
@@ -56,6 +60,7 @@ class EntryDispatcher:
             self._member.event("dispatcher", now, peer=self.peer_id, was=was, state=state, reason=reason)
         self._asked_seq = None
         self._retry_at = None
+        self.peer.installing = False
 
     def _compare_anew(self, event: DispatcherEvent, reason: str, from_index: int, now: int) -> None:
         """Forgets everything about the peer's log, under a new epoch."""
@@ -118,26 +123,26 @@ class EntryDispatcher:
         if not self.peer.connected or (self._retry_at is not None and now < self._retry_at):
             return
         self._retry_at = None
+        if self._asked_seq is not None:
+            return  # its answer comes first
         match self.peer.state:
             case DispatcherState.APPEND:
                 self._pump_appends(now)
             case DispatcherState.COMPARE:
-                if self._asked_seq is None:
-                    self._send_compare(now)
+                self._send_compare(now)
             case DispatcherState.TRUNCATE:
-                if self._asked_seq is None:
-                    self._send_truncate(now)
+                self._send_truncate(now)
+            case DispatcherState.INSTALL_SNAPSHOT if self.peer.installing:
+                self._asked_seq, self._asked_at = self._base.send(now), now
             case DispatcherState.DIVERGED | DispatcherState.INSTALL_SNAPSHOT:
                 self._compare_anew(DispatcherEvent.BACKOFF_OVER, "another try", self._member.store.end_index, now)
 
     def _send_compare(self, now: int) -> None:
-        store = self._member.store
         meta = self._member.meta(self._compare_index)
-        if meta is None:
-            reason = f"it needs entries from {self._compare_index + 1} on, this log begins at {store.begin_index}"
-            self._pause(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
-            return
-        self._ask(PushKind.COMPARE, now, prev=(meta.index, meta.term, meta.chain))
+        if meta is not None:
+            self._ask(PushKind.COMPARE, now, prev=(meta.index, meta.term, meta.chain))
+        else:
+            self._below_begin(f"it needs entries from {self._compare_index + 1} on", now)
 
     def _send_truncate(self, now: int) -> None:
         matched = self.peer.match_index
@@ -190,7 +195,7 @@ class EntryDispatcher:
     def _push_read(self, slab: Slab, now: int) -> None:
         before = self._member.meta(slab.first_index - 1)
         if before is None:
-            self._below_begin(now)
+            self._below_begin(f"it needs entry {self.peer.write_index}", now)
         else:
             carried = InFlight(slab.first_index, slab.last_index, len(slab.data), now)
             push = self.append_of(slab, before.term)
@@ -198,15 +203,45 @@ class EntryDispatcher:
             self.peer.sent(push.seq, carried, push.commit_index)
             self._member.known_metas.keep(EntryMeta(slab.last_index, slab.last_term, slab.last_chain))  # for the next
 
-    def _below_begin(self, now: int) -> None:
-        reason = f"it needs entry {self.peer.write_index}, this log begins at {self._member.store.begin_index}"
-        self._pause(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
+    def _below_begin(self, what: str, now: int) -> None:
+        """It needs what this log no longer holds: it is to begin where this one begins, if it can (M6)."""
+        reason = f"{what}, this log begins at {self._member.store.begin_index}"
+        if self._base.can_be_taken:
+            self._step(DispatcherEvent.BELOW_BEGIN, reason, now)
+            self.peer.pause(reason)
+            self.peer.installing = True
+            self.pump(now)
+        else:
+            self._pause(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
+
+    def _base_answered(self, answer: PushResponse, now: int) -> None:
+        """Asked or not: whoever holds our base durably begins there; else it is busy with it, or refuses it."""
+        index, asked = self._base.index, answer.seq == self._asked_seq
+        if min(answer.verified_index, answer.durable_index) >= index:
+            self._compare_anew(DispatcherEvent.INSTALLED, f"its log begins behind entry {index}", index, now)
+        elif asked and answer.code == ResponseCode.INCONSISTENT_STATE:
+            self._fork(index, now)
+        elif asked:
+            self._asked_seq = None
+            self._refused(answer, f"the base at {index}", now)
+
+    def _refused(self, answer: PushResponse, what: str, now: int) -> None:
+        """For good: it would lose what is committed. Or now: it is busy, full, or a frame arrived damaged."""
+        if answer.code in FOR_GOOD:
+            reason = f"{what} refused ({int(answer.code)}): it would have to lose committed entries"
+            self._pause(DispatcherEvent.REFUSED, "diverged", reason, now)
+            return
+        self.peer.last_error = f"{what} answered {int(answer.code)} {answer.code.name}"
+        full = answer.code == ResponseCode.DISK_FULL
+        if full:
+            self._member.alarm("peer_disk_full", f"{self.peer_id}: its disk is full", now, peer_id=self.peer_id)
+        self._retry_at = now + (SECOND if full else self._timing.busy_retry_ns)
 
     def _want_read(self, now: int) -> None:
         """Asks the driver to read what is not in memory any more, within the quota."""
         member = self._member
         if self.peer.write_index < member.store.begin_index:
-            self._below_begin(now)
+            self._below_begin(f"it needs entry {self.peer.write_index}", now)
             return
         member.meta(self.peer.write_index - 1)  # the slab's link to what is before it
         pause_ns = 0
@@ -260,7 +295,9 @@ class EntryDispatcher:
             self._member.alarm("bad_answer", text, now, peer_id=self.peer_id)
             return False
         before = peer.watermark_index
-        if peer.state not in PAUSED:
+        if peer.installing:
+            self._base_answered(answer, now)
+        elif peer.state not in PAUSED:
             peer.acknowledge(answer, self._member.config.flush, now)
             if peer.state is DispatcherState.APPEND:
                 self._append_answered(answer, now)
@@ -291,23 +328,18 @@ class EntryDispatcher:
             self._append_refused(answer, sent, now)
 
     def _append_refused(self, answer: PushResponse, sent: InFlight | None, now: int) -> None:
-        code = answer.code
-        self.peer.last_error = f"APPEND answered {int(code)} {code.name}"
-        if code == ResponseCode.INCONSISTENT_STATE and sent is not None:
+        if answer.code == ResponseCode.INCONSISTENT_STATE and sent is not None:
+            self.peer.last_error = f"APPEND answered {int(answer.code)} {answer.code.name}"
             if is_fork(self._member.store, answer, sent.first_index - 1):
                 self._fork(sent.first_index - 1, now)
                 return
             upto = sent.first_index - 1 if answer.x_term == -1 else sent.last_index
             back = max(answer.verified_index, next_to_compare(self._member.store, answer, upto + 1))
             self._compare_anew(DispatcherEvent.INCONSISTENT, f"entry {sent.first_index} did not fit", back, now)
-        elif code in (ResponseCode.INCONSISTENT_INDEX, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN):
-            self._diverged(answer, "APPEND", now)
-        else:  # busy, full, or a frame that arrived damaged: the same again, a little later
-            full = code == ResponseCode.DISK_FULL
-            if full:
-                self._member.alarm("peer_disk_full", f"{self.peer_id}: its disk is full", now, peer_id=self.peer_id)
-            self.peer.resend()
-            self._retry_at = now + (SECOND if full else self._timing.busy_retry_ns)
+        else:
+            if answer.code not in FOR_GOOD:
+                self.peer.resend()
+            self._refused(answer, "APPEND", now)
 
     def _compare_answered(self, answer: PushResponse, now: int) -> None:
         asked = self._compare_index
@@ -326,34 +358,24 @@ class EntryDispatcher:
             self.peer.write_index = self._compare_index + 1
             self._step(DispatcherEvent.MISMATCHED, f"no match at {asked}", now)
             self.pump(now)
-        elif answer.code in (ResponseCode.INCONSISTENT_INDEX, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN):
-            self._diverged(answer, f"COMPARE at {asked}", now)
         else:
-            self.peer.last_error = f"COMPARE answered {int(answer.code)} {answer.code.name}"
-            self._retry_at = now + self._timing.busy_retry_ns
+            self._refused(answer, f"COMPARE at {asked}", now)
 
     def _fork(self, index: int, now: int) -> None:
         reason = f"entry {index} has our term but another chain: one of the two logs is damaged"
         fork_found(self._member, f"{self.peer_id}: {reason}", now, self.peer_id)
         self._pause(DispatcherEvent.REFUSED, "fork", reason, now)
 
-    def _diverged(self, answer: PushResponse, what: str, now: int) -> None:
-        reason = f"{what} refused ({int(answer.code)}): it would have to lose committed entries"
-        self._pause(DispatcherEvent.REFUSED, "diverged", reason, now)
-
     def _truncate_answered(self, answer: PushResponse, now: int) -> None:
         cut = self.peer.match_index + 1
         if answer.code == ResponseCode.SUCCESS:
             self._back_in_append(DispatcherEvent.CUT, f"nothing conflicts from {cut} on", now)
             self.pump(now)
-        elif answer.code == ResponseCode.INCONSISTENT_INDEX:
-            self._diverged(answer, f"TRUNCATE from {cut}", now)
         elif answer.code == ResponseCode.INCONSISTENT_STATE:
             end = self._member.store.end_index
             self._compare_anew(DispatcherEvent.INCONSISTENT, f"TRUNCATE from {cut} did not fit", end, now)
         else:
-            self.peer.last_error = f"TRUNCATE answered {int(answer.code)} {answer.code.name}"
-            self._retry_at = now + self._timing.busy_retry_ns
+            self._refused(answer, f"TRUNCATE from {cut}", now)
 
     # --- time ---------------------------------------------------------------------------------------------------
     def tick(self, now: int) -> None:
@@ -373,12 +395,6 @@ class EntryDispatcher:
     def next_deadline(self) -> int | None:
         if not self.peer.connected:
             return None
-        times = []
-        if self._retry_at is not None:
-            times.append(self._retry_at)
-        if self._asked_seq is not None:
-            times.append(self._asked_at + self._timing.push_timeout_ns)
-        silent_from = self.peer.window.silent_from()
-        if silent_from is not None:
-            times.append(silent_from)
-        return min(times, default=None)
+        asked_until = None if self._asked_seq is None else self._asked_at + self._timing.push_timeout_ns
+        waits = (self._retry_at, asked_until, self.peer.window.silent_from())
+        return min((at for at in waits if at is not None), default=None)

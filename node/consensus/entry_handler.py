@@ -14,14 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from node.consensus.base_install import BaseInstall
 from node.consensus.configurations import may_hold_change
 from node.consensus.contradictions import fork_found, two_leaders
+from node.consensus.cuts import order_cut
 from node.consensus.damaged_entries import DamagedEntries
 from node.consensus.member_state import MemberState
 from node.consensus.overlap import overlap_of
 from node.protocol.codes import FlushMode, ResponseCode, Role
 from node.protocol.entry import INDEX_UNIT_BYTES, EntryError, Slab
-from node.protocol.messages import PushKind, PushRequest, PushResponse
+from node.protocol.messages import InstallRequest, PushKind, PushRequest, PushResponse
 from node.store.errors import ColdEntry, StoreCorrupt, StoreFull
 from node.store.faults.ranges import fault_at, in_words
 from node.store.faults.results import Fault
@@ -49,7 +51,7 @@ class EntryHandler:
     """One per replica; what belongs to one leader is forgotten when another one speaks."""
 
     def __init__(self, member: MemberState, damaged: DamagedEntries) -> None:
-        self._member, self._damaged = member, damaged
+        self._member, self._damaged, self._base = member, damaged, BaseInstall(member)
         self._leader: tuple[int, str] | None = None  # (term, leader) that the fields below belong to
         self._dispatch_epoch = -1
         self._unasked_sent_at = 0  # when we last sent the leader an answer that it had not asked for
@@ -59,7 +61,7 @@ class EntryHandler:
         self._may_wait = config.flush is FlushMode.SYNC and config.push_window_slabs > 1
 
     # --- entrance -----------------------------------------------------------------------------------------------
-    def handle(self, sender: str, push: PushRequest, now: int) -> None:
+    def handle(self, sender: str, push: PushRequest | InstallRequest, now: int) -> None:
         """Checks (R4), renews the leader's lease, then acts by kind."""
         code = self.check(sender, push, now)
         if code is not ResponseCode.SUCCESS:
@@ -86,7 +88,7 @@ class EntryHandler:
         self._early.clear()
         self._unanswered_seq = -1
 
-    def check(self, sender: str, push: PushRequest, now: int) -> ResponseCode:
+    def check(self, sender: str, push: PushRequest | InstallRequest, now: int) -> ResponseCode:
         """Term and leader before anything else (R4); a higher term is adopted."""
         member = self._member
         if not member.configurations.knows(push.leader_id) or not member.configurations.knows(sender):
@@ -109,12 +111,14 @@ class EntryHandler:
             self._begin_epoch(-1)
         return ResponseCode.SUCCESS
 
-    def _act(self, sender: str, push: PushRequest, now: int) -> Verdict | None:
-        kind = push.kind
+    def _act(self, sender: str, push: PushRequest | InstallRequest, now: int) -> Verdict | None:
+        kind = None if isinstance(push, InstallRequest) else push.kind
         if kind is PushKind.COMMIT:
             return OK
         if self._member.truncating_from is not None:
             return Verdict(BUSY)
+        if isinstance(push, InstallRequest):
+            return self._install(push, now)
         if kind is PushKind.APPEND:
             return self._append_in_order(sender, push, now)
         return self._compare(push, now) if kind is PushKind.COMPARE else self._truncate(sender, push, now)
@@ -157,6 +161,14 @@ class EntryHandler:
     def truncated(self) -> None:
         """The cut is durable: what arrived early followed a log that is no more."""
         self._early.clear()
+
+    def _install(self, request: InstallRequest, now: int) -> Verdict:
+        """Our leader cannot give us what we lack: where our log begins anew is settled in `base_install.py`."""
+        code = self._base.act(request, now).code
+        if code is ResponseCode.INCONSISTENT_STATE:
+            text = f"entry {request.base_index} has the term of {request.leader_id}'s base but another chain"
+            fork_found(self._member, text, now, request.leader_id)
+        return Verdict(code)
 
     # --- COMPARE ------------------------------------------------------------------------------------------------
     def _compare(self, push: PushRequest, now: int) -> Verdict:
@@ -249,7 +261,7 @@ class EntryHandler:
         if lost is not None and conflict is not True:
             return self._give_up(lost, cut, push, now)
         reason = f"term {ours} here, " + (f"term {push.prev_term}" if push.prev_term != -1 else "nothing") + " there"
-        member.order_cut(cut, sender, f"TRUNCATE from {sender} in term {push.term}: {reason}", now)
+        order_cut(member, cut, sender, f"TRUNCATE from {sender} in term {push.term}: {reason}", now)
         return Verdict(BUSY)
 
     def _give_up(self, fault: Fault, cut: int, push: PushRequest, now: int) -> Verdict:
@@ -263,7 +275,7 @@ class EntryHandler:
         member = self._member
         what = f"{in_words([fault])} cannot be linked by any member's entries"
         member.on_rejoin(f"{what}; everything from there on is given up", now)
-        member.order_cut(cut, push.leader_id, f"{what}: given up under {push.leader_id} in term {push.term}", now)
+        order_cut(member, cut, push.leader_id, f"{what}: given up under {push.leader_id} in term {push.term}", now)
         return Verdict(BUSY)
 
     def _conflict(self, cut: int, push: PushRequest) -> tuple[int, bool | None]:

@@ -23,7 +23,7 @@ from node.consensus.leader_marks import LeaderMarks
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.own_entries import OwnEntry, config_change, first_of_term
-from node.consensus.progress import PAUSED, Peers, Progress
+from node.consensus.progress import Peers, Progress
 from node.consensus.proposal_checks import ProposalChecks
 from node.consensus.push_window import InFlight
 from node.consensus.quorum_ack_checker import committable
@@ -256,7 +256,7 @@ class Leadership:
     # --- answers ------------------------------------------------------------------------------------------------
     def _heard(self, peer: Progress, seq: int, now: int) -> bool:
         """An answer of our term: whether it counts for check-quorum and reads (E6, R6)."""
-        if not peer.counts or peer.state in PAUSED:
+        if not peer.counts or peer.is_paused:
             return False
         peer.answered(seq, self.contact.ticks.count, now)
         if self.reads.pending and seq >= 0:

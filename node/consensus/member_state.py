@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from node.consensus.api import Randomness, ReplicaConfig
 from node.consensus.configuration import Configuration
 from node.consensus.configurations import Configurations
-from node.consensus.effects import NOTHING, Effects, Event, TruncateLog, new_send
+from node.consensus.effects import NOTHING, Effects, Event, new_send
 from node.consensus.known_metas import KnownMetas
 from node.consensus.own_entries import LastTime
 from node.consensus.roles import ROLE_TRANSITIONS, RoleEvent
@@ -27,7 +27,7 @@ from node.protocol.entry import Slab
 from node.protocol.messages import Message
 from node.store.errors import ColdEntry, StoreCorrupt
 from node.store.faults.ranges import fault_at
-from node.store.log_store import EntryMeta, HardState, LogStore, TruncationRecord
+from node.store.log_store import EntryMeta, HardState, LogStore
 
 if TYPE_CHECKING:
     from node.consensus.applying import Applying
@@ -118,8 +118,7 @@ class MemberState:
     def save(self, **changes: Any) -> None:
         """Changes the hard state; it is durable before anything leaves that speaks of it (E2)."""
         after = replace(self.hard, **changes)
-        if after.term < self.hard.term:
-            raise AssertionError(f"term went down from {self.hard.term} to {after.term}")
+        assert after.term >= self.hard.term, f"term went down from {self.hard.term} to {after.term}"
         self.effects.spoken_of |= not changes.keys() <= ABOUT_PEERS
         self.hard = after
         self.term, self.voter_state = after.term, after.voter_state
@@ -155,8 +154,7 @@ class MemberState:
 
     def adopt_term(self, term: int, now: int, reason: str) -> None:
         """A higher term exists: whoever leads a lower one is deposed, and votes start anew."""
-        if term <= self.term:
-            raise AssertionError(f"adopting term {term} from {self.term}")
+        assert term > self.term, f"adopting term {term} from {self.term}"
         self.change_role(RoleEvent.DEPOSED, now, reason)
         self.save(term=term, voted_for=None)
         self.verified_index = -1
@@ -265,19 +263,21 @@ class MemberState:
         self.unsynced.durable(self.durable_index)
         self.effects.sync_wanted |= self.durable_index < self.store.end_index
 
-    def order_cut(self, cut: int, leader_id: str | None, reason: str, now: int) -> None:
-        """Archive and cut from `cut` on: the driver's work, of which nothing counts from now on (R8, S4)."""
-        record = TruncationRecord(
-            by=self.self_id, leader_id=leader_id, term=self.term, from_index=cut, to_index=self.store.end_index,
-            reason=reason, committed_index=self.committed_index,
-        )  # fmt: skip
+    def close_log(self, from_index: int) -> None:
+        """What is from there on is about to go: nothing of it counts, and nothing is appended meanwhile (R8)."""
         self.log_epoch += 1  # a sync under way no longer speaks of this log
         self.known_metas.forget()
-        self.durable_index = min(self.durable_index, cut - 1)
-        self.truncating_from = cut
-        self.effects.truncate = TruncateLog(self.log_epoch, cut, record)
-        end_index = self.store.end_index
-        self.event("truncation", now, "warning", from_index=cut, to_index=end_index, leader=leader_id, term=self.term)
+        self.durable_index = min(self.durable_index, from_index - 1)
+        self.truncating_from = from_index
+
+    def begun_at_base(self, *, of_this_leader: bool) -> None:
+        """The log begins anew, behind what a leader said: durable, and all of it committed (R8, M6)."""
+        base_index = self.store.base.index
+        assert self.committed_index <= base_index, f"committed {self.committed_index}, base {base_index}"
+        self.unsynced.cut(0)
+        self.committed_index = self.durable_index = base_index
+        self.verified_index = base_index if of_this_leader else -1
+        self.truncating_from = None
 
     def meta(self, index: int) -> EntryMeta | None:
         """Term and chain at `index`, None outside the log; never from a disk (S9).

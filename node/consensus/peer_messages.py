@@ -28,6 +28,7 @@ from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     Hello,
+    InstallRequest,
     Message,
     PushRequest,
     PushResponse,
@@ -66,7 +67,7 @@ class PeerMessages:
                 case PushResponse():
                     if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
                         self._office.leadership.handle_push_answer(sender, message, now)
-                case PushRequest():
+                case PushRequest() | InstallRequest():
                     self._handler.handle(sender, message, now)
                     self._leader_spoke(sender, now)
                 case HeartBeatRequest():

@@ -49,9 +49,10 @@ class Progress:
 
     __slots__ = (
         "acknowledged", "answered_at", "answered_seq", "answered_tick", "asked_before", "commit_sent", "connected",
-        "counts", "dispatch_epoch", "durable_index", "faulty_from", "held_index", "hello", "is_voter", "last_ack_at",
-        "last_error", "lease_at", "link", "match_index", "peer_id", "pushed_at", "resends", "silent_since", "since",
-        "slow_at", "state", "transitions", "voter_state", "watermark_index", "window", "write_index",
+        "counts", "dispatch_epoch", "durable_index", "faulty_from", "held_index", "hello", "installing", "is_voter",
+        "last_ack_at", "last_error", "lease_at", "link", "match_index", "peer_id", "pushed_at", "resends",
+        "silent_since", "since", "slow_at", "state", "transitions", "voter_state", "watermark_index", "window",
+        "write_index",
     )  # fmt: skip
 
     def __init__(self, peer_id: str, is_voter: bool, config: ReplicaConfig) -> None:
@@ -70,6 +71,7 @@ class Progress:
 
     def _forget(self, config: ReplicaConfig, now: int, end_index: int) -> None:
         self.state = DispatcherState.COMPARE
+        self.installing = False  # it is to begin where our log begins; else INSTALL_SNAPSHOT is a dead end
         self.since = now
         self.transitions: deque[TransitionStatus] = deque(maxlen=TRANSITIONS_KEPT)
         self.match_index = -1  # the highest index known to be equal; all above in its log is equal, too, or must go
@@ -133,6 +135,11 @@ class Progress:
         transition = TransitionStatus(now, was, to, reason)
         self.transitions.append(transition)
         return transition
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing that it says counts: it cannot be replicated to, and nothing is done about that."""
+        return self.state in PAUSED and not self.installing
 
     def compare_anew(self, from_index: int) -> None:
         """Nothing that was said of its log counts any more; COMPARE begins at `from_index`."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, TruncateLog
+from node.consensus.effects import BeginBehind, FetchLog, LookUp, MendLog, ReadSlab, TruncateLog
 from node.engine.process import Process
 from node.engine.writer import Ended
 from node.protocol.codes import FlushMode
@@ -42,6 +42,7 @@ class Disk:
         log_epoch: Callable[[], int],
         flushed: Callable[[int, int], None],
         truncated: Callable[[TruncateLog, bool], None],
+        begun: Callable[[BeginBehind, str | None], None],
         mended: Callable[[MendLog, Mended | None, str], None],
         damaged: Callable[[StoreCorrupt, int], None],
         fail: Callable[[str], None],
@@ -49,7 +50,7 @@ class Disk:
     ) -> None:
         self._store, self._flush = store, flush
         self._log_epoch, self._flushed, self._truncated = log_epoch, flushed, truncated
-        self._mended, self._damaged, self._fail = mended, damaged, fail
+        self._begun, self._mended, self._damaged, self._fail = begun, mended, damaged, fail
         self._loop, self._writer, self._readers = process.loop, process.writer, process.readers
         self._reading: set[Future[Any]] = set()
         # By peer: the slab that it will most likely need next (its first index, the log's epoch, the read under way).
@@ -193,6 +194,21 @@ class Disk:
             self._truncated(order, error is None)
         else:
             self._fail(f"the log could not be cut at {order.cut_index}: {error}")
+
+    def begin_behind(self, order: BeginBehind) -> None:
+        """Archives the whole log and begins it behind a base; the core appends nothing meanwhile."""
+
+        def finished(outcome: Ended[None]) -> None:
+            error = outcome.error
+            if self._closed:
+                return
+            self._ahead.clear()
+            if error is None or isinstance(error, StoreFull | EntryError):
+                self._begun(order, None if error is None else str(error))
+            else:
+                self._fail(f"the log could not begin behind entry {order.base.meta.index}: {error}")
+
+        self._writer.run(partial(self._store.begin_behind, order.base, order.record), finished)
 
     # --- reads --------------------------------------------------------------------------------------------------
     def read(self, request: ReadSlab, done: Callable[[ReadSlab, Slab | None], None]) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from node.config import Settings
-from node.consensus.effects import Effects, FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
+from node.consensus.effects import BeginBehind, Effects, FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Replica
 from node.engine.applier import Applier
 from node.engine.client_requests import ClientRequests
@@ -70,8 +70,8 @@ class Duties:
         self.held: HeldBack[Send] = HeldBack()
         self.disk = Disk(
             store, driver.replica.config.flush, log_epoch=lambda: driver.replica.log_epoch,
-            flushed=self._flushed, truncated=self._truncated, mended=self._mended, damaged=self._damaged,
-            fail=driver.fail, process=process,
+            flushed=self._flushed, truncated=self._truncated, begun=self._begun, mended=self._mended,
+            damaged=self._damaged, fail=driver.fail, process=process,
         )  # fmt: skip
         self.reads = LogReads(store, self.disk)
         self.scrubber = Scrubber(
@@ -137,6 +137,8 @@ class Duties:
         disk = self.disk
         if effects.truncate is not None:
             disk.truncate(effects.truncate)
+        if effects.begin_behind is not None:
+            disk.begin_behind(effects.begin_behind)
         for read in effects.reads:
             disk.read(read, self._slab_read)
         for look in effects.looks:
@@ -169,6 +171,10 @@ class Duties:
             self._driver.step(lambda: reports.truncated(epoch, order.cut_index, now))
         else:
             self._driver.step(lambda: reports.truncate_failed(epoch, now))
+
+    def _begun(self, order: BeginBehind, error: str | None) -> None:
+        driver = self._driver
+        driver.step(lambda: driver.replica.disk.begun_behind(order, error, driver.now_ns()))
 
     def _slab_read(self, request: ReadSlab, slab: Slab | None) -> None:
         driver = self._driver

@@ -21,10 +21,20 @@ from node.engine.dialler import OPAQUE_MASK, Dialler, Driver
 from node.engine.member_handshake import MemberHandshake, Trust
 from node.engine.peer_link import Link
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
-from node.protocol.messages import FetchRequest, FetchResponse, Hello, Message, PushKind, PushRequest, PushResponse
+from node.protocol.messages import (
+    FetchRequest,
+    FetchResponse,
+    Hello,
+    InstallRequest,
+    Message,
+    PushKind,
+    PushRequest,
+    PushResponse,
+)
 from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, request_code
 from node.transport.connection import Connection
 from node.transport.fetch_frames import decode_fetch, decode_fetch_answer, encode_fetch, encode_fetch_answer
+from node.transport.install_frames import decode_install, encode_install
 from node.transport.member_proof import ProofError
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame, plain_frame
 from node.transport.slab_frames import PushEncoder, decode_push, decode_push_answer, encode_push_answer
@@ -33,7 +43,7 @@ PLAIN_CODES: Final = frozenset({RequestCode.PUSH, RequestCode.PULL, RequestCode.
 SERVED_CODES: Final = frozenset(
     {
         RequestCode.VOTE, RequestCode.PRE_VOTE, RequestCode.HEART_BEAT, RequestCode.SLAB_PUSH, RequestCode.READ_INDEX,
-        RequestCode.FETCH,
+        RequestCode.FETCH, RequestCode.INSTALL_BASE,
     }
 )  # fmt: skip
 MEMBER_CODES: Final = SERVED_CODES | PLAIN_CODES | {RequestCode.HELLO, RequestCode.PROOF}
@@ -141,7 +151,7 @@ class PeerLinks:
                 link.health.answered(frame.opaque, link.health.heard_at_ns, self._driver.late_ns)
             if frame.code != SUCCESS:
                 self._dialler.refused(link, code, frame)
-            elif code is SLAB_PUSH:
+            elif code is SLAB_PUSH or code is RequestCode.INSTALL_BASE:
                 self._driver.receive(link.peer_id, decode_push_answer(frame.body, seq))
             elif code is RequestCode.FETCH:
                 self._driver.receive(link.peer_id, decode_fetch_answer(frame.body, seq))
@@ -179,6 +189,9 @@ class PeerLinks:
                 connection.answer(frame, self._refusal(ResponseCode.UNEXPECTED_MEMBER, text))
             elif frame.code == RequestCode.FETCH:
                 self._driver.receive(connection.peer_id, decode_fetch(frame.body, frame.opaque))
+            elif frame.code == RequestCode.INSTALL_BASE:
+                request = decode_install(frame.body, connection.peer_id, frame.opaque)
+                self._driver.receive(connection.peer_id, request)
             elif frame.code in SERVED_CODES or frame.code == RequestCode.LEADERSHIP_TRANSFER:
                 self._driver.receive(connection.peer_id, decode_request(frame.code, frame.body, frame.opaque))
             else:
@@ -272,6 +285,8 @@ class PeerLinks:
             link.health.asked(opaque, self._driver.now_ns())
         if isinstance(message, FetchRequest):
             connection.send_body(code, 0, opaque, [encode_fetch(message)])
+        elif isinstance(message, InstallRequest):
+            connection.send_body(code, 0, opaque, [encode_install(message)])
         else:
             body = encode_message(message, self._group, self._self_id, link.peer_id)
             connection.send_body(code, 0, opaque, [body])

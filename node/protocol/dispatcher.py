@@ -1,8 +1,9 @@
 """The state machine of a leader's dispatcher, as data: the dispatcher obeys it, the console draws it.
 
 A dispatcher replicates to one peer. It COMPAREs until it finds where the two logs agree, has the peer TRUNCATE what
-conflicts above that, and then APPENDs. DIVERGED and INSTALL_SNAPSHOT are dead ends that are left after a back-off or on
-a new connection. A pair that is not listed cannot happen, and raises.
+conflicts above that, and then APPENDs. INSTALL_SNAPSHOT has a peer begin where this log begins; one that cannot is left
+there, until a back-off or a new connection, like one that is DIVERGED. A pair that is not listed cannot happen, and
+raises.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class DispatcherEvent(StrEnum):
     RECONNECTED = "reconnected"  # a new connection: nothing known before it counts
     REFUSED = "refused"  # the peer would have to lose what it knows to be committed
     BELOW_BEGIN = "below_begin"  # the peer needs entries that this log no longer holds
+    INSTALLED = "installed"  # the peer's log begins where this one does
     BACKOFF_OVER = "backoff_over"
 
 
@@ -47,6 +49,8 @@ TRANSITIONS: Mapping[tuple[DispatcherState, DispatcherEvent], DispatcherState] =
     (_S.APPEND, _E.RECONNECTED): _S.COMPARE,
     (_S.APPEND, _E.REFUSED): _S.DIVERGED,
     (_S.APPEND, _E.BELOW_BEGIN): _S.INSTALL_SNAPSHOT,
+    (_S.INSTALL_SNAPSHOT, _E.INSTALLED): _S.COMPARE,
+    (_S.INSTALL_SNAPSHOT, _E.REFUSED): _S.DIVERGED,
     (_S.INSTALL_SNAPSHOT, _E.BACKOFF_OVER): _S.COMPARE,
     (_S.INSTALL_SNAPSHOT, _E.RECONNECTED): _S.COMPARE,
     (_S.DIVERGED, _E.BACKOFF_OVER): _S.COMPARE,

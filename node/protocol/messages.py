@@ -172,6 +172,27 @@ class PushRequest:
 
 
 @value_class(slots=True, frozen=True)
+class InstallRequest:
+    """A leader's order to a follower that needs entries which its log no longer holds: to begin where that begins (M6).
+
+    `base_*`: the entry before the leader's first one, and the position where that first one lies (S5). `group_id` (C9).
+    `members`: where the newest entry about the members up to there was, and its body (M1). Answered by a PushResponse.
+    """
+
+    seq: int
+    leader_id: str
+    term: int
+    dispatch_epoch: int
+    commit_index: int
+    base_index: int
+    base_term: int
+    base_chain: int | None
+    base_pos: int
+    group_id: str | None = None
+    members: tuple[int, str] | None = None
+
+
+@value_class(slots=True, frozen=True)
 class PushResponse:
     """A follower's answer, with absolute watermarks (SAFETY R1). `seq` -1: nobody asked, a sync is done."""
 
@@ -253,6 +274,7 @@ Message = (
     | HeartBeatRequest
     | HeartBeatResponse
     | PushRequest
+    | InstallRequest
     | PushResponse
     | TransferRequest
     | TransferResponse

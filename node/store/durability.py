@@ -40,12 +40,18 @@ class Durability:
         self._committed = found.committed_index
         self.applied_index = found.applied_index
         self._slot_at_ns = 0
-        self._data_window = CacheWindow(files.data, page_cache_bytes, files.end.end_pos)
-        index_end = (files.end.index + 1) * INDEX_UNIT_BYTES
-        self._index_window = CacheWindow(files.index, page_cache_bytes // 8, index_end)
+        self._page_cache_bytes = page_cache_bytes
+        self._look_through(files.end)
         checkpoint.write_both(self._slot(self.durable))
         for next_file in self._next_files(files.end):
             next_file.make()
+
+    def _look_through(self, end: Mark) -> None:
+        """The windows of what stays in the page cache, of a log that ends there."""
+        files = self.files
+        self._data_window = CacheWindow(files.data, self._page_cache_bytes, end.end_pos)
+        index_end = (end.index + 1) * INDEX_UNIT_BYTES
+        self._index_window = CacheWindow(files.index, self._page_cache_bytes // 8, index_end)
 
     def note_progress(self, committed_index: int, applied_index: int) -> None:
         """What the next slot will say."""
@@ -138,6 +144,14 @@ class Durability:
         self._data_window.cut(last.end_pos)
         self._index_window.cut((last.index + 1) * INDEX_UNIT_BYTES)
         self.recovered_commit_index = min(self.recovered_commit_index, last.index)
+
+    def replaced(self) -> None:
+        """Another log began, which ends at its base: committed, applied and durable. Its slot is the caller's."""
+        base = self.files.end
+        self.durable = base
+        self._committed = self.applied_index = self._index_durable = base.index
+        self.recovered_commit_index = base.index
+        self._look_through(base)
 
     @property
     def committed_index(self) -> int:

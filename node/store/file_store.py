@@ -32,6 +32,7 @@ from node.store.log_store import EntryMeta, HardState, LogStore, SyncTicket, Tru
 from node.store.log_writer import LogWriter
 from node.store.pins import Pins
 from node.store.recovery.opening import Opened, open_directory
+from node.store.replacement import Replacement
 from node.store.retention import Survey
 from node.store.truncation import Truncation
 
@@ -63,6 +64,7 @@ class FileStore(LogStore):
         self._reads = ColdReads(self.files, self._faults, self.durability)
         self._healer = Healer(self.files, self._faults, self.durability)
         self._truncation = Truncation(self.files, self._reads, self.durability, self._faults, self._healer)
+        self._replacement = Replacement(self.files, self.durability, self._faults, self._healer)
         self._pins = Pins()
         self._closed = False
 
@@ -291,6 +293,14 @@ class FileStore(LogStore):
 
     def truncate(self, cut_index: int, record: TruncationRecord) -> None:
         self._truncation.truncate(cut_index, record)
+
+    @property
+    def base_on_record(self) -> Base:
+        files = self.files
+        return Base(files.base, files.begin_pos, self._hard_state.group_id, files.members_at_base)
+
+    def begin_behind(self, base: Base, record: TruncationRecord) -> None:
+        self._replacement.begin_behind(base, record)
 
     def survey(self, files_max: int) -> Survey:
         return self._truncation.survey(files_max)

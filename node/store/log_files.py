@@ -16,6 +16,7 @@ from collections.abc import Callable
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Slab
 from node.store.disk_log import find_head, find_record
 from node.store.errors import StoreFull, StoreIOError
+from node.store.files.identity import Base
 from node.store.files.straight import NOWHERE, write_straight_from
 from node.store.log_store import EntryMeta
 from node.store.recent_slabs import RecentSlabs
@@ -24,6 +25,7 @@ from node.store.recovery.unsealed import UnsealedChains
 from node.store.recovery.walk import SEALED_NEVER, Cursor
 from node.store.slab_pieces import slab_meta
 from node.store.sync_ticket import Mark
+from node.store.term_table import TermTable
 
 
 class LogFiles:
@@ -45,6 +47,7 @@ class LogFiles:
         self.base = found.base
         self.begin_index = found.begin_index
         self.begin_pos = found.begin_pos
+        self.members_at_base = found.members_at_base  # where the entry that says who belonged to the group there was
         self.end = Mark(found.end.index - 1, found.end.pos, found.end.term, found.end.chain)
         self.on_end: Callable[[int], None] = lambda _index: None  # called at once, with where the log ends now
         self.terms = found.terms
@@ -152,12 +155,30 @@ class LogFiles:
         if SEALED_NEVER > self.sealed_from > cut_index:
             self.sealed_from = cut_index
 
-    def begin_at(self, base: EntryMeta, begin_pos: int) -> None:
-        """The log begins behind `base`, which is durable: whole files before it are removed."""
+    def begin_at(self, kept: Base) -> None:
+        """The log begins behind that entry, which is durable as its base: whole files before it are removed."""
+        base, begin_pos = kept.meta, kept.pos
         self.base, self.begin_index, self.begin_pos = base, base.index + 1, begin_pos
+        self.members_at_base = kept.members
         self.data.drop_before(begin_pos)
         self.index.drop_before(self.begin_index * INDEX_UNIT_BYTES)
         self.unsealed.restart(self.begin_cursor())
+
+    def replaced(self, base: Base) -> None:
+        """The log begins behind that entry from now on, and ends there: nothing of what it held is in it any more.
+
+        A thread's work beside the loop: first nothing is held, then it ends elsewhere, so that no moment shows an entry
+        that is not there.
+        """
+        self.begin_index = base.meta.index + 1
+        self.base, self.begin_pos, self.members_at_base = base.meta, base.pos, base.members
+        self.data.forget_all()
+        self.index.forget_all()
+        self.ring, self.terms = RecentSlabs(), TermTable()
+        self.sealed_from = base.meta.index + 1
+        self.unsealed.restart(self.begin_cursor())
+        self.end = self.begin_mark()
+        self.on_end(self.end.index)
 
     def clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int, *, sync_later: bool = False) -> None:
         """Zeroes what is behind an end, and removes the files that held nothing else.

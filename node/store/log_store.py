@@ -25,6 +25,7 @@ from node.store.faults.results import Fault, Mended, Scrubbed
 from node.store.retention import Survey
 
 if TYPE_CHECKING:
+    from node.store.files.identity import Base
     from node.store.pins import Pins
 
 
@@ -340,6 +341,19 @@ class LogStore(ABC):
         """Archives [cut_index, end], lowers both checkpoint slots, zeroes the cut; all synced on return (SAFETY S4).
 
         Raises StoreFull when the archive cannot be written: then nothing was cut.
+        """
+
+    @property
+    @abstractmethod
+    def base_on_record(self) -> Base:
+        """The entry before the first one, with all that another member needs to begin there, too (M6)."""
+
+    @abstractmethod
+    def begin_behind(self, base: Base, record: TruncationRecord) -> None:
+        """Archives the whole log; from then on it begins, empty, behind `base`, and all that is durable on return.
+
+        A writer's work, like `truncate`; nothing is appended meanwhile. Raises EntryError where no log can begin there,
+        StoreFull where there is no space for it: then nothing has changed. Raises StoreIOError.
         """
 
     @abstractmethod

@@ -7,7 +7,7 @@ Invariants: those of LogStore; `_records[i]` is entry `begin_index + i`, at the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from node.protocol.codes import VoterState
@@ -32,32 +32,13 @@ from node.protocol.slab_verify import verify_slab
 from node.store.errors import ColdEntry, StoreCorrupt, StoreFull
 from node.store.faults.ranges import cut, fault_at, in_words, merged, without
 from node.store.faults.results import Fault, Mended, Scrubbed
+from node.store.files.identity import Base
 from node.store.files.layout import place, plan_bodies
 from node.store.log_store import ORIGIN, EntryMeta, HardState, LogStore, SyncTicket, TruncationRecord
+from node.store.memory_parts import MemoryTicket, Record
 from node.store.pins import Pins
 from node.store.retention import DataFile, Survey
 from node.store.term_table import TermTable
-
-
-@dataclass(slots=True)
-class MemoryTicket:
-    """A group commit that costs nothing; `on_run` lets a test fail or delay it."""
-
-    end_index: int
-    cuts: int
-    on_run: Callable[[], None] | None = None
-
-    def run(self) -> None:
-        if self.on_run is not None:
-            self.on_run()
-
-
-@dataclass(slots=True, frozen=True)
-class _Record:
-    data: bytes
-    pos: int
-    term: int
-    chain: int
 
 
 class MemoryStore(LogStore):
@@ -111,10 +92,11 @@ class MemoryStore(LogStore):
         self.full = False  # appends and archives raise StoreFull while True
         self.on_sync: Callable[[], None] | None = None
         self.recent_from = 0  # `recent_slab` answers None below this index
-        self._records: list[_Record] = []
+        self._records: list[Record] = []
         self._terms = TermTable()
         self._end_pos = base_pos
         self._begin_pos = base_pos
+        self._members_at_base: tuple[int, str] | None = None
         self._cuts = 0
         self.pins = Pins()
         self._rotten: set[int] = set()  # what a disk would return wrong, known or not
@@ -166,7 +148,7 @@ class MemoryStore(LogStore):
             entry = unpack_record(slab.data, offset)
             chain = chain_of(entry, chain)
             pos = place(self._end_pos, entry.size, self.data_file_size)
-            self._records.append(_Record(bytes(slab.data[offset : offset + 48]) + bytes(body), pos, entry.term, chain))
+            self._records.append(Record(bytes(slab.data[offset : offset + 48]) + bytes(body), pos, entry.term, chain))
             self._terms.extend(entry.index, entry.term)
             offset += entry.size
             self._end_pos = pos + entry.size
@@ -336,6 +318,24 @@ class MemoryStore(LogStore):
         self.recovered_commit_index = min(self.recovered_commit_index, self.end_index)
         self._cuts += 1
 
+    @property
+    def base_on_record(self) -> Base:
+        return Base(self.base, self._begin_pos, self.hard_state.group_id, self._members_at_base)
+
+    def begin_behind(self, base: Base, record: TruncationRecord) -> None:
+        if base.meta.chain is None or base.meta.index <= self.base.index:
+            raise EntryError(f"a log that begins behind entry {self.base.index} cannot begin behind {base}")
+        if self.full:
+            raise StoreFull("no space to begin another log (a test said so)")
+        if self._records:
+            kept = replace(record, from_index=self.begin_index, to_index=self.end_index, seq=len(self.archive) + 1)
+            self.archive.append((kept, [unpack_record(one.data) for one in self._records]))
+        self._cut(self.begin_index)
+        self.base, self._members_at_base = base.meta, base.members
+        self.begin_index, self._begin_pos = base.meta.index + 1, base.pos
+        self._cut(self.begin_index)
+        self.durable_index = self.committed_index = self.applied_index = self.recovered_commit_index = base.meta.index
+
     def survey(self, files_max: int) -> Survey:
         starts = [(self.begin_index, self._begin_pos)]
         starts += [(index, self._records[index - self.begin_index].pos) for index in self._file_starts()]
@@ -359,6 +359,8 @@ class MemoryStore(LogStore):
         if base is None:
             raise AssertionError(f"no entry before {keep_from}")
         del self._records[: keep_from - self.begin_index]
+        named = [record for record in self.hard_state.configurations if record[0] < keep_from]
+        self._members_at_base = named[-1] if named else self._members_at_base
         self.base, self.begin_index = base, keep_from
         self._begin_pos = self._records[0].pos
 
@@ -381,7 +383,9 @@ class MemoryStore(LogStore):
         self.committed_index = self.applied_index = self.recovered_commit_index
 
     def written(self, index: int) -> EntryMeta:
-        """Term and chain of what was written at `index`, whatever rotted since."""
+        """Term and chain of what was written at `index`, whatever rotted since; also of the base."""
+        if index == self.base.index:
+            return self.base
         record = self._records[index - self.begin_index]
         return EntryMeta(index, record.term, record.chain)
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from node.protocol.entry import BytesLike, EntryError
+from node.protocol.entry import BytesLike, EntryError, Magic
+from node.protocol.group_members import members_in
 from node.store.cold_reads import ColdReads
-from node.store.disk_log import read_raw_slab
+from node.store.disk_log import find_record, read_raw_slab
 from node.store.durability import Durability
 from node.store.errors import StoreCorrupt
 from node.store.faults.fault_set import FaultSet
@@ -23,6 +24,7 @@ from node.store.files.layout import place
 from node.store.files.retention import front_files, whole_files_below
 from node.store.log_files import LogFiles
 from node.store.log_store import HardState, TruncationRecord
+from node.store.recovery.damage import read_unit
 from node.store.retention import Survey
 from node.store.sync_ticket import Mark
 
@@ -126,10 +128,26 @@ class Truncation:
             return  # it is damaged: the prefix goes once it is mended, and until then nothing is made up
         if base is None:
             raise StoreCorrupt(f"entry {begin_index - 1} cannot become the base: it is not found")
-        named = [record for record in hard.configurations if record[0] < begin_index]
-        kept = Base(base, begin_pos, hard.group_id, named[-1] if named else None)
+        kept = Base(base, begin_pos, hard.group_id, self._members_before(begin_index, hard))
         written = partial(write_base, files.directory, kept, files.platform)
         with_reserve(files.directory, written, files.platform)
-        files.begin_at(base, begin_pos)
+        files.begin_at(kept)
         keep_reserve(files.directory, files.platform)
         self._faults.note(())
+
+    def _members_before(self, begin_index: int, hard: HardState) -> tuple[int, str] | None:
+        """Where the newest entry about the members before `begin_index` is, and its body (M1).
+
+        The hard state names the newest committed one, and those behind it: one before that is found in the log.
+        """
+        named = [record for record in hard.configurations if record[0] < begin_index]
+        if named or not hard.configurations:
+            return named[-1] if named else self._files.members_at_base
+        files = self._files
+        for index in range(begin_index - 1, files.begin_index - 1, -1):
+            unit = read_unit(files.index, index)
+            if unit is not None and unit.magic == Magic.CONFIG_CHANGE:
+                entry = find_record(files.data, files.index, index)[1]
+                if members_in(bytes(entry.body)) is not None:
+                    return index, bytes(entry.body).decode()
+        return files.members_at_base

@@ -18,6 +18,7 @@ from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     Hello,
+    InstallRequest,
     Message,
     PushKind,
     PushRequest,
@@ -76,6 +77,7 @@ REQUEST_CODES: Final[Mapping[type, RequestCode]] = {
     TransferRequest: RequestCode.LEADERSHIP_TRANSFER,
     ReadIndexRequest: RequestCode.READ_INDEX,
     FetchRequest: RequestCode.FETCH,
+    InstallRequest: RequestCode.INSTALL_BASE,
 }
 
 

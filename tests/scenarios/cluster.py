@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from node.consensus.api import MS, ReplicaConfig, Timing
-from node.consensus.effects import ApplyLog, Effects, Event, FetchLog, MendLog, ReadSlab, TruncateLog
+from node.consensus.effects import ApplyLog, BeginBehind, Effects, Event, FetchLog, MendLog, ReadSlab, TruncateLog
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, VoterState
 from node.protocol.entry import SLAB_BYTES_MAX, EntryError, Slab
@@ -45,7 +45,7 @@ class SimNode:
         self.up = True
         self.sync: tuple[int, SyncTicket] | None = None
         self.sync_wanted = False
-        self.cut: TruncateLog | None = None
+        self.cut: TruncateLog | BeginBehind | None = None
         self.reads: list[ReadSlab | FetchLog] = []
         self.mend: MendLog | None = None
         self.apply: ApplyLog | None = None
@@ -58,8 +58,9 @@ class Cluster:
 
     def __init__(
         self, count: int, seed: int = 1, flush: FlushMode = FlushMode.SYNC, timing: Timing | None = None,
-        group_id: str | None = GROUP_ID, applies: bool = False, base: EntryMeta = ORIGIN,
+        group_id: str | None = GROUP_ID, applies: bool = False, base: EntryMeta = ORIGIN, file_bytes: int = 1 << 30,
     ) -> None:  # fmt: skip
+        self.file_bytes = file_bytes
         self.group_id, self.applies, self.base = group_id, applies, base
         self.rng = random.Random(seed)
         self.now = 1_000 * MS
@@ -92,7 +93,12 @@ class Cluster:
         self.stores_made += 1
         state = VoterState.FORMING if forming else VoterState.REJOINING
         hard = HardState(voter_state=state, group_id=self.group_id)
-        return MemoryStore(store_id=f"{node_id}-s{self.stores_made}", hard_state=hard, base=base or self.base)
+        return MemoryStore(
+            store_id=f"{node_id}-s{self.stores_made}",
+            hard_state=hard,
+            base=base or self.base,
+            data_file_size=self.file_bytes,
+        )
 
     # --- the driver's part --------------------------------------------------------------------------------------
     def carry_out(self, node_id: str) -> Effects:
@@ -107,6 +113,9 @@ class Cluster:
         if effects.truncate is not None:
             assert node.cut is None, "one truncation at a time"
             node.cut = effects.truncate
+        if effects.begin_behind is not None:
+            assert node.cut is None, "one truncation at a time"
+            node.cut = effects.begin_behind
         node.reads.extend(effects.reads)
         node.reads.extend(effects.fetches)
         if effects.mend is not None:
@@ -197,6 +206,10 @@ class Cluster:
         node = self.nodes[node_id]
         if node.cut is not None:
             cut, node.cut = node.cut, None
+            if isinstance(cut, BeginBehind):
+                self.begin_behind(node, cut)
+                self.carry_out(node_id)
+                return
             try:
                 node.store.truncate(cut.cut_index, cut.record)
             except StoreFull:
@@ -204,6 +217,14 @@ class Cluster:
             else:
                 node.replica.disk.truncated(cut.log_epoch, cut.cut_index, self.now)
             self.carry_out(node_id)
+
+    def begin_behind(self, node: SimNode, order: BeginBehind) -> None:
+        error = None
+        try:
+            node.store.begin_behind(order.base, order.record)
+        except StoreFull as full:
+            error = str(full)
+        node.replica.disk.begun_behind(order, error, self.now)
 
     def finish_reads(self, node_id: str) -> None:
         node = self.nodes[node_id]

@@ -55,7 +55,7 @@ class Invariants:
         assert replica.member.durable_index <= store.end_index
         applied = replica.applied_index
         assert applied is None or applied <= committed, f"{node_id}: applied {applied} > committed {committed}"
-        for index in range(self._seen[node_id] + 1, committed + 1):
+        for index in range(max(self._seen[node_id] + 1, store.base.index, 0), committed + 1):
             meta = store.written(index)
             assert meta.chain is not None
             entry = (meta.term, meta.chain)

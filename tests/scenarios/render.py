@@ -94,6 +94,12 @@ def event_line(node_id: str, event: Event) -> str | None:
             return f"{node_id} cuts {detail['from_index']}..{detail['to_index']} on the order of {detail['leader']}"
         case "truncated":
             return f"{node_id} has cut; its log ends at {detail['end_index']}"
+        case "base_ordered":
+            held = f"{detail['was_from']}..{detail['was_to']}"
+            archived = "has nothing" if detail["was_to"] < detail["was_from"] else f"archives {held}"
+            return f"{node_id} {archived}, and is to begin behind {detail['base_index']} as {detail['leader']} does"
+        case "base_installed":
+            return f"{node_id} begins at {detail['begin_index']} now: it does not hold what is before"
         case "group_id":
             return f"{node_id} names the group {detail['group_id']}: {detail['reason']}"
         case "repair":

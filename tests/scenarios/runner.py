@@ -49,6 +49,7 @@ from node.protocol.messages import PushKind, PushRequest, VoteRequest
 from node.store.log_store import ORIGIN, EntryMeta, HardState
 from node.store.memory_store import MemoryStore
 from tests.scenarios.appliers import Appliers
+from tests.scenarios.bases import BaseVerbs
 from tests.scenarios.cluster import GROUP_ID, Cluster, Packet
 from tests.scenarios.invariants import Invariants
 from tests.scenarios.lanes import LaneVerbs
@@ -131,9 +132,10 @@ class Scenario:
         self._cluster = Cluster(
             int(command.words[0]), seed=seed, flush=flush, group_id=group_id, applies="applier" in command.words,
             base=EntryMeta(int(index), int(term), BORN_CHAIN) if int(index) >= 0 else ORIGIN,
+            file_bytes=command.number("file", 1 << 30),
         )  # fmt: skip
         self._verbs |= {**Appliers(self.cluster, self.say).verbs, **Learners(self.cluster).verbs}
-        self._verbs |= LaneVerbs(self.cluster, self.say).verbs
+        self._verbs |= LaneVerbs(self.cluster, self.say).verbs | BaseVerbs(self.cluster, self.say).verbs
         self._invariants = Invariants(self._cluster, alarms_allowed=True)
         if "down" in command.words:
             for node_id in self.cluster.ids:

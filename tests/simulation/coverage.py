@@ -110,6 +110,8 @@ IMPOSSIBLE: Final[Mapping[str, str]] = {
     "dispatcher.APPEND.below_begin": _TRIMMED,
     "dispatcher.COMPARE.below_begin": _TRIMMED,
     "dispatcher.INSTALL_SNAPSHOT.backoff_over": _TRIMMED,
+    "dispatcher.INSTALL_SNAPSHOT.installed": _TRIMMED,
+    "dispatcher.INSTALL_SNAPSHOT.refused": _FORK,
     "dispatcher.INSTALL_SNAPSHOT.reconnected": _TRIMMED,
     "dispatcher.COMPARE.refused": _FORK,
     "dispatcher.TRUNCATE.refused": _FORK,

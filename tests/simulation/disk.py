@@ -355,6 +355,18 @@ class SimulatedPlatform:
             folder.change((name, None))
         self._leave(last, "rename", str(target))
 
+    def link(self, source: Path, target: Path) -> None:
+        folder, name = self._parent(source)
+        there, new_name = self._parent(target)
+        node = folder.entries.get(name)
+        if not isinstance(node, File):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(source))
+        if new_name in there.entries:
+            raise FileExistsError(errno.EEXIST, "File exists", str(target))
+        last = self._enter("link", str(target), 0)
+        there.change((new_name, node))
+        self._leave(last, "link", str(target))
+
     def unlink(self, path: Path) -> None:
         folder, name = self._parent(path)
         if name in folder.entries:

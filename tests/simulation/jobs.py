@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from node.consensus.api import MS
-from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, TruncateLog
+from node.consensus.effects import BeginBehind, FetchLog, LookUp, MendLog, ReadSlab, TruncateLog
 from node.engine.disk import BACKGROUND_SYNC_S, IDLE_SLOT_S
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
@@ -158,6 +158,23 @@ class Jobs:
             self._process.truncated(order, error is None)
         else:
             self._process.fail(f"the log could not be cut at {order.cut_index}: {error}")
+
+    def begin_behind(self, order: BeginBehind) -> None:
+        """Archives the whole log and begins it behind a base; the core appends nothing meanwhile."""
+        member = self._process.member
+        member.damage.cutting()
+
+        def work() -> None:
+            self._store.begin_behind(order.base, order.record)
+            self._process.world.tell.begun_behind(member, order)
+
+        def finished(_: None, error: Exception | None) -> None:
+            if error is None or isinstance(error, StoreFull | EntryError):
+                self._process.begun_behind(order, None if error is None else str(error))
+            else:
+                self._process.fail(f"the log could not begin behind entry {order.base.meta.index}: {error}")
+
+        self._write(work, finished)
 
     # --- the front of the log -------------------------------------------------------------------------------------
     def remove_prefix(self, through_index: int) -> None:

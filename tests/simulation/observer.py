@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from node.consensus.api import Outcome
-    from node.consensus.effects import Effects, Event
+    from node.consensus.effects import BeginBehind, Effects, Event
     from node.protocol.messages import Message
     from node.store.log_store import HardState, TruncationRecord
     from tests.simulation.applier import Applied
@@ -81,6 +81,9 @@ class Observer:
     def cut(self, member: Member, record: TruncationRecord) -> None:
         """The log was cut; the core has not heard of it yet."""
 
+    def begun_behind(self, member: Member, order: BeginBehind) -> None:
+        """The log was replaced by one that begins behind a base; the core has not heard of it yet."""
+
     def trimmed(self, member: Member, begin_before: int, through_index: int) -> None:
         """Its writer has removed what it could of the entries up to `through_index`."""
 
@@ -117,6 +120,7 @@ class Broadcast:
         self.persisted = _spread(everybody, "persisted")
         self.synced = _spread(everybody, "synced")
         self.cut = _spread(everybody, "cut")
+        self.begun_behind = _spread(everybody, "begun_behind")
         self.trimmed = _spread(everybody, "trimmed")
         self.event = _spread(everybody, "event")
         self.applied = _spread(everybody, "applied")

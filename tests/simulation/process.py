@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS, Proposal, ReadOutcome, TransferOutcome
-from node.consensus.effects import FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
+from node.consensus.effects import BeginBehind, FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.replica import Replica
 from node.engine.feeder import Feeder
 from node.engine.held_back import HeldBack
@@ -202,6 +202,8 @@ class Process:
                 deliver(outcome)
         if effects.truncate is not None:
             self.jobs.truncate(effects.truncate)
+        if effects.begin_behind is not None:
+            self.jobs.begin_behind(effects.begin_behind)
         for read in effects.reads:
             self.jobs.read(read)
         for look in effects.looks:
@@ -292,6 +294,10 @@ class Process:
             self.replica.disk.truncated(order.log_epoch, order.cut_index, self.clock.now())
         else:
             self.replica.disk.truncate_failed(order.log_epoch, self.clock.now())
+        self._schedule_turn()
+
+    def begun_behind(self, order: BeginBehind, error: str | None) -> None:
+        self.replica.disk.begun_behind(order, error, self.clock.now())
         self._schedule_turn()
 
     def slab_read(self, request: ReadSlab, slab: Slab | None) -> None:

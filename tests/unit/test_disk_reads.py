@@ -42,7 +42,8 @@ def run(work: Callable[[Disk, Counting], Awaitable[None]], *, cold: bool = True)
         store.recent_from = 99 if cold else 0
         process = Process()
         disk = Disk(
-            store, FlushMode.SYNC, log_epoch=lambda: 0, flushed=never, truncated=never, mended=never, damaged=never,
+            store, FlushMode.SYNC, log_epoch=lambda: 0, flushed=never, truncated=never, begun=never, mended=never,
+            damaged=never,
             fail=never, process=process,
         )  # fmt: skip
         try:

@@ -315,8 +315,8 @@ def test_what_a_scrub_meets_counts_only_in_the_same_log_epoch() -> None:
         process = Process()
         disk = Disk(
             store, FlushMode.SYNC, log_epoch=lambda: epoch, flushed=lambda *_: None, truncated=lambda *_: None,
-            mended=lambda *_: None, damaged=lambda error, _index: met.append(error), fail=failed.append,
-            process=process,
+            begun=lambda *_: None, mended=lambda *_: None,
+            damaged=lambda error, _index: met.append(error), fail=failed.append, process=process,
         )  # fmt: skip
         answers: list[Scrubbed | None] = []
         disk.scrub(0, 100, lambda step, _text: answers.append(step))

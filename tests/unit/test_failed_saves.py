@@ -50,7 +50,8 @@ def test_a_cut_does_not_follow_a_vote_that_could_not_be_given_up(tmp_path: Path)
 
         process = Process()
         disk = Disk(
-            store, FlushMode.SYNC, log_epoch=lambda: 1, flushed=never, truncated=never, mended=never, damaged=never,
+            store, FlushMode.SYNC, log_epoch=lambda: 1, flushed=never, truncated=never, begun=never, mended=never,
+            damaged=never,
             fail=fail, process=process,
         )  # fmt: skip
         platform.armed = True

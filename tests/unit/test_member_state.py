@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import node.consensus
+from node.consensus.cuts import order_cut
 from node.consensus.member_state import MemberState
 from node.consensus.roles import RoleEvent
 from node.protocol.codes import Role
@@ -53,7 +54,7 @@ def test_e1_a_campaign_is_a_candidates_in_the_next_term_with_its_own_vote() -> N
 def test_r8_what_is_about_to_be_cut_is_not_counted_on() -> None:
     member = following(1, 1, 1, 1)
     member.durable_index = 0
-    member.order_cut(2, "n1", "a conflict", NOW)
+    order_cut(member, 2, "n1", "a conflict", NOW)
     assert member.note_durable(3) and member.durable_index == 1
     assert not member.note_durable(3)
     with pytest.raises(AssertionError, match="cut from 1, ordered was 2"):

@@ -43,6 +43,10 @@ class Story:
         self.saved = -1  # the last of them that was saved
         self.cut_from: int | None = None  # a cut that was ordered: from there on the log may be either way
         self.cut_durable_index = -1  # what was durable when it was ordered
+        self.behind: Base | None = None  # a log that was to begin there, while it is not sure whether it does
+        self.replaced: set[tuple[int, int, bytes]] = (
+            set()
+        )  # what was durable in logs that another one took the place of
 
     def open(self) -> FileStore:
         self.store = FileStore.open(
@@ -77,6 +81,18 @@ class Story:
         self.store.truncate(index, order)
         self.written = {at: entry for at, entry in self.written.items() if at < index}
         self.cut_from = None
+
+    def begin_behind(self, base: Base) -> None:
+        self.behind = base
+        order = TruncationRecord("n0", "n1", 9, self.store.begin_index, self.store.end_index, "left behind", -1)
+        self.store.begin_behind(base, order)
+        self.has_begun()
+
+    def has_begun(self) -> None:
+        """The log is the new one: of the old one all that was durable is in the archive."""
+        assert self.behind is not None
+        self.replaced |= {(at, *one) for at, one in self.written.items() if at <= self.durable_index}
+        self.written, self.durable_index, self.behind = {}, self.behind.meta.index, None
 
     def trim(self, through_index: int) -> None:
         self.store.note_progress(through_index, through_index)
@@ -163,7 +179,24 @@ def born_later(story: Story) -> None:
     story.store.close()
 
 
-STORIES: list[Callable[[Story], None]] = [appends, cuts, trims, reopens, carries_over, born_later]
+def begins_anew(story: Story) -> None:
+    """Behind entries that its leader does not have any more, with a tail beyond them that never was committed."""
+    story.open()
+    story.save(1, "n0")
+    story.append(12, 1, 500)
+    story.commit(slot=True)
+    story.append(2, 1, 100)
+    story.begin_behind(Base(EntryMeta(9, 2, 0x1234), DATA_BYTES, "0" * 32, (7, '{"members": {}}')))
+    story.append(8, 3, 450)
+    story.commit()
+    story.begin_behind(Base(EntryMeta(40, 3, 0x5678), 6 * DATA_BYTES))
+    story.append(3, 3, 900)
+    story.commit(slot=True)
+    story.trim(41)
+    story.store.close()
+
+
+STORIES: list[Callable[[Story], None]] = [appends, cuts, trims, reopens, carries_over, born_later, begins_anew]
 
 
 def read(store: FileStore, index: int) -> tuple[int, bytes]:
@@ -179,6 +212,14 @@ def check(story: Story) -> None:
     assert store.durable_index == store.end_index
     if not story.states and store.end_index < 0:
         return
+    if story.behind is not None and store.base.index == story.behind.meta.index:
+        assert store.base_on_record.members == story.behind.members
+        story.has_begun()
+    if story.replaced:
+        archive = store.files.archive
+        assert story.replaced <= {
+            (entry.index, entry.term, entry.body) for one in archive.records() for entry in archive.entries(one.seq)
+        }
     if story.saved >= 0:
         kept = (store.hard_state.term, store.hard_state.voted_for)
         allowed = [(state.term, state.voted_for) for state in story.states[story.saved :]]

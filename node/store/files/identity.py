@@ -8,18 +8,18 @@ before the entries it stands for are removed.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from node.protocol.entry import INDEX_UNIT_BYTES, POSITION_MAX, crc32
+from node.protocol.entry import BLANK_BYTES, INDEX_UNIT_BYTES, POSITION_MAX, TERM_MAX, crc32
 from node.protocol.group_id import is_group_id
 from node.protocol.group_kind import PLAIN_NAME, is_kind_name
 from node.store.errors import StoreRefused
 from node.store.files.lock_file import LockFile
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file
 from node.store.files.platform import OS, Platform
-from node.store.log_store import EntryMeta
+from node.store.log_store import EntryMeta, HardState
 
 IDENTITY = "quorumscope.json"
 BASE = "base"
@@ -63,12 +63,14 @@ class Base:
 
     `group_id`: the group's, which an entry that was removed may have held (SAFETY C9); None: it had none. `members`:
     where the newest entry about the group's members was, and its body (M1); None: they are those of the birth.
+    `is_installed`: it came from a leader, so nothing that this store knew of the entries up to it counts.
     """
 
     meta: EntryMeta
     pos: int
     group_id: str | None = None
     members: tuple[int, str] | None = None
+    is_installed: bool = False
 
 
 def format_of(kind: str) -> int:
@@ -149,36 +151,73 @@ def check_identity(directory: Path, found: Identity, wanted: Identity) -> None:
 def read_base(directory: Path, platform: Platform = OS) -> Base | None:
     """None: nothing was ever removed. Raises StoreRefused."""
     value = read_sealed_json(directory / BASE, platform)
-    if value is None:
-        return None
+    return None if value is None else base_of(value, directory / BASE)
+
+
+def base_of(value: dict[str, Any], path: Path) -> Base:
+    """The base that the file at `path` says. Raises StoreRefused."""
     try:
         index, term, pos, chain = (value[name] for name in ("index", "term", "pos", "chain"))
     except KeyError as error:
-        raise StoreRefused(f"{directory / BASE} is of another format: no {error}") from error
+        raise StoreRefused(f"{path} is of another format: no {error}") from error
     numbers = [index, term, pos] if chain is None else [index, term, pos, chain]
     if any(type(one) is not int or not -1 <= one <= POSITION_MAX for one in numbers) or pos < 0:
-        raise StoreRefused(f"{directory / BASE} is of another format: {value}")
+        raise StoreRefused(f"{path} is of another format: {value}")
     group_id = value.get("group_id")
     if group_id is not None and not is_group_id(group_id):
-        raise StoreRefused(f"{directory / BASE} is of another format: group {group_id!r}")
+        raise StoreRefused(f"{path} is of another format: group {group_id!r}")
     members = value.get("members")
     if members is not None and not (
         isinstance(members, list) and len(members) == 2 and type(members[0]) is int and isinstance(members[1], str)
     ):
-        raise StoreRefused(f"{directory / BASE} is of another format: members {members!r}")
+        raise StoreRefused(f"{path} is of another format: members {members!r}")
     named = None if members is None else (members[0], members[1])
-    return Base(EntryMeta(index, term, chain), pos, group_id, named)
+    return Base(EntryMeta(index, term, chain), pos, group_id, named, value.get("installed") is True)
 
 
-def write_base(directory: Path, base: Base, platform: Platform = OS) -> None:
-    """Durable on return, before any file that it stands for is removed."""
+def fields_of(base: Base) -> dict[str, Any]:
+    """The reverse of `base_of`."""
     meta = base.meta
     value: dict[str, Any] = {"index": meta.index, "term": meta.term, "chain": meta.chain, "pos": base.pos}
     if base.group_id is not None:
         value["group_id"] = base.group_id
     if base.members is not None:
         value["members"] = list(base.members)
-    replace_file(directory / BASE, pack_sealed_json(value), platform=platform)
+    if base.is_installed:
+        value["installed"] = True
+    return value
+
+
+def write_base(directory: Path, base: Base, platform: Platform = OS) -> None:
+    """Durable on return, before any file that it stands for is removed."""
+    replace_file(directory / BASE, pack_sealed_json(fields_of(base)), platform=platform)
+
+
+def check_base(directory: Path, base: Base, file_size: int) -> None:
+    """Raises StoreRefused where no log can begin behind that entry."""
+    meta = base.meta
+    if meta.chain is None or meta.index < 0 or not 0 <= meta.term <= TERM_MAX or base.pos < 0:
+        raise StoreRefused(f"a log cannot begin behind {base}: index, term, chain and position have to be known")
+    left = -base.pos % file_size
+    if 0 < left < BLANK_BYTES:
+        raise StoreRefused(
+            f"the log in {directory} cannot begin at position {base.pos}, {left} bytes before its file's end: every log"
+            f" leaves {BLANK_BYTES} there for the filler, so the position or the size of the files is another one"
+        )
+
+
+def with_members(hard: HardState, base: Base | None) -> HardState:
+    """The hard state with what the base keeps of the group: its id, and who belonged to it there (C9, M1)."""
+    if base is None:
+        return hard
+    if hard.group_id is None and base.group_id is not None:
+        hard = replace(hard, group_id=base.group_id)  # hardstate was made anew by an operator
+    if base.is_installed:  # what an earlier log said of entries up to there is void
+        behind = tuple(record for record in hard.configurations if record[0] > base.meta.index)
+        return replace(hard, configurations=(*(() if base.members is None else (base.members,)), *behind))
+    if not hard.configurations and base.members is not None:
+        return replace(hard, configurations=(base.members,))
+    return hard
 
 
 class DirectoryLock:

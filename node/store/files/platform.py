@@ -127,6 +127,10 @@ class Platform(Protocol):
         """Renames, over a file that may be there."""
         ...
 
+    def link(self, source: Path, target: Path) -> None:
+        """A second name of the same file."""
+        ...
+
     def unlink(self, path: Path) -> None:
         """Removes a name; one that is not there is fine."""
         ...
@@ -243,6 +247,9 @@ class OsPlatform:
 
     def replace(self, source: Path, target: Path) -> None:
         os.replace(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
 
     def unlink(self, path: Path) -> None:
         path.unlink(missing_ok=True)

@@ -305,6 +305,10 @@ class SegmentList:
             else:
                 sync_directory(self.directory, self._platform)
 
+    def forget_all(self) -> None:
+        """Its files are somebody else's to remove; whoever reads one of them has it open."""
+        self._segments, self._first, self._last, self.dirty = {}, 0, None, set()
+
     def take_dirty(self) -> list[Segment | Names]:
         """What the next group commit has to sync."""
         taken, self.dirty = list(self.dirty), set()

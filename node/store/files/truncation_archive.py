@@ -6,9 +6,10 @@ never seen; size and age are bounded, and the newest archive is never the one th
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ from node.store.log_store import TruncationRecord
 FOLDER = "truncated"
 BYTES_MAX = 1024 * 1024 * 1024
 AGE_MAX_S = 30 * 24 * 3600
+FILES = "files"
+NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS})
 _SEQ_DIGITS = 10
+_COPY_BYTES = 1024 * 1024
 
 
 class TruncationArchive:
@@ -74,30 +78,65 @@ class TruncationArchive:
         return _record(value, seq) if isinstance(value, dict) else None
 
     def data(self, seq: int) -> bytes:
-        """The raw bytes that were cut; empty where there is no such archive."""
+        """The raw bytes that were cut; empty where there is no such archive, or whole files were archived."""
         try:
             return self._platform.read_bytes(self._path(seq) / "data")
         except FileNotFoundError:
             return b""
 
+    def files(self, seq: int) -> list[Path]:
+        """The data files of an archive of a whole log, in the order of their positions."""
+        folder = self._path(seq) / FILES
+        return [folder / name for name in self._platform.names(folder)]
+
     def entries(self, seq: int) -> list[Entry]:
         """The whole records of an archive; bytes that are no record (a torn tail) end the list."""
-        data = self.data(seq)
         entries: list[Entry] = []
-        offset = 0
-        while offset < len(data):
-            try:
-                entry = unpack_record(data, offset)
-            except EntryError:
-                break
-            entries.append(entry)
-            offset += entry.size
+        for data in [self.data(seq), *(self._platform.read_bytes(path) for path in self.files(seq))]:
+            offset = 0
+            while offset < len(data):
+                try:
+                    entry = unpack_record(data, offset)
+                except EntryError:
+                    break  # behind the last record of a file comes what fills it
+                entries.append(entry)
+                offset += entry.size
         return entries
+
+    def size_bytes(self, seq: int) -> int:
+        """What it keeps."""
+        paths = self.files(seq)
+        if self._platform.exists(self._path(seq) / "data"):
+            paths.append(self._path(seq) / "data")
+        return sum(self._platform.path_size(path) for path in paths)
 
     # --- writing -------------------------------------------------------------------------------------------------
 
     def add(self, record: TruncationRecord, chunks: Iterable[BytesLike]) -> TruncationRecord:
         """Writes and syncs one archive. Raises StoreFull when it cannot be written: then nothing may be cut."""
+        return self._add(record, lambda work, attempt: self._write_data(work / "data", chunks, attempt))
+
+    def add_files(self, record: TruncationRecord, paths: Sequence[Path]) -> TruncationRecord:
+        """The same for whole data files, however large: each gets a second name in the archive.
+
+        From now on nobody may write to them. Where the file system has no second names they are copied.
+        """
+
+        def fill(work: Path, attempt: str) -> None:
+            make_directory(work / FILES, self._platform)
+            for path in paths:
+                try:
+                    self._platform.link(path, work / FILES / path.name)
+                except OSError as error:
+                    if error.errno not in NO_LINKS:
+                        raise
+                    pieces = _pieces_of(path, self._platform)
+                    self._write_data(work / FILES / path.name, pieces, attempt)
+            sync_directory(work / FILES, self._platform)
+
+        return self._add(record, fill)
+
+    def _add(self, record: TruncationRecord, fill: Callable[[Path, str], None]) -> TruncationRecord:
         self._clear_unfinished()
         self._make_room()
         seq = self.count + 1
@@ -107,7 +146,7 @@ class TruncationArchive:
         attempt = f"writing the truncation archive {self._path(seq)}"
         try:
             make_directory(work, self._platform)
-            self._write_data(work / "data", chunks, attempt)
+            fill(work, attempt)
             write_synced(work / "meta.json", json.dumps(_meta(stamped), indent=1).encode(), self._platform)
             sync_directory(work, self._platform)
             self._platform.replace(work, self._path(seq))
@@ -145,12 +184,23 @@ class TruncationArchive:
         for number, seq in enumerate(sequences):
             path = self._path(seq)
             try:
-                total += self._platform.path_size(path / "data")
+                total += self.size_bytes(seq)
                 expired = self._platform.modified_s(path / "meta.json") < oldest_kept_s
             except FileNotFoundError:
                 expired = True
             if number > 0 and (expired or total > self._bytes_max):
                 self._platform.remove_tree(path)
+
+
+def _pieces_of(path: Path, platform: Platform) -> Iterator[bytes]:
+    """A file's bytes."""
+    fd, offset = platform.open(path, os.O_RDONLY), 0
+    try:
+        while piece := platform.pread(fd, _COPY_BYTES, offset):
+            yield piece
+            offset += len(piece)
+    finally:
+        platform.close(fd)
 
 
 def _record(value: dict[str, Any], seq: int) -> TruncationRecord | None:

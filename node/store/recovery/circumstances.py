@@ -30,6 +30,7 @@ class Recovered:
     archived_bytes: int = 0
     faults: tuple[Fault, ...] = ()
     straight_from: int = 0  # for a Java directory: found by the walk
+    members_at_base: tuple[int, str] | None = None  # see `Base.members`
 
 
 @dataclass(slots=True, frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.protocol.codes import FlushMode, VoterState
-from node.protocol.entry import BLANK_BYTES, TERM_LEAP_MAX, TERM_MAX
+from node.protocol.entry import TERM_LEAP_MAX
 from node.protocol.group_kind import PLAIN_NAME
 from node.store.errors import StoreRefused
 from node.store.faults.known_faults import first_known_fault
@@ -29,10 +29,12 @@ from node.store.files.identity import (
     Base,
     DirectoryLock,
     Identity,
+    check_base,
     check_identity,
     check_sizes,
     read_base,
     read_identity,
+    with_members,
     write_base,
     write_identity,
 )
@@ -48,6 +50,7 @@ from node.store.files.segment_list import SegmentList
 from node.store.files.straight import NOWHERE, read_straight_from, write_straight_from
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState
+from node.store.recovery.base_switch import finish_switch
 from node.store.recovery.circumstances import Circumstances, Recovered
 from node.store.recovery.log_recovery import Recovery
 from node.store.recovery.odd_files import set_lengths_right
@@ -107,6 +110,7 @@ def open_directory(
     index = SegmentList(directory, "index", index_file_size, ahead_bytes=INDEX_AHEAD_BYTES, platform=platform)
     checkpoint: Checkpoint | None = None
     try:
+        finish_switch(directory, platform)
         found = read_identity(directory, platform)
         has_kind = PLAIN_NAME if found is None else found.kind
         fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, platform, kind or has_kind)
@@ -141,12 +145,10 @@ def open_directory(
             if hard.voter_state is not VoterState.REJOINING:
                 save_hard_state(directory, replace(hard, voter_state=VoterState.REJOINING), platform)
 
-        if hard.group_id is None and base is not None and base.group_id is not None:
-            hard = replace(hard, group_id=base.group_id)  # hardstate was made anew by an operator
-        if not hard.configurations and base is not None and base.members is not None:
-            hard = replace(hard, configurations=(base.members,))
+        hard = with_members(hard, base)
         recovered = _recover(directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first)
         recovered.alarms[:0] = odd
+        recovered.members_at_base = None if base is None else base.members
         if found is not None and has_entries and slot is None:
             recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")
         sealed_from = _sealed_from(recovered, slot, found, java)
@@ -182,15 +184,7 @@ def _begin_behind(directory: Path, born_at: Base, data: SegmentList, file_size: 
     """A new log's base, durable before anything else of it. Raises StoreRefused where it cannot be one."""
     if data.starts:
         raise StoreRefused(f"{directory} holds a log: it begins where it begins, not at {born_at.meta.index + 1}")
-    meta = born_at.meta
-    if meta.chain is None or meta.index < 0 or not 0 <= meta.term <= TERM_MAX or born_at.pos < 0:
-        raise StoreRefused(f"a log cannot begin behind {born_at}: index, term, chain and position have to be known")
-    left = -born_at.pos % file_size
-    if 0 < left < BLANK_BYTES:
-        raise StoreRefused(
-            f"a log cannot begin at position {born_at.pos}, {left} bytes before its file's end: every log leaves"
-            f" {BLANK_BYTES} there for the filler, so the position or the size of the files is another one"
-        )
+    check_base(directory, born_at, file_size)
     write_base(directory, born_at, platform)
 
 
@@ -213,7 +207,8 @@ def _hard_state(
     if stored is None:
         return new
     pristine = replace(new, voter_state=VoterState.REJOINING, group_id=None)
-    if init and not has_entries and replace(stored, life_ids=(), group_id=None) == pristine:
+    installed = base is not None and base.is_installed
+    if init and not has_entries and not installed and replace(stored, life_ids=(), group_id=None) == pristine:
         return replace(stored, voter_state=VoterState.FORMING, group_id=group_id or stored.group_id)
     return stored
 

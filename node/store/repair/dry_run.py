@@ -278,6 +278,9 @@ class DryRun:
             self._folders.add(target)
         self._gone.add(source)
 
+    def link(self, source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted", str(target))  # so it is copied
+
     def unlink(self, path: Path) -> None:
         self._files.pop(path, None)
         self._gone.add(path)

@@ -18,7 +18,7 @@ from node.store.file_store import FileStore
 from node.store.files.identity import IDENTITY, Identity, read_identity
 from node.store.files.java_files import checkpoint_slot
 from node.store.files.platform import Platform
-from node.store.files.truncation_archive import FOLDER, TruncationArchive
+from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import TruncationRecord
 from node.store.recovery.opening import open_directory
 from node.store.repair.report import Report
@@ -97,13 +97,13 @@ def archives_reported(report: Report, directory: Path, platform: Platform) -> It
     yield
     for record in archive.records():
         if record.seq > before:
-            path = directory / FOLDER / f"{record.seq:010d}"
+            path = archive.folder / f"{record.seq:010d}"
             entry: dict[str, Any] = {
                 "path": str(path),
                 "seq": record.seq,
                 "from_index": record.from_index,
                 "to_index": record.to_index,
                 "reason": record.reason,
-                "size_bytes": platform.path_size(path / "data"),
+                "size_bytes": archive.size_bytes(record.seq),
             }
             report.archived.append(entry)

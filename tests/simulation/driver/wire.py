@@ -14,6 +14,7 @@ from node.protocol.messages import Message
 from node.transport.bodies import BodyError, decode_request, decode_response
 from node.transport.committed_frames import StreamKind, decode_position, decode_stream_request
 from node.transport.fetch_frames import decode_fetch, decode_fetch_answer
+from node.transport.install_frames import decode_install
 from node.transport.remoting import FLAG_RESPONSE, Frame, FrameDecoder
 from node.transport.slab_frames import (
     AppendedByte,
@@ -141,13 +142,15 @@ class Wire:
                     return decode_push(frame.body, sender, frame.opaque)
                 if frame.code == RequestCode.FETCH:
                     return decode_fetch(frame.body, frame.opaque)
+                if frame.code == RequestCode.INSTALL_BASE:
+                    return decode_install(frame.body, sender, frame.opaque)
                 return decode_request(frame.code, frame.body, frame.opaque) if frame.code in JSON_CODES else None
             if frame.opaque == -1 and frame.code == SLAB_PUSH:
                 return decode_push_answer(frame.body, -1)
             code = asked.pop(frame.opaque, None)
             if not frame.flag & FLAG_RESPONSE or frame.code != SUCCESS or code is None:
                 return None
-            if code == SLAB_PUSH:
+            if code in (SLAB_PUSH, RequestCode.INSTALL_BASE):
                 return decode_push_answer(frame.body, frame.opaque)
             if code == RequestCode.FETCH:
                 return decode_fetch_answer(frame.body, frame.opaque)

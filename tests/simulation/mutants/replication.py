@@ -78,15 +78,16 @@ OBEY_ANY_CUT = (
 LOW_COMPARE = (
     Edit(
         DISPATCHER + "_send_compare",
-        "store = self._member.store",
-        "store = self._member.store\n    self._compare_index = min(self._compare_index, self._member.committed_index)",
+        "meta = self._member.meta(self._compare_index)",
+        "self._compare_index = min(self._compare_index, self._member.committed_index)\n"
+        "    meta = self._member.meta(self._compare_index)",
     ),
 )
 LOWER_COMPARE = (
     Edit(
         DISPATCHER + "_send_compare",
-        "store = self._member.store",
-        "store = self._member.store\n    self._compare_index = self._compare_index // 2",
+        "meta = self._member.meta(self._compare_index)",
+        "self._compare_index = self._compare_index // 2\n    meta = self._member.meta(self._compare_index)",
     ),
 )
 
@@ -251,10 +252,10 @@ REPLICATION = (
         (
             Edit(
                 DISPATCHER + "_send_compare",
-                "store = self._member.store",
-                "store = self._member.store\n"
-                "    self._compare_index = MUTANT.instead(self._compare_index, "
-                "from_below(self._member, self._compare_index))",
+                "meta = self._member.meta(self._compare_index)",
+                "self._compare_index = MUTANT.instead(self._compare_index, "
+                "from_below(self._member, self._compare_index))\n"
+                "    meta = self._member.meta(self._compare_index)",
             ),
             *OBEY_ANY_CUT,
         ),
@@ -297,8 +298,8 @@ REPLICATION = (
         "a cut leaves the core's durable index where it was",
         (
             Edit(
-                "node.consensus.member_state:MemberState.order_cut",
-                "self.durable_index = min(self.durable_index, cut - 1)",
+                "node.consensus.member_state:MemberState.close_log",
+                "self.durable_index = min(self.durable_index, from_index - 1)",
                 "MUTANT.left_out()",
             ),
             swapped(
@@ -330,7 +331,7 @@ REPLICATION = (
         "an APPEND that was never answered is never sent again",
         (
             ignored(DISPATCHER + "tick", "silent_from is not None and oldest is not None and now >= silent_from"),
-            Edit(DISPATCHER + "next_deadline", "if silent_from is not None:", "if False:"),
+            Edit(DISPATCHER + "next_deadline", "self.peer.window.silent_from()", "None"),
         ),
         {"drop": 0.1, "appends": 20.0},
     ),

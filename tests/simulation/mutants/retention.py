@@ -104,8 +104,7 @@ RETENTION = (
             Edit(
                 TRUNCATION,
                 "with_reserve(files.directory, written, files.platform)",
-                "files.begin_at(base, begin_pos); MUTANT.left_out();"
-                " with_reserve(files.directory, written, files.platform)",
+                "files.begin_at(kept); MUTANT.left_out(); with_reserve(files.directory, written, files.platform)",
             ),
         ),
         CRASHING,

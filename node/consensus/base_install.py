@@ -1,0 +1,93 @@
+"""The follower's side of a base install: it begins its log where its leader's begins (SAFETY M6, R8).
+
+Theory. A leader whose log begins behind what a follower lacks cannot give it those entries. What is below the leader's
+base was committed, so a log that begins there lacks nothing that could still be decided about; what the follower held
+before is archived, and it says from where on it holds the log. An entry at the base that is another one than the
+leader's, or none, shows that nothing the follower holds from there on was committed.
+
+Invariants: nothing is replaced below what is committed here, nor where the log holds that very entry, so a request
+that comes late or twice changes nothing; a damaged log may hold what its member acknowledged, so the vote goes first,
+durably (E8); from the order on nothing of the old log counts, and nothing of the new one before it is durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node.consensus.cuts import order_beginning
+from node.consensus.member_state import MemberState
+from node.protocol.codes import ResponseCode
+from node.protocol.messages import InstallRequest
+from node.store.errors import StoreCorrupt
+from node.store.files.identity import Base
+from node.store.log_store import EntryMeta
+
+
+def base_in(request: InstallRequest) -> Base:
+    """The base that a request carries."""
+    meta = EntryMeta(request.base_index, request.base_term, request.base_chain)
+    return Base(meta, request.base_pos, request.group_id, request.members)
+
+
+@dataclass(slots=True, frozen=True)
+class Refused:
+    """A request that changes nothing: what to answer, and why (for people)."""
+
+    code: ResponseCode
+    text: str
+
+
+HELD = Refused(ResponseCode.SUCCESS, "the log holds that entry")
+ORDERED = Refused(ResponseCode.PUSH_REQUEST_IS_FULL, "it is under way")
+
+
+class BaseInstall:
+    """One per replica."""
+
+    def __init__(self, member: MemberState) -> None:
+        self._member = member
+
+    def act(self, request: InstallRequest, now: int) -> Refused:
+        """What to answer; where the log is to begin anew, the order for it. Raises ColdEntry: asked again later."""
+        member, index = self._member, request.base_index
+        group_id = member.hard.group_id
+        if None not in (group_id, request.group_id) and group_id != request.group_id:
+            return Refused(ResponseCode.UNKNOWN_GROUP, f"a base of group {request.group_id}, this is {group_id}")
+        if member.applying is not None:
+            return Refused(ResponseCode.UNSUPPORTED, "a base alone brings no state for the state machine")
+        held = self._held(index)
+        if held is not None and held.term == request.base_term:
+            if held.chain == request.base_chain:
+                member.note_verified(index)
+                return HELD
+            if not member.damaged_at(index):
+                return Refused(ResponseCode.INCONSISTENT_STATE, "another chain")
+        if index < member.committed_index:
+            return self._below_committed(request, now)
+        if request.base_chain is None:
+            return Refused(ResponseCode.UNEXPECTED_ARGUMENT, "a base without its chain")
+        if member.store.faults:
+            member.on_rejoin(f"its damaged log is replaced by one that begins at {index + 1}", now)
+        reason = f"{request.leader_id}'s log begins at {index + 1}, and this one could not follow it"
+        order_beginning(member, base_in(request), request.leader_id, reason, now)
+        return ORDERED
+
+    def _held(self, index: int) -> EntryMeta | None:
+        """What this log says of that entry; None: it does not hold it, or cannot read it."""
+        member = self._member
+        if member.damaged_at(index):
+            return None
+        try:
+            return member.meta(index)
+        except StoreCorrupt as error:
+            member.note_damage(error)
+            return None
+
+    def _below_committed(self, request: InstallRequest, now: int) -> Refused:
+        member = self._member
+        text = (
+            f"{request.leader_id} (term {request.term}) was refused: its log begins behind entry {request.base_index}"
+            f" of term {request.base_term}, and here entries up to {member.committed_index} are committed (M6)"
+        )
+        member.alarm("order_refused", text, now, peer_id=request.leader_id)
+        return Refused(ResponseCode.INCONSISTENT_INDEX, text)

@@ -117,7 +117,10 @@ def test_the_dashboard_is_whole() -> None:
     panels = [one for one in board["panels"] if one["type"] != "row"]
     assert board["title"] == "Quorumscope" and len(panels) >= 10
     assert len({one["id"] for one in panels}) == len(panels)
-    assert all(target["expr"] for one in panels for target in one["targets"])
+    asked = [target["expr"] for one in panels for target in one["targets"]]
+    assert all(asked)
+    disks = {one for one in metrics_of_the_code() if "_disk_" in one}
+    assert len(disks) == 4 and not [one for one in disks if not any(one in text for text in asked)]
 
 
 def test_the_runbooks_that_alerts_link_to_are_there() -> None:

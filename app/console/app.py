@@ -40,6 +40,7 @@ from app.security.failures import Failures
 from app.security.gate import Gate
 from app.security.identity import Identity
 from app.security.limits import LoginLimits
+from app.security.logout_tokens import LogoutTokens
 from app.security.oidc import Provider
 from app.security.passwords import Hashing
 from app.security.sealed import Seal, key_file_of
@@ -52,7 +53,8 @@ from node.published import PublishedJson
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
     "app.console.pages", "app.console.docs_pages", "app.console.people_pages",
-    "app.console.second_factor_pages", "app.console.oidc_login", "app.console.audit_pages",
+    "app.console.second_factor_pages", "app.console.oidc_login", "app.console.oidc_logout",
+    "app.console.audit_pages",
     "app.console.repair_pages", "app.console.address_pages", "app.console.notification_pages",
     "app.console.metrics",
 )  # fmt: skip
@@ -132,6 +134,7 @@ def create_app(
     app.state.second_factors, app.state.half_logins = SecondFactors(seal), half_logins(seal)
     app.state.begun_logins = begun_logins(seal)
     app.state.provider = Provider(settings.oidc, provider_transport) if settings.oidc.issuer else None
+    app.state.logout_tokens = LogoutTokens(app.state.provider) if settings.oidc.issuer else None
     app.state.instance = ""
     app.state.cookie_name = lambda: "__Host-qs" if settings.secure else f"qs_{app.state.instance}"
     app.state.templates = templates_of(app)

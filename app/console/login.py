@@ -231,8 +231,9 @@ async def use_code(request: Request, code: Annotated[str, Form(max_length=CODE_C
 
 
 async def enter(
-    request: Request, db: AsyncSession, user: User, target: str, action: str, detail: dict[str, Any] | None = None
-) -> Response:
+    request: Request, db: AsyncSession, user: User, target: str, action: str, detail: dict[str, Any] | None = None,
+    oidc_sid: str | None = None,
+) -> Response:  # fmt: skip
     """A fresh session for `user`, and its row in the trail; what the browser carried before is closed."""
     before: Viewer | None = request.state.viewer
     if before is not None and before.via == "session":
@@ -240,7 +241,7 @@ async def enter(
     settings = request.app.state.settings
     address = client_address(request.scope, settings)
     token = await request.app.state.identity.open_session(
-        db, user, address=address, agent=request.headers.get("user-agent", "")
+        db, user, address=address, agent=request.headers.get("user-agent", ""), oidc_sid=oidc_sid
     )
     viewer = Viewer(user.id, user.name, granted(user), "login", 0)
     path = request.url.path if "/link/" not in request.url.path else "/login/link/…"

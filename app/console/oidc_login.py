@@ -21,6 +21,7 @@ from app.console.login import NEXT_CHARS_MAX, cookie_shape, enter, safe_next
 from app.security import trail
 from app.security.bounded_transport import ProviderError
 from app.security.gate import client_address
+from app.security.logout_tokens import sid_of
 from app.security.oidc import Provider, printable
 from app.security.oidc_users import Entry, user_of
 from app.security.roles import Grants, Viewer
@@ -157,7 +158,7 @@ async def let_in(request: Request, claims: dict[str, Any], target: str, address:
     async with parts.sessions() as db, db.begin():
         entry: Entry = await user_of(db, parts.settings.oidc, claims)
         if entry.user is not None and entry.refused is None:
-            answer = await enter(request, db, entry.user, target, LOGIN, entry.changed)
+            answer = await enter(request, db, entry.user, target, LOGIN, entry.changed, sid_of(claims))
             answer.delete_cookie(**cookie_shape(request, parts.begun_logins.name))
             return answer
         if entry.user is not None and entry.changed:

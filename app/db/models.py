@@ -79,6 +79,8 @@ class LoginSession(Base):
     expires_at: Mapped[datetime] = mapped_column(index=True)
     address: Mapped[str] = mapped_column(String(64), default="")
     agent: Mapped[str] = mapped_column(String(200), default="")
+    # The session at the OpenID provider, so that it can end this one; of a local user there is none.
+    oidc_sid: Mapped[str | None] = mapped_column(String(255), index=True)
     user: Mapped[User] = relationship(lazy="joined")
 
 

@@ -131,8 +131,11 @@ class Identity:
         life = self.max if viewer.via == "session" else timedelta(days=self.provider.tokens_days)
         return user.disabled_at is None and grants == viewer.grants and self.vouched_for(user, now, life)
 
-    async def open_session(self, db: AsyncSession, user: User, *, address: str, agent: str) -> str:
-        """Adds a session and returns its token, which goes into the cookie and nowhere else."""
+    async def open_session(
+        self, db: AsyncSession, user: User, *, address: str, agent: str, oidc_sid: str | None = None
+    ) -> str:
+        """Adds a session and returns its token, which goes into the cookie and nowhere else. `oidc_sid`: of which
+        session at the provider it is a part."""
         token = new_token()
         now = utc_now()
         life = self.max if user.local else min(self.max, timedelta(seconds=self.provider.session_max_s))
@@ -146,6 +149,7 @@ class Identity:
                 expires_at=now + life,
                 address=address[:64],
                 agent=agent[:200],
+                oidc_sid=oidc_sid,
             )
         )
         return token

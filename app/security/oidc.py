@@ -235,7 +235,7 @@ class Provider:
 
     async def _verified(self, id_token: str, nonce: str, access_token: str) -> Json:
         try:
-            signed = await self._signed(id_token)
+            signed = await self.signed(id_token)
             value: Json = {"essential": True, "value": self.settings.issuer}
             claims = CodeIDToken(
                 signed.claims, signed.header,
@@ -250,7 +250,8 @@ class Provider:
             raise ProviderError("its ID token does not count: nobody has such a `sub`")
         return dict(claims)
 
-    async def _signed(self, id_token: str) -> jwt.Token:
+    async def signed(self, id_token: str) -> jwt.Token:
+        """Any token that it signed, once its metadata are known. Raises ProviderError, JoseError and ValueError."""
         registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
         assert self._keys is not None
         try:

@@ -52,6 +52,7 @@ TABLE: tuple[Rule, ...] = (
     rule("GET POST", r"/login/link/[^/]+", None, secret_path="/login/link/…", own_trail=True),
     rule("GET POST", r"/login/second-factor", None, own_trail=True),
     rule("GET", r"/login/oidc(/callback)?", None, secret_path="/login/oidc/…", own_trail=True),
+    rule("POST", r"/login/oidc/backchannel-logout", None, own_trail=True),
     # One's own ways in.
     rule("POST", r"/logout", Right.OWN),
     rule("GET POST PUT", r"/api/v1/me(/.*)?", Right.OWN),

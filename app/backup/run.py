@@ -16,6 +16,7 @@ from typing import Any
 
 from app.audit.replicas import ReplicaSpec
 from app.backup import console_db
+from app.backup.snapshots import with_snapshot
 from app.backup.source import DirectorySource, MemberSource, Source, SourceError
 from app.backup.taking import BackupRefused, Say, check_target, now_text, open_directory, take_log, write
 from node.children import environment, python
@@ -55,7 +56,7 @@ def back_up(what: What, directory: Path, say: Say) -> Json:
         make_directory(directory)
         lock = hold(directory)
         try:
-            with recorded(what, directory):
+            with recorded(source, directory):
                 return _run(what, source, directory, say)
         finally:
             lock.release()
@@ -80,13 +81,12 @@ def open_source(what: What) -> Source:
 
 
 @contextmanager
-def recorded(what: What, directory: Path) -> Iterator[None]:
-    """A stopped member's directory that is read has a row in its trail; a control plane writes its own, for the pin."""
-    if what.data is None:
+def recorded(source: Source | None, directory: Path) -> Iterator[None]:
+    """A member's directory that is read has a row in its trail; a control plane writes its own, for the pin."""
+    store = None if source is None else source.described.store_directory
+    if store is None:
         yield
         return
-    store = DirectorySource(what.data).described.store_directory
-    assert store is not None
     trail = OperatorTrail(store.parent / TRAIL_NAME)
     row = trail.begin(
         user_name=login_name(), role="-", via="command line", credential="", address="", method="", path="",
@@ -105,7 +105,10 @@ def _run(what: What, source: Source | None, directory: Path, say: Say) -> Json:
     made = Manifest(now_text(), 1) if known is None else replace(known, made_at=now_text(), runs=known.runs + 1)
     entries, bytes_read, notes = 0, 0, list[str]()
     if source is not None:
+        held = None if known is None else known.log
         log, entries, bytes_read, notes = take_log(source, directory, known, say)
+        log, more = with_snapshot(source, directory, log, held)
+        notes += more
         made = replace(made, log=log, source=source.described.place)
         if log.lacks_state is not None:
             notes.append(log.lacks_state)
@@ -139,7 +142,12 @@ def verify(directory: Path, scratch: Path | None) -> Json:
     if made is None:
         raise BackupRefused(f"{directory} is no back-up: there is no manifest in it")
     order = {"action": TRY, "source": str(directory), "scratch": str(scratch or directory)}
-    tried = in_process(order)["log"]
+    lock = hold(directory) if scratch is None else None  # what lies beside the back-up is its writer's to remove
+    try:
+        tried = in_process(order)["log"]
+    finally:
+        if lock is not None:
+            lock.release()
     if made.console_db is not None:
         console_db.check_database(directory, made.console_db)
     return described(directory, made) | {"verified": True, "restored": tried}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import OS, Platform
 
 NAME: Final = re.compile(r"\d{8}T\d{6}Z")
+STAMP: Final = "%Y%m%dT%H%M%SZ"
 PART: Final = ".part"
 GOING: Final = "removed-"
 Json = dict[str, Any]
@@ -64,9 +65,7 @@ def add_set(root: Path, keep: int, make: Callable[[Path], Json], platform: Platf
         for name in platform.names(root):
             if name.endswith(PART) or name.startswith(GOING):
                 platform.remove_tree(root / name)
-        named = root / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        if platform.exists(named):
-            raise BackupRefused(f"{named} is there already: a back-up takes at least a second")
+        named = root / _name_behind(sets_in(root, platform))
         part = root / f"{named.name}{PART}"
         result = make(part)
         platform.replace(part, named)
@@ -74,6 +73,15 @@ def add_set(root: Path, keep: int, make: Callable[[Path], Json], platform: Platf
         return result | {"directory": str(named), "removed": [one.name for one in drop_old(root, keep, platform)]}
     finally:
         lock.release()
+
+
+def _name_behind(known: list[Path]) -> str:
+    """The time now; a second behind the newest set's where the clock is not past that."""
+    now = datetime.now(UTC)
+    if known:
+        newest = datetime.strptime(known[-1].name, STAMP).replace(tzinfo=UTC)
+        now = max(now, newest + timedelta(seconds=1))
+    return now.strftime(STAMP)
 
 
 def drop_old(root: Path, keep: int, platform: Platform = OS) -> list[Path]:

@@ -26,11 +26,13 @@ from app.audit.replicas import (
     HttpSegments,
     ReplicaSpec,
 )
-from app.audit.segments import ReadFailed, Segment, SegmentIO, SegmentMap
+from app.audit.segments import LogChanged, ReadFailed, Segment, SegmentGone, SegmentIO, SegmentMap
 from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES
+from node.protocol.group_kind import PLAIN_NAME
+from node.snapshots.directory import DATA, META, SEALED, snapshots_in
 from node.store.files.identity import Base
 from node.store.log_store import EntryMeta
-from node.views.files import SegmentsStoreView, SegmentsView
+from node.views.files import SegmentsStoreView, SegmentsView, SnapshotListView
 from node.views.reading import Unreadable, read
 from node.views.state import StateView
 
@@ -66,10 +68,25 @@ class Described:
     store_directory: Path | None = None  # where its files can be read on this machine
 
 
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """A snapshot of a state machine that can be read there: where it ends, and its files with their lengths."""
+
+    index: int
+    files: tuple[tuple[str, int], ...]
+
+
 class Source(Protocol):
-    """One member's log."""
+    """One member's log, and the snapshots of its state machine, newest first, as they were before the log was asked
+    for: so what the log holds goes on behind them."""
 
     described: Described
+
+    def snapshots(self) -> Sequence[SavedState]: ...
+
+    def read_snapshot(self, index: int, name: str, offset: int, length: int) -> bytes:
+        """Raises SourceError."""
+        ...
 
     def keep(self, from_index: int) -> str | None:
         """Asks that entries from there on stay while they are read; why that was not granted."""
@@ -133,6 +150,8 @@ class MemberSource:
         self._kept_at_s: float | None = None
         plane = ControlPlane(spec, FENCE_TIMEOUT_S)
         try:
+            saved = plane.get_json("/snapshots") if _has_machine(plane) else {"items": []}
+            self._saved = read(SnapshotListView, saved)
             state = read(StateView, plane.get_json("/state"))
             found = list(pages(plane, "/segments", SegmentsView))
             self._segments = tuple(segment_of(row) for page in found for row in page.items)
@@ -170,6 +189,23 @@ class MemberSource:
             store.index_file_size_bytes, store.sealed_from or 0, base, begin, min(committed, durable),
             state.flush or "sync", voters,
         )  # fmt: skip
+
+    def snapshots(self) -> Sequence[SavedState]:
+        return [
+            SavedState(one.index, tuple((file.name, file.size_bytes) for file in one.files))
+            for one in self._saved.items
+            if one.is_sealed
+        ]
+
+    def read_snapshot(self, index: int, name: str, offset: int, length: int) -> bytes:
+        wanted = {"Range": f"bytes={offset}-{offset + length - 1}"}
+        plane = ControlPlane(self._spec)
+        try:
+            return plane.get(f"/snapshots/{index}/{name}", headers=wanted)[2]
+        except ReadFailed as error:
+            raise _source_error(error) from error
+        finally:
+            plane.close()
 
     def keep(self, from_index: int) -> str | None:
         plane = ControlPlane(self._spec, FENCE_TIMEOUT_S)
@@ -230,10 +266,11 @@ class DirectorySource:
         if base is not None:
             base = replace(base, group_id=hard.group_id)
         durable = reader.end_index if reader.durable_index is None else reader.durable_index
+        self._saved = [one for one in snapshots_in(root) if one.is_sealed]
         self.described = Described(
             identity.node_id, str(root), identity.group, hard.group_id, identity.kind, reader.data_file_size,
             reader.index_file_size, reader.sealed_from or 0, base, reader.begin_index,
-            min(reader.committed_index, durable), "sync", {}, root,
+            min(reader.committed_index, durable), "", {}, root,
         )  # fmt: skip
         segments = tuple(
             Segment("data" if one.kind == "data" else "index", one.name, one.start, one.size_bytes)
@@ -241,6 +278,22 @@ class DirectorySource:
         )
         self._io = DirectorySegments(ReplicaFence(identity.node_id, str(root), "directory", segments=segments))
         self._files = Files.of(self._io, segments)
+
+    def snapshots(self) -> Sequence[SavedState]:
+        found = []
+        for one in self._saved:
+            files = [path for path in sorted(one.path.iterdir()) if path.name in (DATA, META, SEALED)]
+            found.append(SavedState(one.meta.index, tuple((path.name, path.stat().st_size) for path in files)))
+        return found
+
+    def read_snapshot(self, index: int, name: str, offset: int, length: int) -> bytes:
+        chosen = next(one for one in self._saved if one.meta.index == index)
+        try:
+            with (chosen.path / name).open("rb") as file:
+                file.seek(offset)
+                return file.read(length)
+        except OSError as error:
+            raise SourceError(str(error)) from error
 
     def keep(self, from_index: int) -> str | None:
         return None
@@ -259,5 +312,12 @@ class DirectorySource:
 
 
 def _source_error(error: Exception) -> SourceError:
-    status = error.status if isinstance(error, ControlError) else None
-    return SourceError(str(error), is_denied=status in (401, 403), is_away=status is None)
+    if isinstance(error, ControlError):
+        return SourceError(str(error), is_denied=error.status in (401, 403))
+    return SourceError(str(error), is_away=not isinstance(error, SegmentGone | LogChanged | Unreadable))
+
+
+def _has_machine(plane: ControlPlane) -> bool:
+    """Whether the group there has a state machine; a member of another release does not say."""
+    store = read(SegmentsView, plane.get_json("/segments", limit=1)).store
+    return store is not None and store.kind != PLAIN_NAME

@@ -23,6 +23,7 @@ from node.store.backup.manifest import (
     LOCK,
     MANIFEST,
     SNAPSHOT,
+    TRIAL,
     LogBackup,
     Manifest,
     check_files,
@@ -34,7 +35,7 @@ from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import OS, Platform
 from node.store.log_store import EntryMeta
 
-OWN_NAMES: Final = (LOCK, ENTRIES, MANIFEST, CONSOLE, SNAPSHOT)
+OWN_NAMES: Final = (LOCK, ENTRIES, MANIFEST, CONSOLE, SNAPSHOT, TRIAL)
 SPARE_BYTES: Final = 16 * 1024 * 1024  # beside the entries: the manifest, names, what the file system needs itself
 
 
@@ -94,7 +95,8 @@ def take_log(
         described.group, described.group_id, described.kind, described.data_file_size, described.index_file_size,
         max(described.sealed_from, 0), described.base if held is None else held.base,
         ((() if held is None else held.pieces) + tuple(writer.pieces)),
-        described.peers or ({} if held is None else held.peers), described.flush, read.members,
+        described.peers or ({} if held is None else held.peers),
+        described.flush or ("" if held is None else held.flush), read.members,
     )  # fmt: skip
     return log, writer.last.index - before.index, read.bytes_read, notes
 
@@ -138,6 +140,8 @@ def drop_unnamed(directory: Path, manifest: Manifest | None, platform: Platform 
     for name in platform.names(directory):
         if name.startswith((CONSOLE, f"{MANIFEST}.tmp")) and name not in named:
             platform.unlink(directory / name)
+        if name.startswith(TRIAL):
+            platform.remove_tree(directory / name)
         if name.startswith(SNAPSHOT) and not any(one.startswith(f"{name}/") for one in named):
             platform.remove_tree(directory / name)
 

@@ -99,6 +99,8 @@ def _group(
         raise Failure(Exit.USAGE, f"--group-token: {error}") from error
     source, log = _log_of(directory)
     voters = sorted(addresses) or voters_of(log)
+    if not voters:
+        raise Failure(Exit.USAGE, "the back-up does not say who the members were: name them with --peers")
     if one_id is not None and _id(one_id, "--id") not in voters:
         raise Failure(Exit.USAGE, f"--id {one_id}: the members are {', '.join(voters) or 'not known'}; see --peers")
     order = {
@@ -173,7 +175,7 @@ def _start(
     peers = ";".join(f"{member}-{addresses.get(member) or 'HOST:PORT'}" for member in members)
     words = ["quorumscope", "node", *(["--join"] if join else []), "--id", one["node_id"], "--group", group]
     words += ["--data", str(Path(one["directory"]).parent), "--peers", peers]
-    words += ["--flush", log.flush] if log.flush != "sync" else []
+    words += ["--flush", log.flush] if log.flush not in ("", "sync") else []
     words += ["--state-machine", log.kind] if log.kind != "plain" else []
     if (log.data_file_size, log.index_file_size) != (1 << 30, 5 * 32 << 20):
         words += ["--set", f"store.mapped_file_size_for_entry_data_bytes={log.data_file_size}"]

@@ -13,7 +13,19 @@ from fastapi import FastAPI, Request
 from node import operator_trail
 from node.body_limit import BodyLimit
 from node.config import Settings
-from node.control import archive, entries, kv, leadership, machine, members, repair, segments, state, trim
+from node.control import (
+    archive,
+    entries,
+    kv,
+    leadership,
+    machine,
+    members,
+    repair,
+    segments,
+    snapshot_files,
+    state,
+    trim,
+)
 from node.control.common import Json, Parts
 from node.control.direct import DirectRoute
 from node.control.engine_link import EngineLink
@@ -93,6 +105,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_api_route("/api/v1", about, tags=["state"], responses=says(About))
     if settings.node.state_machine:
         app.include_router(machine.router)
+        app.include_router(snapshot_files.router)
     if settings.node.state_machine == "kv":
         app.include_router(kv.router)
     for one in (

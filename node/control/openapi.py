@@ -19,7 +19,9 @@ from node.openapi_statuses import add_examples, document_statuses
 EXAMPLES_FILE: Final = Path(__file__).with_name("examples.json")
 PUBLIC: Final = ("/healthz", "/readyz", "/leaderz")
 # Raw bytes and text, not JSON.
-WITHOUT_EXAMPLE: Final = frozenset({"get /api/v1/segments/{kind}/{name}", "get /metrics"})
+WITHOUT_EXAMPLE: Final = frozenset(
+    {"get /api/v1/segments/{kind}/{name}", "get /api/v1/snapshots/{index}/{name}", "get /metrics"}
+)
 
 
 def more(method: str, path: str) -> Iterable[int]:
@@ -28,6 +30,8 @@ def more(method: str, path: str) -> Iterable[int]:
         yield from (404, 410, 412, 416, 421, 504)
     if "/pins/" in path:
         yield 410
+    if "/snapshots/" in path:
+        yield from (410, 416)
     if method == "delete":
         yield from (404, 409)
     if path.endswith(("/leadership-transfer", "/scrub", "/repairs", "/trim", "/snapshots")):

@@ -17,7 +17,7 @@ ENTRIES: Final = "/api/v1/entries"
 KEYS: Final = "/api/v1/kv/"
 # Bodies of entries, or what tells whether a body is a certain one.
 BODIES: Final = re.compile(
-    r"/api/v1/(entries(/.*)?|kv(/.*)?|kv-events/?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?)",
+    r"/api/v1/(entries(/.*)?|kv(/.*)?|kv-events/?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?|snapshots/[^/]+/[^/]+/?)",
     re.DOTALL,
 )  # fmt: skip
 

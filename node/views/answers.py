@@ -158,6 +158,31 @@ class Segments(BaseModel):
     next: str | None
 
 
+class SnapshotFile(BaseModel):
+    """A file of a snapshot."""
+
+    name: str
+    size_bytes: int
+
+
+class SnapshotItem(BaseModel):
+    """A state machine's state as of entry `index`; sealed: a checksum of its data is kept."""
+
+    index: int
+    term: int
+    chain_crc: int | None
+    is_sealed: bool
+    files: list[SnapshotFile]
+
+
+class SnapshotList(BaseModel):
+    """The whole ones, newest first."""
+
+    as_of: str
+    items: list[SnapshotItem]
+    next: str | None
+
+
 class Digest(BaseModel):
     """SHA-256 over a block as the disk holds it now; null with a `problem` where it cannot be read."""
 

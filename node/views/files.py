@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from node.views.base import Bounded, Text, View, Whole
+from node.views.base import Bounded, Flag, Text, View, Whole
 
 
 class SegmentView(View):
@@ -53,6 +53,27 @@ class SegmentsView(View):
     store: SegmentsStoreView | None = None
     items: Annotated[tuple[SegmentView, ...], Bounded]
     next: Text | None = None
+
+
+class SnapshotFileView(View):
+    """A file of a snapshot."""
+
+    name: Text
+    size_bytes: Whole
+
+
+class SnapshotItemView(View):
+    """A state machine's state as of entry `index`."""
+
+    index: Whole
+    is_sealed: Flag | None = None
+    files: Annotated[tuple[SnapshotFileView, ...], Bounded]
+
+
+class SnapshotListView(View):
+    """The whole ones, newest first."""
+
+    items: Annotated[tuple[SnapshotItemView, ...], Bounded]
 
 
 class TruncationView(View):

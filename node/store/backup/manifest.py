@@ -30,6 +30,7 @@ MANIFEST: Final = "manifest"
 ENTRIES: Final = "entries"
 LOCK: Final = "lock"
 CONSOLE: Final = "console-"  # what the copy of the console's database begins with
+TRIAL: Final = "trial-"  # a trial restore that runs, or was ended
 SNAPSHOT: Final = "snapshot-"  # and the folder of a state machine's snapshot
 FORMAT: Final = 1
 PIECE_BYTES_MAX: Final = 64 * 1024 * 1024

@@ -155,7 +155,7 @@ def _append_all(source: Path, log: LogBackup, store: FileStore, platform: Platfo
 def _copy_snapshot(source: Path, log: LogBackup, directory: Path, platform: Platform) -> None:
     """A state machine's, in the place where it looks for one."""
     if log.snapshot is None:
-        return
+        return  # then its log has every entry, and is applied again
     folder = directory / snapshots.FOLDER / f"snapshot_{log.snapshot.index}"
     make_directory(folder, platform)
     for one in log.snapshot.files:

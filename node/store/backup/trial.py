@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from node.store.backup.manifest import BackupDamaged, LogBackup, Manifest
+from node.store.backup.manifest import TRIAL, BackupDamaged, LogBackup, Manifest
 from node.store.backup.pieces import compare_file
 from node.store.backup.restoring import Birth, refuse_unrestorable, restore_store, space_wanted
 from node.store.errors import StoreRefused
@@ -53,7 +53,7 @@ def try_restore(source: Path, manifest: Manifest, scratch: Path, platform: Platf
             f"the disk of {scratch} has {free} bytes left, a trial restore needs up to {wanted}: name another place"
             " with --scratch DIR"
         )
-    place = scratch / f"trial-{platform.new_id()[:8]}"
+    place = scratch / f"{TRIAL}{platform.new_id()[:8]}"
     try:
         return _tried(source, log, place, platform)
     finally:

@@ -315,7 +315,7 @@ def where_json(store: MessageStore, placed: Placed) -> dict[str, Any]:
         f"index/{name}" for name, one in store.index_files() if any(offset in one.places(hashed) for hashed in hashes)
     ]
     return {
-        "offset": offset, "size_bytes": record.total_size, "file": name_at(store, offset),
+        "offset": offset, "size_bytes": placed.size_bytes, "file": name_at(store, offset),
         "file_position": offset - file.start if file is not None else None,
         "entry_index": placed.entry_index, "queued": is_queued(record), "queue_unit": unit, "index_files": index,
     }  # fmt: skip

@@ -33,13 +33,14 @@ class Placed:
     """A message where it lies. In the replicated log `entry_index` and `channel` are its entry's."""
 
     offset: int
+    size_bytes: int
     record: MessageRecord
     entry_index: int | None = None
     channel: int = 0
 
     @property
     def end(self) -> int:
-        return self.offset + self.record.total_size
+        return self.offset + self.size_bytes
 
     @property
     def is_in_place(self) -> bool:
@@ -119,10 +120,10 @@ class FileCommitLog:
             raise MessageStoreError(f"no message begins at offset {offset}: {what}")
         data = self.queue.read(offset, frame.size_bytes - frame.head_bytes)
         try:
-            record = decode_record(data)
+            record = _decoded(data)
         except MessageFormatError as error:
             raise MessageStoreError(f"no message begins at offset {offset}: {error}") from error
-        return Placed(offset, record, frame.entry_index, frame.channel)
+        return Placed(offset, len(data), record, frame.entry_index, frame.channel)
 
     def scan(self, begin: int | None = None, end: int | None = None) -> Iterator[Item]:
         offset = self.min_offset if begin is None else begin
@@ -159,18 +160,14 @@ class FileCommitLog:
                 return True
             why = frame.why
             if frame.kind is Kind.MESSAGE:
-                place = offset + frame.head_bytes
-                data, at = window.read(place, frame.size_bytes - frame.head_bytes)
+                place, size = offset + frame.head_bytes, frame.size_bytes - frame.head_bytes
+                data, at = window.read(place, size)
                 try:
-                    record = decode_record(data[at : at + frame.size_bytes - frame.head_bytes])
-                    if record.total_size != frame.size_bytes - frame.head_bytes:
-                        raise MessageFormatError(
-                            f"a message of {record.total_size} bytes in an entry of {frame.size_bytes}"
-                        )
+                    record = _decoded(data[at : at + size])
                 except MessageFormatError as error:
                     why = str(error)
                 else:
-                    yield Placed(place, record, frame.entry_index, frame.channel)
+                    yield Placed(place, size, record, frame.entry_index, frame.channel)
             if why:
                 behind = self._next_sound(offset + 1, file)
                 is_last = behind is None and not any(self._is_written(one) for one in later)
@@ -288,6 +285,15 @@ class JoinedCommitLog:
 
     def find_end(self, near: int | None = None) -> int:
         return self.ledger.find_end(near)
+
+
+def _decoded(data: bytes) -> MessageRecord:
+    """A record that fills `data`. Raises MessageFormatError."""
+    record = decode_record(data)
+    size = int.from_bytes(data[:4], "big")
+    if size != len(data):
+        raise MessageFormatError(f"a message of {size} bytes in an entry's body of {len(data)}")
+    return record
 
 
 def _span_of(queue: MappedFileQueue) -> str:

@@ -6,6 +6,7 @@ bytes back as they were, also those that are no UTF-8.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -18,12 +19,13 @@ KEY_SEPARATOR: Final = " "
 
 def string_hash(text: str) -> int:
     """Java's String.hashCode()."""
-    data = text.encode("utf-16-be", "surrogatepass")
-    if len(data) <= 2 * _SHORT:
-        found = 0
-        for at in range(0, len(data), 2):
-            found = (31 * found + (data[at] << 8 | data[at + 1])) & _MASK
+    found = 0
+    if len(text) <= _SHORT and text.isascii():
+        for unit in text.encode():
+            found = 31 * found + unit
+        found &= _MASK
     else:
+        data = text.encode("utf-16-be", "surrogatepass")
         units = np.frombuffer(data, ">u2").astype(np.uint32)
         powers = np.full(len(units), 31, np.uint32)
         powers[0] = 1
@@ -35,12 +37,19 @@ def string_hash(text: str) -> int:
 
 def tags_code(tags: str | None) -> int:
     """What a consume queue holds of a message's tags: 0 without tags."""
-    return string_hash(tags) if tags else 0
+    return _known_hash(tags) if tags else 0
+
+
+@lru_cache(maxsize=4096)
+def _known_hash(text: str) -> int:
+    """Of what occurs again and again: tags, topics."""
+    return string_hash(text)
 
 
 def key_hash(topic: str, key: str) -> int:
     """What an index file holds of a key: never negative."""
-    found = abs(string_hash(f"{topic}#{key}"))
+    joined = _known_hash(f"{topic}#") * pow(31, units_of(key), 1 << 32) + string_hash(key) & _MASK
+    found = abs(joined - (1 << 32) if joined & _SIGN else joined)
     return 0 if found >= _SIGN else found
 
 
@@ -61,4 +70,4 @@ def printable(text: str) -> str:
 
 def units_of(text: str) -> int:
     """String.length(): UTF-16 units."""
-    return len(text) + sum(1 for one in text if ord(one) > 0xFFFF)
+    return len(text) if text.isascii() else len(text) + sum(1 for one in text if ord(one) > 0xFFFF)

@@ -7,7 +7,7 @@ characters, or its name or value is empty; the last pair of a name counts; the e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from node.message_store.errors import MessageFormatError
@@ -51,6 +51,12 @@ def join_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
     if len(data) > PROPERTIES_BYTES_MAX:
         raise MessageFormatError(f"{len(data)} bytes of properties, {PROPERTIES_BYTES_MAX} at most")
     return data
+
+
+def index_keys(properties: Mapping[str, str]) -> list[str]:
+    """What an index has of a message: its unique key, then each of its keys."""
+    unique = properties.get(UNIQ_KEY)
+    return ([unique] if unique else []) + split_keys(properties.get(KEYS))
 
 
 def split_keys(keys: str | None) -> list[str]:

@@ -7,12 +7,15 @@ was born late are pre-fill: offset 0, the largest size.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from node.message_store.record import MessageRecord, TransactionType
+from node.message_store.java_text import tags_code
+from node.message_store.properties import DELAY, TAGS
+from node.message_store.record import TRANSACTION_BITS, MessageRecord, TransactionType
 
 UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 UNIT_BYTES: Final = UNIT_DTYPE.itemsize  # 20
@@ -20,6 +23,9 @@ PREFILL_SIZE: Final = 0x7FFFFFFF
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+_QUEUED: Final = (int(TransactionType.NONE), int(TransactionType.COMMIT))
+_ROLLED_BACK: Final = int(TransactionType.ROLLBACK)
 
 Units = npt.NDArray[Any]
 
@@ -47,7 +53,12 @@ def prefill_of(units: Units) -> npt.NDArray[np.bool_]:
 
 def is_queued(record: MessageRecord) -> bool:
     """Whether a consume queue has a unit for it."""
-    return record.transaction_type in (TransactionType.NONE, TransactionType.COMMIT)
+    return record.sys_flag & TRANSACTION_BITS in _QUEUED
+
+
+def is_indexed(record: MessageRecord) -> bool:
+    """Whether an index has its keys: also of half messages, not of those that were rolled back."""
+    return record.sys_flag & TRANSACTION_BITS != _ROLLED_BACK
 
 
 def parse_delay_levels(text: str = DEFAULT_DELAY_LEVELS) -> tuple[int, ...]:
@@ -59,10 +70,13 @@ def _refuse(one: str) -> int:
     raise ValueError(f"{one!r} is no delay: a number and s, m, h or d")
 
 
-def unit_tags_code(record: MessageRecord, delay_levels_ms: tuple[int, ...]) -> int:
-    """The hash of the tags; for a message that waits for its time, when it is due."""
+def unit_tags_code(
+    record: MessageRecord, delay_levels_ms: tuple[int, ...], properties: Mapping[str, str] | None = None
+) -> int:
+    """The hash of the tags; for a message that waits for its time, when it is due. `properties`: the record's."""
+    known = record.properties if properties is None else properties
     if record.topic == SCHEDULE_TOPIC:
-        level = record.properties.get("DELAY", "")
+        level = known.get(DELAY, "")
         if level.isascii() and level.isdigit() and len(level) < 10 and int(level) > 0 and delay_levels_ms:
             return record.store_timestamp_ms + delay_levels_ms[min(int(level), len(delay_levels_ms)) - 1]
-    return record.tags_code
+    return tags_code(known.get(TAGS))

@@ -17,13 +17,11 @@ from typing import Final
 from node.message_store.errors import MessageFormatError
 from node.message_store.java_text import bytes_of, tags_code, text_of, units_of
 from node.message_store.properties import (
-    KEYS,
     PROPERTIES_BYTES_MAX,
     TAGS,
-    UNIQ_KEY,
     Pairs,
+    index_keys,
     parse_properties,
-    split_keys,
 )
 from node.protocol.entry import BytesLike, crc32
 from node.protocol.value_class import value_class
@@ -56,6 +54,11 @@ class SysFlag(IntFlag):
     STORE_HOST_V6 = 0x20
     NEED_UNWRAP = 0x40
     INNER_BATCH = 0x80
+
+
+_BORN_V6: Final = int(SysFlag.BORN_HOST_V6)  # plain numbers: members of an enumeration cost ten times as much to test
+_STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
+TRANSACTION_BITS: Final = 0xC
 
 
 class TransactionType(IntEnum):
@@ -128,7 +131,7 @@ class MessageRecord:
 
     @property
     def transaction_type(self) -> TransactionType:
-        return TransactionType(self.sys_flag & 0xC)
+        return TransactionType(self.sys_flag & TRANSACTION_BITS)
 
     @property
     def compression(self) -> Compression | None:
@@ -159,9 +162,7 @@ class MessageRecord:
     @property
     def index_keys(self) -> list[str]:
         """What an index has of this message: its unique key, then each of its keys."""
-        properties = self.properties
-        unique = properties.get(UNIQ_KEY)
-        return ([unique] if unique else []) + split_keys(properties.get(KEYS))
+        return index_keys(self.properties)
 
     @property
     def message_id(self) -> str:
@@ -217,9 +218,9 @@ def decode_record(data: BytesLike, offset: int = 0) -> MessageRecord:
         raise MessageFormatError(f"size {total}: {RECORD_BYTES_MIN} at least, and {left} bytes are there")
     end = offset + total
     at = offset + HEAD_BYTES
-    born, at = _host(data, at, v6=bool(sys_flag & SysFlag.BORN_HOST_V6))
+    born, at = _host(data, at, v6=bool(sys_flag & _BORN_V6))
     store_ms = _LONG.unpack_from(data, at)[0]
-    store, at = _host(data, at + 8, v6=bool(sys_flag & SysFlag.STORE_HOST_V6))
+    store, at = _host(data, at + 8, v6=bool(sys_flag & _STORE_V6))
     if end - at < _AFTER_HOSTS.size:
         raise MessageFormatError(f"size {total} ends within the fields behind the hosts")
     again, prepared, body_bytes = _AFTER_HOSTS.unpack_from(data, at)

@@ -61,7 +61,7 @@ def test_a_scan_gives_every_message_and_blank_and_no_damage(opened: tuple[Messag
     expected = [(one["physicalOffset"], one["size"], one["offsetMsgId"]) for one in manifest["messages"]]
     # The upgraded store's manifest lists what lies behind the files that are those of the other store.
     listed = [one for one in placed if one.offset >= expected[0][0]]
-    assert [(one.offset, one.record.total_size, one.record.message_id) for one in listed] == expected
+    assert [(one.offset, one.size_bytes, one.record.message_id) for one in listed] == expected
     assert all(one.is_in_place for one in placed)
     blanks = [(one.offset, one.size_bytes) for one in items if isinstance(one, BlankSpace)]
     assert blanks == [(one["offset"], one.get("declaredSize", one.get("size"))) for one in manifest["blanks"]]

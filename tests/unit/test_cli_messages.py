@@ -15,6 +15,7 @@ from app.commands.common import Exit
 from app.commands.messages import in_time, message_json, message_lines
 from node.message_store.commit_log import Placed
 from node.message_store.message_store import MessageStore
+from node.message_store.record import MessageRecord
 from tests.unit.message_broker import Broker, filled
 from tests.unit.message_faults import missing_unit, wrong_body
 from tests.unit.message_kit import record
@@ -223,7 +224,7 @@ def test_what_a_sender_wrote_cannot_forge_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "body"), [(0x000, zlib.compress(b"hello")), (0x300, zlib.compress(b"hello"))])
 def test_a_compressed_body_is_shown_as_it_was_sent(tmp_path: Path, kind: int, body: bytes) -> None:
     store = MessageStore(filled(tmp_path, count=1).write())
-    found = message_json(store, Placed(0, record(body, sys_flag=1 | kind)))["body"]
+    found = message_json(store, placed_of(record(body, sys_flag=1 | kind)))["body"]
     assert (found["text"], found["compression"], found["bytes"]) == ("hello", "zlib", 5)
 
 
@@ -234,13 +235,17 @@ def test_lz4_and_zstandard_are_opened_with_pyarrow(tmp_path: Path, kind: int, na
     with pyarrow.CompressedOutputStream(sink, name) as stream:
         stream.write(b"hello")
     store = MessageStore(filled(tmp_path, count=1).write())
-    found = message_json(store, Placed(0, record(sink.getvalue().to_pybytes(), sys_flag=1 | kind)))["body"]
+    found = message_json(store, placed_of(record(sink.getvalue().to_pybytes(), sys_flag=1 | kind)))["body"]
     assert (found["text"], found["compression"], found["opened"]) == ("hello", name, True)
-    broken = message_json(store, Placed(0, record(b"\xff\xfe", sys_flag=1 | kind)))["body"]
+    broken = message_json(store, placed_of(record(b"\xff\xfe", sys_flag=1 | kind)))["body"]
     assert (broken["opened"], broken["base64"]) == (False, "//4=")
     assert any(
-        "not opened" in line for line in message_lines(message_json(store, Placed(0, record(b"x", sys_flag=0x501))))
+        "not opened" in line for line in message_lines(message_json(store, placed_of(record(b"x", sys_flag=0x501))))
     )
+
+
+def placed_of(one: MessageRecord) -> Placed:
+    return Placed(0, one.total_size, one)
 
 
 def test_a_time_that_no_calendar_has_is_unknown() -> None:

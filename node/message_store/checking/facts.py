@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from node.message_store.commit_log import BlankSpace, Damage, Item
 from node.message_store.java_text import key_hash
-from node.message_store.queue_units import is_queued, parse_delay_levels, unit_tags_code
-from node.message_store.record import TransactionType
+from node.message_store.properties import index_keys
+from node.message_store.queue_units import is_indexed, is_queued, parse_delay_levels, unit_tags_code
 
 DUE_UNIT: Final = np.dtype([("queue", "i4"), ("number", "i8"), ("offset", "i8"), ("size", "i4"), ("tags_code", "i8")])
 KEY: Final = np.dtype([("hash", "i4"), ("offset", "i8")])
@@ -74,11 +74,14 @@ def facts_of(items: Iterable[Item], delay_levels_ms: tuple[int, ...] | None = No
         found.messages += 1
         if item.channel:
             continue
+        properties = record.properties
         if is_queued(record):
             queue = numbers.setdefault((record.topic, record.queue_id), len(numbers))
-            units.append((queue, record.queue_offset, offset, record.total_size, unit_tags_code(record, levels)))
-        if record.transaction_type is not TransactionType.ROLLBACK:
-            keys += [(key_hash(record.topic, key), offset) for key in record.index_keys]
+            units.append(
+                (queue, record.queue_offset, offset, item.size_bytes, unit_tags_code(record, levels, properties))
+            )
+        if is_indexed(record):
+            keys += [(key_hash(record.topic, key), offset) for key in index_keys(properties)]
     found.queues = list(numbers)
     found.units = np.array(units, DUE_UNIT)
     found.keys = np.array(keys, KEY)

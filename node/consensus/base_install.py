@@ -62,8 +62,8 @@ class BaseInstall:
                 return HELD
             if not member.damaged_at(index):
                 return Refused(ResponseCode.INCONSISTENT_STATE, "another chain")
-        if index < member.committed_index:
-            return self._below_committed(request, now)
+        if index < member.committed_index or (index == member.committed_index and held is not None):
+            return self._below_committed(request, now)  # what is committed here is another entry, or more
         if request.base_chain is None:
             return Refused(ResponseCode.UNEXPECTED_ARGUMENT, "a base without its chain")
         if member.store.faults:

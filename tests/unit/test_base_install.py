@@ -82,6 +82,7 @@ def test_m6_it_says_what_it_holds_now_and_follows_from_there() -> None:
     ("request_", "code"),
     [
         (order(1), ResponseCode.INCONSISTENT_INDEX),  # below what is committed: M6
+        (order(2), ResponseCode.INCONSISTENT_INDEX),  # another entry than the one that is committed here
         (order(2, 1), ResponseCode.INCONSISTENT_STATE),  # the term of ours, and another chain: R7
         (order(group_id="f" * 32), ResponseCode.UNKNOWN_GROUP),
         (order(base_chain=None), ResponseCode.UNEXPECTED_ARGUMENT),

@@ -218,7 +218,7 @@ class Serving:
         self.process = Process()
         disk = Disk(
             store, FlushMode.ASYNC, log_epoch=lambda: 0, flushed=lambda *_: None, truncated=lambda *_: None,
-            mended=lambda *_: None, damaged=lambda *_: None, fail=lambda _: None,
+            mended=lambda *_: None, damaged=lambda *_: None, begun=lambda *_: None, fail=lambda _: None,
             process=self.process,
         )  # fmt: skip
         overrides = {"node.id": self_id, "peers": "n0-127.0.0.1:20920;n1-127.0.0.1:22001;n2-127.0.0.1:22002"}

@@ -143,7 +143,8 @@ class Membership:
             self._met_or_gone(sender, hello, now)
             self._take_in(sender, hello, now)
         elif hello.answer:
-            refused = hello.detail if hello.ended else refused  # ours says only that the ids differ
+            # Ours says only that ids differ, or that nothing is known of it: a refusal may come without a whole HELLO.
+            refused = hello.detail if hello.ended or (hello.detail and not hello.store_id) else refused
             self.strangers.met(
                 sender, Stranger.REFUSING, f"no connection with {sender}: {str(refused)[:REASON_MAX]}", now
             )

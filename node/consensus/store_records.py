@@ -57,7 +57,7 @@ class StoreRecords:
 
         Only an answer says what was acknowledged to us as leader: whoever knows a later term may have cut it since.
         """
-        if peer_id not in self._member.configuration.members:
+        if peer_id == self._member.self_id or peer_id not in self._member.configuration.members:
             return None
         hard = self._member.hard
         mark, leadership = self._marks.get(peer_id), -1

@@ -64,6 +64,11 @@ class MemberHandshake:
         self._driver, self._group, self._self_id = driver, group, self_id
         self.trust, self._accepted = trust, accepted
 
+    @property
+    def _ourselves(self) -> str:
+        """Why a HELLO in our own name is refused: a stranger's, or ours, met at an address given for another member."""
+        return f"this is {self._self_id} itself; is the address that of another member?"
+
     def _whole(self, to: str) -> dict[str, Any]:
         """Our own HELLO for that peer, as its body's fields."""
         hello = self._driver.replica.hello(self._driver.next_seq(), to)
@@ -125,7 +130,7 @@ class MemberHandshake:
         if group != self._group:
             self._refuse(connection, frame, "this is another group", ResponseCode.UNKNOWN_GROUP)
         elif proof.node_id == self._self_id:
-            self._refuse(connection, frame, "this is no peer here", ResponseCode.UNKNOWN_MEMBER)
+            self._refuse(connection, frame, self._ourselves, ResponseCode.UNKNOWN_MEMBER)
         else:
             connection.proof = proof
             connection.answer(frame, proof.answer(self._whole(proof.node_id)))
@@ -151,6 +156,8 @@ class MemberHandshake:
         name = connection.certificate_name
         if self.trust.tls and name != hello.node_id:
             self._refuse(connection, frame, f"the certificate names {name!r}, the HELLO {hello.node_id!r}")
+        elif hello.node_id == self._self_id:
+            self._refuse(connection, frame, self._ourselves, ResponseCode.UNKNOWN_MEMBER)
         elif connection.peer_id not in (None, hello.node_id):
             self._refuse(connection, frame, f"this connection is {connection.peer_id}'s, not {hello.node_id!r}'s")
         elif not hello.store_id and hello.nonce is not None:

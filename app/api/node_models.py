@@ -8,6 +8,7 @@ from app.api.cluster_models import History
 from node.views import answers
 from node.views.base import UnknownView
 from node.views.closures import ClosuresView
+from node.views.members import MembersView
 from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import StateView
 
@@ -47,6 +48,12 @@ class Watermarks(RootModel[NodeWatermarks | History]):
 
 
 class NodeDispatchers(DispatchersView):
+    node_id: str
+
+
+class NodeMembers(MembersView):
+    """Who belongs to the group, by that member's log."""
+
     node_id: str
 
 

@@ -20,13 +20,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.console import attaching, proxy, recent
 from app.console.addresses import CONFIGURATION, Addresses
 from app.console.aggregate import ClusterInfo
+from app.console.configurations import Configurations
 from app.console.cursors import before_id
 from app.console.demo import Demo
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound, TermMoved, UnknownCluster
 from app.console.history import History
+from app.console.member_changes import MemberChanges
 from app.console.nodes import Nodes
 from app.console.preflight import Preflight, may_accept, preflight, refused_transfer
-from app.console.repairs import KIND, Repairs
+from app.console.repairs import Repairs
 from app.console.sample import NodeSample
 from app.console.settings import ConsoleSettings, Seed
 from app.console.starts import Starts
@@ -83,6 +85,8 @@ class Console:
         self.demo = Demo(settings, self.nodes)
         self.background = Background()
         self.transfers = Transfers(self.nodes, self.operations_kept, self.background)
+        self.member_changes = MemberChanges(self.nodes, self.operations_kept, self.background)
+        self.configurations = Configurations(self.events_kept)
         self.repairs = Repairs(self.nodes, self.operations_kept, self.background)
         self.watches: dict[str, Watch] = {}
         self.seed_problems: dict[str, str] = {}
@@ -174,6 +178,7 @@ class Console:
             await asyncio.sleep(SEED_RETRY_S)
 
     def take_events(self, cluster_id: str, node_id: str | None, items: Sequence[EventView]) -> None:
+        self.configurations.note(cluster_id, items)
         with contextlib.suppress(asyncio.QueueFull):
             self.event_queue.put_nowait((cluster_id, node_id, items))
 
@@ -257,6 +262,7 @@ class Console:
         await self.clusters_kept.remove(cluster_id)
         self.addresses.forget(cluster_id)
         self.starts.forget(cluster_id)
+        self.configurations.forget(cluster_id)
 
     # --- nodes ---
 
@@ -382,15 +388,12 @@ class Console:
             raise NotFound(f"There is no operation {operation_id}.", title="Unknown operation")
         return found
 
-    async def operations(self, cluster_id: str | None = None, limit: int = 50) -> list[Json]:
-        return await self.operations_kept.list(cluster_id, limit)
-
     async def cancel(self, operation_id: str) -> Json:
         operation = await self.operation(operation_id)
         if operation["state"] != RUNNING:
             raise Conflict(f"The operation is {operation['state']} already.")
-        if operation["kind"] == KIND:
-            raise Conflict("A scrub changes nothing that is sound and ends by itself; it cannot be cancelled.")
+        if operation["kind"] != "leadership_transfer":
+            raise Conflict("Only a transfer of leadership can be cancelled; the others end by themselves.")
         _, url = proxy.pick(self.group_view(operation["cluster_id"]), operation["node_id"])
         await self.transfers.cancel(operation, url)
         return await self.operation(operation_id)

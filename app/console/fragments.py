@@ -55,6 +55,11 @@ def install(env: Environment) -> None:
     env.globals |= {"age": fmt.age, "span": fmt.span, "severity_words": SEVERITY_WORDS}
 
 
+def environment() -> Environment:
+    """The console's templates, for what is drawn outside of a request."""
+    return _templates["env"]
+
+
 def codes(text: str) -> Markup:
     """A sentence as HTML: what stands between back-ticks is code."""
     return Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))

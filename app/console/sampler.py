@@ -24,6 +24,7 @@ from node.views.base import AnswerView
 from node.views.closures import ClosuresView
 from node.views.events import EventsView, EventView
 from node.views.kinds import VIEWS
+from node.views.members import MembersView
 from node.views.reading import Unreadable, read
 from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import StateView
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 EVENTS_EVERY_ROUNDS = 4
 EVENTS_LIMIT = 200
+CONFIGURATION_EVERY_ROUNDS = 2
 ANSWER_AGE_MS = 500.0  # how long a control plane may remember its engine's answer, and more
 
 V = TypeVar("V", bound=AnswerView)
@@ -101,6 +103,8 @@ class Poller:
         sample.rounds += 1
         if sample.leads:
             await self.leader_views()
+            if sample.rounds % CONFIGURATION_EVERY_ROUNDS == 1 or sample.configuration is None:
+                await self.ask_configuration()
         if sample.rounds % EVENTS_EVERY_ROUNDS == 1:
             await self.poll_events()
 
@@ -110,6 +114,14 @@ class Poller:
         sample.watermarks, sample.dispatchers, sample.closures = await asyncio.gather(
             self.reported(WatermarksView), self.reported(DispatchersView), self.reported(ClosuresView)
         )
+
+    async def ask_configuration(self) -> None:
+        """Older releases know no such view: who does not tell it is not called wrong for that."""
+        try:
+            self.sample.configuration = await self.ask(MembersView)
+        except Exception as error:
+            log.debug("%s tells no configuration: %s", self.sample.node_id, reason_of(error))
+            self.sample.configuration = None
 
     async def reported(self, view: type[V]) -> V | None:
         """None where the node did not answer; the sample says why."""

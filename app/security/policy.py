@@ -67,6 +67,8 @@ TABLE: tuple[Rule, ...] = (
     # Operator actions.
     rule("POST", CLUSTER + r"/leadership-transfer", Right.OPERATE),
     rule("POST", CLUSTER + r"/entries", Right.OPERATE),
+    rule("POST PUT DELETE", CLUSTER + r"/members(/.*)?", Right.OPERATE),
+    rule("POST", PAGE + r"/members/change", Right.OPERATE),
     rule("POST", CLUSTER + r"/nodes/[^/]+/repair", Right.OPERATE),
     rule("POST", PAGE + r"/nodes/[^/]+/repair", Right.OPERATE),
     rule(CHANGE, r"/api/v1/operations/[^/]+", Right.OPERATE, somewhere=True),

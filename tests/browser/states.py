@@ -264,7 +264,9 @@ def pages_of(audit_id: str, operation_id: str) -> dict[str, str]:
     """Name -> path of every page."""
     return {
         "clusters": "/", "group": GROUP, "group-bytes": f"{GROUP}?unit=bytes", "group-seconds": f"{GROUP}?unit=seconds",
-        "node": f"{GROUP}/nodes/n1", "leadership": f"{GROUP}/leadership", "log": f"{GROUP}/log",
+        "node": f"{GROUP}/nodes/n1", "members": f"{GROUP}/members",
+        "member-new": f"{GROUP}/members/change?kind=add&id=n3&address=10.20.30.40:20911",
+        "leadership": f"{GROUP}/leadership", "log": f"{GROUP}/log",
         "truncations": f"{GROUP}/truncations", "events": f"{GROUP}/events", "audits": f"{GROUP}/audits",
         "audit": f"{GROUP}/audits/{audit_id}", "entry": f"{GROUP}/entries/{WRONG_INDEX}/replicas",
         "operation": f"/operations/{operation_id}", "all-audits": "/audits", "account": "/account", "users": "/users",

@@ -107,6 +107,7 @@ class Tour:
         await self.ask("POST", f"{GROUP}/entries", {"entries": ["first", "second"]})
         await self.ask("GET", f"{GROUP}/leadership-transfer?to=n1")
         await self.ask("POST", f"{GROUP}/leadership-transfer", {"to": "n1", "dry_run": True})
+        await self.changes_of_members()
         self.kit.group.operation_steps = 1_000_000
         begun = await self.ask("POST", f"{GROUP}/leadership-transfer", {"to": "n1"})
         await self.ask("GET", "/api/v1/operations")
@@ -129,6 +130,15 @@ class Tour:
         await self.ask("GET", f"/api/v1/audits/{old.id}")
         await self.ask("GET", f"/api/v1/audits/{old.id}/findings")
         await self.ask("GET", "/api/v1/audits")
+
+    async def changes_of_members(self) -> None:
+        await self.ask("GET", f"{GROUP}/members")
+        new = {"id": "n3", "address": "10.0.0.4:20911"}
+        await self.ask("POST", f"{GROUP}/members", {**new, "dry_run": True})
+        await self.ask("POST", f"{GROUP}/members", {**new, "if_term": 4})
+        await self.ask("POST", f"{GROUP}/members/n3/promotion", {})
+        await self.ask("PUT", f"{GROUP}/members/n1/address", {"address": "10.0.0.9:20911"})
+        await self.ask("DELETE", f"{GROUP}/members/n2")
 
     async def alerts(self) -> None:
         problem = Problem(

@@ -53,6 +53,7 @@ class FakeNode:
     # Whom it heard when, where that is not when the leader was acknowledged.
     heard_ms: dict[str, int | None] = field(default_factory=dict)
     voter_state: str = "VOTER"
+    learns: bool = False
     group_id: str | None = "1d" * 16
     dispatcher: str = "APPEND"
     dispatcher_since: str = field(default_factory=lambda: rfc3339(utc_now()))
@@ -133,6 +134,9 @@ class FakeGroup(httpx2.AsyncBaseTransport):
         self.nodes = {f"n{n}": FakeNode(self, f"n{n}", f"http://127.0.0.1:{8431 + n}") for n in range(size)}
         self.nodes["n0"].role = "LEADER"
         self.members: set[str] | None = None  # the configuration; None: all nodes
+        self.configured = -1  # its entry
+        self.pending: Json | None = None  # one that is not committed yet
+        self.refuses = ""  # why the leader would not change the members now
         self.closures: Json = {"pending": 0, "limit": 10_000, "oldest_age_ms": None, "groups": [], "items": []}
         self.operations: dict[str, Json] = {}
         self.operation_steps = 1
@@ -208,9 +212,55 @@ class FakeGroup(httpx2.AsyncBaseTransport):
             return 200, {"as_of": rfc3339(utc_now()), "items": [block], "next": None}
         if what == "leadership-transfer":
             return self.transfer(request)
+        if what == "members":
+            return self.configuration() if request.method == "GET" else self.change_members(request, rest)
         if what == "operations" and rest[0] in self.operations:
             return 200, self.step(self.operations[rest[0]])
         return 404, {"title": "Not found", "detail": "/".join(path)}
+
+    def configuration(self) -> tuple[int, Json]:
+        """Who belongs to the group, as n0's log says; who joined later, did so by entry 900."""
+        leader = self.leader
+        born, end = {"n0", "n1", "n2"}, (leader or self.nodes["n0"]).end
+        items = [
+            {"id": one.id, "address": f"127.0.0.1:{20911 + n}", "kind": "learner" if one.learns else "voter",
+             "joined_index": -1 if one.id in born else 900, "connected": one.ack_ms is not None,
+             "promoting": one.learns, "replaces": None, "lag_entries": max(0, end - one.end),
+             "lag_bytes": max(0, end - one.end) * 300, "caught_up": one.end >= end,
+             "catch_up_s_at_most": max(0, end - one.end) * 300 / 1e6}
+            for n, one in enumerate(self.nodes.values()) if self.members is None or one.id in self.members
+        ]  # fmt: skip
+        voters = [one for one in items if one["kind"] == "voter"]
+        return 200, {
+            "as_of": rfc3339(utc_now()), "engine": "ok", "boot_id": "boot", "term": self.term, "index": self.configured,
+            "leader_id": leader.id if leader else None, "needed": len(voters) // 2 + 1, "items": items,
+            "pending": self.pending, "removed": [], "ended": [], "unknown": [],
+        }  # fmt: skip
+
+    def change_members(self, request: httpx2.Request, rest: list[str]) -> tuple[int, Json]:
+        """As a leader's control plane answers; `refuses` is why it would refuse."""
+        body = json.loads(request.content) if request.content else {}
+        dry = body.get("dry_run") or request.url.params.get("dry_run") == "true"
+        voters = sorted(one.id for one in self.nodes.values() if not one.learns)
+        gone = rest[0] if request.method == "DELETE" else body.get("replaces")
+        then = [one for one in voters if one != gone]
+        then += [body["id"]] if request.method == "POST" and not rest and not body.get("learner") else []
+        refused = {"code": 504, "detail": self.refuses} if self.refuses else None
+        if dry:
+            now, after = (
+                {"voters": one, "needed": len(one) // 2 + 1, "answering": one, "survives": len(one) - len(one) // 2 - 1}
+                for one in (voters, then)
+            )
+            lag = 1_204_993 if request.method == "POST" else 0
+            known = {"refused": refused, "before": now, "after": after, "lag_entries": lag, "lag_bytes": lag * 300,
+                     "catch_up_s_at_most": lag * 300 / 1e6, "needs_disk_bytes": 361_498_200}  # fmt: skip
+            return 200, {"dry_run": True, "would": "change", "members": known}
+        if refused:
+            return 409, {"title": "Refused", "detail": self.refuses, "code": 504, "outcome": "not_appended"}
+        ends = {"index": 1001, "term": self.term, "leader_id": "n0"}
+        operation = {"id": f"op-{len(self.operations)}", "state": "running", "left": self.operation_steps, "ends": ends}
+        self.operations[str(operation["id"])] = operation
+        return 202, operation
 
     def archive(self, node: FakeNode, rest: list[str]) -> tuple[int, Json]:
         items = [{**TRUNCATION, "seq": one["id"], **one} for one in node.truncations]
@@ -276,6 +326,10 @@ class FakeGroup(httpx2.AsyncBaseTransport):
     def step(self, operation: Json) -> Json:
         operation["left"] -= 1
         if operation["left"] <= 0 and operation["state"] == "running":
-            operation["state"], operation["outcome"] = "done", {"leader_id": operation["to"], "term": self.term + 1}
+            operation["state"] = "done"
+            if "ends" in operation:
+                operation["outcome"] = operation["ends"]
+                return operation
+            operation["outcome"] = {"leader_id": operation["to"], "term": self.term + 1}
             self.lead(operation["to"])
         return operation

@@ -85,6 +85,7 @@ class ClientRequests:
         self._status, self._access, self._slow, self._refused = status, access, slow, refused
         self._served: dict[Right, dict[int, Handler]] = {}  # by what a client may do
         self._reading: dict[Connection, int] = {}  # bytes of reads that are under way
+        self.when_closed: list[Callable[[Connection], None]] = [slow.drop]
         self._holding: list[Connection] = []  # what has answers that leave at the turn's end
         self._group, self._self_id = driver.replica.config.group, driver.replica.config.self_id
         self.actions = RecordedActions(self, driver.replica)
@@ -108,7 +109,8 @@ class ClientRequests:
 
     def closed(self, connection: Connection) -> None:
         """It has ended: nothing of it is served any more."""
-        self._slow.drop(connection)
+        for forget in self.when_closed:
+            forget(connection)
 
     def handle(self, connection: Connection, frame: Frame, handler: Handler | None = None) -> None:
         """One client request; `handler`: that of a slow one, whose turn has come."""

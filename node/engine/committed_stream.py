@@ -10,7 +10,6 @@ hard state that is being saved is not sent (SAFETY E2); streams are bounded, per
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -32,6 +31,7 @@ from node.transport.slab_frames import BodyError
 STREAMS_MAX: Final = 1024
 STREAMS_PER_CONNECTION_MAX: Final = 16
 UNTAKEN_NS: Final = 60 * SECOND  # a stream whose client takes nothing for so long is over
+LOOK_AGAIN_NS: Final = 100 * MS  # for ended ones: a flood of subscriptions must not look at all streams for each
 NEVER: Final = 1 << 62
 
 
@@ -74,6 +74,8 @@ class CommittedStreams:
         self._replica, self._now_ns, self._held_back = replica, now_ns, held_back
         self._loop = asyncio.get_running_loop()
         self.streams: dict[tuple[Connection, int], Stream] = {}
+        self._counts: dict[Connection, int] = {}
+        self._looked_at = -LOOK_AGAIN_NS
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._standing = self._now_standing()
@@ -91,7 +93,7 @@ class CommittedStreams:
         if request.kind is StreamKind.SUBSCRIBE:
             self._subscribe(connection, frame, request, now)
         elif request.kind is StreamKind.CANCEL:
-            self.streams.pop(key, None)
+            self._end(key)
         elif key in self.streams:
             stream = self.streams[key]
             stream.taken, stream.asked_at = True, now
@@ -101,18 +103,31 @@ class CommittedStreams:
             self._over(connection, frame.opaque, ResponseCode.INCONSISTENT_STATE)
 
     def _subscribe(self, connection: Connection, frame: Frame, request: StreamRequest, now: int) -> None:
-        self._drop_ended(now)
-        key = connection, frame.opaque
-        of_each = Counter(one for one, _opaque in self.streams)
-        full = len(self.streams) >= STREAMS_MAX or of_each[connection] >= STREAMS_PER_CONNECTION_MAX
-        if full and key not in self.streams:
-            text = f"{len(self.streams)} streams are open here, {of_each[connection]} of them on this connection"
-            connection.refuse(frame, RemotingCode.SYSTEM_BUSY, text)
-            return
+        if len(self.streams) >= STREAMS_MAX and now - self._looked_at >= LOOK_AGAIN_NS:
+            self._drop_ended(now)
+        key, mine = (connection, frame.opaque), self._counts.get(connection, 0)
+        if key not in self.streams:
+            if len(self.streams) >= STREAMS_MAX or mine >= STREAMS_PER_CONNECTION_MAX:
+                text = f"{len(self.streams)} streams are open here, {mine} of them on this connection"
+                connection.refuse(frame, RemotingCode.SYSTEM_BUSY, text)
+                return
+            self._counts[connection] = mine + 1
         intervals = request.interval_ms * MS, request.keep_alive_ms * MS
         stream = self.streams[key] = Stream(connection, frame.opaque, *intervals, asked_at=now)
         self._standing = self._now_standing()
         self._serve(stream, now)
+
+    def closed(self, connection: Connection) -> None:
+        """It has ended, and its streams with it."""
+        if connection in self._counts:
+            for key in [one for one in self.streams if one[0] is connection]:
+                self._end(key)
+
+    def _end(self, key: tuple[Connection, int]) -> None:
+        if self.streams.pop(key, None) is not None:
+            left = self._counts.pop(key[0]) - 1
+            if left:
+                self._counts[key[0]] = left
 
     def _over(self, connection: Connection, opaque: int, code: ResponseCode) -> None:
         connection.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, opaque, [encode_position(PushedPosition(code))])
@@ -161,12 +176,13 @@ class CommittedStreams:
         stream.connection.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, stream.opaque, [body])
 
     def _drop_ended(self, now: int) -> None:
+        self._looked_at = now
         ended = [
             key for key, one in self.streams.items()
             if one.connection.closed or (not one.taken and now >= one.pushed_at + UNTAKEN_NS)
         ]  # fmt: skip
         for key in ended:
-            del self.streams[key]
+            self._end(key)
 
     def _arm(self, at: int, now: int) -> None:
         """One timer, for the earliest; in a millisecond at least: what is held back is due all the time."""
@@ -186,5 +202,6 @@ class CommittedStreams:
     def close(self) -> None:
         """The engine ends; connections close by themselves."""
         self.streams.clear()
+        self._counts.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -109,6 +109,7 @@ class Engine:
         self.group_end = GroupEnd(self, self.links, self.client_requests)
         self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self.duties.held.closed)
         self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
+        self.client_requests.when_closed.append(self.streams.closed)
         self.proposals = Proposals(self.replica, self._done)
         self.trail: ActionTrail | None = None
         self._turn_scheduled = False

@@ -34,6 +34,7 @@ from node.state_machine.frames import (
 )
 
 QUESTIONS_MAX: Final = 25_000  # requests, open at a time: more than clients' connections may have together
+BACKLOG_BYTES_MAX: Final = 32 * 1024 * 1024  # that its process has not read: what was given up stays there until then
 PATIENCE_S: Final = 5.0  # beyond a question's own: then the process does not answer
 BACK_OFF_S_MIN: Final = 0.2
 BACK_OFF_S_MAX: Final = 10.0
@@ -90,6 +91,11 @@ class Pipe(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._flush)
         self._out += pieces
 
+    @property
+    def backlog_bytes(self) -> int:
+        """What the process has not read, without what leaves with this turn."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def _flush(self) -> None:
         pieces, self._out = self._out, []
         if self._transport is not None:
@@ -143,7 +149,7 @@ class MachineProcess:
     def ask(self, contents: Sequence[bytes], min_index: int, wait_ms: int, deliver: Deliver) -> None:
         """`deliver` is called once, later, with the answers from a state that holds every entry up to `min_index`."""
         pipe, loop = self._pipe, asyncio.get_running_loop()
-        if pipe is None or len(self._asked) >= QUESTIONS_MAX:
+        if pipe is None or len(self._asked) >= QUESTIONS_MAX or pipe.backlog_bytes > BACKLOG_BYTES_MAX:
             busy = pipe is not None
             code = ResponseCode.LEADER_PENDING_FULL if busy else ResponseCode.ILLEGAL_MEMBER_STATE
             text = "too many questions wait already" if busy else f"the state machine is not there: {self._why}"

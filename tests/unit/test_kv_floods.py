@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 from node.client import LedgerClient, OutcomeUnknown
 from node.client.kv import KvClient
 from node.client.machine import MachineClient
+from node.client.retry import Retry
+from node.engine import machine_process
 from node.engine.engine import Engine
 from node.engine.machine_process import MachineProcess
 from node.engine.machine_requests import CROWD, CROWDED_MAX, NOT_TAKEN, UNTAKEN_BYTES_MAX, MachineRequests
@@ -34,13 +38,14 @@ from tests.unit.test_machine_process import pid_of, run
 Work = Callable[[KvClient, MachineClient], Awaitable[None]]
 
 
-def beside(tmp_path: Path, work: Work) -> None:
+def beside(tmp_path: Path, work: Work, with_engine: Callable[[Engine], None] = lambda _engine: None) -> None:
     """One engine with its store's process; whoever attacks, both are the same afterwards and serve."""
 
     async def attacked(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
         kv = KvClient(client._client, deadline_s=60.0)
         await kv.put(b"mine", b"1")
         pid = pid_of(machine)
+        with_engine(engine)
         stranger = LedgerClient(dict(engine.settings.peers), deadline_s=60.0)
         try:
             await work(kv, MachineClient(stranger, deadline_s=60.0))
@@ -80,6 +85,32 @@ def test_answers_that_are_too_long_together_are_refused_from_there_on(tmp_path: 
         assert all(one is not None for one in answers)  # asked again, a few at a time
 
     beside(tmp_path, work)
+
+
+def test_questions_to_a_process_that_stands_still_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were given up stayed in the engine's memory until the process read them, if ever."""
+    monkeypatch.setattr(machine_process, "BACKLOG_BYTES_MAX", 4 << 20)
+    monkeypatch.setattr(machine_process, "PATIENCE_S", 0.05)
+
+    async def work(kv: KvClient, stranger: MachineClient) -> None:
+        (engine,) = engines
+        machine = engine.machine_requests._machine
+        body = encode_question(QuestionRequest([bytes(1 << 18)] * 3, ReadMode.UNSAFE, 1))
+        link = await stranger._client.leader_link(Retry(60.0))
+        os.kill(pid_of(machine), signal.SIGSTOP)
+        try:
+            for _ in range(60):
+                answered = decode_question_answer(await link.request(RequestCode.QUESTION, [body], 60.0), 3)
+                assert {one.code for one in answered} <= {ResponseCode.TIMEOUT, ResponseCode.LEADER_PENDING_FULL}
+                assert machine._pipe.backlog_bytes <= (4 << 20) + (2 << 20)
+            assert {one.code for one in answered} == {ResponseCode.LEADER_PENDING_FULL}
+        finally:
+            os.kill(pid_of(machine), signal.SIGCONT)
+
+    engines: list[Any] = []
+    beside(tmp_path, work, engines.append)
 
 
 def put(key: bytes, value: bytes = b"", ttl_ms: int = 0) -> bytes:

@@ -313,7 +313,7 @@ class DirectorySource:
 
 def _source_error(error: Exception) -> SourceError:
     if isinstance(error, ControlError):
-        return SourceError(str(error), is_denied=error.status in (401, 403))
+        return SourceError(str(error), is_denied=error.status in (401, 403), is_away=error.status >= 500)
     return SourceError(str(error), is_away=not isinstance(error, SegmentGone | LogChanged | Unreadable))
 
 

@@ -142,7 +142,10 @@ def _member(directory: Path, into: Path, as_id: str, addresses: Mapping[str, str
         show_json(result)
         return Exit.FINE
     _say_restored(result, f"{as_id} of group {log.group}; it has no vote until it holds what the group has since")
-    show("start it, without --init" + (f", and add it: quorumscope members add {as_id} HOST:PORT" if is_new else ""))
+    show(
+        "start it, without --init"
+        + (f", and add it: quorumscope members add {as_id} {addresses.get(as_id, 'HOST:PORT')}" if is_new else "")
+    )
     show(f"  {line}")
     return Exit.FINE
 

@@ -354,6 +354,16 @@ def test_a_target_that_holds_anything_is_refused(tmp_path: Path) -> None:
     new_group(tmp_path / "b", made, tmp_path / "empty")
 
 
+def test_the_old_group_s_id_is_not_given_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a/dledger-n0", group_id=group_id_of(TOKEN, "again"))
+    add(store)
+    made = back_up(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(StoreRefused, match="another token"):
+        new_group(tmp_path / "b", made, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    store.close()
+
+
 def test_manifests_that_cannot_be_are_refused(tmp_path: Path) -> None:
     make_member(tmp_path / "a").close()
     back_up(tmp_path / "a", tmp_path / "b")

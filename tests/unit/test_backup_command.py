@@ -8,6 +8,7 @@ import shlex
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,7 +90,8 @@ def test_from_a_directory_to_a_new_group(tmp_path: Path, member: Path, capsys: p
     assert words[:2] == ["quorumscope", "node"] and "--init" not in words and words[-1].endswith("=1024")
     assert words[words.index("--data") + 1] == str(tmp_path / "new/n1")
     for one in ("n0", "n1", "n2"):
-        assert "restore of entries 0 to 19" in (tmp_path / "new" / one / "operator-trail.jsonl").read_text()
+        trail = tmp_path / "new" / one / "operator-trail.jsonl"
+        assert "restore of entries 0 to 19" in trail.read_text() and trail.stat().st_mode & 0o777 == 0o600
     again = command(
         capsys, "restore", tmp_path / "b", "--into", tmp_path / "new", "--group", "g", "--peers", PEERS, code=1
     )
@@ -143,6 +145,19 @@ def test_refusals_have_their_codes(tmp_path: Path, member: Path, capsys: pytest.
     assert "no back-up" in command(capsys, "backup", "verify", tmp_path, code=1)["error"]
     assert "no back-up" in command(capsys, "restore", tmp_path, "--into", tmp_path / "x", "--as", "n0", code=1)["error"]
     assert not (tmp_path / "x").exists()
+
+
+def test_the_member_of_a_configuration_and_the_demo_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "n0.toml").write_text('[control]\naddress = "127.0.0.1:9"\n[peers]\nn0 = "127.0.0.1:1"\n')
+    own = command(capsys, "backup", tmp_path / "b", "--config", tmp_path / "n0.toml", code=69)
+    assert "http://127.0.0.1:9 is unreachable" in own["error"]
+    members = [SimpleNamespace(control_url=f"http://127.0.0.1:{port}") for port in (5, 6)]
+    monkeypatch.setattr("app.demo.state.running_demo", lambda: SimpleNamespace(members=members, spelled="here"))
+    demo = command(capsys, "backup", tmp_path / "b", code=69)["error"]
+    assert "127.0.0.1:5 is" in demo and "127.0.0.1:6 is" in demo and "demo that is running" in demo
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_small_disk_is_refused(

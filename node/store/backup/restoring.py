@@ -96,6 +96,8 @@ def refuse_unrestorable(log: LogBackup, birth: Birth) -> None:
         raise StoreRefused(log.lacks_state)
     if log.end_term >= TERM_MAX - 1 or log.end_index >= POSITION_MAX - 1:
         raise StoreRefused(f"the log ends with entry {log.end_index} of term {log.end_term}: nothing can follow it")
+    if birth.token is not None and birth.group_id(log) == log.group_id:
+        raise StoreRefused("that name and token make the id of the group that was backed up: give another token")
     if birth.token is not None and log.kind == PLAIN_NAME and not birth.voters:
         raise StoreRefused("the back-up does not say who the members were: name them with --peers")
 

@@ -13,6 +13,7 @@ from node.protocol.group_members import GroupMembers
 from node.store.backup.manifest import Manifest, hold
 from node.store.backup.restoring import Birth, Restored, restore_group, restore_member
 from node.store.file_store import FileStore
+from node.store.files.os_files import make_directory
 from node.store.files.platform import OS, Platform
 from node.store.log_store import HardState
 from tests.unit.store_fixtures import entries_of, fill, open_store, sync
@@ -49,7 +50,7 @@ def add_members(store: FileStore, members: GroupMembers, change: str = "a change
 
 def back_up(member: Path, directory: Path, platform: Platform = OS) -> Manifest:
     """One run of the log alone."""
-    directory.mkdir(exist_ok=True)
+    make_directory(directory, platform)
     lock = hold(directory, platform)
     source = DirectorySource(member)
     try:

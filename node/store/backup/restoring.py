@@ -267,7 +267,6 @@ def restore_group(
         done[node_id] = restore_store(source, log, directory, node_id, birth, platform)
         note(stage / node_id)
         sync_directory(stage / node_id, platform)
-    sync_directory(stage, platform)
     try:
         platform.replace(stage, into)
     except OSError as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.audit.launch import Lines, last_words, request_cancel, start_job, write_spec
+from app.audit.message_render import render_messages
 from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
 from app.audit.result import DEPTHS, EXIT_CODES
 from app.audit.segments import ReadFailed
@@ -51,6 +52,7 @@ class AuditArgs:
     ca_file: str | None = None
     console_url: str | None = None
     group: str | None = None
+    messages: bool = False
 
 
 class CommandError(Exception):
@@ -68,7 +70,7 @@ def run(args: AuditArgs) -> int:
         specs = replica_specs(args)
         write_spec(
             directory, specs, depth=args.depth, from_index=args.from_index, to_index=args.to_index,
-            master=args.master, out=str(Path(args.out).resolve()) if args.out else None,
+            master=args.master, out=str(Path(args.out).resolve()) if args.out else None, messages=args.messages,
         )  # fmt: skip
         return _follow(directory, start_job(directory), args)
     except CommandError as error:
@@ -167,8 +169,9 @@ def _finish(event: dict[str, Any], args: AuditArgs) -> int:
     result: dict[str, Any] = event["result"]
     if args.as_json:
         print(json.dumps(result))
-    else:  # what members say of themselves is in it
-        print(escaped_lines(render(result)) if sys.stdout.isatty() else render(result))
+    else:  # what members say of themselves is in it, and what senders wrote
+        text = render_messages(result) if args.messages else render(result)
+        print(escaped_lines(text) if sys.stdout.isatty() else text)
     return EXIT_CODES[result["verdict"]]
 
 

@@ -67,6 +67,7 @@ class JobSpec:
     master: str = LOCAL
     out: str | None = None
     block_entries: int = BLOCK_ENTRIES
+    messages: bool = False  # message stores, each with itself and with each other, in place of the log's entries
 
     @classmethod
     def read(cls, path: Path) -> JobSpec:
@@ -147,7 +148,10 @@ class Job:
     def run(self) -> NoReturn:
         threading.Thread(target=self.watch, name="watch", daemon=True).start()
         with self._errors_end_it():
-            result = self._chain_first() if self.spec.depth == "chain" else self._read_all()
+            if self.spec.messages:
+                result = self._messages()
+            else:
+                result = self._chain_first() if self.spec.depth == "chain" else self._read_all()
             if self.spec.out is not None:
                 from app.audit.export import write_out
 
@@ -213,6 +217,29 @@ class Job:
         pieces = plan_pieces(fence, self.spec.block_entries, merge_ranges(chains.drill))
         facts, rows, dropped = self._compare(fence, pieces, "bytes")
         return self._result(fence, facts, chains.rows + rows, dropped, chains.unaudited, True)
+
+    def _messages(self) -> dict[str, Any]:
+        from app.audit.message_audit import audit_messages, opened, result_of
+
+        self.progress.mark("fencing", "running")
+        replicas = opened(self.spec.replicas)
+        if all(one.store is None for one in replicas):
+            self.fail(USAGE, "usage", "; ".join(f"{one.id}: {one.problem}" for one in replicas))
+        self.progress.mark("fencing", "done")
+        self._start_jvm()
+        self.progress.mark("reading", "running")
+        self._session.sparkContext.setJobGroup(JOB_GROUP, "audit of messages", interruptOnCancel=True)
+
+        def count(blocks: Any, rows: Any, size_bytes: Any) -> None:
+            self._counters = (blocks, rows, size_bytes)
+
+        findings, dropped = audit_messages(
+            self._session, replicas, count, lambda ranges: self.progress.totals(ranges, None)
+        )
+        self._count()
+        for step in ("reading", "comparing"):
+            self.progress.mark(step, "done")
+        return result_of(replicas, findings, dropped, self.progress.elapsed_s)
 
     def _compare(self, fence: Fence, pieces: list[Piece], depth: str) -> tuple[list[Fact], int, int]:
         """One Spark job over all pieces; returns facts, records read, and how many facts had to be dropped."""

@@ -23,6 +23,7 @@ SHIPPED = (
     "app/__init__.py",
     "app/audit/*.py",
     "node/__init__.py",
+    "node/message_store/**/*.py",
     "node/protocol/*.py",
     "node/store/**/*.py",
     "node/views/*.py",

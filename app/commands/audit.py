@@ -43,6 +43,9 @@ def audit(
     master: Annotated[str | None, typer.Option(metavar="URL", help="The Spark master; local[*] by default.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write findings there as Parquet.")] = None,
     ca_file: Annotated[Path | None, typer.Option("--ca", "--ca-file", metavar="FILE", help="Their CA (PEM).")] = None,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="RocketMQ stores: commit log, consume queues and index, with --store.")
+    ] = False,
     group: GroupOption = None,
     token_file: TokenFileOption = None,
     config: ConfigOption = None,
@@ -57,6 +60,10 @@ def audit(
         raise Failure(Exit.USAGE, "give --cluster, or --node and --store, not both")
     if from_index is not None and to_index is not None and from_index > to_index:
         raise Failure(Exit.USAGE, f"--from {from_index} is above --to {to_index}")
+    if messages and (nodes or cluster or not stores):
+        raise Failure(Exit.USAGE, "--messages reads the files of message stores: name them with --store [ID=]DIR")
+    if messages and (depth is not None or from_index is not None or to_index is not None):
+        raise Failure(Exit.USAGE, "--messages reads everything: it goes without --depth, --from and --to")
     from app.audit.command import AuditArgs, run
 
     table = settings_of({"audit.master": master, "audit.depth": depth}, config).audit
@@ -75,6 +82,7 @@ def audit(
             ca_file=None if ca_file is None else str(ca_file),
             console_url=console,
             group=group,
+            messages=messages,
         )
     )
     return code

@@ -51,6 +51,7 @@ def inspected(directory: Path, sizes: Sizes) -> dict[str, Any]:
 
     with opened_store(directory) as store:
         queues = list(store.queues())
+        running_in = store.running_in
         checkpoint: dict[str, Any] | str | None
         try:
             found = store.checkpoint()
@@ -88,7 +89,8 @@ def inspected(directory: Path, sizes: Sizes) -> dict[str, Any]:
                 for name, one in store.index_files()
             ],
             "checkpoint": checkpoint,
-            "clean_stop": not store.has_abort,
+            "running_in_process": running_in,
+            "clean_stop": None if running_in is not None else not store.has_abort,
             "configuration": [name for name in store.files.names(directory / "config") if name.endswith(".json")],
             "segments": files,
             "ledger": reader.inspect() if reader is not None else None,
@@ -101,13 +103,18 @@ def verify_messages(directory: Path, sizes: Sizes, as_json: bool, progress: Call
 
     with opened_store(directory) as store:
         found = verify(store, progress)
+        is_running = store.running_in is not None
         reader = _ledger_reader(store, sizes)
         ledger = reader.verify(progress=progress).as_json() if reader is not None else {}
         below = str(store.ledger.name) if store.ledger is not None else ""
     report: dict[str, Any] = {name: ledger.get(name) for name in LEDGER_FIELDS} | found.as_json()
     problems = [one | {"file": f"{below}/{one['file']}"} for one in ledger.get("problems", [])]
     problems += [one.as_json() for one in found.findings]
-    report |= {"problems": problems[:PROBLEMS_MAX], "problems_truncated": len(problems) > PROBLEMS_MAX}
+    report |= {
+        "running": is_running,
+        "problems": problems[:PROBLEMS_MAX],
+        "problems_truncated": len(problems) > PROBLEMS_MAX,
+    }
     if as_json:
         show_json(report)
     else:
@@ -126,13 +133,16 @@ def verified_lines(report: dict[str, Any], problems: int) -> list[str]:
         lines.append(
             f"replicated log: {report['entries']:,} entries, indexes {report['begin_index']} to {report['end_index']}"
         )
+    if report["running"]:
+        lines.append("a broker runs here: what it wrote meanwhile was not looked at")
     if report["not_dispatched"]:
-        lines.append(f"{report['not_dispatched']:,} messages are not dispatched yet: the broker runs, or it crashed")
+        when = " yet" if report["running"] else ": the broker crashed, and does it at its next start"
+        lines.append(f"{report['not_dispatched']:,} messages are not dispatched{when}")
     for one in report["problems"]:
         lines += _problem_lines(one)
     if report["problems_truncated"]:
         lines.append(f"... and {problems - PROBLEMS_MAX:,} more")
-    start = report["next_start"]
+    start = report["next_start"] if not report["running"] else None
     if start is not None and start["cut_at_offset"] is not None:
         way = "after a crash (abort is there)" if start["after_crash"] else "after a clean stop"
         lines.append(

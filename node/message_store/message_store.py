@@ -233,6 +233,11 @@ class MessageStore:
         """A broker runs here, or the last one did not stop cleanly."""
         return self.files.size(self.root / "abort") is not None
 
+    @property
+    def running_in(self) -> int | None:
+        """The process that holds `lock`: a broker that runs here (-1: it cannot be named). None: none does."""
+        return self.files.locked_by(self.root / "lock")
+
     def config(self, name: str) -> dict[str, Any] | None:
         """`config/NAME`; None where there is none. Raises MessageFormatError."""
         size = self.files.size(self.root / "config" / name)

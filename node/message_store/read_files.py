@@ -10,8 +10,10 @@ Invariants: no read is longer than was asked for; a file that goes away meanwhil
 from __future__ import annotations
 
 import bisect
+import fcntl
 import os
 import stat
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import Final, Protocol
@@ -36,6 +38,9 @@ class Files(Protocol):
 
     def read(self, path: Path, offset: int, length: int) -> bytes:
         """Fewer bytes at the end of the file; none where it is gone."""
+
+    def locked_by(self, path: Path) -> int | None:
+        """The process that holds a record lock on the file, -1 where it cannot be named; None: nobody does."""
 
 
 class OsFiles:
@@ -70,7 +75,20 @@ class OsFiles:
         finally:
             os.close(fd)
 
+    def locked_by(self, path: Path) -> int | None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return None
+        try:  # asks, and takes none
+            wanted = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
+            kind, _whence, _start, _length, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, wanted))
+        finally:
+            os.close(fd)
+        return None if kind == fcntl.F_UNLCK else pid if pid > 0 else -1
 
+
+_FLOCK: Final = struct.Struct("hhqqi4x")
 OS: Final[Files] = OsFiles()
 
 

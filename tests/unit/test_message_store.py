@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from node.message_store.commit_log import BlankSpace, Damage, JoinedCommitLog, P
 from node.message_store.consume_queue import PullStatus, pull
 from node.message_store.errors import MessageStoreError
 from node.message_store.message_store import MessageStore, StoreKind, kind_of
+from node.message_store.record import encode_record
 from tests.unit.message_broker import Broker, filled
 from tests.unit.message_kit import record
 
@@ -109,8 +112,6 @@ def test_bytes_that_only_look_like_a_message_do_not_end_damage(tmp_path: Path) -
     """A message whose body holds a whole record: its place is another's, and says so."""
     broker = Broker(tmp_path)
     broker.put(body=b"first")
-    from node.message_store.record import encode_record
-
     holder = broker.put(body=encode_record(record(b"within")))
     last = broker.put(body=b"last")
     broker.log[holder : holder + 4] = b"\xff\xff\xff\xf0"
@@ -243,3 +244,26 @@ def test_no_topic_leads_out_of_the_directory(tmp_path: Path, topic: str) -> None
     assert store.queue(topic, 0) is None
     with pytest.raises(MessageStoreError, match="there is no queue 0"):
         store.in_queue(topic, 0, 0)
+
+
+def test_a_broker_that_holds_the_lock_is_seen_and_no_lock_is_taken(tmp_path: Path) -> None:
+    store = MessageStore(filled(tmp_path, count=3).write())
+    assert store.running_in is None
+    lock = tmp_path / "lock"
+    lock.write_bytes(b"lock")
+    assert store.running_in is None
+    holder = (
+        "import fcntl, sys\n"
+        "held = open(sys.argv[1], 'r+')\n"
+        "fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as broker:
+        assert broker.stdout is not None
+        assert broker.stdout.readline() == b"held\n"
+        assert store.running_in == broker.pid
+        broker.communicate()
+    assert store.running_in is None

@@ -46,6 +46,15 @@ MEANS: Final = {
     Fault.FILE_INVALID: "RocketMQ does not start with it, or passes it over",
 }
 
+# What consumers or senders lose by is critical; what only costs a search, or is no loss, is not.
+MILDER: Final = {
+    Fault.CQ_EXTRA: "warning",
+    Fault.INDEX_MISSING: "warning",
+    Fault.INDEX_EXTRA: "warning",
+    Fault.METADATA_MISMATCH: "warning",
+    Fault.TORN_END: "info",
+}
+
 
 @dataclass(slots=True, frozen=True)
 class Finding:
@@ -61,6 +70,10 @@ class Finding:
     last_queue_offset: int | None = None
     count: int = 1
     means: str = ""
+
+    @property
+    def severity(self) -> str:
+        return MILDER.get(self.fault, "critical")
 
     def as_json(self) -> dict[str, Any]:
         """One of `problems` in `store verify --json`. `index` is of entries of a replicated log."""

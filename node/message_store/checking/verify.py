@@ -9,7 +9,7 @@ findings come in the order of the files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -63,9 +63,9 @@ def verify(store: MessageStore, progress: Callable[[int], None] = lambda _messag
     """Reads everything; `progress` is called with how many messages are done."""
     unclean = store.has_abort
     facts = facts_of(_counted(store.log.scan(), progress))
-    dispatched = _dispatched_upto(store) if unclean else None
+    dispatched = dispatched_upto(store) if unclean else None
     queues = {(one.topic, one.queue_id): one for one in store.queues()}
-    found = _about_files(store) + _about_records(store, facts)
+    found = about_files(store) + about_records(store, facts, whose_of(facts))
     head_bytes = 0 if store.kind is StoreKind.LOCAL else HEAD_BYTES
     by_queue = {name: facts.units[facts.units["queue"] == at] for at, name in enumerate(facts.queues)}
     per_file, bad_index = _index_rows(store)
@@ -76,7 +76,7 @@ def verify(store: MessageStore, progress: Callable[[int], None] = lambda _messag
         due = by_queue.get((topic, queue_id), facts.units[:0])
         queue = queues.get((topic, queue_id))
         units += queue.max_offset() - queue.min_offset(span.begin) if queue is not None else 0
-        if topic.startswith(_MULTI_DISPATCHED):
+        if topic.startswith(MULTI_DISPATCHED):
             continue  # filled from messages of other topics
         damaged = numbers_in_damage(queue, facts.damage, head_bytes)
         found += check_numbers(topic, queue_id, due, lambda offset: name_at(store, offset), damaged)
@@ -90,7 +90,7 @@ def verify(store: MessageStore, progress: Callable[[int], None] = lambda _messag
     )  # fmt: skip
 
 
-_MULTI_DISPATCHED: Final = "%LMQ%"
+MULTI_DISPATCHED: Final = "%LMQ%"
 
 
 def _counted(items: Iterator[Item], progress: Callable[[int], None]) -> Iterator[Item]:
@@ -102,7 +102,7 @@ def _counted(items: Iterator[Item], progress: Callable[[int], None]) -> Iterator
         yield item
 
 
-def _dispatched_upto(store: MessageStore) -> int:
+def dispatched_upto(store: MessageStore) -> int:
     """Behind the newest message that any queue has: what lies behind it, a broker that runs has yet to dispatch."""
     ends = [0]
     for queue in store.queues():
@@ -112,14 +112,18 @@ def _dispatched_upto(store: MessageStore) -> int:
 
 
 def _index_rows(store: MessageStore) -> tuple[dict[str, Any], list[Finding]]:
-    rows: dict[str, Any] = {}
+    return {name: rows_of(one.entries) for name, one in store.index_files()}, index_faults(store)
+
+
+def index_faults(store: MessageStore) -> list[Finding]:
+    """Index files that cannot be read."""
     found: list[Finding] = []
     for name in store.index_names():
         try:
-            rows[name] = rows_of(store.index_file(name).entries)
+            store.index_file(name)
         except MessageFormatError as error:
             found.append(Finding(Fault.FILE_INVALID, f"{INDEX}/{name}", str(error)))
-    return rows, found
+    return found
 
 
 def name_at(store: MessageStore, offset: int) -> str:
@@ -133,7 +137,7 @@ def name_at(store: MessageStore, offset: int) -> str:
     return f"{store.ledger.name}/data/" if beside_ledger and store.ledger is not None else f"{COMMIT_LOG}/"
 
 
-def _about_files(store: MessageStore) -> list[Finding]:
+def about_files(store: MessageStore) -> list[Finding]:
     """Files that are in a row of files and do not belong there; sizes that a start refuses."""
     rows = {queue.folder: queue for queue, _ in store.log.files} | {
         one.queue.folder: one.queue for one in store.queues()
@@ -150,9 +154,13 @@ def _about_files(store: MessageStore) -> list[Finding]:
     return found
 
 
-def _about_records(store: MessageStore, facts: Facts) -> list[Finding]:
+Whose = Mapping[int, tuple[str, int, int]]
+"""Topic, queue and queue offset of messages by their offset."""
+
+
+def about_records(store: MessageStore, facts: Facts, whose: Whose) -> list[Finding]:
+    """Damage, bodies that are not sound, records that say that they lie elsewhere."""
     found: list[Finding] = []
-    known = facts.units["offset"]
     for one in facts.damage:
         end = one.offset + one.size_bytes
         units = sum(_units_within(store, one.offset, end))
@@ -160,29 +168,30 @@ def _about_records(store: MessageStore, facts: Facts) -> list[Finding]:
         fault = Fault.TORN_END if one.is_last and store.has_abort and not units else Fault.RECORD_INVALID
         detail = f"{one.size_bytes} bytes up to {end}: {one.why}{knows}"
         found.append(Finding(fault, name_at(store, one.offset), detail, one.offset, count=max(units, 1)))
-    for offset in facts.bad_bodies:
-        topic, queue_id, number = _queue_place(facts, int(np.searchsorted(known, offset)), offset)
-        detail = "crc32(body) & 0x7FFFFFFF is not the bodyCRC in the record"
-        found.append(
-            Finding(Fault.BODY_CRC_INVALID, name_at(store, offset), detail, offset, topic, queue_id, number, number)
-        )
-    for offset, says in facts.out_of_place:
-        topic, queue_id, number = _queue_place(facts, int(np.searchsorted(known, offset)), offset)
-        detail = f"the record says physicalOffset {says}"
-        found.append(
-            Finding(
-                Fault.PHYSICAL_OFFSET_MISMATCH, name_at(store, offset), detail, offset, topic, queue_id, number, number
-            )
-        )
+    faults = [
+        (Fault.BODY_CRC_INVALID, offset, "crc32(body) & 0x7FFFFFFF is not the bodyCRC in the record")
+        for offset in facts.bad_bodies
+    ]
+    faults += [
+        (Fault.PHYSICAL_OFFSET_MISMATCH, offset, f"the record says physicalOffset {says}")
+        for offset, says in facts.out_of_place
+    ]
+    for fault, offset, detail in faults:
+        topic, queue_id, number = whose.get(offset, (None, None, None))
+        found.append(Finding(fault, name_at(store, offset), detail, offset, topic, queue_id, number, number))
     return sorted(found, key=lambda one: one.offset or 0)
 
 
-def _queue_place(facts: Facts, at: int, offset: int) -> tuple[str | None, int | None, int | None]:
-    """Queue and queue offset of the message at an offset; none for one that is in no queue."""
-    if at < len(facts.units) and int(facts.units[at]["offset"]) == offset:
-        topic, queue_id = facts.queues[int(facts.units[at]["queue"])]
-        return topic, queue_id, int(facts.units[at]["number"])
-    return None, None, None
+def whose_of(facts: Facts) -> dict[int, tuple[str, int, int]]:
+    """Of the messages that something is wrong with; one that is in no queue is left out."""
+    found: dict[int, tuple[str, int, int]] = {}
+    known = facts.units["offset"]
+    for offset in [*facts.bad_bodies, *(offset for offset, _ in facts.out_of_place)]:
+        at = int(np.searchsorted(known, offset))
+        if at < len(known) and int(known[at]) == offset:
+            topic, queue_id = facts.queues[int(facts.units[at]["queue"])]
+            found[offset] = (topic, queue_id, int(facts.units[at]["number"]))
+    return found
 
 
 def _units_within(store: MessageStore, low: int, high: int) -> Iterator[int]:

@@ -18,12 +18,13 @@ from node.message_store.commit_log import CommitLog, Placed
 from node.message_store.errors import MessageStoreError
 from node.message_store.java_text import tags_code
 from node.message_store.queue_units import UNIT_BYTES, Units, decode_units, prefill_of, said_count
-from node.message_store.read_files import OS, Files, MappedFileQueue
+from node.message_store.read_files import OS, Files, MappedFile, MappedFileQueue
 from node.protocol.value_class import value_class
 
 PULL_BYTES_MAX: Final = 262_144
 PULL_MESSAGES_MAX: Final = 32
 _PIECE_UNITS: Final = 65_536
+_LOOK_UNITS: Final = 4096
 
 
 class ConsumeQueue:
@@ -37,10 +38,20 @@ class ConsumeQueue:
     def max_offset(self) -> int:
         """The number of the unit that comes next."""
         for file in reversed(self.queue.files):
-            said = said_count(decode_units(self.queue.read(file.start, file.size_bytes)))
+            said = self._said_in(file)
             if said or file is self.queue.files[0]:
                 return file.start // UNIT_BYTES + said
         return 0
+
+    def _said_in(self, file: MappedFile) -> int:
+        """How many units of a file say something, up to the first that does not: no more is read."""
+        said = 0
+        while True:
+            units = decode_units(self.queue.read(file.start + said * UNIT_BYTES, _LOOK_UNITS * UNIT_BYTES))
+            count = said_count(units)
+            said += count
+            if not count or count < len(units) or len(units) < _LOOK_UNITS:
+                return said
 
     def min_offset(self, min_physical_offset: int = 0) -> int:
         """The first unit whose message the commit log holds; `max_offset` where it holds none."""

@@ -212,7 +212,7 @@ class MessageStore:
         size = self.files.size(path) or 0
         if size > _INDEX_BYTES_MAX:
             raise MessageFormatError(f"an index file of {size} bytes, {_INDEX_BYTES_MAX} at most")
-        data = self.files.read(path, 0, size)
+        data = self.files.mapped(path)
         return IndexFile(data, slots_shown_by(data))
 
     def index_files(self, *, newest_first: bool = False) -> Iterator[tuple[str, IndexFile]]:

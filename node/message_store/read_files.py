@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import fcntl
+import mmap
 import os
 import stat
 import struct
@@ -18,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final, Protocol
 
+from node.protocol.entry import BytesLike
 from node.protocol.value_class import value_class
 
 NAME_DIGITS: Final = 20
@@ -38,6 +40,9 @@ class Files(Protocol):
 
     def read(self, path: Path, offset: int, length: int) -> bytes:
         """Fewer bytes at the end of the file; none where it is gone."""
+
+    def mapped(self, path: Path) -> BytesLike:
+        """All of a file, read where it is looked at; empty where it is gone."""
 
     def locked_by(self, path: Path) -> int | None:
         """The process that holds a record lock on the file, -1 where it cannot be named; None: nobody does."""
@@ -72,6 +77,17 @@ class OsFiles:
             while 0 < len(found) < length and (more := os.pread(fd, length - len(found), offset + len(found))):
                 found += more
             return found
+        finally:
+            os.close(fd)
+
+    def mapped(self, path: Path) -> BytesLike:
+        """A file that expires stays until the last look at it; nobody shortens one."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+        try:
+            return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ)) if os.fstat(fd).st_size else b""
         finally:
             os.close(fd)
 

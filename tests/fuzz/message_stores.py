@@ -36,6 +36,9 @@ class HeldStore:
     def read(self, path: Path, offset: int, length: int) -> bytes:
         return self.contents.get(path, b"")[offset : offset + length]
 
+    def mapped(self, path: Path) -> bytes:
+        return self.contents.get(path, b"")
+
     def locked_by(self, path: Path) -> int | None:
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from node.message_store.properties import join_properties
@@ -18,6 +19,8 @@ from node.message_store.record import (
     magic_for,
 )
 
+# A busy machine is no fault of an example: nothing here asserts how long one takes.
+CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=12)

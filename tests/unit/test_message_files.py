@@ -39,11 +39,12 @@ from node.message_store.store_files import (
     encode_checkpoint,
     parse_config,
 )
-from tests.unit.message_kit import INT64, record
+from tests.unit.message_kit import CALM, INT64, record
 
 ROWS = st.tuples(st.integers(0, 1 << 50), st.integers(1, 1 << 30), INT64)
 
 
+@CALM
 @given(st.lists(ROWS, max_size=20), st.integers(0, 19))
 def test_units_come_back_and_end_at_the_first_that_says_nothing(rows: list[tuple[int, int, int]], spare: int) -> None:
     data = encode_units(rows)
@@ -94,6 +95,7 @@ def index_file(hashes: list[tuple[int, int, int]], slots: int = 10, room: int = 
 HASHES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 1 << 40), st.integers(0, 90)), max_size=39)
 
 
+@CALM
 @given(HASHES, st.integers(0, 60))
 def test_a_look_up_gives_every_place_of_a_hash_newest_first(rows: list[tuple[int, int, int]], key: int) -> None:
     file = IndexFile(index_file(rows))
@@ -126,6 +128,7 @@ def test_the_number_of_slots_is_seen_from_the_links_where_the_length_does_not_sh
         IndexFile(encode_head(IndexHead(0, 0, 0, 0, 0, 1000)) + bytes(10 * SLOT_BYTES + 40 * ENTRY_BYTES))
 
 
+@CALM
 @given(st.lists(INT64, min_size=5, max_size=5))
 def test_a_checkpoint_comes_back_to_the_byte(fields: list[int]) -> None:
     data = encode_checkpoint(StoreCheckpoint(*fields))

@@ -6,7 +6,7 @@ import struct
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from node.message_store.batch import BatchedMessage, decode_batch, encode_batch
@@ -29,10 +29,10 @@ from node.message_store.record import (
     message_id,
     parse_message_id,
 )
-from tests.unit.message_kit import PLAIN, record, records
+from tests.unit.message_kit import CALM, PLAIN, record, records
 
 
-@settings(max_examples=150, deadline=None)
+@CALM
 @given(records(), st.binary(max_size=20), st.binary(max_size=20))
 def test_a_record_comes_back_to_the_byte_wherever_it_lies(drawn: object, before: bytes, after: bytes) -> None:
     data = encode_record(drawn)  # type: ignore[arg-type]
@@ -103,6 +103,7 @@ def test_properties_are_read_as_rocketmq_reads_them() -> None:
     assert parse_properties(b"") == ()
 
 
+@CALM
 @given(st.lists(st.tuples(st.text("ab中", min_size=1), st.text("xy 1", min_size=1)), max_size=6))
 def test_properties_keep_their_order(pairs: list[tuple[str, str]]) -> None:
     data = join_properties(pairs)
@@ -142,11 +143,13 @@ def test_a_key_whose_hash_has_no_opposite_hashes_to_zero() -> None:
     assert key_hash("t", key) == 0
 
 
+@CALM
 @given(st.binary(max_size=40))
 def test_names_that_are_no_utf8_come_back_as_they_were(data: bytes) -> None:
     assert bytes_of(text_of(data)) == data
 
 
+@CALM
 @given(st.sampled_from([4, 16]), st.data())
 def test_a_message_id_says_host_and_place(length: int, data: st.DataObject) -> None:
     host = Host(data.draw(st.binary(min_size=length, max_size=length)), data.draw(st.integers(0, 65535)))
@@ -165,6 +168,7 @@ def test_what_is_no_message_id_is_refused(text: str) -> None:
 BATCHED = st.builds(BatchedMessage, st.integers(-5, 5), st.binary(max_size=30), st.binary(max_size=30))
 
 
+@CALM
 @given(st.lists(BATCHED, max_size=5))
 def test_a_batch_comes_back_to_the_byte(messages: list[BatchedMessage]) -> None:
     data = encode_batch(messages)

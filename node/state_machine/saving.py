@@ -5,8 +5,9 @@ process has memory (some 0.1 s for 100 MB), and each page that either of them to
 that can hand its state out piece by piece (`StateMachine.save_in_steps`) is saved by this process itself: a piece at a
 time between commands, and a thread of low priority writes them.
 
-Invariants: a snapshot is named as saved when it is durable; steps take a share of the time only (STEPS_SHARE), and what
-is made and not written yet is bounded; a save that was abandoned leaves nothing under a snapshot's name.
+Invariants: a snapshot is named as saved when it is durable; steps take a share of the time only (STEPS_SHARE) and of
+the disk (BYTES_PER_S), and what is made and not written yet is bounded; a save that was abandoned leaves nothing under
+a snapshot's name.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from node.store.errors import StoreError
 
 ERROR_BYTES_MAX: Final = 1000
 STEPS_SHARE: Final = 3  # one part in so many of the time is for making pieces
+BYTES_PER_S: Final = 64 * 1024 * 1024  # as a peer that catches up gets: the disk is everybody's
 AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # made, and not written yet
 LOOK_AGAIN_S: Final = 0.005  # while that much is ahead
 
@@ -165,7 +167,8 @@ class SteppedSave:
             self._made_bytes += len(piece)
         self._queue.put(piece)
         ended_ns = time.monotonic_ns()
-        self._next_ns = ended_ns + (STEPS_SHARE - 1) * (ended_ns - now_ns)
+        pause_ns = max((STEPS_SHARE - 1) * (ended_ns - now_ns), len(piece or b"") * 1_000_000_000 // BYTES_PER_S)
+        self._next_ns = ended_ns + pause_ns
 
     def abandon(self) -> None:
         if self._pieces is not None:

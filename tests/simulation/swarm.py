@@ -95,6 +95,7 @@ class Swarm:
     clients: int = 3
     appends: float = 60.0
     reads: float = 20.0
+    read_ways: bool = False  # reads go each of the ways in turn: by lease, by a round trip, through the log
     transfers: float = 0.0
     batch_max: int = 1
     body_bytes: int = 40
@@ -116,6 +117,7 @@ class Swarm:
         learner = round(0.5 * 8 ** chooses.random(), 4) if chooses.random() < 0.15 else 0.0
         machines = _state_machines(random.Random(f"applier {seed}"))
         chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed, learner=learner, **machines)
+        chosen = replace(chosen, read_ways=random.Random(f"reads {seed}").random() < READ_WAYS)
         begin = random.Random(f"born {seed}")
         if begin.random() < BORN_LATER:
             chosen = replace(chosen, **born_later(begin, chosen.data_file_size))
@@ -244,6 +246,7 @@ def _between(low: float, high: float) -> Callable[[random.Random], float]:
 
 
 BORN_LATER = 0.08  # share of seeds
+READ_WAYS = 0.4  # the same
 TRIMMED = 0.4  # share of those seeds where nothing takes a member's memory
 TAKE_MEMORY = (
     "rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "lost_file", "wipe", "restore", "learner",

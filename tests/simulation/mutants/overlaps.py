@@ -81,11 +81,11 @@ OF_THE_DRIVER = (
         "a read joins a confirmation that began before it arrived",
         Edit(
             ENGINE + "read_index",
-            "self.guarded(lambda: self.replica.read_index(self._later(done), self.now_ns()))",
+            "self.guarded(lambda: self.replica.read_index(self._later(done), self.now_ns(), way))",
             "if one_waits(self, done):\n"
             "        MUTANT.left_out()\n"
             "        return\n"
-            "    self.guarded(lambda: self.replica.read_index(to_all(self), self.now_ns()))",
+            "    self.guarded(lambda: self.replica.read_index(to_all(self), self.now_ns(), way))",
         ),
         profile={**UNAWARE, "delay_ms": 3.0, "reads": 60.0, "bursts": 30.0},
         one_waits=_one_waits,

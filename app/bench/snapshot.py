@@ -97,14 +97,17 @@ async def _run(options: SnapshotOptions) -> dict[str, Any]:
             phases = ["nobody", "saving"] if number % 2 == 0 else ["saving", "nobody"]
             for phase in phases:
                 await asyncio.sleep(SETTLE_S)
-                saving = asyncio.ensure_future(save_everywhere(client, members)) if phase == "saving" else None
-                sample = await paced(puts, options.rate, options.body_bytes, phase_s)
-                if saving is not None:
-                    took_s += await saving
+                load = paced(puts, options.rate, options.body_bytes, phase_s)
+                saved: list[float] = []
+                if phase == "saving":
+                    sample, saved = await asyncio.gather(load, save_everywhere(client, members))
+                else:
+                    sample = await load
+                took_s += saved
                 samples[phase].append(sample)
                 say(
                     f"round {number + 1}/{options.rounds}: {phase}: p50 {sample.p50_ms:.2f} ms,"
-                    f" p99 {sample.p99_ms:.2f} ms" + (f", saved in {max(took_s[-3:]):.1f} s" if saving else "")
+                    f" p99 {sample.p99_ms:.2f} ms" + (f", saved in {max(saved):.1f} s" if saved else "")
                 )
             now_held = await leadership(client)
             changes, held = changes + (now_held != held), now_held

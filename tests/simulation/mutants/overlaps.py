@@ -110,8 +110,8 @@ OF_THE_DRIVER = (
         "whether a lease holds is judged by the time of the last tick, however long ago that was",
         Edit(
             ENGINE + "read_index",
-            "self.now_ns())",
-            "MUTANT.instead(self.now_ns(), self._metronome._ticked_at or self.now_ns()))",
+            "self.now_ns(), way)",
+            "MUTANT.instead(self.now_ns(), self._metronome._ticked_at or self.now_ns()), way)",
         ),
         profile={**UNAWARE, "lease_reads": True},
     ),

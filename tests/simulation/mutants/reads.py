@@ -60,32 +60,6 @@ READING = (
         LONELY,
     ),
     Mutant(
-        "log_read_before_its_entry_commits",
-        "C1",
-        "a read through the log is served when any entry is committed, and not when its own is",
-        (
-            Edit(
-                READS + "LeaderReads.committed",
-                "index >= self._entry_index",
-                "MUTANT.instead(index >= self._entry_index, True)",
-            ),
-        ),
-        {**LONELY, "read_ways": True, "sync_ms": 8.0, "appends": 150.0, "crash": 3.0},
-    ),
-    Mutant(
-        "log_read_joins_an_earlier_entry",
-        "C1",
-        "a read through the log is served by an entry that was appended before it came",
-        (
-            Edit(
-                READS + "LeaderReads.add_through_log",
-                "self._behind_it.append(",
-                "MUTANT.instead(self._behind_it, self._through_log or self._behind_it).append(",
-            ),
-        ),
-        {**LONELY, "read_ways": True, "sync_ms": 8.0, "reads": 300.0, "appends": 150.0},
-    ),
-    Mutant(
         "lease_too_long",
         "C1",
         "a lease lasts for three election time-outs",

@@ -29,7 +29,8 @@ def _checked(one: ReplicaFence, committed: int, parties: Sequence[Party]) -> Rep
 
 
 def _check(record: Truncated, committed: int, parties: Sequence[Party]) -> Truncated:
-    entries = [(index, term) for index, term in record.entries if index <= committed]
+    # What is at or before the base of a log that was replaced is not lost: that log begins behind it.
+    entries = [(index, term) for index, term in record.entries if record.begins_behind < index <= committed]
     if record.leader_id is None or not entries:
         return record
     same = [index for index, term in entries if _term_at(index, parties) == term]

@@ -285,9 +285,9 @@ def _from_archives(fence: Fence) -> list[Finding]:
 
 def _committed_part(record: Truncated, fence: Fence) -> list[tuple[int, int, str]]:
     """Which archived entries were committed: by the archive's own word, or because they stand in the log today."""
-    low, high, why = record.from_index, -1, ""
+    low, high, why = max(record.from_index, record.begins_behind + 1), -1, ""
     known = record.committed_index
-    if known is not None and known >= record.from_index:
+    if known is not None and known >= low:
         high, why = min(record.to_index, known), f"its committed index was {known:,} then"
     elif record.committed_again is not None:
         low, high = record.committed_again

@@ -29,6 +29,7 @@ class Truncated:
     reason: str
     time: str
     entries: tuple[tuple[int, int], ...] = ()
+    begins_behind: int = -1  # what is archived was replaced by a log that begins behind that entry
     # Archived entries that stand in the committed log today, as (first, last) of a run; found after the fence.
     committed_again: tuple[int, int] | None = None
 

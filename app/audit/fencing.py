@@ -149,6 +149,7 @@ def _truncated(plane: ControlPlane, seq: int, row: TruncationView) -> Truncated:
         reason=row.reason or "",
         time=row.time or "",
         entries=entries,
+        begins_behind=-1 if row.begins_behind is None else row.begins_behind,
     )
 
 
@@ -176,6 +177,7 @@ def fence_directory(spec: ReplicaSpec) -> ReplicaFence:
             t.reason,
             t.time,
             tuple((e.index, e.term) for e in islice(reader.truncation_entries(t.seq), ARCHIVED_ENTRIES_MAX)),
+            t.begins_behind,
         )
         for t in reader.truncations()
     )

@@ -23,14 +23,16 @@ class BaseGiving:
         self.index = -1  # of the base that was sent last
 
     @property
-    def can_be_taken(self) -> bool:
-        """Whether that peer's log can begin where ours does: it takes a base, and ours is known in full.
-
-        A group with a state machine needs the state at the base, too.
-        """
+    def obstacle(self) -> str:
+        """Why that peer's log cannot begin where ours does, and what to do; nothing where it can."""
         hello = self._peer.hello
-        knows = hello is not None and TAKES_BASE in hello.caps
-        return knows and self._member.store.base.chain is not None and not self._member.config.applies
+        if self._member.config.applies:
+            return "its state machine would need the state there: give it a copy of another member's directory"
+        if hello is None or TAKES_BASE not in hello.caps:
+            return "its release cannot begin there: upgrade it"
+        if self._member.store.base.chain is None:
+            return "the chain there is not known: give it a copy of another member's directory"
+        return ""
 
     def send(self, now: int) -> int:
         """The order to begin where our log begins; its number."""

@@ -5,6 +5,8 @@ Invariant: from the order on nothing of what is to go counts (R8); the driver ar
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from node.consensus.effects import BeginBehind, TruncateLog
 from node.consensus.member_state import MemberState
 from node.store.files.identity import Base
@@ -23,7 +25,7 @@ def order_cut(member: MemberState, cut: int, leader_id: str | None, reason: str,
 def order_beginning(member: MemberState, base: Base, leader_id: str, reason: str, now: int) -> None:
     """Archive everything and begin behind `base`. What is committed here stays so: it is below that (M6)."""
     member.close_log(member.committed_index + 1)
-    record = _record(member, member.store.begin_index, leader_id, reason)
+    record = replace(_record(member, member.store.begin_index, leader_id, reason), begins_behind=base.meta.index)
     member.effects.begin_behind = BeginBehind(member.log_epoch, base, record)
     was_from, was_to = record.from_index, record.to_index
     member.event(

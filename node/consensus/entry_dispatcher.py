@@ -205,14 +205,14 @@ class EntryDispatcher:
 
     def _below_begin(self, what: str, now: int) -> None:
         """It needs what this log no longer holds: it is to begin where this one begins, if it can (M6)."""
-        reason = f"{what}, this log begins at {self._member.store.begin_index}"
-        if self._base.can_be_taken:
+        reason, obstacle = f"{what}, this log begins at {self._member.store.begin_index}", self._base.obstacle
+        if not obstacle:
             self._step(DispatcherEvent.BELOW_BEGIN, reason, now)
             self.peer.pause(reason)
             self.peer.installing = True
             self.pump(now)
         else:
-            self._pause(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", reason, now)
+            self._pause(DispatcherEvent.BELOW_BEGIN, "needs_snapshot", f"{reason}; {obstacle}", now)
 
     def _base_answered(self, answer: PushResponse, now: int) -> None:
         """Asked or not: whoever holds our base durably begins there; else it is busy with it, or refuses it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -11,6 +12,8 @@ from node.control.entries import As, entry_json
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
+from node.protocol.entry import Entry
+from node.store.reader import StoreReader
 from node.views.answers import TruncatedEntries, Truncation, Truncations
 
 router = APIRouter(prefix="/api/v1/truncations", tags=["truncations"])
@@ -31,8 +34,10 @@ def record_json(record: Any) -> Json:
         "count": record.to_index - record.from_index + 1,
         "reason": record.reason,
         "committed_index": record.committed_index,
+        # Not null: not cut, but replaced by a log that begins behind that entry, which is committed (SAFETY M6).
+        "begins_behind": record.begins_behind if record.begins_behind >= 0 else None,
         # A cut at or below the committed index is a fault: the audit calls it truncated_committed.
-        "below_committed": record.from_index <= record.committed_index,
+        "below_committed": max(record.from_index, record.begins_behind + 1) <= record.committed_index,
     }
 
 
@@ -73,7 +78,12 @@ async def truncation_entries(
     check_cursor(cursor)
     await truncation(parts, seq)
     start = int(cursor) if cursor is not None else from_
-    found = await parts.files.read(lambda reader: list(reader.truncation_entries(seq)))
-    wanted = [one for one in found if start is None or one.index >= start]
+    first = 0 if start is None else start
+
+    def read(reader: StoreReader) -> list[Entry]:
+        """Not all of it: a whole log may have been archived."""
+        return list(islice((one for one in reader.truncation_entries(seq) if one.index >= first), limit + 1))
+
+    wanted = await parts.files.read(read)
     more = str(wanted[limit].index) if len(wanted) > limit else None
     return {"id": seq, "items": [entry_json(one, as_) for one in wanted[:limit]], "next": more}

@@ -177,7 +177,8 @@ class Retention:
         replica = self._driver.replica
         own = replica.held.removable_through()
         applied = replica.applied_index if replica.config.applies else own
-        return min(own, -1 if applied is None else applied)
+        # The entry that becomes the first is committed, too: where it lies is settled then (SAFETY S5).
+        return min(own, -1 if applied is None else applied) - 1
 
     # --- one round ------------------------------------------------------------------------------------------------
     def _begin(self, plan: Plan, by: str, ended: Callable[[str], None]) -> Round:

@@ -75,7 +75,10 @@ class HardState:
 
 @value_class(slots=True, frozen=True)
 class TruncationRecord:
-    """`truncated/<seq>/meta.json`: who ordered which cut, and why (SAFETY S4)."""
+    """`truncated/<seq>/meta.json`: who ordered which cut, and why (SAFETY S4).
+
+    `begins_behind`: the log that was archived as a whole was replaced by one that begins behind that entry (M6).
+    """
 
     by: str
     leader_id: str | None
@@ -86,6 +89,7 @@ class TruncationRecord:
     committed_index: int
     time: str = ""
     seq: int = -1
+    begins_behind: int = -1
 
 
 class SyncTicket(Protocol):
@@ -363,6 +367,8 @@ class LogStore(ABC):
     @abstractmethod
     def remove_prefix(self, through_index: int, *, forced: bool = False) -> None:
         """Drops whole files that hold only entries <= through_index, durable and applied; `base` is persisted first.
+
+        The first entry that is left is durable and applied as well: one that may be cut yet could lie elsewhere (S5).
 
         Raises PinnedError, and removes nothing, where an entry <= through_index is pinned, unless `forced`.
         A writer's work: the loop may append, read and sync meanwhile.

@@ -351,8 +351,8 @@ class MemoryStore(LogStore):
     def remove_prefix(self, through_index: int, *, forced: bool = False) -> None:
         if not forced:
             self.pins.refuse(through_index)
-        through = min(through_index, self.applied_index, self.durable_index)
-        keep_from = max((index for index in self._file_starts() if index - 1 <= through), default=self.begin_index)
+        upto = min(through_index + 1, self.applied_index, self.durable_index)
+        keep_from = max((index for index in self._file_starts() if index <= upto), default=self.begin_index)
         if keep_from == self.begin_index:
             return
         base = self.meta(keep_from - 1)

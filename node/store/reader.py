@@ -290,11 +290,11 @@ class StoreReader:
         """The truncation archive, oldest first."""
         return self._archive.records()
 
-    def truncation_entries(self, seq: int) -> list[Entry]:
-        """The entries of one archive; KeyError where there is none."""
+    def truncation_entries(self, seq: int) -> Iterator[Entry]:
+        """The entries of one archive, which may be a whole log; KeyError where there is none."""
         if self._archive.record(seq) is None:
             raise KeyError(seq)
-        return self._archive.entries(seq)
+        return self._archive.each_entry(seq)
 
     # --- the whole -------------------------------------------------------------------------------------------------
 

@@ -116,9 +116,9 @@ class Truncation:
         files = self._files
         files.refuse_after_failure()
         # An applier reads what it lacks from here; and a base must not name what is not durable yet.
-        through = min(through_index, self._durability.applied_index, self._durability.durable.index)
+        settled = min(self._durability.applied_index, self._durability.durable.index)
         begin_pos, begin_index = whole_files_below(
-            files.data, files.begin_pos, files.begin_index, files.end.end_pos, through
+            files.data, files.begin_pos, files.begin_index, files.end.end_pos, min(through_index, settled), settled
         )
         if begin_index == files.begin_index:
             return

@@ -93,6 +93,7 @@ class Truncation(BaseModel):
     count: int
     reason: str
     committed_index: int
+    begins_behind: int | None = None
     below_committed: bool
 
 

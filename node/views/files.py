@@ -88,6 +88,7 @@ class TruncationView(View):
     leader_id: Text | None = Field(default=None, validation_alias=AliasChoices("leader_id", "leader"))
     reason: Text | None = None
     time: Text | None = Field(default=None, validation_alias=AliasChoices("time", "at"))
+    begins_behind: Whole | None = None  # the whole log was replaced by one that begins behind that entry
 
 
 class TruncationsView(View):

@@ -171,7 +171,7 @@ def read_store(data: bytes) -> None:
         for segment in reader.segments():
             reader.read_segment(segment.kind, segment.name, 0, 1 << 31)
         for record in reader.truncations():
-            reader.truncation_entries(record.seq)
+            list(reader.truncation_entries(record.seq))
     except (StoreRefused, StoreCorrupt, StoreIOError) as error:
         named(error)
         return

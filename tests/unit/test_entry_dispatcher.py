@@ -176,7 +176,9 @@ def test_a_peer_below_our_begin_needs_a_snapshot_and_says_so() -> None:
     solo.ack("n1", compare, -1, code=ResponseCode.INCONSISTENT_STATE, end_index=0)
     assert solo.replica.leadership is not None
     assert solo.replica.peers.of["n1"].state is S.INSTALL_SNAPSHOT
-    assert ("needs_snapshot", "n1") in solo.replica.member.alarms
+    assert solo.replica.member.alarms["needs_snapshot", "n1"].text.endswith(
+        "its release cannot begin there: upgrade it"
+    )
 
 
 @pytest.mark.parametrize(

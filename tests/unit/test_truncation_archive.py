@@ -2,13 +2,14 @@
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from node.protocol.slab_encode import encode_slab
 from node.store.errors import StoreFull
-from node.store.files.platform import OS
+from node.store.files.platform import OS, OsPlatform
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import TruncationRecord
 
@@ -85,3 +86,31 @@ def test_a_crash_in_the_middle_leaves_nothing_to_see(tmp_path: Path) -> None:
     assert [record.seq for record in archive.records()] == [1]
     assert archive.add(ORDER, [b"def"]).seq == 2
     assert not unfinished.exists()
+
+
+def test_a_whole_log_is_archived_by_second_names_of_its_files(tmp_path: Path) -> None:
+    """Also one that begins inside its first file; each file ends in what is no record."""
+    one, other = encode_slab([b"one", b"two"], 40, 6, 100, 5), encode_slab([b"three"], 42, 6, 4096, 5)
+    paths = [tmp_path / f"{start:020d}" for start in (0, 4096)]
+    paths[0].write_bytes((bytes(100) + one.data).ljust(4096, b"\xff"))
+    paths[1].write_bytes(other.data.ljust(4096, b"\0"))
+    archive = TruncationArchive(tmp_path)
+    stamped = archive.add_files(replace(ORDER, begins_behind=99), paths)
+    assert archive.record(1) == stamped and stamped.begins_behind == 99
+    for path in paths:
+        path.unlink()
+    assert [(entry.index, entry.body) for entry in archive.entries(1)] == [(40, b"one"), (41, b"two"), (42, b"three")]
+    assert archive.size_bytes(1) == 2 * 4096
+
+
+def test_where_files_have_no_second_names_they_are_copied(tmp_path: Path) -> None:
+    class NoLinks(OsPlatform):
+        def link(self, source: Path, target: Path) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted", str(target))
+
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(encode_slab([b"one"], 0, 1, 0, 0).data.ljust(4096, b"\0"))
+    archive = TruncationArchive(tmp_path, platform=NoLinks())
+    archive.add_files(ORDER, [path])
+    path.write_bytes(bytes(4096))
+    assert [entry.body for entry in archive.entries(1)] == [b"one"]

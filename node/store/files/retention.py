@@ -14,14 +14,18 @@ from node.store.retention import DataFile
 
 
 def whole_files_below(
-    data: SegmentList, begin_pos: int, begin_index: int, end_pos: int, through_index: int
+    data: SegmentList, begin_pos: int, begin_index: int, end_pos: int, through_index: int, settled_index: int
 ) -> tuple[int, int]:
-    """Position and index of the new first entry once all files that hold only entries <= `through_index` are gone."""
+    """Position and index of the new first entry once all files that hold only entries <= `through_index` are gone.
+
+    Up to `settled_index` entries are where they stay. One that may be cut yet does not become the first: where another
+    one would lie follows from what is before it, and that would be gone (SAFETY S5).
+    """
     for segment in data:
         if not begin_pos < segment.start < end_pos:
             continue
         first_index = first_index_in(segment)
-        if first_index is None or first_index > through_index + 1:
+        if first_index is None or first_index > through_index + 1 or first_index > settled_index:
             break
         begin_pos, begin_index = segment.start, first_index
     return begin_pos, begin_index

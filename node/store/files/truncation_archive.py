@@ -14,9 +14,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from node.protocol.entry import POSITION_MAX, BytesLike, Entry, EntryError, unpack_record
+from node.protocol.entry import (
+    BODY_BYTES_MAX,
+    HEAD_BYTES,
+    POSITION_MAX,
+    BytesLike,
+    Entry,
+    EntryError,
+    unpack_record,
+)
 from node.store.errors import StoreFull, StoreIOError, wrap
-from node.store.files.os_files import make_directory, sync_directory, write_all, write_synced
+from node.store.files.os_files import is_zeros, make_directory, sync_directory, write_all, write_synced
 from node.store.files.platform import OS, Platform
 from node.store.log_store import TruncationRecord
 
@@ -25,6 +33,7 @@ BYTES_MAX = 1024 * 1024 * 1024
 AGE_MAX_S = 30 * 24 * 3600
 FILES = "files"
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS})
+MAGIC_BYTES = 4
 _SEQ_DIGITS = 10
 _COPY_BYTES = 1024 * 1024
 
@@ -90,18 +99,23 @@ class TruncationArchive:
         return [folder / name for name in self._platform.names(folder)]
 
     def entries(self, seq: int) -> list[Entry]:
-        """The whole records of an archive; bytes that are no record (a torn tail) end the list."""
-        entries: list[Entry] = []
-        for data in [self.data(seq), *(self._platform.read_bytes(path) for path in self.files(seq))]:
-            offset = 0
-            while offset < len(data):
-                try:
-                    entry = unpack_record(data, offset)
-                except EntryError:
-                    break  # behind the last record of a file comes what fills it
-                entries.append(entry)
-                offset += entry.size
-        return entries
+        """All of them at once: of a cut, or of a small log."""
+        return list(self.each_entry(seq))
+
+    def each_entry(self, seq: int) -> Iterator[Entry]:
+        """The whole records of an archive, read one by one; in each file, bytes that are no record end it.
+
+        That is a torn tail, or what fills a data file behind its last record.
+        """
+        paths = self.files(seq)
+        if self._platform.exists(self._path(seq) / "data"):
+            paths.append(self._path(seq) / "data")
+        for path in paths:
+            fd = self._platform.open(path, os.O_RDONLY)
+            try:
+                yield from _entries_in(fd, self._platform)
+            finally:
+                self._platform.close(fd)
 
     def size_bytes(self, seq: int) -> int:
         """What it keeps."""
@@ -192,6 +206,26 @@ class TruncationArchive:
                 self._platform.remove_tree(path)
 
 
+def _entries_in(fd: int, platform: Platform) -> Iterator[Entry]:
+    """From the first byte on that is not zero: a log may begin inside its first file, where its group was born."""
+    offset = 0
+    while (piece := platform.pread(fd, _COPY_BYTES, offset)) and is_zeros(piece):
+        offset += len(piece)
+    # The magic of an entry is its lowest byte.
+    offset = max(0, offset + len(piece) - len(piece.lstrip(b"\0")) - (MAGIC_BYTES - 1))
+    while True:
+        head = platform.pread(fd, HEAD_BYTES, offset)
+        size = int.from_bytes(head[MAGIC_BYTES : 2 * MAGIC_BYTES], "big", signed=True)
+        if len(head) < HEAD_BYTES or not HEAD_BYTES <= size <= HEAD_BYTES + BODY_BYTES_MAX:
+            return
+        try:
+            entry = unpack_record(platform.pread(fd, size, offset))
+        except EntryError:
+            return
+        yield entry
+        offset += entry.size
+
+
 def _pieces_of(path: Path, platform: Platform) -> Iterator[bytes]:
     """A file's bytes."""
     fd, offset = platform.open(path, os.O_RDONLY), 0
@@ -212,15 +246,17 @@ def _record(value: dict[str, Any], seq: int) -> TruncationRecord | None:
         return None
     if not all(type(one) is int and -1 <= one <= POSITION_MAX for one in numbers):
         return None
+    behind = value.get("begins_behind", -1)
     return TruncationRecord(
         value["by"], leader, value["term"], value["from_index"], value["to_index"], value["reason"],
-        value["committed_at"], value["time"], seq,
+        value["committed_at"], value["time"], seq, behind if type(behind) is int else -1,
     )  # fmt: skip
 
 
 def _meta(record: TruncationRecord) -> dict[str, object]:
     value = asdict(record)
-    return {
+    replaced = {} if record.begins_behind < 0 else {"begins_behind": record.begins_behind}
+    return replaced | {
         "by": value["by"], "leader": value["leader_id"], "term": value["term"], "from_index": value["from_index"],
         "to_index": value["to_index"], "reason": value["reason"], "committed_at": value["committed_index"],
         "time": value["time"],

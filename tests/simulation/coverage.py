@@ -35,9 +35,9 @@ from tests.simulation.observer import Observer
 
 if TYPE_CHECKING:
     from node.consensus.api import Outcome
-    from node.consensus.effects import Event
+    from node.consensus.effects import BeginBehind, Effects, Event
     from node.protocol.messages import Message
-    from node.store.log_store import TruncationRecord
+    from node.store.log_store import EntryMeta, TruncationRecord
     from tests.simulation.applier import Applied
     from tests.simulation.member import Member
     from tests.simulation.world import World
@@ -46,7 +46,7 @@ FAULTS: Final = (
     "drop", "duplicate", "reorder", "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader",
     "clock_jump", "pause", "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot",
     "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "wipe", "lost_file", "learner",
-    "narrow_link", "trim", "trim_kept", "pin",
+    "narrow_link", "trim", "trim_kept", "trim_forced", "pin",
 )  # fmt: skip
 
 # What a store says at open -> the recovery path that it took.
@@ -71,12 +71,11 @@ OTHERS: Final = (
     "role.CANDIDATE>LEADER", "role.LEADER>CANDIDATE", "role.FOLLOWER>CANDIDATE", "role.CANDIDATE>FOLLOWER",
     "transfer.catching_up", "transfer.taking_over", "transfer.200", "transfer.300", "transfer.418",
     # Cuts, and what goes from the front.
-    "cut", "cut.repeated", "trim.removed", "open.trimmed",
+    "cut", "cut.repeated", "trim.removed", "open.trimmed", "base.begun", "base.archived", "open.base_finished",
     # Clients.
     "append.ok", "append.fail.404", "append.fail.408", "append.fail.415", "append.fail.506",
     "append.unknown.501", "append.unknown.502", "append.unknown.0", "append.batch",
     "read.ok", "read.fail.300", "read.fail.404", "read.fail.501", "read.lease",
-    "read.log",
     # Answers among members.
     "push.200", "push.403", "push.406", "push.413", "push.415", "push.421", "push.cold",
     "beat.200", "beat.403", "beat.416", "take.200", "read_index.200", "read_index.404", "hello.200",
@@ -94,7 +93,9 @@ RARE: Final = frozenset({
     "transfer.300", "transfer.418", "open.index_rebuilt", "append.unknown.502",
     "open.checkpoint_missing", "open.checkpoint_disagrees", "append.fail.415", "push.415", "alarm.disk_full",
     "alarm.peer_disk_full", "dispatcher.TRUNCATE.reconnected", "push.413", "read.lease", "open.torn_tail",
-    "fault.trim_kept", "open.trimmed",
+    "fault.trim_kept", "open.trimmed", "fault.trim_forced", "base.begun", "base.archived", "open.base_finished",
+    "dispatcher.APPEND.below_begin", "dispatcher.INSTALL_SNAPSHOT.reconnected", "dispatcher.COMPARE.below_begin",
+    "dispatcher.INSTALL_SNAPSHOT.installed",
 })  # fmt: skip
 
 # What 500 seeds meet once or not at all, since silence is counted in ticks (E6) and leaders change less.
@@ -102,18 +103,14 @@ SCARCE: Final = frozenset({"cut.repeated", "dispatcher.TRUNCATE.reconnected", "o
 SCARCE_FROM_SEEDS: Final = 2000
 
 _FORK: Final = "only a fork leads there, and a run with a fork has failed before: tests/scenarios/forks.txt"
-_TRIMMED: Final = "nothing goes that a member needs, and nothing yet could take its place"
+_BASES: Final = "every member of a simulated group takes a base: tests/unit/test_entry_dispatcher.py"
 IMPOSSIBLE: Final[Mapping[str, str]] = {
     "vote.REJECT_UNKNOWN_LEADER": "every member of a simulated group is configured with the same peers",
     "vote.REJECT_UNEXPECTED_LEADER": "a wire names its sender truly: nobody votes in another's name",
     "vote.REJECT_TERM_SMALL_THAN_LEDGER": "a member's term is never below its log's, and others are refused before",
     "vote.REJECT_TAKING_LEADERSHIP": "who takes leadership has voted for itself: REJECT_ALREADY_VOTED comes first",
-    "dispatcher.APPEND.below_begin": _TRIMMED,
-    "dispatcher.COMPARE.below_begin": _TRIMMED,
-    "dispatcher.INSTALL_SNAPSHOT.backoff_over": _TRIMMED,
-    "dispatcher.INSTALL_SNAPSHOT.installed": _TRIMMED,
+    "dispatcher.INSTALL_SNAPSHOT.backoff_over": _BASES,
     "dispatcher.INSTALL_SNAPSHOT.refused": _FORK,
-    "dispatcher.INSTALL_SNAPSHOT.reconnected": _TRIMMED,
     "dispatcher.COMPARE.refused": _FORK,
     "dispatcher.TRUNCATE.refused": _FORK,
     "dispatcher.APPEND.refused": _FORK,
@@ -166,12 +163,12 @@ class Coverage(Observer):
         self._ended: dict[str, tuple[str, bool, str]] = {}  # member -> (how, unsynced bytes, boot)
         self._unsynced: dict[str, bool] = {}
         self._cuts: Counter[str] = Counter()
+        self._beginning: dict[str, EntryMeta] = {}  # whose log is to begin anew, and behind what
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Counts what the core does inside: the table of transitions is data, and so is what a round comes to."""
         counts, parse, holds = self.counts, leader_elector.parse_votes, LeaderReads.lease_holds
-        through_log = LeaderReads.committed
 
         class Counted(dict[Any, DispatcherState]):
             def get(self, key: Any, default: Any = None) -> Any:
@@ -188,16 +185,10 @@ class Coverage(Observer):
             counts["read.lease"] += held
             return held
 
-        def committed(reads: LeaderReads, index: int, now: int) -> None:
-            before = len(reads)
-            through_log(reads, index, now)
-            counts["read.log"] += before - len(reads)
-
         with (
             patch.object(progress, "TRANSITIONS", Counted(TRANSITIONS)),
             patch.object(leader_elector, "parse_votes", parse_votes),
             patch.object(LeaderReads, "lease_holds", lease_holds),
-            patch.object(LeaderReads, "committed", committed),
         ):
             yield
 
@@ -223,6 +214,8 @@ class Coverage(Observer):
                 counts[name] += part in text
         counts["open.faults"] += bool(store.faults)
         counts["open.born_later"] += how == "" and member.world.born_at is not None
+        began = self._beginning.pop(member.id, None)
+        counts["open.base_finished"] += began is not None and store.base == began
         counts["open.trimmed"] += store.begin_index > member.world.first_index
         counts[f"open.{store.hard_state.voter_state.value}"] += 1
 
@@ -251,8 +244,17 @@ class Coverage(Observer):
         self._cuts[member.id] += 1
         self.counts["cut.repeated"] += self._cuts[member.id] == 2
 
+    def effects(self, member: Member, effects: Effects) -> None:
+        if effects.begin_behind is not None:
+            self._beginning[member.id] = effects.begin_behind.base.meta
+
     # --- what is said -----------------------------------------------------------------------------------------------
-    def trimmed(self, member: Member, begin_before: int, through_index: int) -> None:
+    def begun_behind(self, member: Member, order: BeginBehind) -> None:
+        self._beginning.pop(member.id, None)
+        self.counts["base.begun"] += 1
+        self.counts["base.archived"] += order.record.from_index <= order.record.to_index
+
+    def trimmed(self, member: Member, begin_before: int, through_index: int, forced: bool) -> None:
         assert member.store is not None
         self.counts["trim.removed" if member.store.begin_index > begin_before else "trim.nothing"] += 1
 

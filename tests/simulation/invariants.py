@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.simulation.invariants_apply import Appliers
+from tests.simulation.invariants_bases import Bases
 from tests.simulation.invariants_clients import Clients, KnownOutcomes
 from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_election import Elections
@@ -77,6 +78,11 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "faulty_does_not_lead": "a member with faults in its log does not lead (S6)",
     "faulty_watermark": "no watermark passes the first fault (S6)",
     "needed_entries_kept": "nothing goes from the front of a log that another member does not hold, or a pin keeps",
+    "base_above_committed": "no log begins anew below what is committed in it (M6)",
+    "base_committed": "a log begins anew behind an entry that is committed, of that term and chain",
+    "base_in_place": "the first entry behind a base lies where it lies at everybody (S5)",
+    "base_begun": "a log that began anew is empty, durable, and knows who belonged to the group there (M1)",
+    "base_archived": "what a log held that began anew is in its archive, entry by entry, also after a crash",
     "begin_exact": "a log begins where whole files were removed to, behind the entry before, also after a crash",
     # Clients.
     "linearizability": "the history is that of one log, online and against the log that is left (C1 to C4)",
@@ -109,5 +115,5 @@ def checks() -> list[Observer]:
     logs = Logs(mirrors)
     return [
         mirrors, logs, Elections(mirrors), Disks(mirrors), Quorums(), Clients(logs), Appliers(logs),
-        KnownOutcomes(), Trims(mirrors), Liveness(mirrors, logs),
+        KnownOutcomes(), Trims(mirrors), Bases(mirrors, logs.committed), Liveness(mirrors, logs),
     ]  # fmt: skip

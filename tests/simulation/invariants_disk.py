@@ -20,6 +20,7 @@ from node.store.faults.ranges import fault_at
 from node.store.files.checkpoint import CHECKPOINT, SLOT_SPACING_BYTES, unpack_slot
 from node.store.files.hard_state import HARDSTATE, hard_state_to_json
 from node.store.files.truncation_archive import TruncationArchive
+from node.store.log_store import EntryMeta
 from tests.simulation.damage import DAMAGE
 from tests.simulation.mirror import Held, Mirrors
 from tests.simulation.observer import Observer, Violation
@@ -45,6 +46,7 @@ class Disks(Observer):
         self._claimed: dict[str, tuple[str, int]] = {}  # (store, durable index) as said last, over incarnations
         self.damaged: dict[str, str] = {}  # member -> the store that a fault damaged
         self._cutting: dict[str, tuple[int, list[tuple[int, int]]]] = {}  # member -> what is being cut, from where
+        self._beginning: dict[str, EntryMeta] = {}  # member -> the base behind which its log began, or is to begin
         # The first damaged entry and since when it is known: (member, incarnation) -> (index, ns).
         self._faulty_from: dict[tuple[str, int], tuple[int, int]] = {}
         self._faulty_leaders: set[tuple[str, int]] = set()
@@ -123,6 +125,7 @@ class Disks(Observer):
         assert store is not None
         self._proved.pop(member.id, None)
         self._cutting.pop(member.id, None)
+        begun = self._beginning.pop(member.id, None) == store.base
         for index in member.damage.missing:
             if store.begin_index <= index <= store.end_index and fault_at(store.faults, index) is None:
                 raise Violation(
@@ -130,8 +133,8 @@ class Disks(Observer):
                 )
         disk_id, durable = self._claimed.get(member.id, ("", -1))
         mirror = self._mirrors.of[member.id]
-        if disk_id != member.disk_id or self.damaged.get(member.id) == member.disk_id:
-            return
+        if begun or disk_id != member.disk_id or self.damaged.get(member.id) == member.disk_id:
+            return  # a log that began anew holds what its base stands for: `invariants_bases`
         held, meta = mirror.at(durable), store.meta(durable)
         if store.end_index < durable or (held is not None and (meta is None or (meta.term, meta.chain) != held.key)):
             text = f"{member.id} had {durable} durable, its log ends at {store.end_index} after a new start"
@@ -217,6 +220,9 @@ class Disks(Observer):
             if slot is None or slot.durable_index < 0:
                 continue
             held = mirror.at(slot.durable_index)
+            base = self._beginning.get(member.id)
+            if base is not None and (slot.durable_index, slot.term, slot.chain) == (base.index, base.term, base.chain):
+                continue  # the log begins anew behind that entry
             if held is None and (slot.durable_index <= mirror.end_index or member.store is None):
                 continue  # it cannot be read, or a start that did not end found more than was seen of this log
             if held is None or held.chain != slot.chain:
@@ -238,6 +244,8 @@ class Disks(Observer):
         for send in effects.sends if member.store is not None else ():
             if isinstance(send.message, PushResponse):
                 self._faulty_watermark(member, send.to, send.message)
+        if effects.begin_behind is not None:
+            self._beginning[member.id] = effects.begin_behind.base.meta
         if effects.truncate is not None:
             mirror = self._mirrors.of[member.id]
             mirror.update()

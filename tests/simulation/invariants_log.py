@@ -13,7 +13,7 @@ from node.protocol.messages import HeartBeatRequest, Message, PushRequest, PushR
 from node.store.errors import StoreError
 from node.store.faults.ranges import fault_at
 from node.store.files.identity import Base
-from node.store.log_store import HardState
+from node.store.log_store import EntryMeta, HardState
 from tests.simulation.damage import DAMAGE
 from tests.simulation.entry_list import EntryList
 from tests.simulation.mirror import Held, Mirror, Mirrors, log_from
@@ -282,6 +282,9 @@ class Logs(Observer):
             ours, theirs = member.store.meta(index), leader.store.meta(index)
         except StoreError:
             return
+        if index < leader.store.base.index and index in range(self.committed.first_index, self.committed.entries.end):
+            held = self.committed.entries[index]  # the leader removed it since
+            theirs = EntryMeta(index, held.term, held.chain)
         if ours is None or ours != theirs:
             text = f"{member.id} says to {to} that it verified {index}; there: {theirs}, here: {ours}"
             raise Violation("verified_matches_leader", text)

@@ -15,6 +15,7 @@ from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer, Violation
 
 if TYPE_CHECKING:
+    from node.consensus.effects import BeginBehind
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
@@ -38,7 +39,7 @@ class Trims(Observer):
         disk_id, index = self._durable.get(member.id, ("", -1))
         return index if disk_id == member.disk_id else -1
 
-    def trimmed(self, member: Member, begin_before: int, through_index: int) -> None:
+    def trimmed(self, member: Member, begin_before: int, through_index: int, forced: bool) -> None:
         """It was to remove entries up to `through_index` of a log that began at `begin_before`."""
         store = member.store
         assert store is not None
@@ -46,16 +47,24 @@ class Trims(Observer):
         if not begin_before <= begin <= through_index + 1:
             text = f"{member.id} was to remove entries {begin_before} to {through_index}, its log begins at {begin} now"
             raise Violation("begin_exact", text)
+        if forced:
+            self._exact(member)
+            return
         last = self._mirrors.of[member.id].at(begin - 1)
         for other in member.world.present():
             held = self._durable_of(other)
             same = last is None or self._mirrors.of[other.id].holds(begin - 1, last.key)
-            if other is not member and begin > begin_before and (held < begin - 1 or not same):
+            judged = other is not member and member.world.nemesis.remembers(other)  # else it has to say so first
+            if judged and begin > begin_before and (held < begin - 1 or not same):
                 text = f"{member.id} removed entries up to {begin - 1}, {other.id} has {held} durable, {same=}"
                 raise Violation("needed_entries_kept", text)
         pin = min((index for _, index in store.pins.held()), default=begin)
         if begin > begin_before and pin < begin:
             raise Violation("needed_entries_kept", f"{member.id} removed entries up to {begin - 1}, {pin} was pinned")
+        self._exact(member)
+
+    def begun_behind(self, member: Member, order: BeginBehind) -> None:
+        self._mirrors.of[member.id].update()
         self._exact(member)
 
     def booted(self, member: Member) -> None:

@@ -177,13 +177,13 @@ class Jobs:
         self._write(work, finished)
 
     # --- the front of the log -------------------------------------------------------------------------------------
-    def remove_prefix(self, through_index: int) -> None:
+    def remove_prefix(self, through_index: int, *, forced: bool) -> None:
         """Whole files; a pin may have come meanwhile."""
         member, begin = self._process.member, self._store.begin_index
 
         def work() -> None:
-            self._store.remove_prefix(through_index)
-            self._process.world.tell.trimmed(member, begin, through_index)
+            self._store.remove_prefix(through_index, forced=forced)
+            self._process.world.tell.trimmed(member, begin, through_index, forced)
 
         def finished(_: None, error: Exception | None) -> None:
             if error is not None and not isinstance(error, PinnedError | StoreFull | StoreCorrupt):

@@ -113,7 +113,10 @@ class Mirror:
 
 
 def read_held(store: FileStore, index: int) -> Held | None:
-    """The entry as the store gives it now; None where it cannot."""
+    """The entry as the store gives it now, or the base; None where it cannot."""
+    base = store.base
+    if index == base.index and base.chain is not None:
+        return Held(base.term, base.chain, store.files.begin_pos, 0, None)
     try:
         entry = store.get(index)
     except StoreError:

@@ -84,7 +84,7 @@ class Observer:
     def begun_behind(self, member: Member, order: BeginBehind) -> None:
         """The log was replaced by one that begins behind a base; the core has not heard of it yet."""
 
-    def trimmed(self, member: Member, begin_before: int, through_index: int) -> None:
+    def trimmed(self, member: Member, begin_before: int, through_index: int, forced: bool) -> None:
         """Its writer has removed what it could of the entries up to `through_index`."""
 
     def event(self, member: Member, event: Event) -> None:

@@ -115,9 +115,8 @@ def _run_world(mutant: Mutant, seed: int, steps: int) -> SeedResult:
 
     Without state machines and followers, unless it is about them: they would only make trouble of another kind.
     """
-    profile = {"applier": False, "read_ways": False, **mutant.profile}
+    profile = {"applier": False, **mutant.profile}
     if mutant.world == "driver":
-        del profile["read_ways"]  # its clients ask as the product's do
         return drive(seed, DRIVER_STEPS * steps, {"followers": 0, **profile})
     return run_seed(seed, steps, profile)
 

@@ -9,9 +9,10 @@
   better: a life that the copy does not know, or an entry that it does not hold. Until the member found out, nobody else
   forgets anything.
 
-- `trim`: a member removes files from the front of its log, as far as it knows that everybody holds them; now and then a
-  reader pins an entry for a while. Who lost its history could not get back what all others removed, so this comes only
-  where nothing takes a member's memory (`swarm.fenced`).
+- `trim`: a member removes files from the front of its log, as far as it knows that everybody holds them, or
+  (`left_behind`) all that it has committed; now and then a reader pins an entry for a while. What one lacks that all
+  others removed, it has to do without: its log begins where theirs do. So this comes only where no member's bytes are
+  damaged, which others were to mend, and beside state machines only where nobody is left behind (`swarm.fenced`).
 
 - `narrow_link`: one way, or all ways from one member, carry only so much for a while: slow, and alive.
 
@@ -139,11 +140,14 @@ class Schemes:
             self._later(member.world.config.partition_ms, store.release, "reader")
             return self._fault("pin", f"{member.id} from {index} on")
         through = replica.held.removable_through()
-        plan = plan_by_hand(through, store.survey(FILES_MAX), replica.held.needs(), through, forced=False)
+        left_behind = member.world.config.left_behind
+        forced = left_behind > 0 and self._rng.random() < left_behind
+        plan = plan_by_hand(through, store.survey(FILES_MAX), replica.held.needs(), through, forced=forced)
         if not plan.files:
             return bool(plan.kept_by) and self._fault("trim_kept", f"{member.id} for {plan.kept_by[0].owner}")
-        process.jobs.remove_prefix(plan.through_index)
-        return self._fault("trim", f"{member.id} through {plan.through_index}")
+        process.jobs.remove_prefix(plan.through_index, forced=forced)
+        kind = "trim_forced" if plan.kept_by else "trim"
+        return self._fault(kind, f"{member.id} through {plan.through_index}")
 
     def _narrow_link(self) -> bool:
         """A way carries only so much for a while, or all ways from one member do."""

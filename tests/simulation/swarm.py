@@ -91,11 +91,11 @@ class Swarm:
     wipe: float = 0.0
     lost_file: float = 0.0
     trim: float = 0.0  # files go from the front of a log
+    left_behind: float = 0.0  # share of those trims that take what other members lack
     # Clients.
     clients: int = 3
     appends: float = 60.0
     reads: float = 20.0
-    read_ways: bool = False  # reads go each of the ways in turn: by lease, by a round trip, through the log
     transfers: float = 0.0
     batch_max: int = 1
     body_bytes: int = 40
@@ -117,14 +117,15 @@ class Swarm:
         learner = round(0.5 * 8 ** chooses.random(), 4) if chooses.random() < 0.15 else 0.0
         machines = _state_machines(random.Random(f"applier {seed}"))
         chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed, learner=learner, **machines)
-        chosen = replace(chosen, read_ways=random.Random(f"reads {seed}").random() < READ_WAYS)
         begin = random.Random(f"born {seed}")
         if begin.random() < BORN_LATER:
             chosen = replace(chosen, **born_later(begin, chosen.data_file_size))
         trims = random.Random(f"trim {seed}")
-        if trims.random() < TRIMMED and not takes_memory(chosen):
+        if trims.random() < TRIMMED and may_trim(chosen):
             often = round(4.0 * 3 ** trims.random(), 4)
-            chosen = replace(chosen, trim=often, data_file_size=4096, body_bytes=400)  # so that files fill
+            left_behind = round(trims.random(), 4) if trims.random() < 0.5 and not chosen.applier else 0.0
+            # Files of that size fill.
+            chosen = replace(chosen, trim=often, left_behind=left_behind, data_file_size=4096, body_bytes=400)
         return fenced(replace(chosen, **overrides))
 
     def born_at(self) -> Base | None:
@@ -171,18 +172,21 @@ def fenced(swarm: Swarm) -> Swarm:
     """Takes out what makes a promise void by its own terms.
 
     Lease reads (C1) trust that clocks drift apart by no more than a tenth of the lease, and do not jump. What all
-    others removed from their logs cannot come back to a member that lost it.
+    others removed from their logs cannot come back to a member whose copy is damaged; and who begins where their logs
+    begin has no state for its state machine.
     """
-    if swarm.trim and takes_memory(swarm):
+    if swarm.trim and not may_trim(swarm):
         swarm = replace(swarm, trim=0.0)
+    if swarm.left_behind and (swarm.applier or not swarm.trim):
+        swarm = replace(swarm, left_behind=0.0)
     if swarm.lease_reads:
         return replace(swarm, clock_jump=0.0, clock_drift=min(swarm.clock_drift, 0.02))
     return swarm
 
 
-def takes_memory(swarm: Swarm) -> bool:
-    """Whether a member's disk may lose what was durable on it, or a new one comes with none."""
-    return any(getattr(swarm, name) for name in TAKE_MEMORY)
+def may_trim(swarm: Swarm) -> bool:
+    """Whether files may go from the fronts of logs: see `fenced`."""
+    return not any(getattr(swarm, name) for name in ((*DAMAGE, *FORGET) if swarm.applier else DAMAGE))
 
 
 def _choose(rng: random.Random) -> dict[str, Any]:
@@ -246,11 +250,9 @@ def _between(low: float, high: float) -> Callable[[random.Random], float]:
 
 
 BORN_LATER = 0.08  # share of seeds
-READ_WAYS = 0.4  # the same
-TRIMMED = 0.4  # share of those seeds where nothing takes a member's memory
-TAKE_MEMORY = (
-    "rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "lost_file", "wipe", "restore", "learner",
-)  # fmt: skip
+TRIMMED = 0.4  # share of those seeds where it may be
+DAMAGE = ("rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "lost_file")
+FORGET = ("wipe", "restore", "learner")  # a member comes back with less, or new
 FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     ("slow_disk", 0.2, _between(0.02, 0.3)),
     ("drop", 0.35, _between(0.005, 0.2)),

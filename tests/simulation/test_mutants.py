@@ -39,6 +39,8 @@ FAST = (
     "result_to_the_wrong_closure",
     "begin_off_by_one",
     "follower_trims_what_it_committed",
+    "base_goes_back",
+    "base_without_archive",
     "snapshot_counts_one_less",
     "snapshot_goes_back",
     "failed_state_goes_on",

@@ -9,6 +9,7 @@ Invariants: a callback of the product comes at most once per request (`closure_o
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING
 from node.consensus.api import SECOND, Appended, Outcome, Proposal, ReadOutcome, TransferOutcome
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.entry import Magic, unpack_record
-from node.protocol.messages import ReadWay
 from tests.simulation.history import History, Seen
 from tests.simulation.member import Member
 from tests.simulation.observer import Violation
@@ -25,6 +25,7 @@ from tests.simulation.process import Origin, Process
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+sys.setrecursionlimit(20_000)  # a read of a whole log from memory is one call inside the other
 READ_BACK_MAX = 40
 RESULTS = {Appended.YES: "ok", Appended.NOT_APPENDED: "fail", Appended.UNKNOWN: "unknown"}
 
@@ -231,8 +232,7 @@ class Workload:
         number = self.history.invoke(self._client(), "read", member.id, from_index=from_index)
         request = self._open(number, member)
         process = _process(member)
-        way = ReadWay(number % len(ReadWay)) if self._world.config.read_ways else ReadWay.USUAL
-        process.when_awake(process.read_index, partial(self._read_from, request, process, from_index), way)
+        process.when_awake(process.read_index, partial(self._read_from, request, process, from_index))
 
     def _read_from(self, request: Request, process: Process, from_index: int, outcome: ReadOutcome) -> None:
         if self._called(request, "read"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.applying import APPLIED, CALLED
+from tests.simulation.mutants.bases import BASES
 from tests.simulation.mutants.client import CLIENT_SIDE
 from tests.simulation.mutants.control import CONTROL
 from tests.simulation.mutants.copies import COPIES
@@ -36,6 +37,7 @@ CORE = (
     *CALLED,
     *SLOW_LINKS,
     *RETENTION,
+    *BASES,
 )
 ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

@@ -23,14 +23,19 @@ from node.protocol.entry import BytesLike, unpack_record
 from node.protocol.group_kind import GroupKind
 from node.snapshots.directory import SnapshotMeta
 from node.state_machine.batches import OutOfOrder, read_batch
-from node.state_machine.interface import RESULT_BYTES_MAX, BadQuestion, Command, StateMachine, Write
+from node.state_machine.interface import (
+    LONG_RESULTS_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    SHORT_RESULT_BYTES,
+    BadQuestion,
+    Command,
+    StateMachine,
+    Write,
+)
 
 TIME_KEY: Final = "log_time_ms"  # in a snapshot's `more`
 ERROR_CHARS_MAX: Final = 500
 QUESTIONS_MAX: Final = 10_000
-# Of one batch: results this short are always reported, longer ones up to that sum.
-SHORT_RESULT_BYTES: Final = 4096
-LONG_RESULTS_BYTES_MAX: Final = 8 * 1024 * 1024
 SUCCESS: Final = ResponseCode.SUCCESS
 
 
@@ -141,7 +146,11 @@ class Caller:
             for result in self._machine.apply(commands):
                 if applied == count:
                     raise ValueError(f"more than {applied} results for {applied} commands")
-                kept: bytes | None = result
+                kept = result
+                if result is None:
+                    results[places[applied]] = None
+                    applied += 1
+                    continue
                 if not isinstance(result, bytes) or len(result) > RESULT_BYTES_MAX:
                     raise ValueError(
                         f"a {type(result).__name__} for a result: up to {RESULT_BYTES_MAX} bytes are wanted"

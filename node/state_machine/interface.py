@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 RESULT_BYTES_MAX = 4 * 1024 * 1024
+# Of one batch: results this short are always reported, longer ones up to that sum.
+SHORT_RESULT_BYTES = 4096
+LONG_RESULTS_BYTES_MAX = 8 * 1024 * 1024
 Write = Callable[[bytes], object]
 
 
@@ -37,12 +40,15 @@ class StateMachine(ABC):
     """See the module's docstring. It is made without arguments; its state is then that of an empty log."""
 
     @abstractmethod
-    def apply(self, commands: Sequence[Command]) -> Iterator[bytes]:
+    def apply(self, commands: Sequence[Command]) -> Iterator[bytes | None]:
         """Applies a batch: one result each, in order (a generator that yields is the simplest).
 
         Raising says that the command whose result is due next cannot be applied. Then nothing behind it is applied on
         this member, its state is served and saved no more, and an alarm names the entry, until the member starts with
         code that can. So for input that clients got wrong yield a result that says so, and change nothing.
+
+        Long results of one batch are reported up to LONG_RESULTS_BYTES_MAX together; whoever asked for more hears that
+        they are unknown. Beyond it None saves making them.
         """
 
     @abstractmethod

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 import struct
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -49,7 +50,14 @@ from node.protocol.kv import (
     got,
     item_at,
 )
-from node.state_machine.interface import BadQuestion, Command, StateMachine, Write
+from node.state_machine.interface import (
+    LONG_RESULTS_BYTES_MAX,
+    SHORT_RESULT_BYTES,
+    BadQuestion,
+    Command,
+    StateMachine,
+    Write,
+)
 from node.state_machine.kv_saving import Held, Saving
 from node.state_machine.sorted_keys import SortedKeys
 
@@ -60,6 +68,7 @@ EVENT_BYTES_MAX: Final = 64 * 1024 * 1024
 ANSWER_BYTES: Final = 1024 * 1024  # an answer ends with the item that goes over it
 ANSWER_BYTES_MAX: Final = 6 * 1024 * 1024  # one entry's events; what is longer has to be read
 WATCHES_KEPT: Final = 16_384
+NEW_KEYS_KEPT: Final = 64
 STALE_MIN: Final = 1000  # of what expires, written anew since
 _AT: Final = struct.Struct(">q")  # the last command that a snapshot holds
 HEAD_BYTES: Final = len(MAGIC) + _AT.size
@@ -83,10 +92,13 @@ class KeyValue(StateMachine):
         # Up to which entry nothing was found for a watch: it is asked for again behind every batch, and there may be
         # thousands of watches, and a hundred thousand events that are none of theirs.
         self._seen: dict[bytes, int] = {}
+        self._new_keys: dict[int, list[bytes]] = {}  # what was touched behind an entry, up to `_new_keys_at`
+        self._new_keys_at = -1
         self._saving: Saving | None = None
 
     # --- commands -------------------------------------------------------------------------------------------------
-    def apply(self, commands: Sequence[Command]) -> Iterator[bytes]:
+    def apply(self, commands: Sequence[Command]) -> Iterator[bytes | None]:
+        long_bytes = 0
         expiring, keys, items, events = self._expiring, self._keys, self._items, self._events
         unpack, begin = COMMAND.unpack_from, COMMAND.size
         for command in commands:
@@ -118,6 +130,11 @@ class KeyValue(StateMachine):
                 result = self._one(command, decode_command(body))
             except KvError:
                 result = KvResult(Status.BAD_COMMAND, False, ABSENT)
+            if len(result.value) > SHORT_RESULT_BYTES:  # a copy of 1 MiB for each 30 bytes asked takes seconds
+                long_bytes += len(result.value)
+                if long_bytes > LONG_RESULTS_BYTES_MAX:
+                    yield None
+                    continue
             yield encode_result(result)
 
     def _one(self, entry: Command, wanted: KvCommand) -> KvResult:
@@ -200,13 +217,17 @@ class KeyValue(StateMachine):
             return encode_watched(KvWatched(True, self._at + 1, ()))
         found: list[KvEvent] = []
         size_bytes, next_index = 0, self._at + 1
-        for event in self._newer(max(from_index, seen + 1)):
-            if found and event.index != found[-1].index and (len(found) >= limit or size_bytes > ANSWER_BYTES):
-                next_index = event.index  # whole entries only: what one did is not torn apart
+        if seen >= 0 and not self._touched(max(seen, from_index - 1), prefix):
+            self._seen[body] = self._at
+            return None
+        for key, value, index, why in self._newer(max(from_index, seen + 1)):
+            if found and index != found[-1].index and (len(found) >= limit or size_bytes > ANSWER_BYTES):
+                next_index = index  # whole entries only: what one did is not torn apart
                 break
-            if event.key.startswith(prefix):
-                found.append(event)
-                size_bytes += len(event.key) + len(event.value)
+            if key.startswith(prefix):
+                kind = EventType(why) if value is None else EventType.PUT
+                found.append(KvEvent(kind, key, index, value or b""))
+                size_bytes += len(key) + len(value or b"")
         if not found:
             if len(self._seen) >= WATCHES_KEPT:
                 self._seen.clear()
@@ -216,19 +237,31 @@ class KeyValue(StateMachine):
             return encode_watched(KvWatched(True, self._at + 1, ()))
         return encode_watched(KvWatched(False, next_index, found))
 
-    def _newer(self, from_index: int) -> Iterator[KvEvent]:
+    def _newer(self, from_index: int) -> Iterator[Happened]:
         """In order; looked for from the newest one back, where those who watch are."""
         count = 0
         for event in reversed(self._events):
             if event[2] < from_index:
                 break
             count += 1
-        at = len(self._events) - count
-        for key, value, index, why in islice(self._events, at, None):
-            if value is None:
-                yield KvEvent(EventType(why), key, index)
-            else:
-                yield KvEvent(EventType.PUT, key, index, value)
+        return islice(self._events, len(self._events) - count, None)
+
+    def _touched(self, seen: int, prefix: bytes) -> bool:
+        """Whether anything behind entry `seen` was about a key that begins so. Many watches wait at the same entry, for
+        thousands of events: the keys of those are put in order once for all of them."""
+        if self._new_keys_at != self._at or len(self._new_keys) >= NEW_KEYS_KEPT:
+            self._new_keys_at = self._at
+            self._new_keys.clear()
+        keys = self._new_keys.get(seen)
+        if keys is None:
+            touched = set()
+            for event in reversed(self._events):
+                if event[2] <= seen:
+                    break
+                touched.add(event[0])
+            keys = self._new_keys[seen] = sorted(touched)
+        at = bisect_left(keys, prefix)
+        return at < len(keys) and keys[at].startswith(prefix)
 
     # --- questions ------------------------------------------------------------------------------------------------
     def query(self, question: bytes) -> bytes | None:
@@ -297,5 +330,6 @@ class KeyValue(StateMachine):
         self._forget_stale()
         self._events.clear()
         self._seen.clear()
+        self._new_keys_at = -1
         self._event_bytes = 0
         self._events_from, self._at = at + 1, at

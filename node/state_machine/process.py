@@ -17,36 +17,33 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from node.protocol.codes import ResponseCode
 from node.protocol.entry import BytesLike
 from node.protocol.group_kind import GroupKind
 from node.snapshots import directory as snapshots
 from node.state_machine import frames
-from node.state_machine.caller import Answer, Caller, Question
+from node.state_machine.caller import Answer, Caller
 from node.state_machine.frames import (
     AnswerFrame,
     AppliedFrame,
     BatchFrame,
     FrameReader,
     Kind,
-    QuestionFrame,
     SavedFrame,
     StandsFrame,
 )
 from node.state_machine.interface import StateMachine
 from node.state_machine.kind import path_of
+from node.state_machine.questions import Questions
 from node.state_machine.saving import ERROR_BYTES_MAX, CopiedSave, Save, SteppedSave
 from node.transport.machine_frames import PackedAnswers
 
 READ_BYTES: Final = 1 << 20
 IDLE_S: Final = 5.0
 WAITING_AT_ONCE: Final = 256  # questions that wait, between two looks at what came
-ANSWERS_BYTES_MAX: Final = 8 * 1024 * 1024  # of one frame's questions; those behind are to be asked again
 COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of commands is some thousand objects, and soon gone
 MS: Final = 1_000_000
 
@@ -80,6 +77,7 @@ class Process:
     def __init__(self, connection: socket.socket, machine: StateMachine, kind: GroupKind, options: Options) -> None:
         self._connection, self._options = connection, options
         self._caller = Caller(machine, kind)
+        self._questions = Questions(self._caller, self._answered)
         self._reader = FrameReader()
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._out: list[BytesLike] = []
@@ -90,7 +88,7 @@ class Process:
         self._life = 0
         self._handlers: dict[Kind, Callable[[memoryview], None]] = {
             Kind.BATCH: lambda body: self._batch(frames.read_batch(body)),
-            Kind.QUESTION: lambda body: self._question(frames.read_question(body)),
+            Kind.QUESTION: lambda body: self._questions.add(frames.read_question(body)),
             Kind.SAVE: lambda _: self._wish_to_save(),
             Kind.RELOAD: lambda _: self._reload(),
             Kind.LIFE: lambda body: self._lives(frames.read_life(body)),
@@ -110,6 +108,8 @@ class Process:
             readable = self._wait()
             if self._connection in readable:
                 self._take()
+            elif self._questions.wait:
+                self._questions.go_on()
             if self._saving is not None:
                 self._save_goes_on(self._saving, readable)
             deadline = self._caller.next_deadline
@@ -120,7 +120,7 @@ class Process:
     def _wait(self) -> list[Any]:
         deadline = self._caller.next_deadline
         wait_s = IDLE_S if deadline is None else max(0.0, (deadline - time.monotonic_ns()) / 1e9)
-        wait_s = 0.0 if self._caller.unasked else wait_s
+        wait_s = 0.0 if self._caller.unasked or self._questions.wait else wait_s
         sources: list[Any] = [self._connection]
         if self._saving is not None:
             sources.append(self._saving)
@@ -154,31 +154,8 @@ class Process:
         self._out += frames.applied(AppliedFrame(one.life, report.upto_index, wake, report.error, results))
         self._caller.answer_waiting(time.monotonic_ns(), WAITING_AT_ONCE)
 
-    def _question(self, one: QuestionFrame) -> None:
-        """They are answered together, when the last of them is."""
-        at_once = self._caller.answers_now(one.contents, one.min_index, ANSWERS_BYTES_MAX)
-        if at_once is not None:
-            self._out += frames.answer(AnswerFrame(one.number, PackedAnswers.of(at_once)))
-            return
-        answers: dict[int, Answer] = {}
-        left_bytes = ANSWERS_BYTES_MAX
-
-        def deliver(place: int, answer: Answer) -> None:
-            nonlocal left_bytes
-            left_bytes -= len(answer.content)
-            if left_bytes < 0 and answer.code is ResponseCode.SUCCESS:
-                answer = too_long(answer)
-            answers[place] = answer
-            if len(answers) == len(one.contents):
-                in_order = PackedAnswers.of([answers[at] for at in range(len(answers))])
-                self._out += frames.answer(AnswerFrame(one.number, in_order))
-
-        deadline = time.monotonic_ns() + one.wait_ms * MS
-        for place, content in enumerate(one.contents):
-            if left_bytes < 0:  # not even asked: a thousand of them take seconds
-                deliver(place, too_long(Answer(ResponseCode.SUCCESS, self._caller.at, b"")))
-            else:
-                self._caller.ask(Question(content, one.min_index, deadline, partial(deliver, place)))
+    def _answered(self, number: int, answers: list[Answer]) -> None:
+        self._out += frames.answer(AnswerFrame(number, PackedAnswers.of(answers)))
 
     def _stand(self) -> None:
         self._stood += 1
@@ -254,15 +231,6 @@ class Process:
         """Not at once again: the next one is due after half as many entries as ever."""
         self._saved_index = max(self._saved_index, self._caller.at - self._options.save_every // 2)
         self._out += frames.saved(SavedFrame(snapshots.newest_index(self._options.directory), why))
-
-
-def too_long(answer: Answer) -> Answer:
-    """Instead of an answer that does not fit beside those before it, or into any frame."""
-    if len(answer.content) > ANSWERS_BYTES_MAX:
-        text = f"an answer of {len(answer.content)} bytes; up to {ANSWERS_BYTES_MAX} are given: ask for less"
-        return Answer(ResponseCode.UNEXPECTED_ARGUMENT, answer.applied_index, text.encode())
-    text = f"the answers before this one take {ANSWERS_BYTES_MAX} bytes: ask fewer questions at once"
-    return Answer(ResponseCode.LEADER_PENDING_FULL, answer.applied_index, text.encode())
 
 
 def serve(connection: socket.socket, options: Options, kind: GroupKind) -> int:

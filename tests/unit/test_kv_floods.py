@@ -38,12 +38,23 @@ from tests.unit.test_machine_process import pid_of, run
 Work = Callable[[KvClient, MachineClient], Awaitable[None]]
 
 
+async def surely(call: Callable[[], Awaitable[Any]]) -> Any:
+    """A busy machine may apply it too late for its result to be known; then it is done again."""
+    for _ in range(30):
+        try:
+            return await call()
+        except OutcomeUnknown as error:
+            if "in time" not in str(error):
+                raise
+    raise AssertionError("never in time")
+
+
 def beside(tmp_path: Path, work: Work, with_engine: Callable[[Engine], None] = lambda _engine: None) -> None:
     """One engine with its store's process; whoever attacks, both are the same afterwards and serve."""
 
     async def attacked(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
         kv = KvClient(client._client, deadline_s=60.0)
-        await kv.put(b"mine", b"1")
+        await surely(lambda: kv.put(b"mine", b"1"))
         pid = pid_of(machine)
         with_engine(engine)
         stranger = LedgerClient(dict(engine.settings.peers), deadline_s=60.0)
@@ -53,7 +64,7 @@ def beside(tmp_path: Path, work: Work, with_engine: Callable[[Engine], None] = l
             await stranger.close()
         item = await kv.get(b"mine")
         assert item is not None and item.value == b"1" and not engine.reason and pid_of(machine) == pid
-        assert await kv.put(b"mine", b"2") > item.index
+        assert await surely(lambda: kv.put(b"mine", b"2")) > item.index
 
     run(tmp_path, attacked, choice="kv")
 
@@ -64,11 +75,13 @@ def test_results_that_are_too_long_together_are_not_told_and_end_nothing(tmp_pat
     rng = random.Random(seed)
 
     async def work(kv: KvClient, stranger: MachineClient) -> None:
-        await kv.put(b"large", bytes(rng.randrange(VALUE_BYTES_MAX // 2, VALUE_BYTES_MAX)))
+        large = bytes(rng.randrange(VALUE_BYTES_MAX // 2, VALUE_BYTES_MAX))
+        await surely(lambda: kv.put(b"large", large))
         failing = encode_command(KvCommand(Op.PUT, b"large", b"", condition=If.INDEX_IS, expected_index=2**40))
-        assert len((await stranger.command(*[failing] * 3)).results) == 3
+        assert len((await surely(lambda: stranger.command(*[failing] * 3))).results) == 3
+        many = [failing] * rng.randrange(40, 3000)
         with pytest.raises(OutcomeUnknown, match="fewer"):
-            await stranger.command(*[failing] * rng.randrange(40, 3000))
+            await surely(lambda: stranger.command(*many))
 
     beside(tmp_path, work)
 
@@ -79,7 +92,8 @@ def test_answers_that_are_too_long_together_are_refused_from_there_on(tmp_path: 
 
     async def work(kv: KvClient, stranger: MachineClient) -> None:
         for name in (b"a", b"b", b"c"):
-            await kv.put(name, bytes(rng.randrange(VALUE_BYTES_MAX // 2, VALUE_BYTES_MAX)))
+            value = bytes(rng.randrange(VALUE_BYTES_MAX // 2, VALUE_BYTES_MAX))
+            await surely(partial(kv.put, name, value))
         asked = rng.choice([ask_get(b"a"), ask_range(b"a", b"", 1000), ask_watch(b"", 0)])
         answers = await asyncio.gather(*(stranger.ask(asked) for _ in range(rng.randrange(20, 40))))
         assert all(one is not None for one in answers)  # asked again, a few at a time
@@ -140,7 +154,7 @@ def test_what_many_watches_wait_for_is_looked_for_in_new_events_only() -> None:
         list(machine.apply([Command(1000 + round_, 1, put(b"k"))]))
         for asked in watches:
             assert machine.query(asked) is None
-    assert machine.looked_at == 20 * 50
+    assert machine.looked_at == 0, "none of them begins so"
     list(machine.apply([Command(2000, 1, put(b"none7"))]))
     assert [machine.query(asked) is not None for asked in watches].count(True) == 1
 

@@ -81,7 +81,7 @@ def test_a_lone_survivor_goes_on_alone_and_says_before_what_may_be_lost(tmp_path
     said = recover(directory, "n0", dry_run=True)
     assert everything(directory) == before, "a dry run changes nothing"
     lost = "\n".join(said.may_be_lost)
-    assert "Nothing up to entry 49" in lost and "Entries 50..59: uncertain" in lost
+    assert "Nothing up to entry 49" in lost and "Entries 50..59: uncertain here" in lost
     assert "Every entry above 59 that only n1, n2, n3, n4 had" in lost
     assert any("--keep n0=5:3:59" in line for line in said.next)
     done = recover(directory, "n0")
@@ -232,6 +232,17 @@ def test_the_log_says_who_belonged_to_it_and_not_what_never_came(tmp_path: Path)
     assert any("n0, n1, n5" in line and "entry 60" in line for line in said.notes)
     with pytest.raises(StoreRefused, match=r"n2 is no member: n0, n1, n5 are, by entry 60"):
         recover(directory, "n0", "n2=5:3:9")
+
+
+def test_of_the_birth_it_knows_whom_it_met_and_whom_the_configuration_names(tmp_path: Path) -> None:
+    directory = survivor(tmp_path, "n0", 20, store_ids={"n1": "s1"})
+    kept = ("n0=5:3:59", "n1=5:3:50")
+    with pytest.raises(StoreRefused, match=r"n0, n1: that is a majority.*--peers names them all"):
+        recover(directory, *kept)
+    wanted = Wanted(kept, FIVE, TOKEN)
+    perform(lambda at, platform: recover_members(at, wanted, platform), directory, dry_run=False)
+    named = state_of(directory, "n0")[2]
+    assert named is not None and sorted(named.voters) == ["n0", "n1"]
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

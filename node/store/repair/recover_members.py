@@ -50,6 +50,7 @@ from node.store.repair.tools import (
 )
 
 COMMAND = "quorumscope store recover-members"
+BORN = "Of those at the birth this store knows whom it met as a voter: --peers names them all"
 
 
 class Survivor(NamedTuple):
@@ -152,6 +153,7 @@ class Plan:
         """By the newest entry in this log; else those of the group's birth."""
         held = [record for record in self.hard.configurations if self._holds(*record)]
         named = members_in(held[-1][1].encode()) if held else None
+        self.held = bool(held)
         self.said_at = f"entry {held[-1][0]}" if held else "the group's birth"
         if named is None:
             born = {self.self_id, *self.hard.store_ids, *wanted.peers}
@@ -202,7 +204,8 @@ class Plan:
         there = [one.member_id for one in self.kept if one.member_id in voters]
         if len(there) >= majority_of(len(voters)):
             left = f"{', '.join(there)}: that is a majority of the voters ({', '.join(sorted(voters))})"
-            raise StoreRefused(f"{left}: start them, and `quorumscope members remove` whoever is lost; so no entry is")
+            text = f"{left}: start them, and `quorumscope members remove` whoever is lost; so no entry is"
+            raise StoreRefused(text + ("" if self.held else f". {BORN}"))
 
     def _first(self, log_of: str | None) -> Survivor:
         """Whose log goes on."""
@@ -232,13 +235,14 @@ class Plan:
         report.notes.append(f"The survivors' logs end: {ends}. The newest is that of {self.longest.member_id}.")
         report.notes.append(
             f"Its members were {', '.join(sorted(self.members.ids))}, as this log knows by {self.said_at}."
+            + ("" if self.held else f" {BORN}.")
         )
         lose = report.may_be_lost
         if committed >= 0:
             lose.append(f"Nothing up to entry {committed}: that is committed, as this member knows.")
         if committed < end and self.leads_on:
             words = sentence(range_in_words(committed + 1, end))
-            lose.append(f"{words}: uncertain here. They stay and become committed, acknowledged or not.")
+            lose.append(f"{words}: uncertain here; what is there stays and becomes committed, acknowledged or not.")
         if not self.leads_on and self.own.log > self.first.log:
             lose.append(
                 f"What this log has more than that of {self.first.member_id} (entry {self.first.end_index} of term"

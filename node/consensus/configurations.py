@@ -54,6 +54,13 @@ class Configurations:
     def in_effect(self) -> Configuration:
         return self._in_log[-1] if self._in_log else self._birth
 
+    def was_removed(self, member_id: str, store_id: str) -> bool:
+        """Whether that store left, for good: an entry that is not committed may be cut yet, by a leader that it removed
+        (M1, M5)."""
+        first = self._in_log[0] if self._in_log else self._birth
+        settled = first if first.index < self.next_index else self._birth
+        return settled.named.removed.get(member_id) == store_id
+
     def may_campaign(self, member_id: str) -> bool:
         """A voter; or one whose removal is not committed yet: its log may be the only one that holds that entry, and
         then nobody else could be elected (M5)."""

@@ -95,7 +95,7 @@ class Membership:
         if None not in (group_id, hello.group_id) and hello.group_id != group_id:
             text = f"this is another group {config.group!r}: its id is {group_id}, not {hello.group_id}"
             return ResponseCode.UNKNOWN_GROUP, ended_groups.refusal(self._member, hello) or text
-        if self._member.configuration.named.removed.get(hello.node_id) == hello.store_id:
+        if self._member.configurations.was_removed(hello.node_id, hello.store_id):
             text = f"{hello.node_id} was removed from the group; it comes back only with an empty directory"
             return ResponseCode.UNKNOWN_MEMBER, text
         if hello.node_id not in self._peers.of and not self._may_be_ahead(sender, hello):
@@ -121,9 +121,11 @@ class Membership:
         return ResponseCode.SUCCESS, None
 
     def _may_be_ahead(self, sender: str, hello: Hello) -> bool:
-        """Whether that may be a member of which our log does not know yet: it knows the group's id (M3, M7)."""
-        member = self._member
-        if member.hard.group_id is None or hello.group_id != member.hard.group_id or sender == member.self_id:
+        """Whether that may be a member that our log does not know yet: it has the group's id (M3, M7), which a voter
+        that our configuration names tells us where we have none ourselves (C9)."""
+        member, own_id = self._member, self._member.hard.group_id
+        known = [own_id] if own_id else [peer.hello.group_id for peer in self._peers.voters if peer.hello is not None]
+        if hello.group_id is None or hello.group_id not in known or sender == member.self_id:
             return False
         if hello.answer or (member.config.proof_wanted and not hello.proven):
             return False

@@ -108,10 +108,15 @@ class PeerLinks:
             self._add(peer_id, address)
 
     def _add(self, peer_id: str, address: str) -> None:
-        """Dialled for ever, unless nobody knows where; what is known of the peer is asked there."""
+        """Dialled for ever, unless nobody knows where; what is known of the peer is asked there.
+
+        One that had left and is back is greeted anew: what our connection said, it said of the member before.
+        """
         self._peers[peer_id] = address
-        link = self._links.setdefault(peer_id, Link(peer_id))
-        self._driver.replica.peers.of[peer_id].link = link.health
+        link, peer = self._links.setdefault(peer_id, Link(peer_id)), self._driver.replica.peers.of[peer_id]
+        if peer.link is not link.health and link.outbound is not None:
+            link.outbound.close()
+        peer.link = link.health
         if address and link.keeper is None:
             self._dialler.keep(link)
 

@@ -19,7 +19,7 @@ from node.consensus import leader_elector, progress
 from node.consensus.api import Appended
 from node.consensus.leader_elector import ParseResult
 from node.consensus.reads import LeaderReads
-from node.protocol.codes import DispatcherState, VoteResult
+from node.protocol.codes import DispatcherState, ResponseCode, VoteResult
 from node.protocol.dispatcher import TRANSITIONS, DispatcherEvent
 from node.protocol.messages import (
     HeartBeatResponse,
@@ -36,6 +36,7 @@ from tests.simulation.observer import Observer
 if TYPE_CHECKING:
     from node.consensus.api import Outcome
     from node.consensus.effects import BeginBehind, Effects, Event
+    from node.consensus.member_changes import ChangeOutcome, MemberChange
     from node.protocol.messages import Message
     from node.store.log_store import EntryMeta, TruncationRecord
     from tests.simulation.applier import Applied
@@ -60,6 +61,15 @@ OPENING_ALARMS: Final[Mapping[str, str]] = {
     "lost history": "open.lost_history",
 }
 
+# Members that change (M1 to M7): what was asked for and how that ended, and what came of it.
+OF_MEMBERS: Final = (
+    "fault.membership", "fault.remove_leader", "fault.remove_down", "fault.old_directory", "fault.foreign_member",
+    "change.add.200", "change.replace.200", "change.promote.200", "change.remove.200", "change.address.200",
+    "change.busy", "change.lagging", "change.unsafe", "change.not_leader", "change.lost_with_its_leader",
+    "members.promoted", "members.replaced", "members.restored_by_a_cut", "members.leader_left",
+    "members.elected_newcomer", "vote.to_a_guest", "vote.of_a_learner_by_its_log", "alarm.removed",
+)  # fmt: skip
+
 OTHERS: Final = (
     # How processes end, and how they come back.
     "end.process", "end.power_loss", "end.io_boundary", "end.store_error", "end.stopped",
@@ -82,6 +92,7 @@ OTHERS: Final = (
     # State machines.
     "apply.entry", "fault.applier_failed", "fault.applier_ended", "result.yes", "result.unknown", "alarm.apply_failed",
     "alarm.applier_down", "machine.read", "fault.snapshot_installed",
+    *OF_MEMBERS,
     # Alarms that faults must raise.
     "alarm.disk_full", "alarm.peer_disk_full",
 )  # fmt: skip
@@ -95,7 +106,7 @@ RARE: Final = frozenset({
     "alarm.peer_disk_full", "dispatcher.TRUNCATE.reconnected", "push.413", "read.lease", "open.torn_tail",
     "fault.trim_kept", "open.trimmed", "fault.trim_forced", "base.begun", "base.archived", "open.base_finished",
     "dispatcher.APPEND.below_begin", "dispatcher.INSTALL_SNAPSHOT.reconnected", "dispatcher.COMPARE.below_begin",
-    "dispatcher.INSTALL_SNAPSHOT.installed",
+    "dispatcher.INSTALL_SNAPSHOT.installed", *OF_MEMBERS,
 })  # fmt: skip
 
 # What 500 seeds meet once or not at all, since silence is counted in ticks (E6) and leaders change less.
@@ -164,6 +175,8 @@ class Coverage(Observer):
         self._unsynced: dict[str, bool] = {}
         self._cuts: Counter[str] = Counter()
         self._beginning: dict[str, EntryMeta] = {}  # whose log is to begin anew, and behind what
+        self._configured_at: dict[tuple[str, int], int] = {}  # a life -> the entry that its configuration is of
+        self._replacing: dict[str, dict[str, str]] = {}
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -267,8 +280,15 @@ class Coverage(Observer):
             counts[f"voter.{detail['was']}>{detail['state']}"] += 1
         elif event.kind == "role":
             counts[f"role.{detail['was']}>{detail['role']}"] += 1
+            counts["members.elected_newcomer"] += detail["role"] == "LEADER" and member.id not in member.world.ids
+        elif event.kind == "configuration":
+            self._configured(member, detail["index"], detail["promoted"], detail["left"])
         elif event.kind == "transfer":
             counts[f"transfer.{detail['code'] if detail['phase'] == 'done' else detail['phase']}"] += 1
+            takes_over, replica = detail["phase"] == "taking_over", member.replica
+            counts["members.leader_left"] += (
+                takes_over and replica is not None and member.id not in replica.configuration.voters
+            )
 
     def sent(self, member: Member, to: str, message: Message) -> None:
         counts = self.counts
@@ -279,6 +299,8 @@ class Coverage(Observer):
                 counts[f"beat.{int(message.code)}"] += 1
             case VoteResponse():
                 counts[f"vote.{message.result.value}"] += 1
+                if message.result is VoteResult.ACCEPT:
+                    self._voted(member, to)
             case TransferResponse():
                 counts[f"take.{int(message.code)}"] += 1
             case ReadIndexResponse():
@@ -289,6 +311,33 @@ class Coverage(Observer):
                 counts["push.cold"] += member.store.recent_slab(message.slab.first_index, 1) is None
             case _:
                 pass
+
+    # --- members that change ----------------------------------------------------------------------------------------
+    def members_changed(self, asked: Member, change: MemberChange, outcome: ChangeOutcome) -> None:
+        counts, code = self.counts, outcome.code
+        kind = "replace" if change.replaces else str(change.kind)
+        counts[f"change.{kind}.{int(code)}"] += 1
+        counts["change.busy"] += code is ResponseCode.INCONSISTENT_STATE
+        counts["change.lagging"] += code is ResponseCode.FALL_BEHIND_TOO_MUCH
+        counts["change.unsafe"] += code is ResponseCode.ILLEGAL_MEMBER_STATE
+        counts["change.not_leader"] += code is ResponseCode.NOT_LEADER
+        counts["change.lost_with_its_leader"] += outcome.appended is Appended.UNKNOWN
+
+    def _configured(self, member: Member, index: int, promoted: list[str], left: list[str]) -> None:
+        life = member.id, member.incarnation
+        self.counts["members.promoted"] += bool(promoted)
+        self.counts["members.restored_by_a_cut"] += index < self._configured_at.get(life, -1)
+        self._configured_at[life] = index
+        if member.replica is not None and member.replica.leadership is not None:
+            before = self._replacing.get(member.id, {})
+            self.counts["members.replaced"] += any(one in before.values() for one in left)
+            self._replacing[member.id] = dict(member.replica.configuration.named.replacing)
+
+    def _voted(self, member: Member, candidate: str) -> None:
+        if member.replica is not None:
+            configuration = member.replica.configuration
+            self.counts["vote.to_a_guest"] += candidate not in configuration.members
+            self.counts["vote.of_a_learner_by_its_log"] += member.id not in configuration.voters
 
     def _completed(self, operation: Operation) -> None:
         reported = "" if operation.result == "ok" else f".{operation.code}"

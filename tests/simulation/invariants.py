@@ -1,9 +1,9 @@
 """All that is checked in a simulated world, put together; what each name promises is written here once.
 
-The parts are observers: `mirror` (log matching), `invariants_log`, `invariants_election`, `invariants_disk`,
-`invariants_clients`, `invariants_apply`, `invariants_quorum`, `invariants_trims`, `liveness`. Each looks incrementally
-after every step; every hundredth step and at the end what can be looked at in full is. A broken promise raises
-`Violation` under one of the names below, at once.
+The parts are observers: `mirror` (log matching), `invariants_members`, `invariants_log`, `invariants_election`,
+`invariants_disk`, `invariants_clients`, `invariants_apply`, `invariants_quorum`, `invariants_trims`, `liveness`. Each
+looks incrementally after every step; every hundredth step and at the end what can be looked at in full is. A broken
+promise raises `Violation` under one of the names below, at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.simulation.invariants_clients import Clients, KnownOutcomes
 from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_election import Elections
 from tests.simulation.invariants_log import Logs
+from tests.simulation.invariants_members import Memberships
 from tests.simulation.invariants_quorum import Quorums
 from tests.simulation.invariants_trims import Trims
 from tests.simulation.liveness import Liveness
@@ -37,6 +38,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "pre_vote_changes_nothing": "a pre-vote moves nobody's term (E3)",
     "live_leader_not_unseated": "a vote without a valid ticket moves no term while the leader lives (E4)",
     "check_quorum": "a leader that hears no quorum steps down (E6)",
+    "deposed_by_silence": "a leader that heard a quorum just now does not step down for silence (E6, M3)",
     "stall_keeps_leader": "where members only stand still together, or links are slow, nobody's leadership ends (E6)",
     "transfer_caught_up": "take-leadership goes to a member that holds everything, all of it committed (E7)",
     "no_lease_after_transfer": "no lease read once take-leadership was sent (E7)",
@@ -48,6 +50,20 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "joined_under_this_leader": "who votes again reached what its present leader said (E8)",
     "rejoined_vote_floor": "who joined under a term votes in none up to it (E8)",
     "one_group_id": "the members of a group hold one group id, and none of them ever another (C9)",
+    # Members that change.
+    "configuration_of_the_log": "a member goes by the last configuration in its log, after a cut too (M1)",
+    "quorums_overlap": "any quorum of a configuration meets any quorum of the one before it (M2)",
+    "one_change_pending": "no change is appended before the one before is committed (M2)",
+    "change_in_own_term": "no change is appended before an entry of the leader's own term is committed (M2)",
+    "elected_by_quorum": "who leads has the votes of a quorum of its own configuration, learners left out (M3, M4)",
+    "learner_first": "who is new is a learner first (M4)",
+    "promoted_caught_up": "who becomes a voter holds the entry that made it a member (M4)",
+    "asked_as_a_voter": "a vote depends on who asks for it, not on what the log of the one who is asked knows yet (M3)",
+    "removed_leader_leaves": "a leader that removed itself does not lead on (M5)",
+    "removed_unseats_nobody": "whoever knows that a member was removed changes no term for it (M5)",
+    "removed_store_stays_out": "the store of a member that was removed counts nowhere and is not promoted (M5)",
+    "strangers_stay_out": "a member of another group is let in nowhere (M7, C9)",
+    "change_is_done": "a change that was reported as done is in the entry that was named",
     # The log.
     "log_matching": "one entry and one prefix per (index, term), for ever (Raft)",
     "terms_ascend": "terms never go down along a log",
@@ -112,8 +128,9 @@ INVARIANTS: Final[Mapping[str, str]] = {
 def checks() -> list[Observer]:
     """One set of observers for one world, in the order in which they must hear of things."""
     mirrors = Mirrors()
-    logs = Logs(mirrors)
+    members = Memberships(mirrors)
+    logs = Logs(mirrors, members)
     return [
-        mirrors, logs, Elections(mirrors), Disks(mirrors), Quorums(), Clients(logs), Appliers(logs),
-        KnownOutcomes(), Trims(mirrors), Bases(mirrors, logs.committed), Liveness(mirrors, logs),
+        mirrors, members, logs, Elections(mirrors, members), Disks(mirrors), Quorums(members), Clients(logs),
+        Appliers(logs), KnownOutcomes(), Trims(mirrors), Bases(mirrors, logs.committed), Liveness(mirrors, logs),
     ]  # fmt: skip

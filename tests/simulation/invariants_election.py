@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from node.consensus.progress import PAUSED
 from node.protocol.codes import ResponseCode, Role, VoteResult, VoterState
 from node.protocol.entry import TERM_LEAP_MAX
 from node.protocol.messages import (
@@ -18,6 +19,7 @@ from node.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
+from tests.simulation.invariants_members import Memberships
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer, Violation
 from tests.simulation.swarm import FAULTS
@@ -31,16 +33,17 @@ if TYPE_CHECKING:
 
 # Whatever the swarm can do, but for this, can end a leadership for a good reason; so a new kind of fault counts as one.
 SETTLED = ("stall", "slow_disk", "clock_drift", "scrub", "expected_index", "ordered", "client_loss", "narrow_link")
-UNSETTLING = (*(name for name, _, _ in FAULTS if name not in SETTLED), "preferred_leader")
+UNSETTLING = (*(name for name, _, _ in FAULTS if name not in SETTLED), "preferred_leader", "membership")
 DRIVERS_OWN = ("unaware",)  # that only the driver's world can do
+SILENCE = "no quorum of answers"
 SILENCE_TIMEOUTS = 4  # a leader that heard no quorum for so many longest election time-outs should have noticed
 
 
 class Elections(Observer):
     """One leader a term, one vote a term, and nobody leads or votes who may not."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
-        self._mirrors = mirrors
+    def __init__(self, mirrors: Mirrors, members: Memberships) -> None:
+        self._mirrors, self._members = mirrors, members
         self.leaders: dict[int, str] = {}  # term -> who led it
         self.hard: dict[str, HardState] = {}  # as persisted last
         self._votes: dict[tuple[str, str, int], str] = {}  # (member, store, term) -> for whom
@@ -51,6 +54,7 @@ class Elections(Observer):
         self._expected_term: dict[str, tuple[int, int, str, str]] = {}  # member -> (incarnation, term, rule, why)
         self._rejoined_floor: dict[tuple[str, str], int] = {}
         self._term_reported: dict[str, int] = {}  # each member's, as its events tell: a turn may go through two terms
+        self._counted: dict[tuple[str, str], int] = {}  # the same, of one that counted for the leader
         self._contact: dict[tuple[str, str], int] = {}  # (leader, peer) -> when an answer came
         self._awake_since: dict[str, int] = {}  # since when it leads and runs
         self._world: World | None = None
@@ -104,10 +108,18 @@ class Elections(Observer):
         if after.group_id is None:
             return
         was = member.id if before is not None and before.group_id not in (None, after.group_id) else None
-        others = [one for one, state in self.hard.items() if state.group_id not in (None, after.group_id)]
-        if was is not None or others:
+        others = [
+            one for one, state in self.hard.items()
+            if state.group_id not in (None, after.group_id) and not self._is_foreign(one)
+        ]  # fmt: skip
+        if (was is not None or others) and not self._is_foreign(member.id):
             text = f"{member.id} says {after.group_id}, {', '.join(others) or 'before'} something else"
             raise Violation("one_group_id", text)
+
+    def _is_foreign(self, member_id: str) -> bool:
+        """Whether an operator started a member of another group there: it stays out (`Memberships`)."""
+        assert self._world is not None
+        return getattr(self._world.members[member_id], "is_foreign", False)
 
     def _vote(self, member: Member, term: int, candidate: str) -> None:
         assert member.store is not None
@@ -120,6 +132,8 @@ class Elections(Observer):
         detail: dict[str, Any] = event.detail
         if event.kind == "role" and detail["role"] == Role.LEADER.value:
             self._leads(member, detail["term"])
+        elif event.kind == "role" and detail["was"] == Role.LEADER.value and detail["reason"].startswith(SILENCE):
+            self._was_silent(member)
         elif event.kind == "term":
             self._term_reported[member.id] = detail["term"]
         elif event.kind == "voter_state" and detail["state"] == VoterState.VOTER.value:
@@ -165,15 +179,18 @@ class Elections(Observer):
         assert member.replica is not None
         recorded = self.hard[member.id].store_ids
         for peer_id, peer in member.replica.peers.of.items():
-            if peer.counts and peer_id not in member.world.ids:
+            cutting = member.replica.member.truncating_from is not None  # the core has yet to hear of it
+            if peer.counts and not cutting and peer_id not in self._members.voters(member.id):
                 raise Violation("learner_no_vote", f"{member.id} counts learner {peer_id}")
             if peer.counts and (peer.hello is None or recorded.get(peer_id) != peer.hello.store_id):
                 raise Violation("recorded_first", f"{member.id} counts {peer_id}; on durable record is {recorded}")
 
     def _campaigns(self, member: Member, to: str, vote: VoteRequest) -> None:
         self._asked[member.id, to, vote.seq] = vote
-        if member.id not in member.world.ids:
+        if not self._members.may_campaign(member):
             raise Violation("learner_no_vote", f"learner {member.id} asks {to} for a vote")
+        if all(to not in seats.voters for seats in self._members.judged_by(member.id)):
+            raise Violation("learner_no_vote", f"{member.id} asks learner {to} for a vote")
         if vote.pre:
             return
         hard = self.hard[member.id]
@@ -186,7 +203,7 @@ class Elections(Observer):
 
     def _answers(self, member: Member, to: str, answer: VoteResponse) -> None:
         hard = self.hard[member.id]
-        if answer.result is VoteResult.ACCEPT and member.id not in member.world.ids:
+        if answer.result is VoteResult.ACCEPT and not self._members.was_voter(member.id):
             raise Violation("learner_no_vote", f"learner {member.id} votes for {to}")
         if answer.term > hard.term:
             text = f"{member.id} answers a vote in term {answer.term}, {hard.term} is durable"
@@ -242,6 +259,9 @@ class Elections(Observer):
             silent = isinstance(message, HeartBeatResponse) and message.code is not ResponseCode.SUCCESS
             if replica.role is Role.LEADER and not silent:
                 self._contact[to, sender] = self._now
+                peer = replica.peers.of.get(sender)
+                if peer is not None and peer.counts and peer.state not in PAUSED:
+                    self._counted[to, sender] = self._now
 
     def _ticket_counts(self, vote: VoteRequest, term: int) -> bool:
         ticket = vote.ticket
@@ -314,6 +334,17 @@ class Elections(Observer):
             return len(times) >= needed and world.now - sorted(times)[-needed] > most_ns
         return False
 
+    def _was_silent(self, member: Member) -> None:
+        """E6: no quorum has just answered; who became a voter just now has an election time-out for it (M3)."""
+        voters, recent_ns = self._members.voters(member.id), member.config.timing.election_min_ns // 2
+        recently = set()
+        for one in voters - {member.id}:
+            at = max(self._counted.get((member.id, one), 0), self._members.voter_since(member.id, one))
+            if at and self._now - at < recent_ns:
+                recently.add(one)
+        if 2 * len(recently | ({member.id} & voters)) > len(voters):
+            raise Violation("deposed_by_silence", f"{member.id} steps down, and {sorted(recently)} have just answered")
+
     def _check_quorum(self, world: World, member: Member) -> None:
         """E6: a leader without a quorum of answers for long steps down."""
         replica = member.replica
@@ -321,8 +352,11 @@ class Elections(Observer):
         patience_ns = SILENCE_TIMEOUTS * replica.config.timing.election_max_ns
         if world.now - self._awake_since[member.id] <= patience_ns:
             return
-        heard = [self._contact.get((member.id, peer), 0) for peer in world.ids if peer != member.id]
-        recently = sum(world.now - at <= patience_ns for at in heard)
-        if 2 * (recently + 1) <= len(world.ids):
+        seats = self._members.seats(member.id)
+        voters = seats.voters
+        for peer in voters:  # who became one just now was never heard as one
+            self._contact.setdefault((member.id, peer), 0 if seats.named is None else world.now)
+        recently = sum(world.now - self._contact[member.id, peer] <= patience_ns for peer in voters - {member.id})
+        if 2 * (recently + (member.id in voters)) <= len(voters):
             text = f"{member.id} leads term {replica.term} and heard no quorum for {patience_ns} ns"
             raise Violation("check_quorum", text)

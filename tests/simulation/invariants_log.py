@@ -16,6 +16,7 @@ from node.store.files.identity import Base
 from node.store.log_store import EntryMeta, HardState
 from tests.simulation.damage import DAMAGE
 from tests.simulation.entry_list import EntryList
+from tests.simulation.invariants_members import Memberships
 from tests.simulation.mirror import Held, Mirror, Mirrors, log_from
 from tests.simulation.observer import Observer, Violation
 
@@ -51,8 +52,8 @@ class Committed:
 class Logs(Observer):
     """See the module's docstring. Comes after `Mirrors`."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
-        self._mirrors = mirrors
+    def __init__(self, mirrors: Mirrors, members: Memberships) -> None:
+        self._mirrors, self._members = mirrors, members
         self.committed = Committed()
         self._before_first = -1  # what lies before the first entry of all
         self._seen: dict[str, tuple[int, int]] = {}  # member -> (incarnation, committed index)
@@ -61,7 +62,6 @@ class Logs(Observer):
         self._held_upto: dict[str, tuple[str, int]] = {}  # member -> (disk, how far `_held_by` knows of it)
         self._rejoin_from: dict[str, int] = {}  # member -> what was committed when its joining began
         self._sync = True
-        self._quorum = 0
         self._rots = False
         self._led: dict[str, tuple[int, int]] = {}  # who led after the step before: member -> (incarnation, term)
         self._saving: dict[str, tuple[int, int]] = {}  # leaders that save hard state: member -> (term, committed)
@@ -73,7 +73,6 @@ class Logs(Observer):
         self.committed.begin(world.born_at)
         self._before_first = self.committed.index
         self._sync = world.config.flush_sync
-        self._quorum = len(world.ids) // 2 + 1
         self._rots = any(getattr(world.config, kind) for kind in DAMAGE)
 
     # --- after every step ------------------------------------------------------------------
@@ -105,7 +104,7 @@ class Logs(Observer):
         store = mirror.member.store
         assert store is not None
         member_id = mirror.member.id
-        if not replica.member.has_vote:
+        if replica.member.voter_state is not VoterState.VOTER:
             self._held_upto.pop(member_id, None)
             return
         safe = min(store.durable_index, mirror.end_index) if self._sync else mirror.end_index
@@ -158,7 +157,7 @@ class Logs(Observer):
             text = f"{member.id} leads term {replica.term} and commits up to entry {index} of term {held.term}"
             raise Violation("commit_own_term", text)
         holders = self._held_by.get((index, held.key), set())
-        if len(holders) < self._quorum:
+        if all(len(holders & seats.voters) < seats.majority for seats in self._members.judged_by(member.id)):
             text = f"{member.id} commits entry {index} of term {held.term}, held by {sorted(holders)} only"
             raise Violation("commit_by_quorum", text)
 
@@ -335,14 +334,19 @@ class Logs(Observer):
         if index < self.committed.first_index:
             return
         key = self.committed.entries[index].key
+        settled = self._members.settled(self.committed.entries)
+        voters = world.ids if settled is None else sorted(settled.voters)
         holders, excused = [], []
-        for member in (world.members[one] for one in world.ids):  # a learner is in no quorum
+        for member in (world.members[one] for one in voters):  # a learner is in no quorum
             mirror = self._mirrors.of[member.id]
             if mirror.holds(index, key) and self._safe.get(member.id, -1) >= index:
                 holders.append(member.id)
             elif not world.nemesis.remembers(member):
                 excused.append(member.id)
-        if len(holders) + len(excused) < self._quorum or not holders:
+        # Where members changed, the entry may have been committed by a quorum of the next configuration: a quorum of
+        # this one meets it, and that is enough.
+        needed = len(voters) // 2 + 1 if settled is None else len(voters) - len(voters) // 2
+        if len(holders) + len(excused) < needed or not holders:
             text = f"committed entry {index} is held by {holders} only; {excused} lost their memory"
             raise Violation("acknowledged_kept", text)
 

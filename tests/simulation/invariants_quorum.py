@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from node.consensus.reads import ALWAYS
 from node.protocol.codes import ResponseCode, VoterState
 from node.protocol.messages import HeartBeatResponse, PushResponse, ReadIndexResponse, TransferRequest
+from tests.simulation.invariants_members import Memberships
 from tests.simulation.observer import Observer, Violation
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ Key = tuple[str, int]  # a member and its incarnation
 class Quorums(Observer):
     """See the module's docstring."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: Memberships) -> None:
+        self._members = members
         self._world: World | None = None
         self._states: dict[str, VoterState] = {}  # durable
         self._answered: dict[str, dict[str, int]] = {}  # leader -> peer -> the last frame it answered as a VOTER
@@ -74,7 +76,8 @@ class Quorums(Observer):
 
     def _confirmed(self, member: Member, leadership: Leadership) -> None:
         seen = self._answered[member.id]
-        by_voters = reached_by_half([ALWAYS, *(seen.get(peer, -1) for peer in member.world.ids if peer != member.id)])
+        voters = self._members.voters(member.id)
+        by_voters = reached_by_half([ALWAYS if peer == member.id else seen.get(peer, -1) for peer in voters])
         if leadership.reads._confirmed_seq() > by_voters:
             raise Violation("confirmed_by_voters", f"{member.id} takes answers for a quorum's that are not VOTERs'")
 

@@ -10,6 +10,7 @@ accepted wire and `peer_lost` when either wire of a peer ends.
 from __future__ import annotations
 
 import random
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,13 +29,14 @@ REDIAL_NS_MIN = 8 * MS
 class Link:
     """Both wires of one peer."""
 
-    __slots__ = ("attempt", "connected_at", "inbound", "outbound", "peer_id", "wait_ns")
+    __slots__ = ("attempt", "connected_at", "dialled", "inbound", "outbound", "peer_id", "wait_ns")
 
     def __init__(self, peer_id: str) -> None:
         self.peer_id = peer_id
         self.attempt: Wire | None = None  # dialled, its HELLO not answered yet
         self.outbound: Wire | None = None
         self.inbound: Wire | None = None
+        self.dialled = False  # for ever: that of a guest never is
         self.connected_at = 0
         self.wait_ns = REDIAL_NS_MIN
 
@@ -46,6 +48,8 @@ class Links:
         self._process, self._rng = process, rng
         self._network = process.world.network
         self._links = {peer: Link(peer) for peer in process.replica.peers.of}
+        self._addresses = dict(process.replica.configuration.members)
+        self._views = dict(process.replica.peers.of)
         self._greeting: dict[int, Wire] = {}  # by our own number, as the engine keeps them
         election_ns = process.timing.election_min_ns
         self._redial_ns_max = 2 * election_ns
@@ -55,6 +59,7 @@ class Links:
     def start(self) -> None:
         """Dials every peer, for ever."""
         for link in self._links.values():
+            link.dialled = True
             self._process.later(self._rng.randrange(REDIAL_NS_MIN), self._dial, link)
 
     def add(self, peer_id: str) -> None:
@@ -62,9 +67,28 @@ class Links:
         self._links[peer_id] = Link(peer_id)
         self._dial(self._links[peer_id])
 
+    def follow(self, members: Mapping[str, str], guests: Container[str]) -> None:
+        """Who belongs to the group now, and where. A guest has the connection that it opened (SAFETY M3)."""
+        for peer_id in [one for one in self._links if one not in members and one not in guests]:
+            self.remove(peer_id)
+        for peer_id in [one for one in members if one != self._process.id]:
+            address = members[peer_id]
+            if peer_id in self._links and self._addresses.get(peer_id, address) != address:
+                self.remove(peer_id)
+            self._addresses[peer_id] = address
+            link, view = self._links.setdefault(peer_id, Link(peer_id)), self._process.replica.peers.of[peer_id]
+            outbound = link.outbound
+            if self._views.get(peer_id) is not view and outbound is not None:  # one that had left, and is back
+                self._network.close(outbound, DIALLER)
+                self._ended(link, outbound)
+            self._views[peer_id] = view
+            if not link.dialled:
+                self._dial(link)
+
     def remove(self, peer_id: str) -> None:
         """It is gone: its connections end, and nobody dials it any more."""
         link = self._links.pop(peer_id)
+        self._addresses.pop(peer_id, None)
         for wire, end in ((link.attempt, DIALLER), (link.outbound, DIALLER), (link.inbound, ACCEPTOR)):
             if wire is not None:
                 self._network.close(wire, end)
@@ -74,6 +98,7 @@ class Links:
         process = self._process
         if link.attempt is not None or link.outbound is not None or self._links.get(link.peer_id) is not link:
             return
+        link.dialled = True
         link.attempt = self._network.dial(process.id, link.peer_id)
         self._network.send(link.attempt, DIALLER, process.replica.hello(process.next_seq(), link.peer_id))
         process.later(self._dial_within_ns, self._dial_timed_out, link, link.attempt)
@@ -108,9 +133,9 @@ class Links:
             return
         link.attempt = None
         view = process.replica.peers.of.get(link.peer_id)
-        if not process.alive or view is None:
+        if not process.alive or (view is None and not process.world.spare_ids):
             return
-        if message.code is ResponseCode.SUCCESS and view.hello is message:
+        if view is not None and message.code is ResponseCode.SUCCESS and view.hello is message:
             link.outbound, link.connected_at = wire, process.world.now
             process.peer_connected(link.peer_id)
         else:
@@ -174,7 +199,11 @@ class Links:
             return
         self._network.send(wire, ACCEPTOR, answer)
         link = self._links.get(to)
-        if answer.code is not ResponseCode.SUCCESS or link is None:
+        process = self._process
+        accepted = answer.code is ResponseCode.SUCCESS
+        if link is None and accepted and process.world.spare_ids and to in process.replica.guests:
+            link = self._links[to] = Link(to)
+        if not accepted or link is None:
             self._network.close(wire, ACCEPTOR)
             return
         wire.accepted = True

@@ -38,7 +38,8 @@ class Liveness(Observer):
 
     def _answered(self, world: World) -> None:
         """The last words: an append at the leader, a read of the whole log at every member."""
-        last = world.history.operations[-len(world.ids) - 1 :]
+        asked = [one for one in world.present() if one.id not in world.learner_ids]
+        last = world.history.operations[-len(asked) - 1 :]
         for operation in last:
             if operation.result != "ok":
                 raise Violation("liveness", f"in a calm world: {operation.describe()}")
@@ -53,7 +54,7 @@ class Liveness(Observer):
 
     def _equal_bytes(self, world: World) -> None:
         """The layout is a pure function of the entries (S5): not only the entries, the files are equal."""
-        last = self._mirrors.of[world.ids[0]].entries.last
+        last = self._mirrors.of[world.present()[0].id].entries.last
         assert last is not None
         end_pos = last.pos + last.size
         sound = [one for one in world.present() if not one.damage.rotten]

@@ -8,12 +8,14 @@ Invariants: at most one process runs; what a crash leaves behind is decided by t
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from node.consensus.api import MS, ReplicaConfig
+from node.consensus.configuration import Configuration
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.group_id import group_id_of
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 GROUP_ID = group_id_of("simulation", "g")
+OTHER_GROUP_ID = group_id_of("another one", "g")
 SLOW_FLOOR_BYTES = 4096  # in proportion to what a slow link carries here in a closure's time
 RESTART_NS_MIN = 20 * MS
 OPERATOR_ERRORS = (StoreRefused, StoreCorrupt)
@@ -53,7 +56,7 @@ class Member:
         peers = {peer: f"127.0.0.1:{20911 + number}" for number, peer in enumerate(world.ids)}
         preferred = (world.ids[0],) if config.preferred_leader else ()
         self.address = f"127.0.0.1:{30911 + number_of(member_id)}"
-        self.joined = member_id in world.ids  # whether it belongs to the group now; a learner comes and goes
+        self.joined = member_id in world.ids  # whether it is to run as a member of the group; a learner comes and goes
         learners = {} if self.joined else {member_id: self.address}
         self.config = ReplicaConfig(
             "g", member_id, peers, learners, flush=FlushMode.SYNC if config.flush_sync else FlushMode.ASYNC,
@@ -82,6 +85,8 @@ class Member:
             beside = random.Random(f"state machine {member_id} {world.seed}")
             self.state_machine = StateMachine(self, beside, world.schedule, lambda: world.now)
         self._crash_loops = 0
+        self.last_configuration: Configuration | None = None  # that was in effect when its process ended
+        self.is_foreign = False  # the member of another group, that an operator started here
 
     def _boot_offset(self) -> int:
         return self._rng.randrange(10_000 * MS) if self.world.config.clock_offset else 0
@@ -142,11 +147,16 @@ class Member:
                 self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
                 index_file_size=config.index_file_size, init=self.init, flush=self.config.flush,
                 page_cache_bytes=config.ring_bytes, platform=self.platform, serving=True,
-                group_id=None if config.unnamed else GROUP_ID, born_at=self.world.born_at,
+                group_id=self._group_id(), born_at=self.world.born_at,
             )  # fmt: skip
         if config.ring_bytes:  # and the page cache holds as little
             store.files.ring = RecentSlabs(config.ring_bytes)  # what is cold in earnest is cold here
         return store
+
+    def _group_id(self) -> str | None:
+        if self.is_foreign:
+            return OTHER_GROUP_ID
+        return None if self.world.config.unnamed else GROUP_ID
 
     def note_voter_state(self, state: HardState) -> None:
         """A voter holds all that it ever acknowledged, whatever happened to it before (E8)."""
@@ -189,12 +199,14 @@ class Member:
     def _ended(self, how: str, *, notice: bool) -> None:
         if self.process is not None:
             self.process.alive = False
+            self.last_configuration = self.process.replica.configuration
         self.process = self.replica = self.store = None
         self.incarnation += 1
         if self.state_machine is not None:
             self.state_machine.engine_ended(power=how == "power_loss")
         self.world.network.member_gone(self.id, notice=notice)
         self.world.workload.member_gone(self.id)
+        self.world.operator.member_gone(self.id)
         self.world.tell.crashed(self, how)
 
     def _restart_later(self) -> None:
@@ -219,6 +231,19 @@ class Member:
         """An operator takes a learner away that is to be forgotten, unless it is one again by now."""
         if self.up and not self.joined:
             self.crash("left")
+
+    def start_beside(self, voters: Mapping[str, str], *, is_foreign: bool = False) -> None:
+        """An operator starts a new member with an empty disk; it is told who votes, as `--join` tells it."""
+        assert not self.up
+        self.joined, self.is_foreign, self.last_configuration = True, is_foreign, None
+        others = {one: at for one, at in voters.items() if one != self.id}
+        self.config = replace(self.config, peers=others, learners={self.id: self.address})
+        self.wipe()
+
+    def start_again(self) -> None:
+        """With the directory that it had when it left."""
+        self.joined = True
+        self.boot()
 
     def tell_of_learner(self, learner: Member) -> None:
         """The operator says here whether that learner belongs to the group; also what a start reads from now on."""

@@ -25,16 +25,22 @@ if TYPE_CHECKING:
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
+NEVER = 1 << 62
+
 
 @dataclass(slots=True, frozen=True)
 class Held:
-    """One entry as a member holds it; `body` None: not a client's entry. Position and size in bytes."""
+    """One entry as a member holds it; `body` None: not a client's entry. Position and size in bytes.
+
+    `about`: the body of an entry about the group.
+    """
 
     term: int
     chain: int
     pos: int
     size: int
     body: bytes | None
+    about: bytes | None = None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -60,6 +66,7 @@ class Mirror:
         self.first_index = self.entries.end  # of what it can hold
         self.disk_id = ""
         self.changed_from = 0  # the first index that the last update may have changed
+        self.unseen_from = NEVER  # and all updates since `Memberships` looked
         self._incarnation = -1
         self._cuts = -1
 
@@ -90,6 +97,7 @@ class Mirror:
             if self.entries and not self._still_true(store):
                 self.entries.cut(self.first_index)
         self.changed_from = self.entries.end
+        self.unseen_from = min(self.unseen_from, self.changed_from)
         for index in range(self.entries.end, end + 1):
             self.entries.append(read_held(store, index))
         return before != self.entries.end or self.changed_from < before
@@ -110,6 +118,7 @@ class Mirror:
             for index, held in enumerate(list(self.entries), self.entries.begin):
                 if held is None and index <= store.end_index:
                     self.entries[index] = read_held(store, index)
+                    self.unseen_from = min(self.unseen_from, index)
 
 
 def read_held(store: FileStore, index: int) -> Held | None:
@@ -124,7 +133,8 @@ def read_held(store: FileStore, index: int) -> Held | None:
     if entry is None:
         return None
     body = bytes(entry.body) if entry.magic == Magic.NORMAL else None
-    return Held(entry.term, entry.chain_crc, entry.pos, entry.size, body)
+    about = bytes(entry.body) if entry.magic == Magic.CONFIG_CHANGE else None
+    return Held(entry.term, entry.chain_crc, entry.pos, entry.size, body, about)
 
 
 class Mirrors(Observer):

@@ -61,7 +61,7 @@ class Nemesis(Schemes):
             "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
             "lost_write", "lost_tail", "lost_checkpoint",
             "scrub", "wipe", "cut_lease", "stall", "lost_file", "restore", "learner",
-            "narrow_link", "trim",
+            "narrow_link", "trim", "membership",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:
@@ -94,7 +94,7 @@ class Nemesis(Schemes):
     # --- whom ------------------------------------------------------------------------------------------------------
     def _any(self) -> Member:
         world = self._world
-        return world.members[world.ids[self._rng.randrange(len(world.ids))]]
+        return world.members[world.machine_ids[self._rng.randrange(len(world.machine_ids))]]
 
     def _victim(self) -> Member | None:
         """A member that runs: often the leader, where things are most delicate."""
@@ -103,7 +103,7 @@ class Nemesis(Schemes):
         return member if member.up else None
 
     def _leader(self) -> Member | None:
-        for member_id in self._world.ids:
+        for member_id in self._world.machine_ids:
             member = self._world.members[member_id]
             if member.replica is not None and member.replica.role is Role.LEADER:
                 return member
@@ -120,6 +120,8 @@ class Nemesis(Schemes):
         world = self._world
         if any(one.is_old_copy for one in world.members.values()):  # what it acknowledged, the others must know
             return False
+        if world.spare_ids:
+            return world.operator.may_forget(member)
         others = sum(not self.remembers(world.members[one]) for one in world.ids if one != member.id)
         return others + 1 <= len(world.ids) - (len(world.ids) // 2 + 1)
 
@@ -132,12 +134,16 @@ class Nemesis(Schemes):
         self._later(config.partition_ms, network.unblock, directions)
         return self._fault(kind, " ".join(f"{one}>{other}" for one, other in directions))
 
+    def cut_off(self, directions: list[tuple[str, str]]) -> None:
+        """By somebody else's scheme."""
+        self._partition_off("isolate_leader", directions)
+
     def _directions(self, apart: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-        ids = self._world.ids
+        ids = self._world.machine_ids
         return [(one, other) for one in ids for other in ids if one != other and apart(one, other)]
 
     def _partition(self) -> bool:
-        ids = self._world.ids
+        ids = self._world.machine_ids
         side = self._rng.sample(ids, self._rng.randrange(1, len(ids)))
         return self._partition_off("partition", self._directions(lambda one, other: (one in side) != (other in side)))
 
@@ -147,14 +153,14 @@ class Nemesis(Schemes):
         return self._partition_off("asymmetric", cut)
 
     def _bridge(self) -> bool:
-        ids = list(self._world.ids)
+        ids = list(self._world.machine_ids)
         self._rng.shuffle(ids)
         left, right = ids[1 : (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :]
         apart = self._directions(lambda a, b: (a in left and b in right) or (a in right and b in left))
         return self._partition_off("bridge", apart)
 
     def _ring(self) -> bool:
-        ids = list(self._world.ids)
+        ids = list(self._world.machine_ids)
         self._rng.shuffle(ids)
         count = len(ids)
         far = self._directions(lambda a, b: (ids.index(a) - ids.index(b)) % count not in (1, count - 1))
@@ -166,20 +172,20 @@ class Nemesis(Schemes):
             return False
         way = self._rng.choice(("both", "to", "from"))
         share = self._rng.choice((0.6, 1.0))
-        peers = [one for one in self._world.ids if one != leader.id and self._rng.random() < share]
+        peers = [one for one in self._world.machine_ids if one != leader.id and self._rng.random() < share]
         out = [(leader.id, peer) for peer in peers] if way != "from" else []
         back = [(peer, leader.id) for peer in peers] if way != "to" else []
         return self._partition_off("isolate_leader", out + back)
 
     def _slow_link(self) -> bool:
-        one, other = self._rng.sample(self._world.ids, 2)
+        one, other = self._rng.sample(self._world.machine_ids, 2)
         slow = self._world.network.slow
         slow[one, other] = SLOW_FACTOR
         self._later(self._world.config.partition_ms, slow.pop, (one, other), None)
         return self._fault("slow_link", f"{one}>{other}")
 
     def _reset(self) -> bool:
-        one, other = self._rng.sample(self._world.ids, 2)
+        one, other = self._rng.sample(self._world.machine_ids, 2)
         self._world.network.break_between(one, other)
         return self._fault("reset", f"{one} {other}")
 
@@ -295,6 +301,10 @@ class Nemesis(Schemes):
         for member_id in world.ids:
             self._later(world.config.partition_ms / 2, world.members[member_id].tell_of_learner, learner)
         return self._fault("learner", f"{learner.id} {'joins' if learner.joined else 'leaves'}")
+
+    def _membership(self) -> bool:
+        """An operator changes the members; see `member_operator.py`."""
+        return self._world.operator.change()
 
     # --- disks ------------------------------------------------------------------------------------------------------
     def _fsync_error(self) -> bool:
@@ -455,6 +465,7 @@ class Nemesis(Schemes):
             process = self._world.members[member_id].process
             if process is not None and process.jobs.scrubs <= 0:
                 process.jobs.scrub()
+        self._world.operator.tidy_up()
         self._world.schedule(PATROL_NS, self._patrol)
         return True
 

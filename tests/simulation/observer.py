@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from node.consensus.api import Outcome
     from node.consensus.effects import BeginBehind, Effects, Event
+    from node.consensus.member_changes import ChangeOutcome, MemberChange
     from node.protocol.messages import Message
     from node.store.log_store import HardState, TruncationRecord
     from tests.simulation.applier import Applied
@@ -99,6 +100,9 @@ class Observer:
     def machine_read(self, member: Member, read_index: int, applied_index: int, content: bytes) -> None:
         """Its state machine answered a question that was asked behind that read index."""
 
+    def members_changed(self, asked: Member, change: MemberChange, outcome: ChangeOutcome) -> None:
+        """What a member that was asked to change the group's members said of it."""
+
     def fault(self, kind: str, detail: str) -> None:
         """A fault was injected; `kind` is a stable name ("drop", "power_loss", "enospc", ...)."""
 
@@ -126,6 +130,7 @@ class Broadcast:
         self.applied = _spread(everybody, "applied")
         self.answered = _spread(everybody, "answered")
         self.machine_read = _spread(everybody, "machine_read")
+        self.members_changed = _spread(everybody, "members_changed")
         self.fault = _spread(everybody, "fault")
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS, Proposal, ReadOutcome, TransferOutcome
 from node.consensus.effects import BeginBehind, FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
+from node.consensus.member_changes import ChangeOutcome, MemberChange
 from node.consensus.replica import Replica
 from node.engine.feeder import Feeder
 from node.engine.held_back import HeldBack
@@ -74,6 +75,7 @@ class Process:
         applier = None if machine is None else Attachment(machine, self.later)
         self.feeder = Feeder(self.replica, self.reads, applier, self.clock.now, self._step)
         self.links = Links(self, random.Random(rng.getrandbits(64)))
+        self._followed = self.replica.configuration, frozenset[str]()
 
     def start(self) -> None:
         """The first turn, and the first connections."""
@@ -130,6 +132,14 @@ class Process:
             self.links.remove(learner)
         self._turn()
 
+    def _follow_members(self) -> None:
+        """The connections are those of the configuration in effect, as the engine keeps them."""
+        replica = self.replica
+        seen = replica.configuration, frozenset(replica.guests)
+        if seen[0] is not self._followed[0] or seen[1] != self._followed[1]:
+            self._followed = seen
+            self.links.follow(seen[0].members, seen[1])
+
     # --- the end --------------------------------------------------------------------------------------------------
     def fail(self, reason: str) -> None:
         """As the engine ends on an error of its store: what waits is unknown, the store closes as well as it can."""
@@ -177,6 +187,8 @@ class Process:
             if self._proposals.waiting:
                 self._schedule_turn()
         self._carry_out()
+        if self.world.spare_ids:
+            self._follow_members()
         self._arm()
 
     def _carry_out(self) -> None:
@@ -341,6 +353,10 @@ class Process:
 
     def transfer(self, to: str | None, deadline_ns: int, done: Callable[[TransferOutcome], None]) -> None:
         self.replica.transfer(to, self.clock.now(), on_done=self._queued(done), deadline_ns=deadline_ns)
+        self._schedule_turn()
+
+    def change_members(self, change: MemberChange, done: Callable[[ChangeOutcome], None]) -> None:
+        self.replica.change_members(change, self._queued(done))
         self._schedule_turn()
 
     def _queued(self, done: Callable[[Any], None]) -> Callable[[Any], None]:

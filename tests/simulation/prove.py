@@ -113,12 +113,12 @@ def _hunt_known(name_and_seed: tuple[str, int | None], *, seeds: int, steps: int
 def _run_world(mutant: Mutant, seed: int, steps: int) -> SeedResult:
     """In the world that this mutant belongs to; the driver's takes more steps for as much simulated time.
 
-    Without state machines and followers, unless it is about them: they would only make trouble of another kind.
+    Without state machines, followers and members that change, unless it is about them: trouble of another kind.
     """
     profile = {"applier": False, **mutant.profile}
     if mutant.world == "driver":
         return drive(seed, DRIVER_STEPS * steps, {"followers": 0, **profile})
-    return run_seed(seed, steps, profile)
+    return run_seed(seed, steps, {"membership": 0.0, **profile})
 
 
 def _without(mutant: Mutant, seed: int, steps: int) -> Violation | None:

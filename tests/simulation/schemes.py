@@ -76,7 +76,7 @@ class Schemes:
     # --- a directory from a copy ------------------------------------------------------------------------------------
     def _restore(self) -> bool:
         world = self._world
-        member = world.members[world.ids[self._rng.randrange(len(world.ids))]]
+        member = world.members[world.machine_ids[self._rng.randrange(len(world.machine_ids))]]
         copies = self._copies.setdefault(member.id, [])
         if not member.up or not self.remembers(member):
             return False
@@ -86,7 +86,7 @@ class Schemes:
             del copies[:-COPIES_KEPT]
             return self._fault("copy", f"{member.id} up to {member.store.end_index}")
         copy = copies[self._rng.randrange(len(copies))]
-        others = [world.members[one] for one in world.ids if one != member.id]
+        others = [world.members[one] for one in world.operator.group() if one != member.id]
         seen = all(self.remembers(one) and one.store is not None and copy.shows(member.id, one.store) for one in others)
         if copy.disk != member.disks or not seen or not self.may_forget(member):
             return False
@@ -101,11 +101,14 @@ class Schemes:
     # --- a lease whose givers start anew ----------------------------------------------------------------------------
     def _cut_lease(self) -> bool:
         leader, world = self._leader(), self._world
-        if leader is None or len(world.ids) < 3 or self._cutting:
+        if leader is None or leader.replica is None or self._cutting:
+            return False
+        voters = [one for one in world.machine_ids if one in leader.replica.configuration.voters]
+        if len(voters) < 3:
             return False
         self._cutting = world.workload.reads_only = True
-        others = [one for one in world.ids if one != leader.id]
-        givers = self._rng.sample(others, len(world.ids) // 2)
+        others = [one for one in voters if one != leader.id]
+        givers = self._rng.sample(others, len(voters) // 2)
         cut = [way for one in others if one not in givers for way in ((leader.id, one), (one, leader.id))]
         world.network.block(cut, hold=False)
         self._later(3 * world.config.election_ms, self._cut_givers, leader, givers, cut)
@@ -152,8 +155,9 @@ class Schemes:
     def _narrow_link(self) -> bool:
         """A way carries only so much for a while, or all ways from one member do."""
         config, rates = self._world.config, self._world.network.bytes_per_s
-        one, other = self._rng.sample(self._world.ids, 2)
-        others = [other] if self._rng.random() < 0.3 else [each for each in self._world.ids if each != one]
+        ids = self._world.machine_ids
+        one, other = self._rng.sample(ids, 2)
+        others = [other] if self._rng.random() < 0.3 else [each for each in ids if each != one]
         fresh = [(one, each) for each in others if (one, each) not in rates]
         for way in fresh:
             rates[way] = config.narrow_kb_per_s * 1000

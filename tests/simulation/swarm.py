@@ -32,6 +32,8 @@ class Swarm:
     preferred_leader: bool = False
     late_boot: bool = False  # members start at different times
     learner: float = 0.0  # a member without a vote joins, or leaves again, while the group runs (M4)
+    membership: float = 0.0  # changes of who belongs to the group that an operator asks for (M1 to M7)
+    members_most: int = 6  # and how many there may be then
     unnamed: bool = False  # made without a token: a leader gives the group its id (C9)
     data_file_size: int = 16 * 1024
     index_file_size: int = 32 * 128
@@ -117,6 +119,9 @@ class Swarm:
         learner = round(0.5 * 8 ** chooses.random(), 4) if chooses.random() < 0.15 else 0.0
         machines = _state_machines(random.Random(f"applier {seed}"))
         chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed, learner=learner, **machines)
+        changes = random.Random(f"membership {seed}")
+        if changes.random() < CHANGED:
+            chosen = replace(chosen, membership=round(2.0 * 5 ** changes.random(), 4))
         begin = random.Random(f"born {seed}")
         if begin.random() < BORN_LATER:
             chosen = replace(chosen, **born_later(begin, chosen.data_file_size))
@@ -175,6 +180,11 @@ def fenced(swarm: Swarm) -> Swarm:
     others removed from their logs cannot come back to a member whose copy is damaged; and who begins where their logs
     begin has no state for its state machine.
     """
+    if swarm.membership:
+        # One learner of an operator that no log knows is another story. Who leaves may hold the last sound copy of
+        # what rotted elsewhere: nobody who removes a member knows that.
+        spoilt = dict.fromkeys(SPOIL_ENTRIES, 0.0)
+        swarm = replace(swarm, members=min(swarm.members, 5), learner=0.0, trim=0.0, **spoilt)
     if swarm.trim and not may_trim(swarm):
         swarm = replace(swarm, trim=0.0)
     if swarm.left_behind and (swarm.applier or not swarm.trim):
@@ -250,6 +260,8 @@ def _between(low: float, high: float) -> Callable[[random.Random], float]:
 
 
 BORN_LATER = 0.08  # share of seeds
+CHANGED = 0.2  # share of seeds whose members change
+SPOIL_ENTRIES = ("rot", "misdirected_write", "lost_write", "lost_file")
 TRIMMED = 0.4  # share of those seeds where it may be
 DAMAGE = ("rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "lost_file")
 FORGET = ("wipe", "restore", "learner")  # a member comes back with less, or new

@@ -33,7 +33,7 @@ class Comings(Observer):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_learner_comes_and_goes_and_nobody_is_the_worse_for_it(seed: int) -> None:
     comings = Comings()
-    world = World.from_seed(seed, observers=[*checks(), comings], learner=4.0)
+    world = World.from_seed(seed, observers=[*checks(), comings], learner=4.0, membership=0.0)
     for _ in range(ROUNDS_MAX):
         world.run(1000)
         if comings.joined and comings.left and comings.caught_up:

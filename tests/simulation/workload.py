@@ -100,12 +100,12 @@ class Workload:
 
     # --- whom to ask ----------------------------------------------------------------------------------------------
     def _leaders(self) -> list[Member]:
-        members = (self._world.members[member_id] for member_id in self._world.ids)
+        members = (self._world.members[member_id] for member_id in self._world.machine_ids)
         return [one for one in members if one.replica is not None and one.replica.role is Role.LEADER]
 
     def _target(self, leader_share: float) -> Member | None:
         leaders = self._leaders() if self._rng.random() < leader_share else []
-        pool = leaders or [self._world.members[member_id] for member_id in self._world.ids]
+        pool = leaders or [self._world.members[member_id] for member_id in self._world.machine_ids]
         member = pool[self._rng.randrange(len(pool))]
         return member if member.up else None
 
@@ -272,7 +272,7 @@ class Workload:
         if not leaders:
             return False
         leader = leaders[self._rng.randrange(len(leaders))]
-        to = self._rng.choice((None, *self._world.ids))
+        to = self._rng.choice((None, *self._world.machine_ids))
         number = self.transfers_started
         self.transfers_started += 1
         self._transfers[number] = leader.id

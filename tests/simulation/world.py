@@ -18,6 +18,7 @@ from node.consensus.api import MS
 from node.store.log_store import ORIGIN
 from tests.simulation.history import History
 from tests.simulation.member import Member
+from tests.simulation.member_operator import Operator
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.observer import Broadcast, Observer, Violation
@@ -29,6 +30,7 @@ from tests.simulation.workload import Workload
 CALM_LOOK_NS = 20 * MS
 LAST_ROUNDS = 5
 AT_ONCE_MAX = 10_000
+SPARES = 2
 
 
 class World:
@@ -45,7 +47,10 @@ class World:
         self.rng = random.Random(f"world {seed}")
         self.ids = tuple(f"n{number}" for number in range(config.members))  # the voters
         self.learner_ids = ("l0",) if config.learner else ()
-        self.all_ids = self.ids + self.learner_ids
+        spares = SPARES if config.membership else 0  # who may become a member
+        self.spare_ids = tuple(f"n{config.members + number}" for number in range(spares))
+        self.machine_ids = self.ids + self.spare_ids  # where faults happen, and whom clients ask
+        self.all_ids = self.machine_ids + self.learner_ids
         self.trace = Trace(keep=keep_trace)
         self.observers: list[Observer] = [self.trace, *observers]
         self.tell = Broadcast(())
@@ -61,6 +66,7 @@ class World:
         for member_id in self.all_ids:
             self.members[member_id] = Member(self, member_id, self._random(member_id))
         self.workload = Workload(self, self._random("workload"))
+        self.operator = Operator(self, self._random("operator"))
 
     @classmethod
     def from_seed(
@@ -160,13 +166,15 @@ class World:
         leader = self.leader()
         assert leader is not None
         self.workload.append(leader, plain=True)
-        for member_id in self.ids:
-            member = self.members[member_id]
+        for member in (one for one in self.present() if one.id in self.machine_ids):
             begin = self.first_index if member.store is None else member.store.begin_index
             self.workload.read(member, max(self.first_index, begin))
 
     def present(self) -> list[Member]:
-        """Who belongs to the group now."""
+        """Who belongs to the group now: as its leader says, where members change by entries of its log."""
+        leader = self.leader() if self.spare_ids else None
+        if leader is not None and leader.replica is not None:
+            return [self.members[one] for one in self.all_ids if one in leader.replica.configuration.members]
         return [member for member in self.members.values() if member.joined]
 
     def leader(self) -> Member | None:
@@ -177,7 +185,7 @@ class World:
     def calm(self) -> bool:
         """Settled, scrubbed since the faults stopped, and nobody waits for an answer."""
         scrubbed = all(one.process is not None and one.process.jobs.scrubs > 0 for one in self.present())
-        return scrubbed and not self.workload.open_count and is_settled(self)
+        return scrubbed and not self.workload.open_count and is_settled(self) and self.operator.is_content()
 
     def describe(self) -> str:
         """Every member on one line."""

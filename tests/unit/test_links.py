@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.demo.relay import Relay
 from node.config import load
+from node.consensus.configuration import Configuration
 from node.consensus.member_changes import ChangeOutcome, Kind, MemberChange
 from node.engine.engine import Engine
 from node.engine.link_health import LOST_AFTER_NS, LinkHealth, link_view
@@ -168,6 +169,28 @@ def test_silence_is_told_as_silence_and_an_end_as_an_end(tmp_path: Path) -> None
         engines["n1"].stop()
         await until(lambda: link_of(engines["n0"]).out_since is None and link_of(engines["n0"]).in_since is None)
         assert link_of(engines["n0"]).last_heard_ms is not None, "when it was heard last stays known"
+
+    run(tmp_path, work)
+
+
+def test_a_member_that_is_back_after_a_cut_is_greeted_anew(tmp_path: Path) -> None:
+    """Its removal was cut off again: our connection to it was that of the member before, of which nothing is known."""
+
+    async def work(engines: dict[str, Engine], _relays: list[Relay]) -> None:
+        await until(lambda: leader_of(engines) is not None)
+        leader = leader_of(engines)
+        assert leader is not None
+        follower, leader_id = next(one for one in engines.values() if one is not leader), leader.settings.node.id
+        replica = follower.replica
+        await until(lambda: replica.leader_id == leader_id and replica.peers.of[leader_id].connected)
+        before = replica.configuration
+        alone = Configuration({one: at for one, at in before.voters.items() if one != leader_id})
+        replica.reconfiguration.configure(alone, follower.now_ns())
+        follower.turn_if_wanted()
+        assert leader_id in replica.guests, "it leads on until its removal is committed"
+        replica.reconfiguration.configure(before, follower.now_ns())
+        follower.turn_if_wanted()
+        await until(lambda: replica.peers.of[leader_id].connected)
 
     run(tmp_path, work)
 

@@ -116,6 +116,27 @@ def test_m1_a_cut_brings_back_the_members_before() -> None:
     assert group.outcomes[-1].appended is Appended.UNKNOWN
 
 
+def test_m1_who_is_removed_by_an_entry_that_is_cut_leads_the_one_who_wrote_it() -> None:
+    """The removal of n2 stands in n0's log alone: n0 lets n2 in, or nobody could ever cut it."""
+    group = Group()
+    group.run(200 * MS)
+    group.change("n0", MemberChange(REMOVE, "n2"))
+    group.cut_off("n0")
+    group.settle_disks("n0")
+    assert group.voters("n0") == ["n0", "n1"] and group.voters("n1") == ["n0", "n1", "n2"]
+    group.run(2000 * MS)
+    if group.leader() != "n2":
+        group.campaign("n2")
+        group.run(200 * MS)
+    assert group.leader() == "n2"
+    group.heal()
+    group.run(3000 * MS)
+    for one in ("n0", "n1", "n2"):
+        assert group.voters(one) == ["n0", "n1", "n2"], one
+        assert group.replica(one).leader_id == "n2"
+    group.invariants.finish()
+
+
 def test_m1_a_start_finds_the_members_of_its_log() -> None:
     group = Group()
     n3_joins(group)
@@ -295,6 +316,26 @@ def test_m7_who_does_not_know_the_group_is_not_let_in() -> None:
     group.run(300 * MS)
     assert "n9" not in group.replica("n0").member.configurations.guests
     assert group.nodes["n9"].connected == set()
+
+
+def test_m3_a_member_without_the_groups_id_believes_a_voter_that_it_knows() -> None:
+    """A member that lost what it knew (a directory put back from before the group had its id) finds a new leader."""
+    group = Group()
+    n3_joins(group)
+    group.run(1000 * MS)
+    group.crash("n2")
+    store = group.new_store("n2", forming=False)
+    store.hard_state = type(store.hard_state)(voter_state=VoterState.REJOINING, group_id=None)
+    group.nodes["n2"].store = store
+    group.replica("n0").transfer("n3", group.now, on_done=lambda _outcome: None)
+    group.carry_out("n0")
+    group.run(500 * MS)
+    assert group.leader() == "n3"
+    group.restart("n2")
+    group.cut_links.add(frozenset(("n2", "n1")))
+    group.run(3000 * MS)
+    assert group.replica("n2").leader_id == "n3" and group.replica("n2").member.has_vote
+    group.invariants.finish()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.simulation.mutants.driver import DRIVING
 from tests.simulation.mutants.election import ELECTION
 from tests.simulation.mutants.faults import FAULTY
 from tests.simulation.mutants.lanes import LANE_RULES
+from tests.simulation.mutants.members import CHANGES_OF_MEMBERS
 from tests.simulation.mutants.overlaps import OVERLAPS
 from tests.simulation.mutants.planting import Edit, Mutant, PlantingError, Tally
 from tests.simulation.mutants.reads import READING
@@ -38,6 +39,7 @@ CORE = (
     *SLOW_LINKS,
     *RETENTION,
     *BASES,
+    *CHANGES_OF_MEMBERS,
 )
 ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

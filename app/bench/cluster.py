@@ -100,20 +100,20 @@ class BenchCluster:
         """The state machines' processes, as they are now."""
         return [pid for process in self.processes.values() for pid in children_of(process.pid)]
 
-    async def start(self, node_id: str) -> None:
-        """Starts one engine, or starts it again."""
-        self.processes[node_id] = await self._run("node.server", node_id)
+    async def start(self, node_id: str, *, joins: bool = False) -> None:
+        """Starts one engine, or starts it again. `joins`: as a new member of this group."""
+        self.processes[node_id] = await self._run("node.server", node_id, "--join" if joins else "--init")
 
     async def start_control(self, node_id: str) -> None:
         """Starts one control plane; it is ready a second later."""
         self.controls[node_id] = await self._run("node.control", node_id)
 
-    async def _run(self, module: str, node_id: str) -> Process:
+    async def _run(self, module: str, node_id: str, begins: str = "--init") -> Process:
         data = self.directory / node_id
         data.mkdir(exist_ok=True)
         command = python("-m", module, "--id", node_id, "--group", GROUP)
         command += ["--peers", self.routes.get(node_id, self.peers)]
-        command += ["--data", str(data), "--flush", self.flush, "--init"]
+        command += ["--data", str(data), "--flush", self.flush, begins]
         command += ["--control", f"127.0.0.1:{self.control_ports[node_id]}"]
         if self.with_kv:
             command += ["--state-machine", "kv"]

@@ -52,6 +52,7 @@ Examples:
   quorumscope bench kv --rounds 7
   quorumscope bench failover --runs 20 --load
   quorumscope bench failover --how partition
+  quorumscope bench members --rounds 10
   quorumscope bench slow-follower --how throttled
   quorumscope bench slow-network
   quorumscope bench undisturbed
@@ -136,6 +137,22 @@ def failover(
     result = measured(lambda: run(options))
     show(result, as_json, failover_text)
     return Exit.FINDING if result["lost_acknowledged"] else Exit.FINE
+
+
+@commands.command("members")
+def members_change(
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="How often a member comes.")] = 10,
+    flush: FlushOption = "sync",
+    members: Annotated[int, typer.Option(metavar="3|5", min=1, max=9, help="Size of the group before.")] = 3,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """The longest gap between one writer's acknowledgements while a member is added and becomes a voter."""
+    from app.bench.members import MembersOptions, run, text
+
+    options = MembersOptions(rounds=rounds, members=members, flush=flush_mode(flush), directory=directory_of(data))
+    show(measured(lambda: run(options)), as_json, text)
+    return Exit.FINE
 
 
 @commands.command("slow-follower")

@@ -63,6 +63,17 @@ def test_a_leader_goes_and_nothing_acknowledged_is_lost(how: str, capsys: pytest
     assert {"median_s", "max_s"} <= answer.keys()
 
 
+@pytest.mark.long
+def test_a_member_comes_and_the_longest_gap_is_told_beside_a_control(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = answer_of(capsys, "members", "--rounds", "1", "--data", str(tmp_path))
+    for name in ("gaps_ms", "control_ms", "voter_after_s"):
+        figures = answer[name]
+        assert isinstance(figures, list) and len(figures) == 1 and figures[0] > 0, name
+    assert list(tmp_path.iterdir()) == []
+
+
 def engines_of(directory: Path) -> list[int]:
     """Process ids of what writes below that directory."""
     found = []

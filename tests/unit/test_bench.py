@@ -18,6 +18,8 @@ from app.bench.common import Sample, percentile
 from app.bench.failover import Acknowledged, count_lost
 from app.bench.load import Case, Submitter, measure
 from app.bench.machine import machine
+from app.bench.members import AROUND_S, longest_gap
+from app.bench.members import text as members_text
 from app.bench.memory import growth_mb_per_hour
 from app.bench.paced import paced
 from app.bench.report import append_table, on_machine, slow_follower_table, undisturbed_table
@@ -221,6 +223,29 @@ def test_a_slow_follower_costs_what_the_p99_grew_by() -> None:
         "catch_up_mb": 256.0, "catch_up_mb_per_s": 200.0, "catch_up_alone_mb_per_s": 300.0, "elections": 1,
     }  # fmt: skip
     assert "elections" in slow_follower_table(result)[-1]
+
+
+def test_the_longest_gap_is_of_the_whole_time_and_its_last_append_too() -> None:
+    """The writer's append that the end of the work meets still counts: it may be the very one that waited."""
+    released, waiting = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        async def append(self, _body: bytes) -> None:
+            if waiting.is_set():
+                await released.wait()
+            await asyncio.sleep(0)
+
+    async def work() -> float:
+        waiting.set()
+        asyncio.get_running_loop().call_later(2 * AROUND_S, released.set)
+        return 7.0
+
+    gap_s, said = asyncio.run(longest_gap(Slow(), work))  # type: ignore[arg-type]
+    assert said == 7.0 and gap_s >= AROUND_S
+    assert "worst 3.0 ms" in members_text({
+        "median_ms": 2.0, "max_ms": 3.0, "control_median_ms": 1.0, "control_max_ms": 1.5, "voter_after_s": [0.5],
+        "rounds": 1,
+    })[0]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def take_log(
     held = None if known is None else known.log
     if held is not None:
         _refuse_another_group(directory, held, described)
-    elif described.base is not None and described.base.meta.chain is None:
+    elif described.begin_index > 0 and (described.base is None or described.base.meta.chain is None):
         raise BackupRefused(
             f"the log of {described.member_id} was trimmed by a Java node: no checksum is known before entry"
             f" {described.begin_index}, so nothing could be checked"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.backup.source import DirectorySource, SourceError
-from app.backup.taking import BackupRefused, check_target
+from app.backup.taking import BackupRefused, check_target, take_log
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import Magic
 from node.protocol.group_id import group_id_of
@@ -310,6 +310,16 @@ def test_nothing_committed_is_nothing_to_back_up(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(SourceError, match="no directory"):
         DirectorySource(tmp_path / "nowhere")
+
+
+def test_a_log_that_a_java_node_trimmed_is_refused(tmp_path: Path) -> None:
+    make_member(tmp_path / "a").close()
+    source = DirectorySource(tmp_path / "a")
+    for base in (None, Base(EntryMeta(4, 1, None), 500)):
+        source.described = replace(source.described, begin_index=5, base=base)
+        with pytest.raises(BackupRefused, match="trimmed by a Java node"):
+            take_log(source, tmp_path, None)
+    source.close()
 
 
 def test_a_place_in_a_data_directory_is_refused(tmp_path: Path) -> None:

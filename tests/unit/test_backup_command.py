@@ -90,8 +90,8 @@ def test_from_a_directory_to_a_new_group(tmp_path: Path, member: Path, capsys: p
     assert words[:2] == ["quorumscope", "node"] and "--init" not in words and words[-1].endswith("=1024")
     assert words[words.index("--data") + 1] == str(tmp_path / "new/n1")
     for one in ("n0", "n1", "n2"):
-        trail = tmp_path / "new" / one / "operator-trail.jsonl"
-        assert "restore of entries 0 to 19" in trail.read_text() and trail.stat().st_mode & 0o777 == 0o600
+        path = tmp_path / "new" / one / "operator-trail.jsonl"
+        assert "restore of entries 0 to 19" in path.read_text() and path.stat().st_mode & 0o777 == 0o600
     again = command(
         capsys, "restore", tmp_path / "b", "--into", tmp_path / "new", "--group", "g", "--peers", PEERS, code=1
     )

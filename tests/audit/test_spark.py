@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from app.audit.message_audit import audit_messages, opened
+from app.audit.replicas import ReplicaSpec
 from app.audit.session import start_session
 from tests.audit.builder import Store, Written, entries
 from tests.audit.plane import Plane, serve
+from tests.unit.message_broker import filled
+from tests.unit.message_faults import missing_tail, planted
 
 pytestmark = pytest.mark.spark
 
@@ -88,3 +92,18 @@ def test_the_java_vectors_read_back_as_the_manifest_says(spark: Any, vectors: Pa
     ]
     assert [hashlib.sha256(r["body"]).hexdigest() for r in rows] == [e["body_sha256"] for e in manifest]
     assert not any(r["sealed"] for r in rows)
+
+
+@pytest.mark.long
+def test_message_stores_are_compared_by_the_workers(spark: Any, tmp_path: Path) -> None:
+    roots = [filled(tmp_path / "n0", ledger=True).write()]
+    _, expected = planted(tmp_path / "n1", missing_tail, 1, ledger=True)
+    replicas = opened([ReplicaSpec("directory", str(root)) for root in (*roots, tmp_path / "n1")])
+    counted: list[Any] = []
+    findings, dropped = audit_messages(spark, replicas, lambda *counters: counted.extend(counters), counted.append)
+    assert [(one["class"], one["replicas"], one["offset"], one["count"]) for one in findings] == [
+        (expected.fault, ["n1"], expected.offset, expected.count)
+    ]
+    ranges, done, rows = counted[0], counted[1].value, counted[2].value
+    assert (done, rows, dropped) == (ranges, 130, 0)
+    assert [one.messages for one in replicas] == [60, 70]

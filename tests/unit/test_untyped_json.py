@@ -18,6 +18,8 @@ UNTYPED = re.compile(r"\b(?:dict|Dict|Mapping)\[str, Any\]")
 ALLOWED = {
     "app/console/app.py": (3, "what templates are drawn with, and OpenAPI's own document"),
     "app/console/audit_pages.py": (3, "audits: another resource, from the database"),
+    "app/console/configurations.py": (1, "the detail of an event about the members: another resource"),
+    "app/console/member_changes.py": (1, "operations and pre-flights: a node's own resources, and requests"),
     "app/console/console.py": (1, "history, events, operations, entries: other resources, given on as they are"),
     "app/console/demo.py": (1, "the answer of the demo's HTTP server"),
     "app/console/errors.py": (1, "the free members of a problem document"),

@@ -123,8 +123,8 @@ class Settings(BaseModel):
         """The control plane's token, the node's own where it has none to itself."""
         return self.control.token_file or self.node.token_file
 
-    def check_node(self) -> Settings:
-        """Raises ConfigError where no member can be started with this; returns itself."""
+    def check_tables(self) -> Settings:
+        """Raises ConfigError where no member can be started with this, whatever its files say; returns itself."""
         known = ", ".join(sorted(self.peers)) or "none"
         if not self.peers:
             raise ConfigError("[peers] is empty: name the members with --peers n0-127.0.0.1:20911;n1-…")
@@ -143,11 +143,6 @@ class Settings(BaseModel):
             )
         control_host = split_address(self.control.address)[0]
         no_token = self.control_token_file is None and self.control.tokens_file is None
-        if self.control.tokens_file is not None:
-            try:
-                read_tokens(self.control.tokens_file)
-            except TokensError as error:
-                raise ConfigError(f"[control] tokens_file: {error}") from None
         if not is_loopback(control_host) and (no_token or self.control.tls_cert_file is None):
             raise ConfigError(
                 f"[control] address {self.control.address} is beyond loopback: it needs token_file, tls_cert_file"
@@ -160,6 +155,16 @@ class Settings(BaseModel):
             raise ConfigError(
                 "[access] names a certificate: that needs [node] tls_cert_file, tls_key_file, tls_ca_file"
             )
+        return self
+
+    def check_node(self) -> Settings:
+        """`check_tables`, and the files that are named. Raises ConfigError."""
+        self.check_tables()
+        if self.control.tokens_file is not None:
+            try:
+                read_tokens(self.control.tokens_file)
+            except TokensError as error:
+                raise ConfigError(f"[control] tokens_file: {error}") from None
         for key, path in self._named_files():
             if path is not None and not path.is_file():
                 raise ConfigError(f"{key} = {path} ({self.origin.get(key, DEFAULT)}): there is no such file")
@@ -344,6 +349,11 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def parse_node_arguments(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings:
     """The command line of `python -m node`, `node.server` and `node.control`, checked. Raises ConfigError."""
+    return read_again(arguments, environ).check_node()
+
+
+def read_again(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings:
+    """The same in a process that runs, where the files that it names are read, and judged, each for itself."""
     overrides: dict[str, Any] = {}
     config_file: Path | None = None
     waiting = list(arguments)
@@ -368,7 +378,7 @@ def parse_node_arguments(arguments: Sequence[str], environ: Mapping[str, str] | 
             overrides[key] = setting
         else:
             overrides[NODE_FLAGS[flag]] = value
-    return load(overrides, config_file, environ).check_node()
+    return load(overrides, config_file, environ).check_tables()
 
 
 def parse_set(text: str) -> tuple[str, str]:

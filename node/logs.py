@@ -109,6 +109,10 @@ class Log:
             process=process,
         )  # fmt: skip
 
+    def set_level(self, level: str) -> None:
+        """What is said from now on: this and what is graver."""
+        self._from = LEVELS.index(level)
+
     def note(self, event: str, severity: str = "info", **fields: Any) -> None:
         """One event; fields that are None are left out."""
         level = OF_SEVERITY.get(severity, severity)

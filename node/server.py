@@ -14,14 +14,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 
 from node.collector import Collector
-from node.config import USAGE, ConfigError, Settings, parse_node_arguments
+from node.config import USAGE, ConfigError, Settings, parse_node_arguments, read_again
 from node.engine.action_trail import ActionTrail
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
@@ -47,6 +47,7 @@ EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
 EXIT_USAGE: Final = 64
 EXIT_UNAVAILABLE: Final = 69
+Reread = Callable[[], Settings]  # the configuration as it is by now
 REASON_FILE: Final = "engine-refused.json"
 
 
@@ -149,7 +150,7 @@ def note_start(engine: Engine, store: FileStore) -> None:
     engine.note("started", "info", {**detail, "pid": os.getpid(), "boot_id": engine.boot_id})
 
 
-async def serve(settings: Settings, store: FileStore, log: Log) -> int:
+async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread | None = None) -> int:
     """Runs the engine until a signal or an error."""
     data = settings.node.data
     process = Process(share=share_of(limit_bytes()))
@@ -165,6 +166,9 @@ async def serve(settings: Settings, store: FileStore, log: Log) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, engine, number)
+
+    if reread is not None:
+        engine.settings_reload.follow(reread, engine.files, log.set_level)
 
     HangUp(engine.files.again, lambda: stop(engine, signal.SIGHUP)).listen()
 
@@ -191,7 +195,7 @@ async def serve(settings: Settings, store: FileStore, log: Log) -> int:
 
 def stop(engine: Engine, number: signal.Signals) -> None:
     engine.note("stopping", "info", {"reason": f"asked to with {number.name}"})
-    engine.stop()
+    engine.retirement.begin()
 
 
 def line_fields(detail: dict[str, Any]) -> dict[str, Any]:
@@ -209,16 +213,16 @@ def line_fields(detail: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def run(settings: Settings, platform: Platform = OS) -> int:
+def run(settings: Settings, platform: Platform = OS, reread: Reread | None = None) -> int:
     """From the opened store to the closed one, and whatever was said on the way written."""
     log = engine_log(settings)
     try:
-        return _run(settings, log, platform)
+        return _run(settings, log, platform, reread)
     finally:
         log.close()
 
 
-def _run(settings: Settings, log: Log, platform: Platform) -> int:
+def _run(settings: Settings, log: Log, platform: Platform, reread: Reread | None) -> int:
     """From the opened store to the closed one."""
     data = settings.node.data
     try:
@@ -237,7 +241,7 @@ def _run(settings: Settings, log: Log, platform: Platform) -> int:
             EXIT_REFUSED, f"{error.filename or data}: {error.strerror}: give a directory that can be written", None, log
         )
     try:
-        code = int(uvloop.run(serve(settings, store, log)))
+        code = int(uvloop.run(serve(settings, store, log, reread)))
     except (StoreRefused, ConfigError, ValueError) as error:
         code = say(EXIT_REFUSED, str(error), data, log)
     try:
@@ -258,7 +262,7 @@ def main(arguments: Sequence[str] | None = None, platform: Platform = OS) -> int
         settings = parse_node_arguments(words)
     except ConfigError as error:
         return say(EXIT_USAGE, str(error), None)
-    return run(settings, platform)
+    return run(settings, platform, lambda: read_again(words))
 
 
 if __name__ == "__main__":

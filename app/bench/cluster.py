@@ -13,7 +13,7 @@ import tempfile
 from asyncio.subprocess import Process
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from app.bench.common import free_ports
 from app.bench.usage import children_of
@@ -27,6 +27,9 @@ from node.config import format_peers, parse_peers, split_address
 GROUP = "bench"
 START_WITHIN_S = 30.0
 READY = b"bench: ready?"
+
+
+KILL: Final = signal.SIGKILL
 
 
 @dataclass(slots=True)
@@ -130,11 +133,11 @@ class BenchCluster:
         """SIGSTOP and SIGCONT: a member that is there and says nothing."""
         self.processes[node_id].send_signal(number)
 
-    async def kill(self, node_id: str) -> None:
-        """SIGKILL, and the process is gone on return."""
+    async def kill(self, node_id: str, number: int = KILL) -> None:
+        """Ends the process, which is gone on return."""
         process = self.processes[node_id]
         if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
+            process.send_signal(number)
             await process.wait()
 
     async def wait_for_leader(self) -> str:

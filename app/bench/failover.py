@@ -1,8 +1,8 @@
 """`bench failover`: take the leader away, and count the seconds to the next acknowledged append.
 
-Three ways: `kill` (SIGKILL: its connections close, so every peer notices at once), `partition` (SIGSTOP: its
+Four ways: `kill` (SIGKILL: its connections close, so every peer notices at once), `partition` (SIGSTOP: its
 connections stay open and silence is the only sign), `transfer` (planned: the longest gap between two acknowledgements
-of one writer).
+of one writer), `stop` (SIGTERM: the leader hands over before it ends; the longest gap as well).
 
 Nothing acknowledged may be lost or changed: at the end every acknowledged body is read back at its index and compared.
 """
@@ -27,7 +27,7 @@ from node.client import LedgerClient, LedgerError
 
 READ_ENTRIES: Final = 2000
 LOADERS: Final = 32
-WAYS: Final = ("kill", "partition", "transfer")
+WAYS: Final = ("kill", "partition", "transfer", "stop")
 # How long the writer of a planned transfer goes on before and afterwards: what it meets late belongs to the pause.
 AROUND_TRANSFER_S: Final = 0.3
 
@@ -102,11 +102,10 @@ async def by_partition(cluster: BenchCluster, client: LedgerClient, promised: Ac
         cluster.signal(leader, signal.SIGCONT)
 
 
-async def by_transfer(cluster: BenchCluster, client: LedgerClient, promised: Acknowledged, number: int) -> float:
-    """A planned transfer to the best member: the longest gap between acknowledgements of one writer.
-
-    Raises RuntimeError.
-    """
+async def longest_gap_s(
+    client: LedgerClient, promised: Acknowledged, what: str, meanwhile: Callable[[], Awaitable[None]]
+) -> float:
+    """Between two acknowledgements of one writer, while leadership moves."""
     stop = asyncio.Event()
     gaps_s: list[float] = []
 
@@ -115,7 +114,7 @@ async def by_transfer(cluster: BenchCluster, client: LedgerClient, promised: Ack
         for attempt in itertools.count():
             if stop.is_set():
                 return
-            if await promised.append(client, f"during transfer {number} {attempt}".encode()):
+            if await promised.append(client, f"during {what} {attempt}".encode()):
                 now = time.perf_counter()
                 gaps_s.append(now - last)
                 last = now
@@ -123,19 +122,38 @@ async def by_transfer(cluster: BenchCluster, client: LedgerClient, promised: Ack
     writer = asyncio.create_task(write())
     try:
         await asyncio.sleep(AROUND_TRANSFER_S)
-        async with cluster.using() as operator:
-            answer = await operator.transfer()
+        await meanwhile()
         await asyncio.sleep(AROUND_TRANSFER_S)
     finally:
         stop.set()
         await writer
-    if answer.get("code") != 200:
-        raise RuntimeError(f"the transfer was answered {answer.get('code')}: {answer.get('detail')}")
     return max(gaps_s)
 
 
+async def by_transfer(cluster: BenchCluster, client: LedgerClient, promised: Acknowledged, number: int) -> float:
+    """A planned transfer to the best member. Raises RuntimeError."""
+
+    async def transfer() -> None:
+        async with cluster.using() as operator:
+            answer = await operator.transfer()
+        if answer.get("code") != 200:
+            raise RuntimeError(f"the transfer was answered {answer.get('code')}: {answer.get('detail')}")
+
+    return await longest_gap_s(client, promised, f"transfer {number}", transfer)
+
+
+async def by_stop(cluster: BenchCluster, client: LedgerClient, promised: Acknowledged, number: int) -> float:
+    """SIGTERM; the member is started again afterwards."""
+    leader = await client.leader()
+    seconds = await longest_gap_s(client, promised, f"stop {number}", lambda: cluster.kill(leader, signal.SIGTERM))
+    await cluster.start(leader)
+    return seconds
+
+
 Way = Callable[[BenchCluster, LedgerClient, Acknowledged, int], Awaitable[float]]
-DONE_BY: Final[Mapping[str, Way]] = {"kill": by_kill, "partition": by_partition, "transfer": by_transfer}
+DONE_BY: Final[Mapping[str, Way]] = {
+    "kill": by_kill, "partition": by_partition, "transfer": by_transfer, "stop": by_stop,
+}  # fmt: skip
 
 
 async def count_lost(client: LedgerClient, promised: Acknowledged) -> int:

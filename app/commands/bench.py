@@ -111,8 +111,8 @@ def failover(
     how: Annotated[
         str,
         typer.Option(
-            metavar="kill|partition|transfer",
-            help="SIGKILL; SIGSTOP, which closes no connection; or a planned transfer, and the pause of its writer.",
+            metavar="kill|partition|transfer|stop",
+            help="SIGKILL; SIGSTOP, which closes no connection; a planned transfer, or SIGTERM: the pause of a writer.",
         ),
     ] = "kill",
     load: Annotated[bool, typer.Option("--load", help="Appends go on meanwhile.")] = False,
@@ -132,7 +132,7 @@ def failover(
         raise Failure(Exit.USAGE, f"--against {against}: only --how kill is measured of both")
     options = FailoverOptions(
         against=known_peer(against), runs=runs, load=load, flush=flush_mode(flush), members=members,
-        how=one_of("--how", how, ("kill", "partition", "transfer")), directory=directory_of(data),
+        how=one_of("--how", how, ("kill", "partition", "transfer", "stop")), directory=directory_of(data),
     )  # fmt: skip
     result = measured(lambda: run(options))
     show(result, as_json, failover_text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.commands.settings import toml_of
+from node.changing_keys import MEANING, change_of
 from node.config_models import TABLES
 
 HEAD = """# Configuration
@@ -21,23 +22,34 @@ is wrong.
 Other variables: `QUORUMSCOPE_CONFIG` (the file), `QUORUMSCOPE_TOKEN` (the API token that clients show).
 Names and defaults are DLedger's, in snake case and with the unit added, except for heartbeat and election times.
 
+What it takes to change a key is in its row:
+
+CHANGES
+SIGHUP has the file read again, by every process of a node (`quorumscope node` passes it on). A file that cannot be read
+or says what does not fit changes nothing: the log says `not_reread` and why, and an alarm stands until a later SIGHUP
+found it in order. Of a key that differs and cannot change, or whose change would not be safe now, the log and
+`settings` in `GET state` say so, under an alarm (`restart_needed`, `settings_refused`); flags and variables of a
+process that runs stay what they were. How to change flush, lease reads and timings:
+[operations](operations.md#changing-settings-while-the-group-runs).
+
 ## [peers]
 
 All members, this one included: `n0 = "127.0.0.1:20911"`, a line each. `--peers` and `QUORUMSCOPE_PEERS` take DLedger's
-string `n0-127.0.0.1:20911;n1-127.0.0.1:20912`; so does `peers = "…"` at the top of the file.
+string `n0-127.0.0.1:20911;n1-127.0.0.1:20912`; so does `peers = "…"` at the top of the file. A change takes a restart.
 """
 
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD]
+    changes = "".join(f"- `{change.value}`: {meaning}.\n" for change, meaning in MEANING.items())
+    parts = [HEAD.replace("CHANGES\n", f"{changes}\n")]
     for table, model in TABLES.items():
-        parts.append(f"\n## [{table}]\n\n| key | default | meaning |\n|---|---|---|\n")
+        parts.append(f"\n## [{table}]\n\n| key | default | change | meaning |\n|---|---|---|---|\n")
         for name, field in model.model_fields.items():
             unset = field.default is None or field.default == ""
             default = "" if unset else f"`{toml_of(field.default)}`"
             meaning = " ".join((field.description or "").split())
-            parts.append(f"| `{name}` | {default} | {meaning} |\n")
+            parts.append(f"| `{name}` | {default} | {change_of(f'{table}.{name}').value} | {meaning} |\n")
     return "".join(parts)
 
 

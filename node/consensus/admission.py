@@ -37,9 +37,12 @@ class Admission:
     def __init__(self, config: ReplicaConfig) -> None:
         self._floor_bytes = config.pending_floor_bytes
         self.judged_from_bytes = busy_bytes(config)  # less is never too much
-        self._share_ns = config.timing.closure_timeout_ns // 2
-        self._own_ns_max = (PATIENCE - 1) * config.timing.closure_timeout_ns
+        self._config = config
         self._promises: dict[Hashable, _Promise] = {}  # in the order of their turns
+
+    @property
+    def _share_ns(self) -> int:
+        return self._config.timing.closure_timeout_ns // 2
 
     @property
     def promised(self) -> bool:
@@ -54,7 +57,8 @@ class Admission:
 
     def own_time_ns(self, size_bytes: int, rate: int | None) -> int:
         """How long a request's own bytes are on their way, within bounds; a link that nobody measured may be slow."""
-        return min(size_bytes * SECOND // max(1, self._floor_bytes if rate is None else rate), self._own_ns_max)
+        own_ns_max = (PATIENCE - 1) * self._config.timing.closure_timeout_ns
+        return min(size_bytes * SECOND // max(1, self._floor_bytes if rate is None else rate), own_ns_max)
 
     def judge(self, origin: Hashable | None, size_bytes: int, waiting_bytes: int, rate: int | None, now: int) -> int:
         """0: it may be let in. Otherwise in how many nanoseconds there will be room, and it is promised to `origin`."""

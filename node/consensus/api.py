@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from node.consensus.configuration import Configuration
 from node.protocol.codes import FlushMode, ResponseCode
@@ -69,9 +69,9 @@ class Timing:
         return max(1, self.heartbeat_ns // 2)
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class ReplicaConfig:
-    """What one member of one group must know.
+    """What one member of one group must know. A replica has its own, in which `take` alone changes anything.
 
     `peers` maps every voter's id, this one's too, to "host:port"; `learners` those who have no vote, at the start.
     """
@@ -104,12 +104,29 @@ class ReplicaConfig:
     # What a peer far behind gets at least while others append; no limit while nobody does. 0: no limit, ever.
     catch_up_bytes_per_s: int = 64 * 1024 * 1024
     max_transfer_wait_index: int = 1000
+    # For so long earlier settings promised to keep the vote; somebody may rely on it (`settings_change.py`).
+    promised_ns: int = 0
 
     def __post_init__(self) -> None:
         if self.self_id not in self.peers and self.self_id not in self.learners:
             raise ValueError(f"member {self.self_id!r} is not among the peers {sorted(self.peers)}")
         if not 0 < self.timing.election_min_ns < self.timing.election_max_ns:
             raise ValueError("election_min_ns must be positive and below election_max_ns")
+
+    def take(self, other: ReplicaConfig) -> None:
+        """Whatever may change while a member runs."""
+        for name in CHANGEABLE:
+            setattr(self, name, getattr(other, name))
+
+    @property
+    def vote_kept_ns(self) -> int:
+        """For how long after its leader spoke this member gives no vote to others (E4, C1)."""
+        return max(self.timing.election_min_ns, self.promised_ns)
+
+    @property
+    def grants_leases(self) -> bool:
+        """Whether somebody may rely on that as a lease (E5, E9)."""
+        return self.lease_reads or self.promised_ns > 0
 
     @property
     def configuration(self) -> Configuration:
@@ -121,6 +138,13 @@ class ReplicaConfig:
         """Equal on members that agree about who the members are. An address is not membership: a member may be
         reached under different ones (relays, several networks)."""
         return sha256(";".join(sorted(self.peers)).encode()).hexdigest()[:16]
+
+
+# Fields of a configuration that change while a member runs.
+CHANGEABLE: Final = (
+    "flush", "timing", "lease_reads", "preferred_leaders", "pending_requests_max", "pending_entries_max",
+    "pending_bytes_max", "unsynced_bytes_max", "catch_up_bytes_per_s", "max_transfer_wait_index",
+)  # fmt: skip
 
 
 class Appended(StrEnum):

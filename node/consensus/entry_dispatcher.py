@@ -38,17 +38,16 @@ class EntryDispatcher:
 
     def __init__(self, member: MemberState, peer: Progress, first_epoch: int, now: int) -> None:
         self._member = member
-        self._timing = member.config.timing
         self.peer = peer
         self.peer_id = peer.peer_id
         peer.begin_leadership(first_epoch, member.config, member.store.end_index, now)
-        self.quota = CatchUpQuota(member.config.catch_up_bytes_per_s)
+        self.quota = CatchUpQuota(member.config)
         self._far_behind = False  # it needed what is not in memory any more, and has not reached the end since
         self._compare_index = member.store.end_index
         self._asked_seq: int | None = None  # the COMPARE or TRUNCATE that is out
         self._asked_at = now
         self._retry_at: int | None = None  # nothing is sent before
-        self._backoff_ns = self._timing.diverged_backoff_min_ns
+        self._backoff_ns = self._member.config.timing.diverged_backoff_min_ns
         self._reading = False
         self._base = BaseGiving(member, peer)
 
@@ -103,13 +102,13 @@ class EntryDispatcher:
         self._step(event, reason, now)
         self.peer.pause(reason)
         self._retry_at = now + self._backoff_ns
-        self._backoff_ns = min(self._backoff_ns * 2, self._timing.diverged_backoff_max_ns)
+        self._backoff_ns = min(self._backoff_ns * 2, self._member.config.timing.diverged_backoff_max_ns)
         self._member.alarm(alarm, f"{self.peer_id}: {reason}", now, peer_id=self.peer_id)
 
     def _back_in_append(self, event: DispatcherEvent, reason: str, now: int) -> None:
         self._step(event, reason, now)
         self.peer.in_step()
-        self._backoff_ns = self._timing.diverged_backoff_min_ns
+        self._backoff_ns = self._member.config.timing.diverged_backoff_min_ns
         for alarm in ("diverged", "fork", "needs_snapshot", "peer_disk_full"):
             self._member.clear_alarm(alarm, now, peer_id=self.peer_id)
 
@@ -235,7 +234,7 @@ class EntryDispatcher:
         full = answer.code == ResponseCode.DISK_FULL
         if full:
             self._member.alarm("peer_disk_full", f"{self.peer_id}: its disk is full", now, peer_id=self.peer_id)
-        self._retry_at = now + (SECOND if full else self._timing.busy_retry_ns)
+        self._retry_at = now + (SECOND if full else self._member.config.timing.busy_retry_ns)
 
     def _want_read(self, now: int) -> None:
         """Asks the driver to read what is not in memory any more, within the quota."""
@@ -262,7 +261,7 @@ class EntryDispatcher:
             return
         if slab is None:
             self.peer.last_error = f"entry {request.first_index} could not be read from this disk"
-            self._retry_at = now + self._timing.diverged_backoff_min_ns
+            self._retry_at = now + self._member.config.timing.diverged_backoff_min_ns
             self._member.alarm("read_failed", self.peer.last_error, now, peer_id=self.peer_id)
             return
         self._member.clear_alarm("read_failed", now, peer_id=self.peer_id)
@@ -277,7 +276,7 @@ class EntryDispatcher:
             return
         behind = self.peer.commit_sent < self._member.committed_index
         idle = now - self.peer.pushed_at >= SECOND
-        if (behind and (at_once or now - self.peer.pushed_at >= self._timing.commit_push_ns)) or idle:
+        if (behind and (at_once or now - self.peer.pushed_at >= self._member.config.timing.commit_push_ns)) or idle:
             self._push(PushKind.COMMIT, now, (-1, -1, None))
 
     # --- answers ------------------------------------------------------------------------------------------------
@@ -298,7 +297,7 @@ class EntryDispatcher:
         if peer.installing:
             self._base_answered(answer, now)
         elif peer.state not in PAUSED:
-            peer.acknowledge(answer, self._member.config.flush, now)
+            peer.acknowledge(answer, peer.flush(self._member.config), now)
             if peer.state is DispatcherState.APPEND:
                 self._append_answered(answer, now)
             elif answer.seq == self._asked_seq:
@@ -382,7 +381,7 @@ class EntryDispatcher:
         """Resends what was not answered in time, and takes up what had to wait."""
         if not self.peer.connected:
             return
-        if self._asked_seq is not None and now >= self._asked_at + self._timing.push_timeout_ns:
+        if self._asked_seq is not None and now >= self._asked_at + self._member.config.timing.push_timeout_ns:
             self._asked_seq = None
             self.peer.resends += 1
         silent_from, oldest = self.peer.window.silent_from(), self.peer.window.oldest()
@@ -395,6 +394,6 @@ class EntryDispatcher:
     def next_deadline(self) -> int | None:
         if not self.peer.connected:
             return None
-        asked_until = None if self._asked_seq is None else self._asked_at + self._timing.push_timeout_ns
+        asked_until = None if self._asked_seq is None else self._asked_at + self._member.config.timing.push_timeout_ns
         waits = (self._retry_at, asked_until, self.peer.window.silent_from())
         return min((at for at in waits if at is not None), default=None)

@@ -57,8 +57,6 @@ class EntryHandler:
         self._unasked_sent_at = 0  # when we last sent the leader an answer that it had not asked for
         self._early: dict[int, PushRequest] = {}  # APPENDs that came before what they follow, by first index
         self._unanswered_seq = -1  # the APPEND whose answer waits for its sync
-        config = member.config
-        self._may_wait = config.flush is FlushMode.SYNC and config.push_window_slabs > 1
 
     # --- entrance -----------------------------------------------------------------------------------------------
     def handle(self, sender: str, push: PushRequest | InstallRequest, now: int) -> None:
@@ -371,7 +369,7 @@ class EntryHandler:
         member.appended(len(slab.data))
         if changes:
             member.on_members(slab, now)
-        return OK_ONCE_DURABLE if self._may_wait and self._waits_for_sync(push, slab) else OK
+        return OK_ONCE_DURABLE if self._waits_for_sync(push, slab) else OK
 
     def _waits_for_sync(self, push: PushRequest, slab: Slab) -> bool:
         """Whether the next sync that ends says it: that under way, or else the one that begins with this batch.
@@ -380,6 +378,9 @@ class EntryHandler:
         who sends so much lives by its window. So does a plain DLedger leader (no chain), which counts answers, one a
         push.
         """
+        config = self._member.config
+        if config.flush is not FlushMode.SYNC or config.push_window_slabs == 1:
+            return False
         alone = self._unanswered_seq < 0 and not self._member.store.faults
         return alone and len(slab.data) <= ANSWERED_ONCE_BYTES_MAX and push.prev_chain is not None
 

@@ -68,12 +68,17 @@ class Lanes:
 
     def __init__(self, member: MemberState) -> None:
         self._member = member
-        config = member.config
         self.current: Lane | None = None
-        self.window_entries = max(1, min(config.pending_requests_max, config.pending_entries_max) // WINDOW_SHARE)
-        self.window_bytes = max(1, min(config.pending_bytes_max, config.unsynced_bytes_max) // WINDOW_SHARE)
+        self.window_entries = self.window_bytes = 1
+        self._measure()
         self._numbers = 0
         self._why_ended = "none was opened here"
+
+    def _measure(self) -> None:
+        """A lane keeps the window that it was opened with."""
+        config = self._member.config
+        self.window_entries = max(1, min(config.pending_requests_max, config.pending_entries_max) // WINDOW_SHARE)
+        self.window_bytes = max(1, min(config.pending_bytes_max, config.unsynced_bytes_max) // WINDOW_SHARE)
 
     # --- opening and ending ---------------------------------------------------------------------------------------
     def open(self, origin: Hashable, leadership: Leadership | None, refusal: Refusal | None, now: int) -> LaneOpened:
@@ -84,6 +89,7 @@ class Lanes:
         if refusal is not None or leadership is None:
             code, detail = refusal or (ResponseCode.NOT_LEADER, "")
             return LaneOpened(code, leader_id=member.leader_id, detail=detail)
+        self._measure()
         self._numbers += 1
         self._why_ended = f"lane {self._numbers} was opened after it"
         self.current = Lane(member.term, self._numbers, origin)

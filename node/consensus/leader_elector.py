@@ -11,47 +11,18 @@ is ever led (E1); an answer of another round counts for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from node.consensus.api import MS
+from node.consensus.api import MS, Timing
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.progress import Peers
 from node.consensus.roles import RoleEvent
 from node.consensus.ticks import Ticks
+from node.consensus.vote_results import ParseResult, parse_votes
 from node.protocol.codes import Role, VoteResult, VoterState
 from node.protocol.messages import TransferTicket, VoteRequest, VoteResponse
-
-
-class ParseResult(StrEnum):
-    """What a round's answers come to (DLedger's names)."""
-
-    PASSED = "PASSED"
-    REVOTE_IMMEDIATELY = "REVOTE_IMMEDIATELY"
-    WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
-    WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"
-
-
-BIGGER_LEDGER = frozenset({VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX})
-
-
-def parse_votes(results: Iterable[VoteResult], needed: int) -> ParseResult:
-    """From the answers so far, the own one included, to what to do; `needed` accepts win."""
-    given = [result for result in results if result is not VoteResult.UNKNOWN]
-    accepted = given.count(VoteResult.ACCEPT)
-    not_ready = given.count(VoteResult.REJECT_TERM_NOT_READY)
-    bigger = sum(1 for result in given if result in BIGGER_LEDGER)
-    if accepted >= needed:
-        return ParseResult.PASSED
-    if not_ready and accepted + not_ready >= needed:
-        return ParseResult.REVOTE_IMMEDIATELY
-    if VoteResult.REJECT_ALREADY_HAS_LEADER in given or len(given) - bigger < needed:
-        return ParseResult.WAIT_TO_REVOTE
-    if accepted + bigger >= needed:
-        return ParseResult.WAIT_TO_REVOTE
-    return ParseResult.WAIT_TO_VOTE_NEXT
 
 
 @dataclass(slots=True)
@@ -81,7 +52,6 @@ class LeaderElector:
     ) -> None:
         self._member, self._membership, self._peers = member, membership, peers
         self._on_elected = on_elected
-        self._timing = member.config.timing
         self._round: Round | None = None
         # A ticket that the leader handed to us; None unless taking leadership.
         self._taking: TransferTicket | None = None
@@ -96,12 +66,22 @@ class LeaderElector:
         self._ticks_needed = 1
         self._draw_timeout(now)
         # With lease reads on, our former life may have promised its leader a lease: no vote before it is over (E9).
-        waits = member.config.lease_reads and bool(member.other_voters)
-        self._no_vote_before = now + self._timing.election_min_ns if waits else now
+        waits = member.config.grants_leases and bool(member.other_voters)
+        self._no_vote_before = now + member.config.vote_kept_ns if waits else now
         if not member.other_voters and member.self_id in member.configuration.voters:
             self._campaign_in(0, now)
 
     # --- timers -------------------------------------------------------------------------------------------------
+    @property
+    def _timing(self) -> Timing:
+        return self._member.config.timing
+
+    def retimed(self, now: int) -> None:
+        """Other time-outs are in force."""
+        self._silence.period_ns = self._timing.tick_ns
+        if self._round is None and self._member.role is not Role.LEADER:
+            self._draw_timeout(now)
+
     def _draw_timeout(self, now: int) -> None:
         timing = self._timing
         timeout_ns = self._member.rng.randrange(timing.election_min_ns, timing.election_max_ns)
@@ -141,8 +121,8 @@ class LeaderElector:
         member, timing = self._member, self._timing
         quick = member.rng.randrange(timing.quick_election_min_ns, timing.quick_election_max_ns)
         start = self._lost_at = now
-        if member.config.lease_reads and member.leader_contact_at is not None:
-            start = max(now, member.leader_contact_at + timing.election_min_ns)
+        if member.config.grants_leases and member.leader_contact_at is not None:
+            start = max(now, member.leader_contact_at + member.config.vote_kept_ns)
         else:
             member.void_lease()
         left_ns = self._silence.due_at + (self._ticks_needed - self._silence.count - 1) * self._silence.period_ns - now

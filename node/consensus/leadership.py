@@ -56,7 +56,6 @@ class Leadership:
 
     def __init__(self, member: MemberState, membership: Membership, peers: Peers, lanes: Lanes, now: int) -> None:
         self._member, self._membership, self._peers = member, membership, peers
-        self._timing = member.config.timing
         self.term = member.term
         self.own_term_from = member.store.end_index + 1
         self.closures = ClosureTable(member.config, member.term)
@@ -169,7 +168,7 @@ class Leadership:
     ) -> Refusal | None:
         """All of them at once; why not, where nothing was appended."""
         member = self._member
-        default_ns = self._timing.closure_timeout_ns
+        default_ns = self._member.config.timing.closure_timeout_ns
         try:
             slabs = self._write(bodies, Magic.NORMAL, now, channel, patch_at)
         except (StoreFull, EntryError) as error:
@@ -335,7 +334,7 @@ class Leadership:
         for peer_id in self.dispatchers:
             self._beat_one(peer_id, seq)
         self.reads.round_sent(seq, now)
-        self._beat_at = now + self._timing.heartbeat_ns
+        self._beat_at = now + self._member.config.timing.heartbeat_ns
 
     def tick(self, now: int) -> None:
         member = self._member

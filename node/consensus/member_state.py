@@ -185,7 +185,7 @@ class MemberState:
         if self.role is Role.LEADER:
             return True
         contact = self.leader_contact_at
-        return self.leader_id is not None and contact is not None and now < contact + self.config.timing.election_min_ns
+        return self.leader_id is not None and contact is not None and now < contact + self.config.vote_kept_ns
 
     # --- the log ------------------------------------------------------------------------------------------------
     @property

@@ -18,6 +18,7 @@ from node.consensus.member_state import MemberState
 from node.consensus.progress import VERSION_MAX, VERSION_MIN, Peers
 from node.consensus.roles import RoleEvent
 from node.consensus.said_as_voter import said_as_voter
+from node.consensus.settings_book import SettingsBook
 from node.consensus.store_records import StoreRecords
 from node.consensus.strangers import Stranger, Strangers
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
@@ -42,6 +43,7 @@ class Membership:
         self._reform_vote: tuple[int, str] | None = None
         self.strangers = Strangers(member)
         self.records = StoreRecords(member)
+        self.settings = SettingsBook(member, peers)
         self._refusal_reported_at: int | None = None
         self._try_forming(now)
 
@@ -78,14 +80,11 @@ class Membership:
             term=member.durable_hard.term,
             group_id=member.durable_hard.group_id,
             life_ids=hard.life_ids,
-            election_min_ms=self._election_min_ms(),
+            election_min_ms=config.timing.election_min_ns // MS if config.lease_reads else None,
             marks_from=hard.marks_from,
             record=self.records.of(to, answers),
+            settings=self.settings.said(to, answers),
         )
-
-    def _election_min_ms(self) -> int | None:
-        config = self._member.config
-        return config.timing.election_min_ns // MS if config.lease_reads else None
 
     def _judge(self, sender: str, hello: Hello) -> tuple[ResponseCode, str | None]:
         config, store = self._member.config, self._member.store
@@ -105,15 +104,14 @@ class Membership:
         for name, ours, theirs in (
             ("data_file_size", store.data_file_size, hello.data_file_size),
             ("index_file_size", store.index_file_size, hello.index_file_size),
-            ("flush", config.flush, hello.flush),
-            ("lease_reads", config.lease_reads, hello.lease_reads),
-            # A lease lasts as long as everybody waits with its vote (E9); version 1 does not say how long.
-            ("election_min_ms", self._election_min_ms() or hello.election_min_ms, hello.election_min_ms),
             ("kind", config.kind.name, kind_in(hello.caps)),
         ):
-            if ours != theirs and theirs is not None:
+            if ours != theirs:
                 text = f"{name} differs: {theirs} at {hello.node_id}, {ours} at {config.self_id}"
                 return ResponseCode.UNEXPECTED_ARGUMENT, text
+        unlike = self.settings.refusal(hello)
+        if unlike is not None:
+            return ResponseCode.UNEXPECTED_ARGUMENT, unlike
         if hello.version_min > VERSION_MAX or hello.version_max < VERSION_MIN:
             spoken = f"versions {hello.version_min}..{hello.version_max} are spoken there"
             text = f"{spoken}, {VERSION_MIN}..{VERSION_MAX} here"
@@ -203,7 +201,8 @@ class Membership:
 
     def _take_in(self, sender: str, hello: Hello, now: int) -> None:
         peer = self._peers.of[sender]
-        peer.hello, peer.asked_before = hello, self._member.last_seq
+        before, peer.hello, peer.asked_before = peer.hello, hello, self._member.last_seq
+        self.settings.heard(peer, before, hello, now)
         self.records.note_life(sender, hello)
         peer.judged(peer.voter_state, counts=peer.counts and self._on_record(sender))
         self.voter_state_seen(sender, hello.voter_state, now)
@@ -371,7 +370,9 @@ class Membership:
     def may_reform(self) -> bool:
         """Whether no quorum of VOTERs is left, and the group is async and complete, so that all may elect together."""
         member = self._member
-        if member.config.flush is not FlushMode.ASYNC or member.voter_state is VoterState.FORMING:
+        kept = member.hard.kept
+        may_lack = member.config.flush is FlushMode.ASYNC or (kept is not None and kept.promises.unsynced)
+        if not may_lack or member.voter_state is VoterState.FORMING:
             return False
         if member.self_id not in member.configuration.voters:
             return False

@@ -30,6 +30,7 @@ from node.protocol.messages import Hello, MemberMark, PushResponse
 VERSION_MIN: Final = 1  # of HELLO: what this release speaks (docs/operations.md: how far back it goes)
 VERSION_MAX: Final = 2
 TRANSITIONS_KEPT: Final = 50
+NEVER_NS: Final = 1 << 62  # ago
 UNMEASURED: Final = 1 << 62  # bytes a second: slows no quorum down
 # Replication is paused: nothing that a peer in these states says counts.
 PAUSED: Final = frozenset({DispatcherState.DIVERGED, DispatcherState.INSTALL_SNAPSHOT})
@@ -169,6 +170,16 @@ class Progress:
         self.window.clear()
 
     # --- what it says -------------------------------------------------------------------------------------------
+    def flush(self, config: ReplicaConfig) -> FlushMode:
+        """What its answers prove here: what is not durable counts only where both of us say so (SAFETY R2)."""
+        if config.flush is FlushMode.SYNC or self.hello is None:
+            return config.flush
+        return self.hello.flush
+
+    def count_durable(self) -> None:
+        """It counts with what is durable only: with what one of its answers said is both its leader's and durable."""
+        self.watermark_index = min(self.watermark_index, self.held_index)
+
     def acknowledge(self, answer: PushResponse, flush: FlushMode, now: int) -> None:
         """An answer of the present epoch: how far its log is ours, and how safely."""
         verified, durable, faulty_from = answer.verified_index, answer.durable_index, answer.faulty_from

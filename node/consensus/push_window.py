@@ -104,7 +104,7 @@ class PushWindow:
         self._progress_at = 0  # something was acknowledged
         self.rate = DeliveryRate(busy_bytes(config))
         self._long_bytes = busy_bytes(config)
-        self._timeout_ns, self._slow_bytes_per_s = config.timing.push_timeout_ns, max(1, config.pending_floor_bytes)
+        self._config, self._slow_bytes_per_s = config, max(1, config.pending_floor_bytes)
 
     def __len__(self) -> int:
         return len(self._in_flight)
@@ -154,7 +154,7 @@ class PushWindow:
         if since is None or oldest is None:
             return None
         own_ns = oldest.size_bytes * SECOND // self._slow_bytes_per_s if oldest.size_bytes >= self._long_bytes else 0
-        return since + self._timeout_ns + own_ns
+        return since + self._config.timing.push_timeout_ns + own_ns
 
     def clear(self) -> None:
         self._in_flight.clear()
@@ -173,13 +173,17 @@ class CatchUpQuota:
     with 512 KiB, and the appends' p99 was 1.7 times that of a group in which all is well instead of 1.5.
     """
 
-    def __init__(self, floor_bytes_per_s: int) -> None:
-        self._floor = floor_bytes_per_s
+    def __init__(self, config: ReplicaConfig) -> None:
+        self._config = config
         self._appended_at: int | None = None
         self._asked_at: int | None = None  # the one slab that is measured
         self._free_at = 0
         self.capacity_bytes_per_s = 0  # measured; 0: not yet
         self.bytes_per_s = 0  # what it gets now; 0: no limit
+
+    @property
+    def _floor(self) -> int:
+        return self._config.catch_up_bytes_per_s
 
     def appended(self, now: int) -> None:
         """A client's entries were appended, and this peer was not in step."""

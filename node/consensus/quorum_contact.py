@@ -19,10 +19,17 @@ class QuorumContact:
 
     def __init__(self, member: MemberState, peers: Peers, now: int) -> None:
         self._member, self._peers = member, peers
-        self._timing = member.config.timing
-        self.ticks = Ticks(self._timing.tick_ns, now)
-        self._silent_ticks_max = self.ticks.split(self._timing.election_max_ns)[0]
-        self._silent_peers = SilentPeers(member, peers, self._silent_ticks_max)
+        self.ticks = Ticks(member.config.timing.tick_ns, now)
+        self._silent_ticks_max = 0
+        self._silent_peers = SilentPeers(member, peers)
+        self.retimed()
+
+    def retimed(self) -> None:
+        """These time-outs are in force; what was counted counts."""
+        timing = self._member.config.timing
+        self.ticks.period_ns = timing.tick_ns
+        self._silent_ticks_max = self.ticks.split(timing.election_max_ns)[0]
+        self._silent_peers.retimed(self._silent_ticks_max)
 
     def at(self) -> int:
         """Since when a quorum has answered; we ourselves always do."""
@@ -38,7 +45,7 @@ class QuorumContact:
         """Why this member cannot go on leading; empty: it can. Counts the tick that is due."""
         if self.ticks.passed(now) and self.silent_ticks() > self._silent_ticks_max:
             return "no quorum of answers for an election time-out"
-        if now >= self.at() + self._timing.quorum_silence_max_ns:
+        if now >= self.at() + self._member.config.timing.quorum_silence_max_ns:
             return "no quorum of answers for long by the clock"
         return ""
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.consensus.api import ReadOutcome
+from node.consensus.api import MS, ReadOutcome
 from node.consensus.member_state import MemberState
 from node.consensus.progress import Peers, Progress
 from node.protocol.codes import ResponseCode, Role
@@ -62,7 +62,7 @@ class LeaderReads:
     def round_answered(self, peer: Progress, seq: int) -> None:
         """A peer that counts answered the heartbeat of round `seq`: it grants us a lease from when that left."""
         sent_at = self._rounds.get(seq)
-        if sent_at is not None and sent_at > peer.lease_at:
+        if sent_at is not None and sent_at > peer.lease_at and seq > peer.asked_before:  # by what it says now
             peer.lease_at = sent_at
 
     def _confirmed_seq(self) -> int:
@@ -95,11 +95,21 @@ class LeaderReads:
         config = self._member.config
         if not config.lease_reads or self.lease_void:
             return 0
-        since = [peer.lease_at if peer.counts else -ALWAYS for peer in self._peers.voters]
-        lease = config.timing.election_min_ns
-        reached = self._member.configuration.reached_by(self._member.self_id, now, since)
-        until = reached + lease - lease // config.timing.lease_drift_divisor
-        return max(0, until - now)
+        ends = [self._granted_until(peer) if peer.counts else -ALWAYS for peer in self._peers.voters]
+        own = now + self._certain_ns(config.timing.election_min_ns)
+        return max(0, self._member.configuration.reached_by(self._member.self_id, own, ends) - now)
+
+    def _granted_until(self, peer: Progress) -> int:
+        """For how long that voter keeps its vote, by what it says of its settings (E9), and no longer than we would."""
+        own_ns, hello = self._member.config.timing.election_min_ns, peer.hello
+        if hello is None or not hello.lease_reads:
+            return -ALWAYS
+        said_ns = own_ns if hello.election_min_ms is None else hello.election_min_ms * MS
+        return peer.lease_at + self._certain_ns(min(own_ns, said_ns))
+
+    def _certain_ns(self, lease_ns: int) -> int:
+        """Of a lease, however far clocks drift apart."""
+        return lease_ns - lease_ns // self._member.config.timing.lease_drift_divisor
 
     def expire(self, now: int) -> None:
         while self.pending and self.pending[0].deadline <= now:

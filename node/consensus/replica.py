@@ -7,9 +7,11 @@ its order of duty. Nothing here touches a socket, a clock, a thread or a file; t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 
 from node.consensus import status_builder
 from node.consensus.api import (
+    MS,
     Appended,
     Outcome,
     Proposal,
@@ -45,6 +47,7 @@ from node.consensus.progress import Peers
 from node.consensus.reads import FollowerReads
 from node.consensus.reconfiguration import Reconfiguration
 from node.consensus.roles import RoleEvent
+from node.consensus.settings_change import SettingsChange
 from node.consensus.status import ReplicaStatus
 from node.consensus.term_gate import TermGate
 from node.protocol.codes import ResponseCode, Role
@@ -64,7 +67,9 @@ class Replica:
     def __init__(self, config: ReplicaConfig, store: LogStore, rng: Randomness, now: int) -> None:
         if store.kind != config.kind.name:
             raise ValueError(f"the store holds a {store.kind} log, this member is configured for {config.kind.name}")
-        self.config = config
+        kept = store.hard_state.kept
+        promised_ns = 0 if kept is None else kept.promises.lease_ms * MS
+        self.config = config = replace(config, promised_ns=promised_ns)  # our own: it changes while we run
         self.store = store
         self.member = MemberState(config, store, rng, now)
         self.peers = Peers(config, self.member.configuration)
@@ -90,6 +95,7 @@ class Replica:
         self.changes = MemberChanges(
             self.member, self.peers, self.membership, self.reconfiguration, self.transfers, self.handover
         )
+        self.settings = SettingsChange(self.member, self.peers, self.membership, self.elector, self._office)
         # What the driver reports of its connections, and of its disk.
         self.links = LinkReports(
             self.member, self.peers, self.membership, self.elector, self.repair, self.giving, self.transfers,
@@ -294,6 +300,12 @@ class Replica:
         self.handover.ask(to, now, on_done, deadline_ns, if_term, reason)
         self._settle(now)
 
+    def change_settings(self, wanted: ReplicaConfig, now: int) -> str | None:
+        """Other settings from now on, of those that may change while a member runs; otherwise why not."""
+        refused = self.settings.change(wanted, now)
+        self._settle(now)
+        return refused
+
     def change_members(self, change: MemberChange, on_done: Callable[[ChangeOutcome], None]) -> None:
         """One change of who belongs to the group; the outcome is always reported."""
         self.changes.ask(change, None if self._stopped else self._office.leadership, on_done)
@@ -318,6 +330,7 @@ class Replica:
         self.repair.tick(now)
         self.transfers.tick(now)
         self.membership.tick(now)
+        self.settings.tick(now)
         self.follower_reads.tick(now)
         if self.member.applying is not None:
             self.member.applying.tick(now)
@@ -333,6 +346,7 @@ class Replica:
             self.elector.next_deadline(),
             self.transfers.next_deadline(),
             self.membership.next_deadline(),
+            self.settings.next_deadline(),
             self.follower_reads.next_deadline(),
             self.repair.next_deadline(),
             self.handover.next_deadline(),

@@ -20,8 +20,12 @@ SLOW_OVER_NS: Final = 10 * SECOND
 class SilentPeers:
     """One per leadership."""
 
-    def __init__(self, member: MemberState, peers: Peers, silent_ticks_max: int) -> None:
+    def __init__(self, member: MemberState, peers: Peers) -> None:
         self._member, self._peers = member, peers
+        self._after_ticks = 2
+
+    def retimed(self, silent_ticks_max: int) -> None:
+        """After so many ticks a quorum's silence deposes."""
         self._after_ticks = max(2, silent_ticks_max // SHARE)
 
     def look(self, ticks: int, now: int) -> None:

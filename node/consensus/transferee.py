@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from node.consensus.member_state import MemberState
-from node.consensus.progress import PAUSED, Peers
+from node.consensus.progress import PAUSED, Peers, Progress
 from node.protocol.codes import DispatcherState, ResponseCode, VoterState
 
 
@@ -39,9 +39,17 @@ class TransfereeChoice:
         behind = self._member.store.end_index - peer.match_index
         return code, f"{peer_id} is in {peer.state}, {behind} entries behind ({code.name})"
 
+    def _able(self) -> list[Progress]:
+        return [peer for one, peer in self._peers.of.items() if self.may_take_over(one) is ResponseCode.SUCCESS]
+
     def best(self) -> str | None:
         """Of those that may take over: a preferred leader first, then whoever holds most."""
-        preferred = self._member.config.preferred_leaders
-        able = [peer for one, peer in self._peers.of.items() if self.may_take_over(one) is ResponseCode.SUCCESS]
+        preferred, able = self._member.config.preferred_leaders, self._able()
         able.sort(key=lambda peer: (peer.peer_id not in preferred, -peer.match_index, peer.peer_id))
         return able[0].peer_id if able else None
+
+    def by_what_they_hold(self) -> list[str]:
+        """Those that may take over, whoever holds most first; of equals a preferred leader."""
+        preferred, able = self._member.config.preferred_leaders, self._able()
+        able.sort(key=lambda peer: (-peer.match_index, peer.peer_id not in preferred, peer.peer_id))
+        return [peer.peer_id for peer in able]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import uvicorn
 
-from node.config import ConfigError, Settings, parse_node_arguments, split_address
+from node.config import ConfigError, Settings, parse_node_arguments, read_again, split_address
 from node.control.app import create_app
 from node.control.common import Parts
 from node.control.http_protocol import BoundedHttp
@@ -25,6 +25,7 @@ from node.priority import lower_priority
 from node.tls_files import ServerTls
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
+CONFIGURATION = "the configuration"
 
 
 def bind(address: str) -> socket.socket:
@@ -52,6 +53,12 @@ def start_command(arguments: Sequence[str]) -> str:
     return shlex.join(["quorumscope", "node", *kept]).encode(errors="replace").decode()
 
 
+def follow(settings: Settings, parts: Parts, log: Log) -> None:
+    """The configuration was read again; what else changes, and what needs a restart, the engine says."""
+    parts.reread(settings)
+    log.set_level(settings.node.log_level)
+
+
 def serve(settings: Settings, arguments: Sequence[str] = ()) -> int:
     control, node = settings.control, settings.node
     log = Log("control", node.log_level, node.log_format, member=node.id, group=node.group)
@@ -68,6 +75,8 @@ def serve(settings: Settings, arguments: Sequence[str] = ()) -> int:
     parts.started_with = start_command(arguments) if arguments else None
     parts.rereading.note = lambda event, severity, fields: log.note(event, severity, **fields)
     tls: ServerTls | None = None
+    if arguments:
+        parts.rereading.add(CONFIGURATION, lambda: read_again(arguments), lambda new: follow(new, parts, log))
     if control.tls_cert_file is not None and control.tls_key_file is not None:
         tls = ServerTls(control.tls_cert_file, control.tls_key_file)
         parts.rereading.add("the control plane's certificate", tls.read, tls.use)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request, Response
 
+from node.changing_keys import with_keys
 from node.config import Settings
 from node.control.engine_link import EngineLink
 from node.control.log_files import LogFiles
@@ -47,6 +48,19 @@ class Parts:
     event_readers: int = 0
     rereading: Rereading = field(default_factory=Rereading)
     started_with: str | None = None  # the command that starts this node again
+    flush_changed: bool = False  # the configuration says another one by now: the engine knows which is in force
+
+    def reread(self, settings: Settings) -> None:
+        """The configuration was read again; what is in force, the engine says in its state."""
+        if settings.node.flush is not self.settings.node.flush:
+            self.flush_changed = True
+            self.settings = self.snapshots.settings = with_keys(self.settings, settings, ["node.flush"])
+
+    async def flush(self) -> str | None:
+        """The one in force; None: nobody knows."""
+        if not self.flush_changed:
+            return self.settings.node.flush.value
+        return (await self.snapshots.get(StateView)).flush
 
 
 async def parts_of(request: Request) -> Parts:  # async: FastAPI sends a plain function through a thread, each time

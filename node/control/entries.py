@@ -267,7 +267,7 @@ async def append(request: Request) -> Response:
         raise unknown_outcome(str(error), None) from None
     parts.snapshots.outdate()
     if answer.appended is AppendedByte.YES:
-        durable = parts.settings.node.flush.value == "sync"
+        durable = await parts.flush() == "sync"
         indexes = {"first_index": answer.first_index, "last_index": answer.last_index, "term": answer.term}
         return JSONResponse({**indexes, "durable": durable})
     if answer.appended is AppendedByte.UNKNOWN:

@@ -48,7 +48,7 @@ class Disk:
         fail: Callable[[str], None],
         process: Process,
     ) -> None:
-        self._store, self._flush = store, flush
+        self._store, self.flush = store, flush
         self._log_epoch, self._flushed, self._truncated = log_epoch, flushed, truncated
         self._begun, self._mended, self._damaged, self._fail = begun, mended, damaged, fail
         self._loop, self._writer, self._readers = process.loop, process.writer, process.readers
@@ -68,7 +68,7 @@ class Disk:
         """Starts a group commit; while one runs, the next one follows it and takes everything that came meanwhile."""
         if self._syncing:
             self._again = True
-        elif self._flush is FlushMode.SYNC:
+        elif self.flush is FlushMode.SYNC:
             self._start_sync()
         elif self._timer is None:
             self._timer = self._loop.call_later(BACKGROUND_SYNC_S, self._background)

@@ -38,6 +38,8 @@ from node.engine.peer_links import PeerLinks
 from node.engine.process import Process
 from node.engine.proposals import Done, Proposals
 from node.engine.quota import Quota
+from node.engine.retirement import Retirement
+from node.engine.settings_reload import SettingsReload
 from node.engine.slow_requests import SlowRequests
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.group_kind import PLAIN, GroupKind
@@ -96,6 +98,9 @@ class Engine:
         )  # fmt: skip
         self.files = member_files(settings, self.process.port, self.links, self.client_requests, self.note)
         self.introspection.files = self.files
+        self.settings_reload = SettingsReload(self)
+        self.introspection.settings_view = self.settings_reload.view
+        self.introspection.settings_alarms = self.settings_reload.alarms
         lanes = LaneRequests(self, self.client_requests, quota, config.group)
         self.client_requests.serve(RequestCode.OPEN_LANE, lanes.open)
         self.client_requests.serve(RequestCode.LANE_APPEND, lanes.append)
@@ -114,16 +119,16 @@ class Engine:
         self.trail: ActionTrail | None = None
         self._turn_scheduled = False
         self._deadline_moved = True
-        timing = config.timing
-        self._look_again_ns = min(timing.push_timeout_ns, timing.closure_timeout_ns) // LOOK_AGAIN_SHARE
         self._look_again_at = 0
-        self._gap_reported_ns = timing.election_min_ns
-        self._metronome = Metronome(self._on_tick, self.now_ns, timing.tick_ns)
+        self._metronome = Metronome(self._on_tick, self.now_ns, config.timing.tick_ns)
+        self._look_again_ns = self._gap_reported_ns = 0
+        self.retimed()
         self.introspection.tick_gap_max_ns = lambda: self._metronome.gap_max_ns
         self.introspection.late_ns = self.late_ns = self._metronome.late_ns
         self._seq = 0
         self._exit_code = 0
         self._ended = asyncio.Event()
+        self.retirement = Retirement(self, self._loop.call_later)
 
     def use_trail(self, trail: ActionTrail) -> None:
         """What operators ask over the member port is recorded there first; before `run`, which closes it."""
@@ -165,7 +170,7 @@ class Engine:
             self.process.close()
 
     def stop(self) -> None:
-        """A clean end."""
+        """A clean end, at once; `retirement.begin` hands leadership over before."""
         self._ended.set()
 
     def fail(self, reason: str) -> None:
@@ -181,6 +186,14 @@ class Engine:
             self._exit_code, self.reason = code, reason
             self.note("engine", "critical", {"text": reason})
         self._ended.set()
+
+    def retimed(self) -> None:
+        """The time-outs of the core's configuration are in force."""
+        timing = self.replica.config.timing
+        self._look_again_ns = min(timing.push_timeout_ns, timing.closure_timeout_ns) // LOOK_AGAIN_SHARE
+        self._gap_reported_ns = timing.election_min_ns
+        self._metronome.longest_ns = timing.tick_ns
+        self._schedule()
 
     # --- one turn -----------------------------------------------------------------------------------------------
     def _schedule(self) -> None:
@@ -329,12 +342,13 @@ class Engine:
         self._deadline_moved = True
 
     def transfer(
-        self, to: str | None, deadline_ms: int | None, if_term: int | None, done: Callable[[TransferOutcome], None]
-    ) -> None:
+        self, to: str | None, deadline_ms: int | None, if_term: int | None, done: Callable[[TransferOutcome], None],
+        reason: str = "asked for",
+    ) -> None:  # fmt: skip
         deadline_ns = None if deadline_ms is None else deadline_ms * 1_000_000
         self.guarded(
             lambda: self.replica.transfer(
-                to, self.now_ns(), on_done=self._later(done), deadline_ns=deadline_ns, if_term=if_term
+                to, self.now_ns(), on_done=self._later(done), deadline_ns=deadline_ns, if_term=if_term, reason=reason
             )
         )
         self._deadline_moved = True

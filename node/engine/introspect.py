@@ -43,6 +43,7 @@ from node.views.state import (
     RepairView,
     RetentionView,
     ScrubView,
+    SettingsView,
     StateView,
     TimingView,
 )
@@ -65,7 +66,9 @@ class Introspection:
         self.files: Rereading | None = None
         self.tick_gap_max_ns: Callable[[], int] = lambda: 0
         self.late_ns: LateNs = in_time
-        self._timing = TimingView.model_validate(settings.timing.model_dump())
+        self.settings_view: Callable[[], SettingsView | None] = lambda: None
+        self.settings_alarms: Callable[[], tuple[AlarmView, ...]] = tuple
+        self.settings_changed(settings)
         self._views: Mapping[str, Callable[[ReplicaStatus], AnswerView]] = {
             "state": self._state,
             "watermarks": self._watermarks,
@@ -73,6 +76,9 @@ class Introspection:
             "closures": self._closures,
             "members": self._members,
         }
+
+    def settings_changed(self, settings: Settings) -> None:
+        self._settings, self._timing = settings, TimingView.model_validate(settings.timing.model_dump())
 
     def knows(self, what: str) -> bool:
         return what == "events" or what in self._views
@@ -129,6 +135,7 @@ class Introspection:
             tick_gap_max_ms=round(self.tick_gap_max_ns() / 1e6, 1),
             loop_late_ms=round(self.late_ns(status.as_of_ns - RECENT_NS, status.as_of_ns) / 1e6, 1),
             timing=self._timing,
+            settings=self.settings_view(),
             log=_log(status.log, size_bytes),
             peers=tuple(_peer(one, self.own_url if one.id == status.self_id else one.api_url) for one in status.peers),
             links=tuple(link_view(one.id, one.link, status.as_of_ns) for one in status.peers if one.link is not None),
@@ -155,7 +162,8 @@ class Introspection:
                 )
                 for one in status.alarms[: ITEMS_MAX - 1]
             )
-            + _unread(self.files),
+            + _unread(self.files)
+            + self.settings_alarms(),
             version=VERSION,
             unknown=tuple(unknown),
         )

@@ -23,7 +23,7 @@ class Metronome:
     """One per engine, made on its loop. `gap_max_ns` is the longest time between two ticks so far."""
 
     def __init__(self, tick: Callable[[int], None], now_ns: Callable[[], int], longest_ns: int) -> None:
-        self._tick, self._now_ns, self._longest_ns = tick, now_ns, longest_ns
+        self._tick, self._now_ns, self.longest_ns = tick, now_ns, longest_ns
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
@@ -36,7 +36,7 @@ class Metronome:
 
     def arm(self, at: int, now: int) -> None:
         """A tick at `at` or earlier: one that is armed for sooner is left alone, a tick too many does no harm."""
-        at = min(at, now + self._longest_ns)
+        at = min(at, now + self.longest_ns)
         if self.owed or self._stopped:
             return  # its turn arms the next one
         if self._timer is not None:

@@ -95,6 +95,13 @@ class Retention:
         """The first look comes at once, if the policy is on."""
         self._arm(0.0)
 
+    def change(self, table: RetentionTable) -> None:
+        """Another policy from now on; the first look comes at once, if it is on."""
+        self._table, self._limits = table, limits_of(table)
+        if not table.enabled:
+            self.refuses_writes = False
+        self._arm(0.0)
+
     def stop(self) -> None:
         self._stopped = True
         self.pins.stop()

@@ -75,6 +75,13 @@ class Scrubber:
         """The first pass in the background, unless the rate is 0."""
         self._rest(min(FIRST_PASS_AFTER_S, self._pause_s))
 
+    def change(self, bytes_per_s: int, pause_s: int) -> None:
+        """Another rate from now on; a pass that is under way ends at its own."""
+        self._bytes_per_s, self._pause_s = bytes_per_s, pause_s
+        if self._current is None:
+            self._cancel_timer()
+            self._rest(min(FIRST_PASS_AFTER_S, pause_s))
+
     def stop(self) -> None:
         self._stopped = True
         self._cancel_timer()

@@ -12,6 +12,7 @@ from enum import IntEnum
 
 from node.protocol.codes import FlushMode, ResponseCode, VoteResult, VoterState
 from node.protocol.entry import Slab
+from node.protocol.group_settings import SaidSettings
 from node.protocol.value_class import value_class
 
 
@@ -80,6 +81,7 @@ class Hello:
     ended: bool = False  # in a refusal: the group of the id that was asked with went on without that member (C9)
     # Whether TLS or C11 proved the sender a member. Never on the wire: the receiving driver sets it.
     proven: bool = False
+    settings: SaidSettings | None = None  # None: a release whose members refuse those with other settings
 
 
 @value_class(slots=True, frozen=True)

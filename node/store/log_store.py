@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from node.protocol.codes import VoterState
 from node.protocol.entry import CHAIN_START, Entry, EntryError, Magic, Slab
 from node.protocol.group_kind import NO_PATCH, PLAIN_NAME
+from node.protocol.group_settings import KeptSettings
 from node.protocol.messages import MemberMark
 from node.protocol.value_class import value_class
 from node.store.errors import StoreCorrupt
@@ -55,6 +56,7 @@ class HardState:
     `naming`: where the entry is that will name the group once it is committed (-1: not known), and the id in it.
     `configurations`: where entries are that say who belongs to the group, and their bodies: the newest committed one
     and those behind it. It is here before the entry is in the log: so one that cannot be found there never was.
+    `kept`: the settings that this member keeps to (`consensus/settings_change.py`); None: none are on record.
 
     Everything after `store_ids` is unknown to readers of version 1, which drop it with their next write.
     """
@@ -71,6 +73,7 @@ class HardState:
     marks_from: int = -1
     naming: tuple[int, str] | None = None
     configurations: tuple[tuple[int, str], ...] = ()
+    kept: KeptSettings | None = None
 
 
 @value_class(slots=True, frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import BytesLike
+from node.protocol.group_settings import GroupSettings, SaidSettings
 from node.protocol.messages import Hello, MemberMark, PeerRecord
 from node.transport.json_fields import SHORT_TEXT_MAX, BodyError, Fields
 
@@ -35,8 +36,14 @@ def hello_fields(hello: Hello) -> dict[str, Any]:
         "term": hello.term, "group_id": hello.group_id, "life_ids": list(hello.life_ids),
         "election_min_ms": hello.election_min_ms, "nonce": hello.nonce, "mac": hello.mac,
         "marks_from": hello.marks_from, "record": _record_fields(hello.record),
+        "settings": None if hello.settings is None else _settings_fields(hello.settings),
     }  # fmt: skip
     return fields | ({"ended": True} if hello.ended else {})
+
+
+def _settings_fields(said: SaidSettings) -> dict[str, Any]:
+    was = None if said.was is None else {**said.was._asdict(), "flush": said.was.flush.value}
+    return {**said._asdict(), "was": was}
 
 
 def _record_fields(record: PeerRecord | None) -> dict[str, Any] | None:
@@ -81,6 +88,7 @@ def hello_of(fields: Fields, seq: int, *, answer: bool) -> Hello:
         election_min_ms=fields.optional_number("election_min_ms"),
         marks_from=fields.number("marks_from"),
         record=_record(fields),
+        settings=_settings(fields),
         nonce=fields.short_text("nonce"),
         mac=fields.short_text("mac"),
         ended=fields.flag("ended"),
@@ -103,6 +111,18 @@ def _record(fields: Fields) -> PeerRecord | None:
     return PeerRecord(
         record.id_text("store_id"), life_id, mark.number("index"), mark.number("term"), mark.number("leadership")
     )
+
+
+def _settings(fields: Fields) -> SaidSettings | None:
+    said = fields.nested("settings")
+    if said is None:
+        return None
+    was = said.nested("was")
+    before = None if was is None else GroupSettings(
+        was.choice("flush", FlushMode, FlushMode.SYNC), was.flag("lease_reads"), was.number("election_min_ms")
+    )  # fmt: skip
+    beat_ms, min_ms = said.number("heartbeat_ms"), said.number("election_min_ms")
+    return SaidSettings(beat_ms, min_ms, said.id_text("mark"), said.id_text("knows"), before)
 
 
 def marks_of(fields: Fields) -> tuple[MemberMark, ...]:

@@ -171,6 +171,20 @@ class RetentionView(View):
     pins: Annotated[tuple[PinView, ...], Bounded] | None = None
 
 
+class RefusedSettingView(View):
+    """A key that SIGHUP could not change, and why."""
+
+    key: Text
+    reason: Text
+
+
+class SettingsView(View):
+    """What is not in force as the configuration file has it since the last SIGHUP."""
+
+    restart_needed: Annotated[tuple[Text, ...], Bounded] | None = None
+    refused: Annotated[tuple[RefusedSettingView, ...], Bounded] | None = None
+
+
 class ApplierView(View):
     """The state machine beside the log: what it has applied, and what is with it now."""
 
@@ -240,6 +254,7 @@ class StateView(AnswerView):
     tick_gap_max_ms: Number | None = None
     loop_late_ms: Number | None = None  # at most, within the last 3 s: its machine is busy, or it was stopped
     timing: TimingView | None = None
+    settings: SettingsView | None = None
     log: LogView | None = None
     peers: Annotated[tuple[PeerView, ...], Bounded] | None = None
     links: Annotated[tuple[LinkView, ...], Bounded] | None = None

@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 from node.consensus import leader_elector, progress
 from node.consensus.api import Appended
-from node.consensus.leader_elector import ParseResult
 from node.consensus.reads import LeaderReads
+from node.consensus.vote_results import ParseResult
 from node.protocol.codes import DispatcherState, ResponseCode, VoteResult
 from node.protocol.dispatcher import TRANSITIONS, DispatcherEvent
 from node.protocol.messages import (
@@ -47,7 +47,7 @@ FAULTS: Final = (
     "drop", "duplicate", "reorder", "slow_link", "reset", "partition", "asymmetric", "bridge", "ring", "isolate_leader",
     "clock_jump", "pause", "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot",
     "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "wipe", "lost_file", "learner",
-    "narrow_link", "trim", "trim_kept", "trim_forced", "pin",
+    "narrow_link", "trim", "trim_kept", "trim_forced", "pin", "retune",
 )  # fmt: skip
 
 # What a store says at open -> the recovery path that it took.
@@ -93,6 +93,8 @@ OTHERS: Final = (
     "apply.entry", "fault.applier_failed", "fault.applier_ended", "result.yes", "result.unknown", "alarm.apply_failed",
     "alarm.applier_down", "machine.read", "fault.snapshot_installed",
     *OF_MEMBERS,
+    # Settings that change while the group runs.
+    "event.settings_agreed", "alarm.settings_differ",
     # Alarms that faults must raise.
     "alarm.disk_full", "alarm.peer_disk_full",
 )  # fmt: skip

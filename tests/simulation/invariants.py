@@ -19,6 +19,7 @@ from tests.simulation.invariants_election import Elections
 from tests.simulation.invariants_log import Logs
 from tests.simulation.invariants_members import Memberships
 from tests.simulation.invariants_quorum import Quorums
+from tests.simulation.invariants_settings import Settings
 from tests.simulation.invariants_trims import Trims
 from tests.simulation.liveness import Liveness
 from tests.simulation.mirror import Mirrors
@@ -110,6 +111,10 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "slow_links_cost_nothing": "where links are slow but alive, and nothing else happens, no outcome is unknown (C5)",
     "closure_once": "every append, read and transfer completes exactly once",
     "transfer_reported": "every transfer's outcome is reported (E7)",
+    # Settings that change while the group runs.
+    "settings_change": "no change of settings is refused that is safe",
+    "lease_exclusive": "while a leader's lease lasts nobody else is elected (C1, E9)",
+    "async_rejoins": "who may lack what it acknowledged rejoins after a power loss, whatever is configured since (E8)",
     # State machines.
     "applied_in_order": "one state takes in the entries in order, each once, however often engine or applier end",
     "applied_never_back": "no snapshot takes the place of a newer state",
@@ -132,5 +137,6 @@ def checks() -> list[Observer]:
     logs = Logs(mirrors, members)
     return [
         mirrors, members, logs, Elections(mirrors, members), Disks(mirrors), Quorums(members), Clients(logs),
-        Appliers(logs), KnownOutcomes(), Trims(mirrors), Bases(mirrors, logs.committed), Liveness(mirrors, logs),
+        Appliers(logs), KnownOutcomes(), Trims(mirrors), Settings(), Bases(mirrors, logs.committed),
+        Liveness(mirrors, logs),
     ]  # fmt: skip

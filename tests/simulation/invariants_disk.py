@@ -140,7 +140,7 @@ class Disks(Observer):
             text = f"{member.id} had {durable} durable, its log ends at {store.end_index} after a new start"
             raise Violation("no_silent_loss", text)
         odd = [text for text in store.alarms if any(word in text for word in SUSPICIOUS)]
-        if not member.world.config.flush_sync:
+        if not member.world.config.always_sync:
             odd = [text for text in odd if "flush is async" not in text]
         faults = store.faults
         if odd or faults:

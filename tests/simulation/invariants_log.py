@@ -72,7 +72,7 @@ class Logs(Observer):
         self._world = world
         self.committed.begin(world.born_at)
         self._before_first = self.committed.index
-        self._sync = world.config.flush_sync
+        self._sync = world.config.always_sync
         self._rots = any(getattr(world.config, kind) for kind in DAMAGE)
 
     # --- after every step ------------------------------------------------------------------
@@ -107,7 +107,7 @@ class Logs(Observer):
         if replica.member.voter_state is not VoterState.VOTER:
             self._held_upto.pop(member_id, None)
             return
-        safe = min(store.durable_index, mirror.end_index) if self._sync else mirror.end_index
+        safe = mirror.end_index if self._may_lack(replica) else min(store.durable_index, mirror.end_index)
         self._safe[member_id] = safe
         disk_id, upto = self._held_upto.get(member_id, ("", self._before_first))
         if disk_id != mirror.member.disk_id:
@@ -119,6 +119,11 @@ class Logs(Observer):
             if held is not None:
                 self._held_by.setdefault((index, held.key), set()).add(member_id)
         self._held_upto[member_id] = mirror.member.disk_id, safe
+
+    def _may_lack(self, replica: Replica) -> bool:
+        """Whether it would rejoin after a power loss: only then may what is not durable count there (R2, E8)."""
+        kept = replica.member.hard.kept
+        return not self._sync and kept is not None and kept.promises.unsynced
 
     # --- commit ------------------------------------------------------------------
     def _progress(self, member: Member) -> None:
@@ -301,7 +306,8 @@ class Logs(Observer):
                 continue
             if peer.replica.member.voter_state is not VoterState.VOTER or peer.is_old_copy:
                 continue  # its disk was replaced: the leader hears of it with the next HELLO
-            safe = peer.store.durable_index if replica.config.flush is FlushMode.SYNC else peer.store.end_index
+            counts_unsynced = replica.config.flush is FlushMode.ASYNC and self._may_lack(peer.replica)
+            safe = peer.store.end_index if counts_unsynced else peer.store.durable_index
             held = self._mirrors.of[member.id].at(mark)
             if mark > safe or (held is not None and not self._same(peer_id, mark, held)):
                 raise Violation("watermark_held", f"{member.id} counts {peer_id} up to {mark}, safe there up to {safe}")

@@ -44,7 +44,6 @@ class Jobs:
     def __init__(self, process: Process, store: LogStore, rng: random.Random) -> None:
         self._process, self._store, self._rng = process, store, rng
         config = process.world.config
-        self._flush = process.config.flush
         self._sync_ns = max(1, int(config.sync_ms * MS))
         self._slow = config.slow_disk
         self._writes: deque[tuple[Callable[[], Any], Done]] = deque()
@@ -64,7 +63,7 @@ class Jobs:
         """Starts a group commit; while one runs, the next one follows it and takes everything that came meanwhile."""
         if self._syncing:
             self._again = True
-        elif self._flush is FlushMode.SYNC:
+        elif self._process.replica.config.flush is FlushMode.SYNC:
             self._start_sync()
         elif not self._background_due:
             self._background_due = True

@@ -178,7 +178,7 @@ class Member:
     def lose_power(self) -> None:
         """The machine goes dark: nobody is told, the page cache is gone."""
         self.powered = False
-        self.lost_memory |= not self.world.config.flush_sync
+        self.lost_memory |= not self.world.config.always_sync
         self.platform.lose_power()
         self._ended("power_loss", notice=False)
         self.world.nemesis.lights_out(self)

@@ -61,7 +61,7 @@ class Nemesis(Schemes):
             "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
             "lost_write", "lost_tail", "lost_checkpoint",
             "scrub", "wipe", "cut_lease", "stall", "lost_file", "restore", "learner",
-            "narrow_link", "trim", "membership",
+            "narrow_link", "trim", "membership", "retune",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:
@@ -251,7 +251,7 @@ class Nemesis(Schemes):
     def _may_lose_power(self, member: Member) -> bool:
         if not member.up and member.damage.has_no_checkpoint:  # what its torn tail leaves would pass for damage
             return False
-        return self._world.config.flush_sync or self.may_forget(member)
+        return self._world.config.always_sync or self.may_forget(member)
 
     def _power_loss(self) -> bool:
         member = self._any()
@@ -474,6 +474,7 @@ class Nemesis(Schemes):
         """No fault from now on; what stood still goes on."""
         self.active = False
         world = self._world
+        world.retuning.finish()
         world.network.heal()
         world.workload.reads_only = False
         for learner in (world.members[one] for one in world.learner_ids):

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from node.consensus.api import MS, Proposal, ReadOutcome, TransferOutcome
+from node.consensus.api import MS, Proposal, ReadOutcome, ReplicaConfig, TransferOutcome
 from node.consensus.effects import BeginBehind, FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
 from node.consensus.member_changes import ChangeOutcome, MemberChange
 from node.consensus.replica import Replica
@@ -130,6 +130,13 @@ class Process:
         elif known and not joined:
             self.replica.reconfiguration.remove_learner(learner, self.clock.now())
             self.links.remove(learner)
+        self._turn()
+
+    def change_settings(self, wanted: ReplicaConfig) -> None:
+        """SIGHUP: as the engine does it."""
+        refused = self.replica.change_settings(wanted, self.clock.now())
+        if refused is not None:
+            raise Violation("settings_change", f"{self.id} refuses what is safe: {refused}")
         self._turn()
 
     def _follow_members(self) -> None:

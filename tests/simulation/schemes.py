@@ -121,6 +121,7 @@ class Schemes:
         for one in givers:
             if world.members[one].up:
                 world.members[one].crash()
+                world.retuning.before_a_start(world.members[one])
                 world.schedule(self._rng.randrange(1, QUICK_START_NS), world.members[one].boot)
         world.workload.reads_only = False
         self._later(4 * world.config.election_ms, self._lease_cut_ends, cut + rest)
@@ -151,6 +152,11 @@ class Schemes:
         process.jobs.remove_prefix(plan.through_index, forced=forced)
         kind = "trim_forced" if plan.kept_by else "trim"
         return self._fault(kind, f"{member.id} through {plan.through_index}")
+
+    def _retune(self) -> bool:
+        """An operator's next step (`retuning.py`)."""
+        done = self._world.retuning.act()
+        return done is not None and self._fault("retune", done)
 
     def _narrow_link(self) -> bool:
         """A way carries only so much for a while, or all ways from one member do."""

@@ -53,7 +53,7 @@ def is_settled(world: Settling) -> bool:
         replica, store = member.replica, member.store
         if replica is None or store is None or store.faults or replica.member.short_of_space:
             return False
-        if replica.member.voter_state is not VoterState.VOTER:
+        if replica.member.voter_state is not VoterState.VOTER or replica.settings.under_way:
             return False
         if (store.end_index, store.end_chain) != end or replica.committed_index != store.end_index:
             return False

@@ -94,6 +94,8 @@ class Swarm:
     lost_file: float = 0.0
     trim: float = 0.0  # files go from the front of a log
     left_behind: float = 0.0  # share of those trims that take what other members lack
+    retune: float = 0.0  # steps of an operator who changes flush, lease reads and time-outs, member by member
+    retune_only: str = ""  # of flush, lease_reads, election; empty: all of them
     # Clients.
     clients: int = 3
     appends: float = 60.0
@@ -110,6 +112,11 @@ class Swarm:
     apply_fail: float = 0.0  # share of entries at which one fails, and is asked again
     apply_restart: float = 0.0  # ends of each
     at_apply: float = 0.0  # share of appends that wait for their result
+
+    @property
+    def always_sync(self) -> bool:
+        """Whether nothing ever counts that is not durable: a power loss takes nobody's memory."""
+        return self.flush_sync and not self.retune
 
     @classmethod
     def from_seed(cls, seed: int, **overrides: Any) -> Swarm:
@@ -131,6 +138,9 @@ class Swarm:
             left_behind = round(trims.random(), 4) if trims.random() < 0.5 and not chosen.applier else 0.0
             # Files of that size fill.
             chosen = replace(chosen, trim=often, left_behind=left_behind, data_file_size=4096, body_bytes=400)
+        retunes = random.Random(f"retune {seed}")
+        if retunes.random() < RETUNED:
+            chosen = replace(chosen, retune=round(3.0 * 6 ** retunes.random(), 4))
         return fenced(replace(chosen, **overrides))
 
     def born_at(self) -> Base | None:
@@ -182,14 +192,14 @@ def fenced(swarm: Swarm) -> Swarm:
     """
     if swarm.membership:
         # One learner of an operator that no log knows is another story. Who leaves may hold the last sound copy of
-        # what rotted elsewhere: nobody who removes a member knows that.
+        # what rotted elsewhere: nobody who removes a member knows that. One operator at a time changes something.
         spoilt = dict.fromkeys(SPOIL_ENTRIES, 0.0)
-        swarm = replace(swarm, members=min(swarm.members, 5), learner=0.0, trim=0.0, **spoilt)
+        swarm = replace(swarm, members=min(swarm.members, 5), learner=0.0, trim=0.0, retune=0.0, **spoilt)
     if swarm.trim and not may_trim(swarm):
         swarm = replace(swarm, trim=0.0)
     if swarm.left_behind and (swarm.applier or not swarm.trim):
         swarm = replace(swarm, left_behind=0.0)
-    if swarm.lease_reads:
+    if swarm.lease_reads or swarm.retune:
         return replace(swarm, clock_jump=0.0, clock_drift=min(swarm.clock_drift, 0.02))
     return swarm
 
@@ -262,6 +272,7 @@ def _between(low: float, high: float) -> Callable[[random.Random], float]:
 BORN_LATER = 0.08  # share of seeds
 CHANGED = 0.2  # share of seeds whose members change
 SPOIL_ENTRIES = ("rot", "misdirected_write", "lost_write", "lost_file")
+RETUNED = 0.15  # share of seeds
 TRIMMED = 0.4  # share of those seeds where it may be
 DAMAGE = ("rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "lost_file")
 FORGET = ("wipe", "restore", "learner")  # a member comes back with less, or new

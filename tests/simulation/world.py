@@ -22,6 +22,7 @@ from tests.simulation.member_operator import Operator
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.observer import Broadcast, Observer, Violation
+from tests.simulation.retuning import Retuning
 from tests.simulation.settling import describe, is_settled, leader_of, run_until
 from tests.simulation.swarm import Swarm
 from tests.simulation.trace import Trace
@@ -62,6 +63,7 @@ class World:
         self._at_once = 0
         self.network = Network(self, self._random("network"))
         self.nemesis = Nemesis(self, self._random("nemesis"))
+        self.retuning = Retuning(self, self._random("retuning"))
         self.members: dict[str, Member] = {}
         for member_id in self.all_ids:
             self.members[member_id] = Member(self, member_id, self._random(member_id))

@@ -251,7 +251,7 @@ def test_the_longest_gap_is_of_the_whole_time_and_its_last_append_too() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["failover", "--how", "magic"], "kill, partition or transfer"),
+        (["failover", "--how", "magic"], "kill, partition, transfer or stop"),
         (["failover", "--how", "transfer", "--against", "pysyncobj"], "only --how kill"),
         (["failover", "--against", "raft"], "pysyncobj"),
         (["slow-follower", "--how", "lazy"], "stopped or throttled"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
 from node.protocol.entry import Entry
+from node.protocol.group_settings import GroupSettings, SaidSettings
 from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -44,6 +45,7 @@ HELLO = Hello(
     3, "g", "n1", "s1", VoterState.VOTER, 10, 0, "ab", 1024, 320, FlushMode.ASYNC, True, "http://127.0.0.1:1", None,
     ("a",), 1, 2, ResponseCode.UNEXPECTED_ARGUMENT, "flush differs", {"n0": "s0"}, False,
     7, "group-id", ("l1", "l2"), 500, 6, PeerRecord("s2", "l9", 8, 5, 7), "nonce", "mac",
+    settings=SaidSettings(100, 500, "l2.1", "l9.0", GroupSettings(FlushMode.SYNC, False, 700)),
 )  # fmt: skip
 TICKET = TransferTicket(4, "n2", "nonce")
 REQUESTS: list[Message] = [

@@ -305,7 +305,7 @@ def test_a_read_of_an_earlier_epoch_is_not_used() -> None:
 
 
 def test_the_quota_is_a_share_of_what_was_measured_while_others_append() -> None:
-    quota = CatchUpQuota(1000)
+    quota = CatchUpQuota(config_of(catch_up_bytes_per_s=1000))
     assert not quota.holds(0)
     quota.appended(0)
     assert quota.holds(100 * MS) and quota.ask(100 * MS) == 0
@@ -318,14 +318,14 @@ def test_the_quota_is_a_share_of_what_was_measured_while_others_append() -> None
 
 
 def test_the_quota_never_falls_below_its_floor_and_may_be_off() -> None:
-    quota = CatchUpQuota(1000)
+    quota = CatchUpQuota(config_of(catch_up_bytes_per_s=1000))
     quota.appended(0)
     assert quota.holds(0) and quota.ask(0) == 0
     quota.taken(100, 1000 * MS)
     quota.appended(1000 * MS)
     assert quota.holds(1000 * MS) and quota.bytes_per_s == 1000
     assert quota.ask(1000 * MS) == 0  # the slab took longer than its share of a second already
-    unlimited = CatchUpQuota(0)
+    unlimited = CatchUpQuota(config_of(catch_up_bytes_per_s=0))
     unlimited.appended(0)
     assert not unlimited.holds(0)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from node.consensus.api import MS
-from node.consensus.leader_elector import ParseResult, parse_votes
 from node.consensus.roles import ROLE_TRANSITIONS, RoleEvent
 from node.consensus.ticks import Ticks
+from node.consensus.vote_results import ParseResult, parse_votes
 from node.protocol.codes import Role, VoteResult, VoterState
 from node.protocol.messages import PushKind, PushResponse, TransferTicket, VoteRequest, VoteResponse
 from node.store.faults.results import Fault

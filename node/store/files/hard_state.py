@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from node.protocol.codes import VoterState
+from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import POSITION_MAX, TERM_LEAP_MAX, TERM_MAX
+from node.protocol.group_settings import GroupSettings, KeptSettings, Promises
 from node.store.errors import StoreFull, StoreIOError, StoreRefused
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file, sync_directory, write_synced
 from node.store.files.platform import OS, Platform
@@ -71,6 +72,7 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
         "marks_from": state.marks_from,
         "naming": None if state.naming is None else list(state.naming),
         "configurations": [list(one) for one in state.configurations],
+        "kept": None if state.kept is None else [list(part) for part in state.kept],
     }
 
 
@@ -106,8 +108,19 @@ def hard_state_from_json(value: dict[str, Any]) -> HardState:
     voter_state = VoterState(value["voter_state"])
     return HardState(
         term, voted_for, voter_state, floor, store_ids, kept, peer_lives, store_id, group_id, marks_from,
-        None if naming is None else (naming[0], naming[1]), configurations,
+        None if naming is None else (naming[0], naming[1]), configurations, _kept_from_json(value.get("kept")),
     )  # fmt: skip
+
+
+def _kept_from_json(value: Any) -> KeptSettings | None:
+    """Raises ValueError and its like."""
+    if value is None:
+        return None
+    (flush, lease_reads, election_min_ms), (lease_ms, unsynced) = value
+    if not (type(election_min_ms) is type(lease_ms) is int and type(lease_reads) is type(unsynced) is bool):
+        raise ValueError(f"kept settings {value!r}")
+    agreed = GroupSettings(FlushMode(flush), lease_reads, election_min_ms)
+    return KeptSettings(agreed, Promises(lease_ms, unsynced))
 
 
 def with_new_life(state: HardState, life_id: str) -> HardState:

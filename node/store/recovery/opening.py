@@ -291,6 +291,8 @@ def _settle_voter_state(
     if hard.voter_state is VoterState.REJOINING:
         return hard
     lost = recovered.lost_history
+    if hard.kept is not None and hard.kept.promises.unsynced:  # as it ran until now, whatever is configured since
+        flush = FlushMode.ASYNC
     if slot is not None and flush is FlushMode.ASYNC and not slot.clean and slot.boot_id != boot_id:
         nothing_to_lose = (
             hard.voter_state is VoterState.FORMING

@@ -19,6 +19,7 @@ from tests.simulation.mutants.reads import READING
 from tests.simulation.mutants.real_driver import REAL_DRIVER
 from tests.simulation.mutants.replication import REPLICATION
 from tests.simulation.mutants.retention import RETENTION
+from tests.simulation.mutants.settings import SETTINGS
 from tests.simulation.mutants.slow_links import SLOW_LINKS
 from tests.simulation.mutants.storage import STORAGE
 from tests.simulation.mutants.streams import STREAMING
@@ -40,6 +41,7 @@ CORE = (
     *RETENTION,
     *BASES,
     *CHANGES_OF_MEMBERS,
+    *SETTINGS,
 )
 ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

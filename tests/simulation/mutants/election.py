@@ -132,7 +132,7 @@ ELECTION = (
         "a leader leads on, whether a quorum answers or not",
         (
             ignored(CHECK_QUORUM, "self.silent_ticks() > self._silent_ticks_max"),
-            ignored(CHECK_QUORUM, "now >= self.at() + self._timing.quorum_silence_max_ns"),
+            ignored(CHECK_QUORUM, "now >= self.at() + self._member.config.timing.quorum_silence_max_ns"),
         ),
         {"isolate_leader": 4.0, "partition": 2.0, "partition_ms": 1500.0},
     ),

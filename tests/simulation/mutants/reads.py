@@ -65,9 +65,9 @@ READING = (
         "a lease lasts for three election time-outs",
         (
             Edit(
-                READS + "LeaderReads.lease_left_ns",
-                "lease - lease // config.timing.lease_drift_divisor",
-                "MUTANT.instead(lease - lease // config.timing.lease_drift_divisor, 3 * lease)",
+                READS + "LeaderReads._certain_ns",
+                "lease_ns - lease_ns // self._member.config.timing.lease_drift_divisor",
+                "MUTANT.instead(lease_ns - lease_ns // self._member.config.timing.lease_drift_divisor, 3 * lease_ns)",
             ),
         ),
         {**LONELY, "lease_reads": True, "reads": 300.0, "appends": 300.0, "sync_ms": 0.3, "delay_ms": 0.2},
@@ -79,7 +79,7 @@ READING = (
         (
             ignored(
                 "node.consensus.leader_elector:LeaderElector.leader_lost",
-                "member.config.lease_reads and member.leader_contact_at is not None",
+                "member.config.grants_leases and member.leader_contact_at is not None",
             ),
         ),
         {

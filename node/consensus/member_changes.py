@@ -25,6 +25,7 @@ from node.consensus.membership import Membership
 from node.consensus.progress import Peers
 from node.consensus.reconfiguration import Reconfiguration
 from node.consensus.roles import RoleEvent
+from node.consensus.settings_book import is_older
 from node.protocol.codes import DispatcherState, ResponseCode, VoterState
 from node.protocol.group_members import GroupMembers, MembersError
 
@@ -110,6 +111,10 @@ class MemberChanges:
             return ResponseCode.ILLEGAL_MEMBER_STATE, "the group has no id yet: all its voters have to be up for that"
         if self._membership.strangers.plain:
             text = "a plain DLedger process stands at a member's address, and knows no changes of members: end it first"
+            return ResponseCode.ILLEGAL_MEMBER_STATE, text
+        older = [peer.peer_id for peer in self._peers.of.values() if is_older(peer.hello)]
+        if older:
+            text = f"{older[0]} is of a release that knows no changes of members: upgrade it first"
             return ResponseCode.ILLEGAL_MEMBER_STATE, text
         if self._transfers.current is not None:
             return ResponseCode.LEADER_TRANSFERRING, f"leadership moves to {self._transfers.transferee_id}: ask again"

@@ -30,6 +30,11 @@ def settings_in(hello: Hello, ours: GroupSettings) -> GroupSettings:
     return GroupSettings(hello.flush, hello.lease_reads, election_min_ms or ours.election_min_ms)
 
 
+def is_older(hello: Hello | None) -> bool:
+    """Whether a peer that said this is of a release before this one; None: nothing is known of it."""
+    return hello is not None and hello.settings is None
+
+
 class SettingsBook:
     """One per replica."""
 
@@ -60,6 +65,8 @@ class SettingsBook:
 
     def refusal(self, hello: Hello) -> str | None:
         """Why that peer's settings do not go with ours; None: they do, or one of us is changing them."""
+        if is_older(hello) and self._member.configuration.index >= 0:  # it would count by who belonged to it at birth
+            return f"the release of {hello.node_id} knows no changes of members, and there were some: upgrade it"
         ours = self.settings
         theirs = settings_in(hello, ours)
         differences = ours.differences(theirs)

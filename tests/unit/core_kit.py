@@ -14,6 +14,7 @@ from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoteResult, VoterState
 from node.protocol.entry import Slab
 from node.protocol.group_id import group_id_of
+from node.protocol.group_settings import SaidSettings
 from node.protocol.messages import (
     Hello,
     Message,
@@ -99,9 +100,14 @@ class Solo:
             "end_index": store.end_index, "sealed_from": 0, "peers_hash": self.replica.config.peers_hash,
             "data_file_size": store.data_file_size, "index_file_size": store.index_file_size,
             "flush": self.replica.config.flush, "lease_reads": self.replica.config.lease_reads, "answer": True,
-            "version_max": VERSION_MAX, "proven": True,
+            "version_max": VERSION_MAX, "proven": True, "settings": self.said_by(peer),
         }  # fmt: skip
         return Hello(seq=seq, **{**fields, **changes})
+
+    def said_by(self, peer: str) -> SaidSettings:
+        """The same as ours, by a peer that knows nothing of ours yet."""
+        timing = self.replica.config.timing
+        return SaidSettings(timing.heartbeat_ns // MS, timing.election_min_ns // MS, f"{peer}.0", "")
 
     def connect(self, peer: str, **changes: Any) -> None:
         self.replica.receive(peer, self.hello_of(peer, **changes), self.now)

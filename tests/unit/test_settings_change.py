@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from node.consensus.api import MS, ReplicaConfig, Timing
+from node.consensus.member_changes import ChangeOutcome, Kind, MemberChange
 from node.consensus.replica import Replica
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoteResult, VoterState
 from node.protocol.group_settings import GroupSettings, KeptSettings, Promises, SaidSettings
@@ -260,10 +261,32 @@ def test_longer_time_outs_come_before_longer_heartbeats_and_shorter_ones_behind(
 @pytest.mark.parametrize("wanted", [{"flush": ASYNC}, {"lease_reads": True}, {"timing": timed(100, 600)}])
 def test_beside_an_older_release_nothing_changes_that_it_would_refuse(wanted: dict[str, Any]) -> None:
     solo = Solo()
+    solo.connect("n1", settings=None)
     refused = change(solo, **wanted)
     assert refused == "n1 is of a release that refuses members with other settings: upgrade it first"
     assert change(solo, max_transfer_wait_index=7) is None, "the others hear nothing of that"
     assert solo.replica.config.max_transfer_wait_index == 7
+
+
+def test_beside_an_older_release_no_member_changes_and_after_a_change_it_is_refused() -> None:
+    leader = Leader()
+    solo = leader.solo
+    adds = MemberChange(Kind.ADD, "n3", "127.0.0.1:20914")
+    assert solo.replica.refused_change(adds) is None
+    solo.connect("n1", settings=None)
+    refused = solo.replica.refused_change(adds)
+    assert refused is not None and refused[0] is ResponseCode.ILLEGAL_MEMBER_STATE
+    assert refused[1] == "n1 is of a release that knows no changes of members: upgrade it first"
+    heard(solo, "n1")
+    outcomes: list[ChangeOutcome] = []
+    solo.replica.change_members(adds, outcomes.append)
+    solo.take()
+    assert solo.replica.configuration.index > 0, "it is in the log"
+    before = len(solo.sent)
+    solo.receive("n1", solo.hello_of("n1", settings=None, answer=False))
+    (answer,) = [one for to, one in solo.sent[before:] if to == "n1" and isinstance(one, Hello)]
+    assert answer.code is ResponseCode.UNEXPECTED_ARGUMENT
+    assert answer.detail == "the release of n1 knows no changes of members, and there were some: upgrade it"
 
 
 def test_other_time_outs_are_in_force_at_once() -> None:

@@ -25,8 +25,9 @@ def settings_of(config: ReplicaConfig) -> GroupSettings:
 
 def settings_in(hello: Hello, ours: GroupSettings) -> GroupSettings:
     """A peer's; what it does not say (version 1: how long elections take) is as ours."""
-    said = hello.settings
-    election_min_ms = hello.election_min_ms if said is None else said.election_min_ms
+    election_min_ms = hello.election_min_ms  # said where lease reads are on
+    if election_min_ms is None and hello.settings is not None:
+        election_min_ms = hello.settings.election_min_ms
     return GroupSettings(hello.flush, hello.lease_reads, election_min_ms or ours.election_min_ms)
 
 

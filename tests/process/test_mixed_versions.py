@@ -1,8 +1,9 @@
-"""Members of the release before and of this one in one group, under load: upgraded one by one, and back again.
+"""Members of older releases and of this one in one group, under load: upgraded one by one, and back again.
 
-The older release is built from this repository's own history; where that is not there, this test fails. What it shows
-is the policy of docs/operations.md ("Upgrades"): HELLO version 1 and 2 side by side, the same files on disk, one member
-at a time with the group serving meanwhile, and the way back to that release.
+The older releases are built from this repository's own history; where that is not there, these tests fail. What they
+show is the policy of docs/operations.md ("Upgrades"): HELLO version 1 and 2 side by side, the same files on disk, one
+member at a time with the group serving meanwhile, the way back to those releases, and that what they do not know is
+refused while one of them takes part. Time-outs are long here: somebody is elected only where a leader goes.
 """
 
 from __future__ import annotations
@@ -14,49 +15,61 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from node.children import apart
 from node.client import LedgerClient, LedgerError
+from node.client.members import change_members
+from node.protocol.codes import ResponseCode
 from node.protocol.entry import Magic
 from node.store.files.hard_state import read_hard_state
 from node.store.reader import StoreReader
 from tests.process.group import ROOT, Group, all_vote, append_surely
 
 pytestmark = pytest.mark.process
-BEFORE = "c9725aa"  # the last commit that speaks HELLO version 1
-OLD, NEW = "old", "new"
+FIRST = "c9725aa"  # the last commit that speaks HELLO version 1
+BEFORE = "36af407"  # the release before this one
+NEW = "new"
+QUIET = (
+    "--set", "timing.election_timeout_min_ms=20000", "--set", "timing.election_timeout_max_ms=40000",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def release_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That release's files."""
-    made = subprocess.run(["git", "-C", str(ROOT), "archive", BEFORE, "node"], capture_output=True, check=False)
-    assert made.returncode == 0, f"this needs the repository's history back to {BEFORE}: {made.stderr.decode()}"
-    directory = tmp_path_factory.mktemp("before")
-    with tarfile.open(fileobj=io.BytesIO(made.stdout)) as archive:
-        archive.extractall(directory, filter="data")
-    return directory
+def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The files of each release."""
+    found = {NEW: ROOT}
+    for commit in (FIRST, BEFORE):
+        made = subprocess.run(["git", "-C", str(ROOT), "archive", commit, "node"], capture_output=True, check=False)
+        assert made.returncode == 0, f"this needs the repository's history back to {commit}: {made.stderr.decode()}"
+        found[commit] = tmp_path_factory.mktemp(commit)
+        with tarfile.open(fileobj=io.BytesIO(made.stdout)) as archive:
+            archive.extractall(found[commit], filter="data")
+    return found
 
 
 class MixedGroup(Group):
-    """A group in which each member runs one of two releases."""
+    """A group in which each member runs one of these releases; all begin with `first`."""
 
-    def __init__(self, directory: Path, before: Path) -> None:
+    def __init__(self, directory: Path, releases: dict[str, Path], first: str) -> None:
         super().__init__(directory)
-        self.before = before
-        self.token = ()  # a word that the release before does not know; the group gets its id from a leader
-        self.release = dict.fromkeys(self.peers, OLD)
+        self.releases = releases
+        self.token = ()  # a word that the first release does not know; the group gets its id from a leader
+        self.release = dict.fromkeys(self.peers, first)
+
+    def arguments(self, node_id: str, *more: str) -> list[str]:
+        return super().arguments(node_id, *QUIET, *more)
 
     def spawn(self, arguments: list[str], module: str = "node.server") -> subprocess.Popen[str]:
-        root = self.before if self.release[arguments[1]] == OLD else ROOT
+        root = self.releases[self.release[arguments[1]]]
         return subprocess.Popen(
             [sys.executable, "-m", module, *arguments], cwd=root, env=os.environ | {"PYTHONPATH": str(root)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=apart(signal.SIGKILL),
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=apart(signal.SIGKILL),
         )  # fmt: skip
 
 
@@ -111,15 +124,33 @@ async def under_load(group: MixedGroup) -> AsyncIterator[tuple[LedgerClient, Loa
 
 
 async def change(group: MixedGroup, client: LedgerClient, load: Load, member: str, release: str) -> None:
-    """One member stops, the two others serve; it comes back as the other release, and votes, before the next one."""
+    """One member stops, the two others serve; it comes back as the other release, and votes, before the next one.
+
+    Somebody is elected if it led, and else nobody.
+    """
+    led, term = await leadership(client, group)
     assert await asyncio.to_thread(group.kill, member, signal.SIGTERM) == 0
     await load.goes_on()
     group.release[member] = release
     process = group.processes[member] = group.spawn(group.arguments(member))  # it lives as long as this thread
     assert process.stdout is not None
-    assert await asyncio.to_thread(process.stdout.readline), f"{member} does not start: {process.communicate()[1]}"
+    assert await asyncio.to_thread(process.stdout.readline), f"{member} does not start as {release}"
     await all_vote(client, group.peers)
     await load.goes_on()
+    leads, after = await leadership(client, group)
+    assert (leads != led and after > term) if led == member else (leads, after) == (led, term), (member, release)
+
+
+async def leadership(client: LedgerClient, group: MixedGroup) -> tuple[str, int]:
+    """Who leads which term, once all members say one thing."""
+    deadline = asyncio.get_running_loop().time() + 60
+    while True:
+        states = [await client.state(member) for member in group.peers]
+        found = {(state["leader_id"], int(state["term"])) for state in states}
+        if len(found) == 1 and (only := found.pop())[0] is not None:
+            return only
+        assert asyncio.get_running_loop().time() < deadline, f"no agreement: {states}"
+        await asyncio.sleep(0.05)
 
 
 async def everywhere(group: MixedGroup, client: LedgerClient, index: int) -> None:
@@ -131,36 +162,81 @@ async def everywhere(group: MixedGroup, client: LedgerClient, index: int) -> Non
             await asyncio.sleep(0.05)
 
 
-def test_upgraded_one_by_one_and_back_nothing_acknowledged_is_lost(tmp_path: Path, release_before: Path) -> None:
-    async def story(group: MixedGroup) -> dict[int, bytes]:
-        async with under_load(group) as (client, load):
-            await load.goes_on()
-            for member in group.peers:
-                await change(group, client, load, member, NEW)
-            for member in group.peers:
-                state = read_hard_state(tmp_path / member / f"dledger-{member}")
-                assert state is not None and state.life_ids, "all are of this release by now"
-            for member in ("n0", "n1"):  # and back, to stay mixed
-                await change(group, client, load, member, OLD)
-            terms = {(await client.state(member))["term"] for member in group.peers}
-            assert max(terms) < 100, "elections, and no war of elections"
-            await load.stop()
-            await everywhere(group, client, max(load.acknowledged))
-            return load.acknowledged
+async def led_by(group: MixedGroup, client: LedgerClient, member: str) -> None:
+    """Asks for it until it is so: under load a transfer may not end in time."""
+    deadline = asyncio.get_running_loop().time() + 60
+    while (await leadership(client, group))[0] != member:
+        assert asyncio.get_running_loop().time() < deadline, f"{member} never leads"
+        with suppress(LedgerError):
+            await client.transfer(member)
 
-    group = MixedGroup(tmp_path, release_before)
-    try:
-        group.start_all()
-        acknowledged = asyncio.run(story(group))
-    finally:
-        for member in list(group.processes):
-            group.kill(member, signal.SIGTERM)
-        group.close()
+
+async def refused(client: LedgerClient) -> None:
+    """What a member of an older release would not understand."""
+    answer = await change_members(client, {"kind": "add", "id": "n3", "address": "127.0.0.1:9"})
+    assert answer["code"] == ResponseCode.ILLEGAL_MEMBER_STATE, answer
+    assert "is of a release that knows no changes of members: upgrade it first" in answer["detail"]
+
+
+def check(group: MixedGroup, directory: Path, acknowledged: dict[int, bytes]) -> None:
+    """All have all, whole."""
     assert len(acknowledged) > 10
     for member in group.peers:
-        reader = StoreReader(tmp_path / member / f"dledger-{member}")
+        reader = StoreReader(directory / member / f"dledger-{member}")
         assert not reader.verify().problems
         for index, body in acknowledged.items():
             entry = reader.entry(index)
             assert entry is not None, f"{member} lacks acknowledged entry {index}"
             assert (entry.body, entry.magic) == (body, Magic.NORMAL), f"{member} holds something else at {index}"
+
+
+def played(
+    directory: Path, releases: dict[str, Path], first: str, story: Callable[[MixedGroup, LedgerClient, Load], Any]
+) -> None:
+    """A story under load, of a group that begins with `first`; nothing that was acknowledged in it is lost."""
+
+    async def play() -> dict[int, bytes]:
+        async with under_load(group) as (client, load):
+            await load.goes_on()
+            await story(group, client, load)
+            await load.stop()
+            await everywhere(group, client, max(load.acknowledged))
+            return load.acknowledged
+
+    group = MixedGroup(directory, releases, first)
+    try:
+        group.start_all()
+        acknowledged = asyncio.run(play())
+    finally:
+        for member in list(group.processes):
+            group.kill(member, signal.SIGTERM)
+        group.close()
+    check(group, directory, acknowledged)
+
+
+def test_upgraded_one_by_one_and_back_nothing_acknowledged_is_lost(tmp_path: Path, releases: dict[str, Path]) -> None:
+    """And in the end one member of each release is in the group."""
+
+    async def story(group: MixedGroup, client: LedgerClient, load: Load) -> None:
+        for member in group.peers:
+            await change(group, client, load, member, NEW)
+        for member in group.peers:
+            state = read_hard_state(tmp_path / member / f"dledger-{member}")
+            assert state is not None and state.life_ids and state.kept, "all are of this release by now"
+        await change(group, client, load, "n0", BEFORE)
+        await change(group, client, load, "n1", FIRST)
+        await led_by(group, client, "n2")
+        await refused(client)
+
+    played(tmp_path, releases, BEFORE, story)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", [FIRST, BEFORE])
+def test_each_release_there_and_back_again(tmp_path: Path, releases: dict[str, Path], first: str) -> None:
+    async def story(group: MixedGroup, client: LedgerClient, load: Load) -> None:
+        for release in (NEW, first, NEW):
+            for member in group.peers:
+                await change(group, client, load, member, release)
+
+    played(tmp_path, releases, first, story)

@@ -54,10 +54,12 @@ class Place:
             "control.tls_cert_file": files["crt"], "control.tls_key_file": files["key"],
         }  # fmt: skip
         more = [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
+        self.file = directory / "node.toml"
+        self.file.touch()
         self.node = self.start(
             "node", "-m", "node", "--id", "n0", "--group", "g", "--peers", f"n0-127.0.0.1:{self.member}",
             "--data", str(directory / "n0"), "--control", f"127.0.0.1:{self.control}", "--init",
-            "--log-format", "json", *SMALL_FILES, *more,
+            "--config", str(self.file), "--log-format", "json", *SMALL_FILES, *more,
         )  # fmt: skip
         self.console_process = self.start(
             "console", "-m", "app.cli", "console", "--listen", f"127.0.0.1:{self.console}", "--log-format", "json",
@@ -134,6 +136,30 @@ def der(path: Path) -> bytes:
     return ssl.PEM_cert_to_DER_cert(path.read_text())
 
 
+def changes_settings(place: Place, client: httpx2.Client) -> None:
+    """By the same signal: what may change does, what may not is said, and a file that is none changes nothing."""
+    place.file.write_text(
+        "[store]\nscrub_pause_s = 1234\npage_cache_bytes = 1000000\n[timing]\nmax_push_time_out_ms = 999\n"
+    )
+    place.node.send_signal(signal.SIGHUP)
+    until(lambda: alarms_of(client, NEW) == {"restart_needed"}, "what needs a restart is an alarm")
+    state = client.get("/api/v1/state", headers={"authorization": f"Bearer {NEW}"}).json()
+    assert state["settings"] == {"restart_needed": ["store.page_cache_bytes"], "refused": []}
+    assert (state["timing"]["max_push_time_out_ms"], state["scrub"]["pause_s"]) == (999, 1234)
+    assert place.said("node", "settings_changed") == [
+        "in force from now on: store.scrub_pause_s, timing.max_push_time_out_ms"
+    ]
+    place.file.write_text("[store\n")
+    place.node.send_signal(signal.SIGHUP)
+    until(
+        lambda: alarms_of(client, NEW) == {"restart_needed", "file_not_reread", "control_file_not_reread"},
+        "both processes say that they cannot read it",
+    )
+    place.file.write_text(store)
+    place.node.send_signal(signal.SIGHUP)
+    until(lambda: alarms_of(client, NEW) == set(), "a good file ends all of them")
+
+
 def test_a_signal_has_certificates_and_tokens_read_again(place: Place) -> None:
     ports = {place.member: "n0", place.control: "n0", place.console: "console"}
     before = {port: der(place.pki / f"{name}.crt") for port, name in ports.items()}
@@ -169,4 +195,5 @@ def test_a_signal_has_certificates_and_tokens_read_again(place: Place) -> None:
         for process in (place.node, place.console_process):
             process.send_signal(signal.SIGHUP)
         until(lambda: alarms_of(long_lived, NEW) == set(), "the alarms end")
+        changes_settings(place, long_lived)
     assert place.node.poll() is None and place.console_process.poll() is None

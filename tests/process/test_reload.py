@@ -138,9 +138,8 @@ def der(path: Path) -> bytes:
 
 def changes_settings(place: Place, client: httpx2.Client) -> None:
     """By the same signal: what may change does, what may not is said, and a file that is none changes nothing."""
-    place.file.write_text(
-        "[store]\nscrub_pause_s = 1234\npage_cache_bytes = 1000000\n[timing]\nmax_push_time_out_ms = 999\n"
-    )
+    store = "[store]\nscrub_pause_s = 1234\n"
+    place.file.write_text(f"{store}page_cache_bytes = 1000000\n[timing]\nmax_push_time_out_ms = 999\n")
     place.node.send_signal(signal.SIGHUP)
     until(lambda: alarms_of(client, NEW) == {"restart_needed"}, "what needs a restart is an alarm")
     state = client.get("/api/v1/state", headers={"authorization": f"Bearer {NEW}"}).json()

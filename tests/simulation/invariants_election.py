@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Whatever the swarm can do, but for this, can end a leadership for a good reason; so a new kind of fault counts as one.
 SETTLED = ("stall", "slow_disk", "clock_drift", "scrub", "expected_index", "ordered", "client_loss", "narrow_link")
-UNSETTLING = (*(name for name, _, _ in FAULTS if name not in SETTLED), "preferred_leader", "membership")
+UNSETTLING = (*(name for name, _, _ in FAULTS if name not in SETTLED), "preferred_leader", "retune", "membership")
 DRIVERS_OWN = ("unaware",)  # that only the driver's world can do
 SILENCE = "no quorum of answers"
 SILENCE_TIMEOUTS = 4  # a leader that heard no quorum for so many longest election time-outs should have noticed

@@ -145,7 +145,7 @@ ELECTION = (
                 CHECK_QUORUM,
                 "self.ticks.passed(now) and self.silent_ticks() > self._silent_ticks_max",
                 "MUTANT.instead(self.ticks.passed(now) and self.silent_ticks() > self._silent_ticks_max, "
-                "now >= self.at() + self._timing.election_max_ns)",
+                "now >= self.at() + self._member.config.timing.election_max_ns)",
             ),
         ),
         STALLS,

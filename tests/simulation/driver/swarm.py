@@ -96,6 +96,16 @@ class DriverSwarm:
             return getattr(CORE_CALM, name)
         raise AttributeError(name)
 
+    @property
+    def always_sync(self) -> bool:
+        """Nobody changes the flush mode here."""
+        return self.flush_sync
+
+    @property
+    def retune(self) -> float:
+        """Nor any other settings."""
+        return 0.0
+
     @classmethod
     def from_seed(cls, seed: int, **overrides: Any) -> DriverSwarm:
         """The one this seed enables, with fields replaced by `overrides`."""

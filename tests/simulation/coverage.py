@@ -82,6 +82,8 @@ OTHERS: Final = (
     "transfer.catching_up", "transfer.taking_over", "transfer.200", "transfer.300", "transfer.418",
     # Cuts, and what goes from the front.
     "cut", "cut.repeated", "trim.removed", "open.trimmed", "base.begun", "base.archived", "open.base_finished",
+    "base.begun", "base.archived", "fault.trim_forced", "dispatcher.APPEND.below_begin",
+    "dispatcher.COMPARE.below_begin", "dispatcher.INSTALL_SNAPSHOT.installed",
     # Clients.
     "append.ok", "append.fail.404", "append.fail.408", "append.fail.415", "append.fail.506",
     "append.unknown.501", "append.unknown.502", "append.unknown.0", "append.batch",
@@ -112,7 +114,10 @@ RARE: Final = frozenset({
 })  # fmt: skip
 
 # What 500 seeds meet once or not at all, since silence is counted in ticks (E6) and leaders change less.
-SCARCE: Final = frozenset({"cut.repeated", "dispatcher.TRUNCATE.reconnected", "open.checkpoint_disagrees"})
+SCARCE: Final = frozenset({
+    "cut.repeated", "dispatcher.TRUNCATE.reconnected", "open.checkpoint_disagrees", "open.base_finished",
+    "dispatcher.INSTALL_SNAPSHOT.reconnected",
+})  # fmt: skip
 SCARCE_FROM_SEEDS: Final = 2000
 
 _FORK: Final = "only a fork leads there, and a run with a fork has failed before: tests/scenarios/forks.txt"

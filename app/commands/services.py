@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -163,14 +165,15 @@ def console(
     }
     try:
         overrides = {**given, **dict(parse_set(text) for text in settings or [])}
-        loaded = load(overrides, config, flag_names=CONSOLE_FLAGS)
+        read = partial(load, overrides, config, flag_names=CONSOLE_FLAGS)
+        loaded = read()
         token = read_token(loaded.console.node_token_file) if loaded.console.node_token_file else None
     except ConfigError as error:
         raise Failure(Exit.USAGE, str(error)) from error
-    return _serve(loaded, token, os.environ.get("QUORUMSCOPE_DEMO_URL"))
+    return _serve(loaded, read, token, os.environ.get("QUORUMSCOPE_DEMO_URL"))
 
 
-def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -> int:
+def _serve(loaded: Settings, read: Callable[[], Settings], node_token: str | None, demo_control: str | None) -> int:
     from app.console.server import serve
     from app.console.settings import ConsoleSettings, Seed, SettingsError
 
@@ -204,7 +207,7 @@ def _serve(loaded: Settings, node_token: str | None, demo_control: str | None) -
         settings.check()
     except SettingsError as error:
         raise Failure(Exit.USAGE, str(error)) from error
-    return serve(settings)
+    return serve(settings, loaded, read)
 
 
 def register(app: typer.Typer) -> None:

@@ -71,6 +71,7 @@ class Console:
         self.addresses = Addresses(sessions, Seal(key_file_of(settings.db_url)), settings.node_token, urls)
         self.nodes = Nodes(settings, transport, self.addresses.token_for)
         self.rereading = Rereading()
+        self.restart_needed: tuple[str, ...] = ()  # keys that the configuration says otherwise by now
         if settings.node_token_file is not None:
             file = settings.node_token_file
             self.rereading.add("the token for control planes", lambda: read_token(file), self.addresses.use_token)

@@ -62,3 +62,5 @@ class OwnFacts(View):
     # What could not be read again on SIGHUP, and since when.
     not_reread: str | None = None
     not_reread_since: datetime | None = None
+    # Keys of the configuration that differ since the last SIGHUP, and take a restart.
+    restart_needed: tuple[str, ...] = ()

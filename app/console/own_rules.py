@@ -203,7 +203,17 @@ def not_reread(facts: OwnFacts) -> Iterator[OwnFinding]:
         )  # fmt: skip
 
 
-RULES: Final[tuple[Rule, ...]] = (database, disk, certificates, tokens, clocks, not_reread)
+def restart_needed(facts: OwnFacts) -> Iterator[OwnFinding]:
+    if facts.restart_needed:
+        yield OwnFinding(
+            "restart_needed", ATTENTION, f"Restart needed: {', '.join(facts.restart_needed)}",
+            "the configuration says something else for these keys by now, and they change with a start only",
+            "the console goes on as it was started",
+            "start the console anew (`systemctl restart quorumscope-console`), or put the file back and send SIGHUP",
+        )  # fmt: skip
+
+
+RULES: Final[tuple[Rule, ...]] = (database, disk, certificates, tokens, clocks, not_reread, restart_needed)
 
 
 class OwnProblems:

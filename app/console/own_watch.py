@@ -75,6 +75,7 @@ class OwnWatch:
             as_of=utc_now(), database=database, disk=disk, certificates=certificates, tokens=tokens,
             clocks=tuple(self.clocks()),
             not_reread=self.console.rereading.text, not_reread_since=self.console.rereading.since,
+            restart_needed=self.console.restart_needed,
         )  # fmt: skip
         self.console.own["console"] = self.rules.judge(self.facts)
 

@@ -11,6 +11,7 @@ import errno
 import json
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import uvicorn
@@ -19,7 +20,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.console.app import create_app
 from app.console.settings import ConsoleSettings, Seed, SettingsError
+from app.console.settings_reread import SettingsReread
 from app.db.engine import DriverMissing, check_driver, normal_url
+from node.config import Settings
 from node.http_server import BoundedServer, Places
 from node.logs import Log
 from node.priority import lower_priority
@@ -90,8 +93,11 @@ def make_server(settings: ConsoleSettings, app: FastAPI, log: Log | None = None)
     return BoundedServer(config, end_streams, again)
 
 
-def serve(settings: ConsoleSettings) -> int:
-    """Runs until SIGINT or SIGTERM; returns the exit code."""
+def serve(
+    settings: ConsoleSettings, loaded: Settings | None = None, reread: Callable[[], Settings] | None = None
+) -> int:
+    """Runs until SIGINT or SIGTERM; returns the exit code. `reread` gives the configuration anew, `loaded` is the one
+    that these settings come from."""
     try:
         settings.check()
         listener = bind(settings.host, settings.port)
@@ -111,7 +117,10 @@ def serve(settings: ConsoleSettings) -> int:
     log.take_over()
     lower_priority()  # engines on the same machine go first; audits started here inherit it
     settings = replace(settings, port=listener.getsockname()[1])
-    server = make_server(settings, create_app(settings), log)
+    app = create_app(settings)
+    if loaded is not None and reread is not None:
+        SettingsReread(loaded, reread, app.state.console, log)
+    server = make_server(settings, app, log)
     print(json.dumps({"event": "listening", "url": settings.url}), flush=True)
     if sys.stderr.isatty():
         print(f"console: {settings.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)

@@ -27,6 +27,7 @@ from node.client import LedgerClient, LedgerError
 from node.client.members import change_members
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import Magic
+from node.store.file_store import FileStore
 from node.store.files.hard_state import read_hard_state
 from node.store.reader import StoreReader
 from tests.process.group import ROOT, Group, all_vote, append_surely
@@ -229,6 +230,53 @@ def test_upgraded_one_by_one_and_back_nothing_acknowledged_is_lost(tmp_path: Pat
         await refused(client)
 
     played(tmp_path, releases, BEFORE, story)
+
+
+def as_release(root: Path, *words: str) -> tuple[int, str]:
+    """A Python of that release; its exit code, and all that it printed."""
+    done = subprocess.run(
+        [sys.executable, *words], cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+OPENS = """
+import sys
+from node.store.file_store import FileStore
+store = FileStore.open(sys.argv[1], group="g", node_id="n0", data_file_size=4096, index_file_size=3200)
+print(store.begin_index, store.end_index, store.get(store.begin_index).body[:7])
+"""
+
+
+def test_what_the_release_before_makes_of_a_member_that_goes_back(tmp_path: Path, releases: dict[str, Path]) -> None:
+    """It opens a log whose front was removed, and refuses a state machine's, and keys that it does not know."""
+    before, sizes = releases[BEFORE], {"data_file_size": 4096, "index_file_size": 3200}
+    trimmed = FileStore.open(tmp_path / "trimmed", group="g", node_id="n0", init=True, serving=True, **sizes)
+    trimmed.append_as_leader([b"%06d" % number + bytes(400) for number in range(40)], 1)
+    for prepare in (trimmed.prepare_sync, trimmed.prepare_checkpoint):
+        ticket = prepare()
+        assert ticket is not None
+        ticket.run()
+        trimmed.finish_sync(ticket)
+    trimmed.note_progress(39, 39)
+    trimmed.remove_prefix(20)
+    begin_index = trimmed.begin_index
+    trimmed.close()
+    assert begin_index > 0
+    code, said = as_release(before, "-c", OPENS, str(tmp_path / "trimmed"))
+    assert (code, said.split()[:2]) == (0, [str(begin_index), "39"]), said
+
+    machines = tmp_path / "machines" / "dledger-n0"
+    machines.parent.mkdir()
+    FileStore.open(machines, group="g", node_id="n0", init=True, serving=True, kind="kv", **sizes).close()
+    words = ["-m", "node.server", "--id", "n0", "--peers", "n0-127.0.0.1:9", "--group", "g"]
+    for key, value in (("entry_data", 4096), ("entry_index", 3200)):
+        words += ["--set", f"store.mapped_file_size_for_{key}_bytes={value}"]
+    code, said = as_release(before, *words, "--data", str(machines.parent))
+    assert code == 3 and "kind" in said, (code, said)
+    code, said = as_release(before, *words, "--set", "retention.enabled=true")
+    assert code == 64 and "unknown key retention.enabled" in said, (code, said)
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from tests.simulation.invariants_clients import Clients
 from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_election import Elections
 from tests.simulation.invariants_log import Logs
+from tests.simulation.invariants_members import Memberships
 from tests.simulation.liveness import Liveness
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer
@@ -47,9 +48,10 @@ DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
 def driver_checks() -> list[Observer]:
     """One set of observers for one world, in the order in which they must hear of things."""
     mirrors, moments = Mirrors(), Moments()
-    logs = Logs(mirrors)
+    members = Memberships(mirrors)
+    logs = Logs(mirrors, members)
     return [
-        mirrors, moments, logs, Elections(mirrors), Disks(mirrors), Clients(logs), Appliers(logs), LaneOrder(logs),
-        ControlPlanes(mirrors, logs, moments), Promptness(), Followers(logs),
+        mirrors, moments, members, logs, Elections(mirrors, members), Disks(mirrors), Clients(logs), Appliers(logs),
+        LaneOrder(logs), ControlPlanes(mirrors, logs, moments), Promptness(), Followers(logs),
         Liveness(mirrors, logs),
     ]  # fmt: skip

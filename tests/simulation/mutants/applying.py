@@ -165,7 +165,13 @@ CALLED = (
         "result_at_the_wrong_entry",
         "C2",
         "results are counted from the batch's first entry, also where that is the leader's own",
-        (swapped(CALLER + "_call", "places[applied]", "applied"),),
+        (
+            Edit(
+                CALLER + "_call",
+                "results[places[applied]] = kept",
+                "results[MUTANT.instead(places[applied], applied)] = kept",
+            ),
+        ),
         MACHINES,
     ),
 )

@@ -59,6 +59,26 @@ def kv_table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def snapshot_table(result: dict[str, Any]) -> list[str]:
+    """With nobody saving, and while all do."""
+    lines = [
+        f"{result['rate_per_s']:,.0f} puts/s of {result['body_bytes']} bytes over {result['state_mb']:,} MB"
+        f" in values of {result['value_bytes']:,} bytes, flush {result['flush']}",
+        f"{'while':<10} {'p50 ms':>9} {'p99 ms':>9} {'p99 to nobody':>14}",
+    ]
+    for row in result["results"]:
+        least, most = row["p99_ratio_spread"]
+        lines.append(
+            f"{row['with']:<10} {row['p50_ms']:>9.3f} {row['p99_ms']:>9.3f} {row['p99_ratio']:>13.2f}x"
+            f"  (rounds: {least:.2f} to {most:.2f})"
+        )
+    lines.append(
+        f"a save took {result['saved_median_s']:.1f} s (at most {result['saved_max_s']:.1f} s);"
+        f" {result['leader_changes']} leader changes"
+    )
+    return lines
+
+
 def failover_text(result: dict[str, Any]) -> list[str]:
     """Median, worst, and whether a promise was broken."""
     lost, runs, other = result["lost_acknowledged"], len(result["runs_s"]), result["against"]

@@ -50,6 +50,7 @@ Examples:
   quorumscope bench append --members 5 --batch 1000 --body-bytes 1024
   quorumscope bench append --via rest
   quorumscope bench kv --rounds 7
+  quorumscope bench snapshot --state-mb 100 --rounds 3
   quorumscope bench failover --runs 20 --load
   quorumscope bench failover --how partition
   quorumscope bench members --rounds 10

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from app.bench.report import kv_table
+from app.bench.report import kv_table, snapshot_table
 from app.commands.bench_options import (
     BodyOption,
     DataOption,
     FlushOption,
+    RateOption,
     RoundsOption,
     SecondsOption,
     directory_of,
@@ -44,6 +45,33 @@ def kv(
     return Exit.FINE
 
 
+def snapshot(
+    state_mb: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Values of the state, in MB.")] = 1000,
+    value_bytes: Annotated[int, typer.Option(metavar="N", min=1, max=1024 * 1024, help="Size of each.")] = 4096,
+    flush: FlushOption = "sync",
+    rate: RateOption = 1000.0,
+    body_bytes: BodyOption = 256,
+    rounds: RoundsOption = 10,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """What saving a large state costs those who write meanwhile.
+
+    An even load of puts, in turn with nobody saving and while every member saves its state. Ends with 1 where a
+    leadership was lost.
+    """
+    from app.bench.snapshot import SnapshotOptions, run
+
+    options = SnapshotOptions(
+        flush=flush_mode(flush), state_mb=state_mb, value_bytes=value_bytes, rate=rate, body_bytes=body_bytes,
+        rounds=rounds, directory=directory_of(data),
+    )  # fmt: skip
+    result = measured(lambda: run(options))
+    show(result, as_json, snapshot_table)
+    return Exit.FINDING if result["leader_changes"] else Exit.FINE
+
+
 def register(commands: typer.Typer) -> None:
     """Adds these to the family's."""
     commands.command()(kv)
+    commands.command()(snapshot)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from node.consensus.api import Appended, Applied, Outcome
@@ -36,13 +37,16 @@ ALARMS: Final = ("apply_failed", "applier_down", "applier_behind", "applier_dive
 Deliver = Callable[[Outcome], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Waiting:
-    """A committed request that waits for its result; `results` are those of its first entries."""
+    """A request that waits for its result; `results` are those of its first entries, which may be applied before the
+    last ones are committed. `outcome`: as it was committed; until then None, and there is no deadline."""
 
-    outcome: Outcome
+    first_index: int
+    last_index: int
     deliver: Deliver
-    deadline: int
+    outcome: Outcome | None = None
+    deadline: int = 0
     results: Sequence[bytes] = ()
     result_bytes: int = 0
     taken: int = 0
@@ -70,11 +74,13 @@ class Waiting:
         if self.result_bytes > RESULTS_BYTES_MAX:
             self.unknown(f"its results are over {RESULTS_BYTES_MAX} bytes together: ask for fewer at once")
             return
+        assert self.outcome is not None
         results = tuple(self.results) if type(self.results) is list else self.results
         self.deliver(self.outcome._replace(applied=Applied.YES, results=results))
 
     def unknown(self, why: str) -> None:
         """The entries stay; what applying them answered is not known here, and may never be."""
+        assert self.outcome is not None
         text = f"committed, but the result of applying it is unknown: {why}"
         self.deliver(self.outcome._replace(applied=Applied.UNKNOWN, detail=text))
 
@@ -92,7 +98,9 @@ class Applying:
         self._failures = 0
         self._last_error: str | None = None
         self._refused = False  # it stands where this log cannot feed it
-        self._asked = 0  # requests that want a result and are not committed yet ...
+        self._asked: dict[
+            Waiting, None
+        ] = {}  # in the order of the log: what is not committed yet, or not all of it ...
         self._asked_upto = -1  # ... the last entry of any
         self._waiting: deque[Waiting] = deque()
         self._now = 0
@@ -214,26 +222,28 @@ class Applying:
     @property
     def is_full(self) -> bool:
         """Whether too many wait already (SAFETY C5)."""
-        return self._asked + len(self._waiting) >= self._member.config.pending_requests_max
+        return len(self._asked) + len(self._waiting) >= self._member.config.pending_requests_max
 
     def wait(self, closure: Closure) -> None:
         """This closure was accepted, and completes with its result."""
-        deliver = closure.on_done
+        waiting = Waiting(closure.first_index, closure.last_index, closure.on_done)
 
         def on_done(outcome: Outcome) -> None:
-            self._asked -= 1
+            del self._asked[waiting]
             if outcome.appended is Appended.YES:
-                self._wait(outcome, deliver)
+                self._wait(waiting, outcome)
             else:
-                deliver(outcome)
+                waiting.deliver(outcome)
 
         closure.on_done = on_done
-        self._asked += 1
+        self._asked[waiting] = None
         self._asked_upto = max(self._asked_upto, closure.last_index)
 
-    def _wait(self, outcome: Outcome, deliver: Deliver) -> None:
-        waiting = Waiting(outcome, deliver, self._now + self._member.config.timing.closure_timeout_ns)
-        if self._at is not None and outcome.first_index <= self._at:
+    def _wait(self, waiting: Waiting, outcome: Outcome) -> None:
+        waiting.outcome = outcome
+        waiting.deadline = self._now + self._member.config.timing.closure_timeout_ns
+        applied = 0 if self._at is None else max(0, self._at - waiting.first_index + 1)
+        if applied != waiting.taken:
             waiting.unknown("it was applied before this member knew that it is committed")
         else:
             self._waiting.append(waiting)
@@ -241,17 +251,16 @@ class Applying:
     def _answer(self, first_index: int, upto_index: int, results: Sequence[bytes | None]) -> None:
         """Each waiting request takes the results of its own entries; whole ones complete, in the order of the log."""
         queue = self._waiting
-        for waiting in queue:
-            outcome = waiting.outcome
-            if outcome.first_index > upto_index:
+        for waiting in chain(queue, self._asked):
+            if waiting.first_index > upto_index:
                 break
-            begin = max(outcome.first_index, first_index) - first_index
-            end = min(outcome.last_index, upto_index) - first_index + 1
+            begin = max(waiting.first_index, first_index) - first_index
+            end = min(waiting.last_index, upto_index) - first_index + 1
             if begin < end and results:
                 waiting.take(results[begin:end])
-        while queue and queue[0].outcome.last_index <= upto_index:
+        while queue and queue[0].last_index <= upto_index:
             waiting = queue.popleft()
-            if waiting.taken == waiting.outcome.last_index - waiting.outcome.first_index + 1:
+            if waiting.taken == waiting.last_index - waiting.first_index + 1:
                 waiting.complete()
             else:
                 waiting.unknown("the applier gave none")
@@ -260,9 +269,11 @@ class Applying:
         """Another life: what it stands behind was applied in one that cannot tell its results any more."""
         kept: deque[Waiting] = deque()
         queue, self._waiting = self._waiting, kept
+        for waiting in self._asked:
+            waiting.forget()
         for waiting in queue:
             waiting.forget()
-            if self._at is not None and waiting.outcome.first_index <= self._at:
+            if self._at is not None and waiting.first_index <= self._at:
                 waiting.unknown("the applier started again")
             else:
                 kept.append(waiting)

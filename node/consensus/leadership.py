@@ -10,6 +10,7 @@ ticks, the leadership ends (E6). Slabs go to the followers before the leader's o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from node.consensus.admission import Admission
 from node.consensus.api import MS, Proposal
@@ -40,6 +41,7 @@ from node.protocol.messages import (
     PushResponse,
     ReadIndexRequest,
     ReadIndexResponse,
+    ReadWay,
 )
 from node.protocol.packed_bodies import gather
 from node.store.errors import StoreFull
@@ -61,7 +63,7 @@ class Leadership:
         self.closures = ClosureTable(member.config, member.term)
         self.admission = Admission(member.config)
         self.checks = ProposalChecks(member, lanes)
-        self.reads = LeaderReads(member, peers)
+        self.reads = LeaderReads(member, peers, partial(self.append_noop, again=True))
         epoch = peers.last_epoch + 1  # one for all, so that peers in step can be sent one and the same message
         self.dispatchers = {one: EntryDispatcher(member, peer, epoch, now) for one, peer in peers.of.items()}
         self.contact = QuorumContact(member, peers, now)
@@ -239,14 +241,13 @@ class Leadership:
         if not committable(index, member.committed_index, self.own_term_from) or not member.advance_commit(index, now):
             return
         self.closures.commit(index, member.self_id, now)
-        if self.reads.pending:
-            self._drain_reads(now)
+        self.reads.committed(index, now)
+        self._drain_reads(now)
 
     def recount(self, now: int) -> None:
         """A peer counts that did not: what it acknowledged may make a quorum."""
         self.advance_commit(now)
-        if self.reads.pending:
-            self._drain_reads(now)
+        self._drain_reads(now)
 
     @property
     def own_entry_committed(self) -> bool:
@@ -359,10 +360,12 @@ class Leadership:
         return min([*times, *(at for at in waits if at is not None)])
 
     # --- reads --------------------------------------------------------------------------------------------------
-    def read_index(self, deliver: Callable[[ResponseCode, int], None], now: int) -> None:
+    def read_index(self, deliver: Callable[[ResponseCode, int], None], now: int, way: ReadWay = ReadWay.USUAL) -> None:
         """A linearizable read that arrived here."""
-        if self.own_entry_committed and self.reads.lease_holds(now):
+        if way <= ReadWay.LEASE and (self.own_entry_committed and self.reads.lease_holds(now)):
             deliver(ResponseCode.SUCCESS, self._member.committed_index)
+            return
+        if way is ReadWay.LOG and self.reads.add_through_log(deliver, now):
             return
         if self.reads.add(deliver, now):
             self.beat(now)
@@ -383,9 +386,7 @@ class Leadership:
             end = member.store.end_index
             member.send(sender, ReadIndexResponse(request.seq, member.term, code, index, end))
 
-        if self.reads.add(deliver, now):
-            self.beat(now)
-        self._drain_reads(now)
+        self.read_index(deliver, now, request.way)
 
     # --- end ----------------------------------------------------------------------------------------------------
     def end(self, reason: str, now: int) -> None:

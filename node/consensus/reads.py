@@ -4,6 +4,8 @@ Theory. A leader that heard from a quorum *after* the read arrived was still the
 been answered as committed is at or below its committed index, provided an entry of its own term is committed. Frames
 are numbered, so "sent after the read arrived" is "answered number > the number at arrival". With lease reads (off by
 default) a recent quorum stands in for the round trip, as long as clocks drift apart by no more than a bounded share.
+A read through the log rests on neither frames nor clocks: an entry that was appended after it came is committed. One
+entry serves all that came before it; those that come while it is under way wait for the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from node.consensus.api import MS, ReadOutcome
 from node.consensus.member_state import MemberState
 from node.consensus.progress import Peers, Progress
 from node.protocol.codes import ResponseCode, Role
-from node.protocol.messages import ReadIndexRequest, ReadIndexResponse
+from node.protocol.messages import ReadIndexRequest, ReadIndexResponse, ReadWay
 
 Deliver = Callable[[ResponseCode, int], None]  # code, read index
 ALWAYS = 1 << 62  # what the leader itself has "answered"
@@ -35,22 +37,49 @@ class PendingRead:
 class LeaderReads:
     """The leader's half; lives as long as the leadership."""
 
-    def __init__(self, member: MemberState, peers: Peers) -> None:
-        self._member, self._peers = member, peers
+    def __init__(self, member: MemberState, peers: Peers, append: Callable[[int], None]) -> None:
+        """`append` appends an entry of the leader's own, if it can."""
+        self._member, self._peers, self._append = member, peers, append
         self.pending: deque[PendingRead] = deque()
+        self._through_log: deque[PendingRead] = deque()  # they wait for the entry at `_entry_index` ...
+        self._behind_it: deque[PendingRead] = deque()  # ... and these came later
+        self._entry_index = -1
         self._round_seq = -1  # the last round of heartbeats
         self._rounds: dict[int, int] = {}  # seq -> when it was sent
         self.lease_void = False
         self.promised_until = 0  # the lease's end as others know it, and rely on: no take-leadership before (E7)
 
     def __len__(self) -> int:
-        return len(self.pending)
+        return len(self.pending) + len(self._through_log) + len(self._behind_it)
 
     def add(self, deliver: Deliver, now: int) -> bool:
         """Queues a read; True if a round of heartbeats should leave at once."""
         member = self._member
         self.pending.append(PendingRead(member.last_seq, now + member.config.timing.read_timeout_ns, deliver))
         return len(self.pending) == 1 or self._confirmed_seq() >= self._round_seq
+
+    def add_through_log(self, deliver: Deliver, now: int) -> bool:
+        """Queues a read for an entry; False where none may be appended now: it has to go another way."""
+        member = self._member
+        if self.lease_void or member.disk_full:  # E7: nothing is appended behind a take-leadership
+            return False
+        self._behind_it.append(PendingRead(-1, now + member.config.timing.read_timeout_ns, deliver))
+        self._append_for_reads(now)
+        return True
+
+    def _append_for_reads(self, now: int) -> None:
+        if self._behind_it and not self._through_log and not (self.lease_void or self._member.disk_full):
+            self._through_log, self._behind_it = self._behind_it, self._through_log
+            self._entry_index = self._member.store.end_index + 1
+            self._append(now)
+
+    def committed(self, index: int, now: int) -> None:
+        """The committed index moved, to an entry of this leadership."""
+        if self._through_log and index >= self._entry_index:
+            done, self._through_log = self._through_log, deque()
+            for read in done:
+                read.deliver(ResponseCode.SUCCESS, index)
+            self._append_for_reads(now)
 
     def round_sent(self, seq: int, now: int) -> None:
         """A heartbeat left to every peer under `seq`."""
@@ -112,16 +141,20 @@ class LeaderReads:
         return lease_ns - lease_ns // self._member.config.timing.lease_drift_divisor
 
     def expire(self, now: int) -> None:
-        while self.pending and self.pending[0].deadline <= now:
-            self.pending.popleft().deliver(ResponseCode.TIMEOUT, -1)
+        for queue in (self.pending, self._through_log, self._behind_it):
+            while queue and queue[0].deadline <= now:
+                queue.popleft().deliver(ResponseCode.TIMEOUT, -1)
+        self._append_for_reads(now)
 
     def fail_all(self, code: ResponseCode) -> None:
-        pending, self.pending = self.pending, deque()
+        pending = [*self.pending, *self._through_log, *self._behind_it]
+        self.pending, self._through_log, self._behind_it = deque(), deque(), deque()
         for read in pending:
             read.deliver(code, -1)
 
     def next_deadline(self) -> int | None:
-        return self.pending[0].deadline if self.pending else None
+        queues = (self.pending, self._through_log, self._behind_it)
+        return min((queue[0].deadline for queue in queues if queue), default=None)
 
 
 @dataclass(slots=True)
@@ -145,7 +178,7 @@ class FollowerReads:
     def __len__(self) -> int:
         return len(self.asked)
 
-    def ask(self, on_done: Callable[[ReadOutcome], None], now: int) -> None:
+    def ask(self, on_done: Callable[[ReadOutcome], None], now: int, way: ReadWay = ReadWay.USUAL) -> None:
         """Starts one read."""
         member = self._member
         if member.role is not Role.FOLLOWER or member.leader_id is None:
@@ -154,7 +187,9 @@ class FollowerReads:
         seq = member.next_seq()
         deadline = now + member.config.timing.read_timeout_ns
         self.asked[seq] = AskedRead(on_done, deadline, member.leader_id, member.term)
-        member.send(member.leader_id, ReadIndexRequest(seq, member.term))
+        if way is ReadWay.USUAL:
+            way = ReadWay.LEASE if member.config.lease_reads else ReadWay.INDEX
+        member.send(member.leader_id, ReadIndexRequest(seq, member.term, way))
 
     def handle_answer(self, sender: str, answer: ReadIndexResponse) -> None:
         read = self.asked.get(answer.seq)

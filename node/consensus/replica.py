@@ -52,7 +52,7 @@ from node.consensus.status import ReplicaStatus
 from node.consensus.term_gate import TermGate
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.entry import Slab
-from node.protocol.messages import Hello, MemberMark
+from node.protocol.messages import Hello, MemberMark, ReadWay
 from node.store.log_store import LogStore
 
 __all__ = [
@@ -274,17 +274,18 @@ class Replica:
         proposal = Proposal(bodies, on_done or (lambda _outcome: None), expected_index)
         return self.propose_many([proposal], now)[0]
 
-    def read_index(self, on_done: Callable[[ReadOutcome], None], now: int) -> None:
+    def read_index(self, on_done: Callable[[ReadOutcome], None], now: int, way: ReadWay = ReadWay.USUAL) -> None:
         """From where a linearizable read may be served here; on any member (SAFETY C1)."""
         if self._office.leadership is None:
-            self.follower_reads.ask(on_done, now)
+            self.follower_reads.ask(on_done, now, way)
             return
         member = self.member
 
         def deliver(code: ResponseCode, index: int) -> None:
             on_done(ReadOutcome(code, index, member.term, member.leader_id, "" if index >= 0 else code.name))
 
-        self._office.leadership.read_index(deliver, now)
+        self._office.leadership.read_index(deliver, now, way)
+        self._settle(now)
 
     def transfer(
         self,

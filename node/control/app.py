@@ -106,6 +106,7 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.node.state_machine:
         app.include_router(machine.router)
         app.include_router(snapshot_files.router)
+        app.include_router(machine.calls)
     if settings.node.state_machine == "kv":
         app.include_router(kv.router)
     for one in (

@@ -21,6 +21,7 @@ from node.control.common import INT64_MAX, From, Index, Json, Parts, PartsDep, n
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.log_files import FileMarks
 from node.control.problems import Problem
+from node.control.read_modes import MODES, Linearizable
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
@@ -111,11 +112,16 @@ async def entries(
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     as_: As = "text",
     view: View = "committed",
-    consistency: Literal["linearizable"] | None = None,
+    consistency: Linearizable | None = None,
 ) -> Json:
-    """Without `from`: the newest `limit` entries. `next` continues."""
-    if consistency == "linearizable":
-        return await linearizable(parts, from_, limit, as_)
+    """Without `from`: the newest `limit` entries. `next` continues.
+
+    Without `consistency` from this member's files, perhaps behind the others. `linearizable`: as the group usually
+    confirms reads; by name `lease` (where the group has lease reads on), `read-index` (a round trip to a quorum) or
+    `log` (an entry through the log).
+    """
+    if consistency is not None:
+        return await linearizable(parts, from_, limit, as_, MODES[consistency])
     state = await parts.snapshots.get(StateView)
     top = await top_of(parts, state, view)
     begin = top["begin_index"]
@@ -175,11 +181,13 @@ def below_begin(index: int, begin: int) -> Problem:
     return Problem(410, "Trimmed", text, code=code, begin_index=begin, action=action)
 
 
-async def linearizable(parts: Parts, from_: int | None, limit: int, as_: str) -> Json:
+async def linearizable(
+    parts: Parts, from_: int | None, limit: int, as_: str, mode: ReadMode = ReadMode.LINEARIZABLE
+) -> Json:
     """Through the engine, which asks the quorum first; so many entries as fit one answer. Raises Problem."""
     if from_ is None:
         raise Problem(422, "Invalid request", "A linearizable read names where it begins with `from`.")
-    sent = encode_read(ReadRequest(from_, 1 << 20, ReadMode.LINEARIZABLE))
+    sent = encode_read(ReadRequest(from_, 1 << 20, mode))
     try:
         answer = decode_read_answer(await parts.link.request(RequestCode.FAST_READ, [sent], READ_TIMEOUT_S))
     except (EngineAway, EngineSilent, EngineRefused, BodyError) as error:

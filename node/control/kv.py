@@ -12,17 +12,16 @@ import base64
 import binascii
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from node.control.common import INT64_MAX, Cursor, Json, Parts, PartsDep
-from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
-from node.control.entries import refused, unknown_outcome
+from node.control.machine_calls import ask, commands, found, raw_bytes, shown
 from node.control.problems import Problem
+from node.control.read_modes import Consistency
 from node.openapi_statuses import says
-from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.kv import (
     ABSENT,
     KEY_BYTES_MAX,
@@ -46,24 +45,11 @@ from node.protocol.kv import (
     decode_watched,
     encode_command,
 )
-from node.transport.machine_frames import (
-    QuestionAnswer,
-    QuestionRequest,
-    decode_command_answer,
-    decode_question_answer,
-    encode_question,
-)
-from node.transport.slab_frames import AppendedByte, AppendRequest, BodyError, ReadMode, encode_append
 from node.views.kv_answers import Deleted, Events, Item, Items, Written
 
 router = APIRouter(prefix="/api/v1", tags=["key-value store"])
-WRITE_TIMEOUT_S: Final = 10.0
-READ_WAIT_MS: Final = 5000
-GRACE_S: Final = 2.0
-RETRY: Final = {"retry-after": "1"}
 Key = Annotated[str, Path(min_length=1, max_length=KEY_BYTES_MAX)]
 As = Annotated[Literal["text", "base64"], Query(alias="as")]
-Consistency = Literal["linearizable", "stale"]
 
 
 def key_of(text: str) -> bytes:
@@ -72,16 +58,6 @@ def key_of(text: str) -> bytes:
     if not 0 < len(key) <= KEY_BYTES_MAX:
         raise Problem(422, "Invalid request", f"key: {len(key)} bytes; 1 to {KEY_BYTES_MAX} are allowed")
     return key
-
-
-def shown(raw: bytes, as_: str) -> Json:
-    """A value, in base64 also where text was asked for and this is none."""
-    if as_ == "text":
-        try:
-            return {"value": raw.decode(), "as": "text"}
-        except UnicodeDecodeError:
-            pass
-    return {"value": base64.b64encode(raw).decode(), "as": "base64"}
 
 
 def named(key: bytes) -> Json:
@@ -100,29 +76,6 @@ def item_json(item: KvItem, as_: str) -> Json:
 
 
 # --- reads --------------------------------------------------------------------------------------------------------
-async def ask(parts: Parts, question: bytes, consistency: Consistency, wait_ms: int = 0) -> QuestionAnswer | None:
-    """None: nothing happened within `wait_ms`. Raises Problem."""
-    mode = ReadMode.LINEARIZABLE if consistency == "linearizable" else ReadMode.UNSAFE
-    sent = encode_question(QuestionRequest([question], mode, wait_ms or READ_WAIT_MS))
-    timeout_s = (wait_ms or READ_WAIT_MS) / 1000 + GRACE_S
-    try:
-        [answer] = decode_question_answer(await parts.link.request(RequestCode.QUESTION, [sent], timeout_s), 1)
-    except (EngineAway, EngineSilent, EngineRefused, BodyError) as error:
-        raise Problem(503, "The engine does not answer", str(error), headers=RETRY) from None
-    if answer.code is ResponseCode.SUCCESS:
-        return answer
-    if answer.code is ResponseCode.TIMEOUT and wait_ms and not answer.content:
-        return None
-    text = answer.text or "The quorum could not confirm the read; try again."
-    raise Problem(503, "Not now", text, headers=RETRY, code=int(answer.code))
-
-
-async def found(parts: Parts, question: bytes, consistency: Consistency) -> QuestionAnswer:
-    answer = await ask(parts, question, consistency)
-    assert answer is not None, "it was not to wait for anything"
-    return answer
-
-
 @router.get("/kv", responses=says(Items))
 async def items(
     parts: PartsDep,
@@ -225,14 +178,7 @@ class NewValue(BaseModel):
 
 def raw_of(text: str, as_: str, field: str) -> bytes:
     """Raises Problem."""
-    try:
-        raw = text.encode() if as_ == "text" else base64.b64decode(text, validate=True)
-    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
-        raise Problem(422, "Invalid request", f"{field}: {error}", outcome="not_appended") from None
-    if len(raw) > VALUE_BYTES_MAX:
-        text = f"{field}: {len(raw)} bytes; up to {VALUE_BYTES_MAX} are allowed"
-        raise Problem(422, "Invalid request", text, outcome="not_appended")
-    return raw
+    return raw_bytes(text, as_, field, VALUE_BYTES_MAX)
 
 
 def condition_of(expected: bytes | None, expected_index: int | None) -> Mapping[str, Any]:
@@ -249,28 +195,13 @@ def condition_of(expected: bytes | None, expected_index: int | None) -> Mapping[
 
 async def carry_out(parts: Parts, command: KvCommand) -> tuple[KvResult, int, int]:
     """The result, and the index and the term of the command's entry. Raises Problem."""
-    sent = encode_append(AppendRequest([encode_command(command)]))
-    try:
-        answer = decode_command_answer(await parts.link.request(RequestCode.COMMAND, sent, WRITE_TIMEOUT_S))
-    except EngineAway as error:
-        reason = parts.snapshots.down_reason(error)
-        raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
-    except (EngineSilent, EngineRefused, BodyError) as error:
-        if isinstance(error, EngineSilent) and not error.sent:
-            text = f"The engine was asked nothing yet: {error}"
-            raise Problem(503, "The engine does not answer", text, headers=RETRY, outcome="not_appended") from None
-        raise unknown_outcome(str(error), None) from None
-    append = answer.append
-    if append.appended is AppendedByte.NOT_APPENDED:
-        raise await refused(parts, append)
-    if append.appended is AppendedByte.UNKNOWN or not answer.is_applied:
-        raise unknown_outcome(append.detail or "What applying it answered is not known.", append)
-    result = decode_result(answer.results[0])
+    carried = await commands(parts, [encode_command(command)])
+    result = decode_result(carried.results[0])
     if result.status is Status.CONDITION_FAILED:
         text = "The key holds something else; nothing was changed." if result.found else "There is no such key."
         holds = {"index": result.index, **shown(result.value, "text")} if result.found else {"index": ABSENT}
         raise Problem(409, "Condition failed", text, found=result.found, **holds)
-    return result, append.first_index, append.term
+    return result, carried.first_index, carried.term
 
 
 @router.put("/kv/{key:path}", responses=says(Written))

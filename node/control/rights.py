@@ -15,6 +15,8 @@ from node.access_rows import ALL, Right
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/leaderz"})
 ENTRIES: Final = "/api/v1/entries"
 KEYS: Final = "/api/v1/kv/"
+COMMAND: Final = "/api/v1/machine/command"
+QUERY: Final = "/api/v1/machine/query"
 # Bodies of entries, or what tells whether a body is a certain one.
 BODIES: Final = re.compile(
     r"/api/v1/(entries(/.*)?|kv(/.*)?|kv-events/?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?|snapshots/[^/]+/[^/]+/?)",
@@ -40,4 +42,7 @@ def needed(method: str, path: str) -> Right:
         return Right.NOTHING
     if method in ("GET", "HEAD", "OPTIONS"):
         return Right.READ if BODIES.fullmatch(path) else Right.OBSERVE
-    return Right.APPEND if path.rstrip("/") == ENTRIES or path.startswith(KEYS) else Right.OPERATE
+    called = path.rstrip("/")
+    if called == QUERY:  # a question is a body, and changes nothing
+        return Right.READ
+    return Right.APPEND if called in (ENTRIES, COMMAND) or path.startswith(KEYS) else Right.OPERATE

@@ -23,6 +23,7 @@ from node.engine.recorded_actions import Answer, RecordedActions
 from node.engine.slow_requests import ANSWER_BYTES_AHEAD, SlowRequests
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
 from node.protocol.entry import BytesLike
+from node.protocol.messages import ReadWay
 from node.transport.bodies import BodyError, Fields, dump, entry_fields, load
 from node.transport.committed_frames import PushedPosition, encode_position
 from node.transport.connection import Connection
@@ -68,7 +69,7 @@ class Driver(Protocol):
     replica: Replica
     proposals: Proposals
 
-    def read_index(self, done: Callable[[ReadOutcome], None]) -> None: ...
+    def read_index(self, done: Callable[[ReadOutcome], None], way: ReadWay = ReadWay.USUAL) -> None: ...
     def transfer(self, to: str | None, deadline_ms: int | None, if_term: int | None,
                  done: Callable[[TransferOutcome], None]) -> None: ...  # fmt: skip
     def address_of(self, member_id: str | None) -> str: ...
@@ -237,7 +238,7 @@ class ClientRequests:
             else:
                 self._read_answer(connection, frame, request, outcome.code, 0, b"")
 
-        self._driver.read_index(confirmed)
+        self._driver.read_index(confirmed, request.mode.way)
 
     def _read_records(self, connection: Connection, frame: Frame, request: ReadRequest) -> None:
         under_way = self._reading.get(connection, 0)

@@ -43,7 +43,7 @@ from node.engine.settings_reload import SettingsReload
 from node.engine.slow_requests import SlowRequests
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.group_kind import PLAIN, GroupKind
-from node.protocol.messages import Message, PushKind, PushRequest, PushResponse
+from node.protocol.messages import Message, PushKind, PushRequest, PushResponse, ReadWay
 from node.store.log_store import LogStore
 from node.transport.connection import Connection
 from node.transport.tls import client_context
@@ -337,8 +337,8 @@ class Engine:
         self.proposals.add(origin, proposal, ordered=False)
         self.replica.lanes.watch(proposal)
 
-    def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
-        self.guarded(lambda: self.replica.read_index(self._later(done), self.now_ns()))
+    def read_index(self, done: Callable[[ReadOutcome], None], way: ReadWay = ReadWay.USUAL) -> None:
+        self.guarded(lambda: self.replica.read_index(self._later(done), self.now_ns(), way))
         self._deadline_moved = True
 
     def transfer(

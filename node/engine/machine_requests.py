@@ -23,6 +23,7 @@ from node.engine.clock import wall_ms
 from node.engine.proposals import Proposals
 from node.engine.quota import Quota
 from node.protocol.codes import ResponseCode, Role
+from node.protocol.messages import ReadWay
 from node.protocol.packed_bodies import with_head
 from node.state_machine.kind import Type, body_of
 from node.transport.bodies import BodyError
@@ -52,7 +53,7 @@ class Driver(Protocol):
     replica: Replica
     proposals: Proposals
 
-    def read_index(self, done: Callable[[ReadOutcome], None]) -> None: ...
+    def read_index(self, done: Callable[[ReadOutcome], None], way: ReadWay = ReadWay.USUAL) -> None: ...
     def read_done(self) -> None: ...
 
 
@@ -135,7 +136,7 @@ class MachineRequests:
         if request.mode is ReadMode.UNSAFE:
             self._machine.ask(request.contents, -1, request.wait_ms, answer)
         else:
-            self._driver.read_index(lambda outcome: self._confirmed(request, outcome, answer))
+            self._driver.read_index(lambda outcome: self._confirmed(request, outcome, answer), request.mode.way)
 
     def _answered(self, connection: Connection, count: int) -> None:
         self._open_of_all -= count

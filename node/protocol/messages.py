@@ -229,12 +229,22 @@ class TransferResponse:
     code: ResponseCode
 
 
+class ReadWay(IntEnum):
+    """How a leader makes sure that it still is one, before a read is served: all are linearizable (SAFETY C1)."""
+
+    USUAL = 0  # by its lease where the group has lease reads on, else as INDEX
+    LEASE = 1  # the same, by name
+    INDEX = 2  # a quorum answers frames that left after the read came
+    LOG = 3  # an entry that was appended after the read came is committed
+
+
 @value_class(slots=True, frozen=True)
 class ReadIndexRequest:
     """A follower asks its leader from which index a linearizable read may be served (SAFETY C1)."""
 
     seq: int
     term: int
+    way: ReadWay = ReadWay.INDEX
 
 
 @value_class(slots=True, frozen=True)

@@ -37,7 +37,7 @@ WORK: Final = "tmp"  # where one is saved
 INSTALL_WORK: Final = "install_tmp"  # where one from another member is put together
 KEPT: Final = 3  # DLedger's maxSnapshotReservedNum
 PIECE_BYTES: Final = 1024 * 1024
-SYNC_BYTES: Final = 16 * 1024 * 1024  # synced as it grows: others' syncs never wait for all of it
+SYNC_BYTES: Final = 1024 * 1024  # synced as it grows: others' syncs never wait for all of it
 META_BYTES_MAX: Final = 64 * 1024
 _NAME: Final = re.compile(r"snapshot_(\d{1,19})")
 

@@ -5,8 +5,9 @@ process has memory (some 0.1 s for 100 MB), and each page that either of them to
 that can hand its state out piece by piece (`StateMachine.save_in_steps`) is saved by this process itself: a piece at a
 time between commands, and a thread of low priority writes them.
 
-Invariants: a snapshot is named as saved when it is durable; steps take a share of the time only (STEPS_SHARE), and what
-is made and not written yet is bounded; a save that was abandoned leaves nothing under a snapshot's name.
+Invariants: a snapshot is named as saved when it is durable; making it takes a share of the time only (STEPS_SHARE), and
+of the disk (DISK_SHARE, BYTES_PER_S); what is made and not written yet is bounded; a save that was abandoned leaves
+nothing under a snapshot's name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Protocol
@@ -30,6 +32,9 @@ from node.store.errors import StoreError
 
 ERROR_BYTES_MAX: Final = 1000
 STEPS_SHARE: Final = 3  # one part in so many of the time is for making pieces
+DISK_SHARE: Final = 4  # one part in so many of the time is for writing and syncing it
+REST_S_MAX: Final = 2.0
+BYTES_PER_S: Final = 64 * 1024 * 1024  # as a peer that catches up gets: the disk is everybody's
 AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # made, and not written yet
 LOOK_AGAIN_S: Final = 0.005  # while that much is ahead
 
@@ -107,7 +112,7 @@ def _saved(save: Callable[[Write], None], meta: snapshots.SnapshotMeta, director
     try:
         writer = snapshots.SnapshotWriter(directory)
         try:
-            save(writer.write)
+            save(partial(_write_gently, writer.write))
         except BaseException:
             writer.abandon()
             raise
@@ -118,6 +123,13 @@ def _saved(save: Callable[[Write], None], meta: snapshots.SnapshotMeta, director
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def _write_gently(write: Write, piece: bytes) -> None:
+    """Syncs are in it now and then. While it rests, the disk is the log's."""
+    began_s = time.monotonic()
+    write(piece)
+    time.sleep(min((DISK_SHARE - 1) * (time.monotonic() - began_s), REST_S_MAX))
 
 
 class _Abandoned(Exception):
@@ -165,7 +177,8 @@ class SteppedSave:
             self._made_bytes += len(piece)
         self._queue.put(piece)
         ended_ns = time.monotonic_ns()
-        self._next_ns = ended_ns + (STEPS_SHARE - 1) * (ended_ns - now_ns)
+        pause_ns = max((STEPS_SHARE - 1) * (ended_ns - now_ns), len(piece or b"") * 1_000_000_000 // BYTES_PER_S)
+        self._next_ns = ended_ns + pause_ns
 
     def abandon(self) -> None:
         if self._pieces is not None:

@@ -25,6 +25,7 @@ from node.protocol.messages import (
     PushResponse,
     ReadIndexRequest,
     ReadIndexResponse,
+    ReadWay,
     TransferRequest,
     TransferResponse,
     TransferTicket,
@@ -132,6 +133,8 @@ def encode_message(message: Message, group: str, local_id: str, remote_id: str) 
             base |= {"code": int(message.code), "term": message.term}
         case ReadIndexRequest():
             base["term"] = message.term
+            if message.way is not ReadWay.INDEX:
+                base["readWay"] = int(message.way)
         case ReadIndexResponse():
             base |= {"code": int(message.code), "term": message.term}
             base |= {"readIndex": message.read_index, "endIndex": message.end_index}
@@ -170,10 +173,16 @@ def decode_request(code: int, body: BytesLike, seq: int) -> Message:
             take = fields.number("takeLeadershipLedgerIndex")
             return TransferRequest(seq, fields.term(), fields.text("transfereeId"), take, _ticket(fields))
         case RequestCode.READ_INDEX:
-            return ReadIndexRequest(seq, fields.term())
+            return ReadIndexRequest(seq, fields.term(), _read_way(fields))
         case RequestCode.PUSH:
             return _json_push(fields, seq)
     raise BodyError(f"request code {code} is not a member's")
+
+
+def _read_way(fields: Fields) -> ReadWay:
+    """A later release's that is not known here is the one that every release knows."""
+    number = fields.optional_number("readWay")
+    return ReadWay(number) if number in tuple(ReadWay) else ReadWay.INDEX
 
 
 def _ticket(fields: Fields) -> TransferTicket | None:

@@ -17,6 +17,7 @@ from node.protocol.codes import ResponseCode
 from node.protocol.entry import BytesLike
 from node.protocol.packed_bodies import PACKED_FROM, PackedBodies
 from node.transport.slab_frames import (
+    READ_MODE_MAX,
     AppendAnswer,
     BodyError,
     ReadMode,
@@ -132,7 +133,7 @@ def decode_question(body: BytesLike) -> QuestionRequest:
     if not _QUESTION.size <= len(body) <= _QUESTION.size + QUESTION_BYTES_MAX:
         raise BodyError(f"questions of {len(body)} bytes; up to {QUESTION_BYTES_MAX} are taken")
     mode, wait_ms, count = _QUESTION.unpack_from(body)
-    if mode > ReadMode.UNSAFE or wait_ms > WAIT_MS_MAX:
+    if mode > READ_MODE_MAX or wait_ms > WAIT_MS_MAX:
         raise BodyError(f"a question in mode {mode} that waits {wait_ms} ms; up to {WAIT_MS_MAX} are allowed")
     if not 1 <= count <= QUESTIONS_MAX or _QUESTION.size + 4 * count > len(body):
         raise BodyError(f"{count} questions in {len(body)} bytes; 1 to {QUESTIONS_MAX} are taken")

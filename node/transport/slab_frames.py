@@ -31,7 +31,7 @@ from node.protocol.entry import (
     Slab,
     crc32,
 )
-from node.protocol.messages import PushKind, PushRequest, PushResponse
+from node.protocol.messages import PushKind, PushRequest, PushResponse, ReadWay
 from node.protocol.packed_bodies import PACKED_FROM, PackedBodies
 from node.transport.remoting import plain_frame
 
@@ -67,12 +67,27 @@ class AppendFlag(IntFlag):
 
 
 class ReadMode(IntEnum):
-    """How fresh a fast read is. LEASE counts only where the group allows lease reads, else it is LINEARIZABLE."""
+    """How fresh a read is, at any member. All but UNSAFE are linearizable, and differ in what they cost and trust.
+
+    LEASE counts only where the group has lease reads on, else it is LOG_INDEX's round trip; LINEARIZABLE (and FOLLOWER,
+    its older name at a follower) is the group's usual way, which is the same. UNSAFE asks nobody.
+    """
 
     LINEARIZABLE = 0
     LEASE = 1
     FOLLOWER = 2
     UNSAFE = 3
+    READ_INDEX = 4  # a round trip to a quorum, also where there are leases
+    LOG = 5  # an entry through the log
+
+    @property
+    def way(self) -> ReadWay:
+        """What the leader does; not for UNSAFE."""
+        return _WAYS.get(self, ReadWay.USUAL)
+
+
+_WAYS: Final = {ReadMode.LEASE: ReadWay.LEASE, ReadMode.READ_INDEX: ReadWay.INDEX, ReadMode.LOG: ReadWay.LOG}
+READ_MODE_MAX: Final = max(ReadMode)
 
 
 class AppendedByte(IntEnum):
@@ -327,7 +342,7 @@ def decode_read(body: BytesLike) -> ReadRequest:
     if len(body) != READ_HEAD.size:
         raise BodyError(f"a read of {len(body)} bytes; it takes {READ_HEAD.size}")
     from_index, limit_bytes, mode = READ_HEAD.unpack(body)
-    if from_index < 0 or limit_bytes < 1 or mode > ReadMode.UNSAFE:
+    if from_index < 0 or limit_bytes < 1 or mode > READ_MODE_MAX:
         raise BodyError(f"a read from {from_index} of {limit_bytes} bytes in mode {mode}")
     return ReadRequest(from_index, min(limit_bytes, BODY_BYTES_MAX), ReadMode(mode))
 

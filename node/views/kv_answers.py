@@ -23,14 +23,14 @@ class Item(ItemFields):
 
     found: bool
     applied_index: int
-    consistency: Literal["linearizable", "stale"]
+    consistency: Literal["linearizable", "lease", "read-index", "log", "stale"]
 
 
 class Items(BaseModel):
     """Keys in order; `next` is the next `cursor`, null at the end."""
 
     applied_index: int
-    consistency: Literal["linearizable", "stale"]
+    consistency: Literal["linearizable", "lease", "read-index", "log", "stale"]
     items: list[ItemFields]
     next: str | None
 

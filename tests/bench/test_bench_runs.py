@@ -54,6 +54,15 @@ def test_the_store_is_measured_beside_single_appends(tmp_path: Path, capsys: pyt
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
+def test_a_state_is_saved_under_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--state-mb", "5", "--rounds", "1", "--rate", "20", "--data", str(tmp_path))
+    assert run(["bench", "snapshot", *words, "--json"]) in (0, 1)  # on a busy machine a leadership may be lost
+    answer = json.loads(capsys.readouterr().out)
+    assert [row["with"] for row in answer["results"]] == ["nobody", "saving"] and answer["saved_max_s"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("how", ["kill", *long_ones("partition", "transfer")])
 def test_a_leader_goes_and_nothing_acknowledged_is_lost(how: str, capsys: pytest.CaptureFixture[str]) -> None:
     answer = answer_of(capsys, "failover", "--runs", "1", "--how", how, "--load")

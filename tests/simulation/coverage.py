@@ -88,6 +88,7 @@ OTHERS: Final = (
     "append.ok", "append.fail.404", "append.fail.408", "append.fail.415", "append.fail.506",
     "append.unknown.501", "append.unknown.502", "append.unknown.0", "append.batch",
     "read.ok", "read.fail.300", "read.fail.404", "read.fail.501", "read.lease",
+    "read.log",
     # Answers among members.
     "push.200", "push.403", "push.406", "push.413", "push.415", "push.421", "push.cold",
     "beat.200", "beat.403", "beat.416", "take.200", "read_index.200", "read_index.404", "hello.200",
@@ -189,6 +190,7 @@ class Coverage(Observer):
     def recording(self) -> Iterator[None]:
         """Counts what the core does inside: the table of transitions is data, and so is what a round comes to."""
         counts, parse, holds = self.counts, leader_elector.parse_votes, LeaderReads.lease_holds
+        through_log = LeaderReads.committed
 
         class Counted(dict[Any, DispatcherState]):
             def get(self, key: Any, default: Any = None) -> Any:
@@ -205,10 +207,16 @@ class Coverage(Observer):
             counts["read.lease"] += held
             return held
 
+        def committed(reads: LeaderReads, index: int, now: int) -> None:
+            before = len(reads)
+            through_log(reads, index, now)
+            counts["read.log"] += before - len(reads)
+
         with (
             patch.object(progress, "TRANSITIONS", Counted(TRANSITIONS)),
             patch.object(leader_elector, "parse_votes", parse_votes),
             patch.object(LeaderReads, "lease_holds", lease_holds),
+            patch.object(LeaderReads, "committed", committed),
         ):
             yield
 

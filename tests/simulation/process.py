@@ -24,7 +24,7 @@ from node.engine.held_back import HeldBack
 from node.engine.log_reads import LogReads
 from node.engine.proposals import Done, Proposals
 from node.protocol.entry import Slab
-from node.protocol.messages import Message
+from node.protocol.messages import Message, ReadWay
 from node.store.errors import StoreError
 from node.store.faults.results import Fault, Mended
 from node.store.file_store import FileStore
@@ -354,8 +354,8 @@ class Process:
         self._proposals.add(origin, proposal, ordered)
         self._schedule_turn()
 
-    def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
-        self.replica.read_index(self._queued(done), self.clock.now())
+    def read_index(self, done: Callable[[ReadOutcome], None], way: ReadWay = ReadWay.USUAL) -> None:
+        self.replica.read_index(self._queued(done), self.clock.now(), way)
         self._schedule_turn()
 
     def transfer(self, to: str | None, deadline_ns: int, done: Callable[[TransferOutcome], None]) -> None:

@@ -100,6 +100,7 @@ class Swarm:
     clients: int = 3
     appends: float = 60.0
     reads: float = 20.0
+    read_ways: bool = False  # reads go each of the ways in turn: by lease, by a round trip, through the log
     transfers: float = 0.0
     batch_max: int = 1
     body_bytes: int = 40
@@ -126,6 +127,7 @@ class Swarm:
         learner = round(0.5 * 8 ** chooses.random(), 4) if chooses.random() < 0.15 else 0.0
         machines = _state_machines(random.Random(f"applier {seed}"))
         chosen = cls(**_choose(random.Random(f"swarm {seed}")), unnamed=unnamed, learner=learner, **machines)
+        chosen = replace(chosen, read_ways=random.Random(f"reads {seed}").random() < READ_WAYS)
         changes = random.Random(f"membership {seed}")
         if changes.random() < CHANGED:
             chosen = replace(chosen, membership=round(2.0 * 5 ** changes.random(), 4))
@@ -270,7 +272,8 @@ def _between(low: float, high: float) -> Callable[[random.Random], float]:
 
 
 BORN_LATER = 0.08  # share of seeds
-CHANGED = 0.2  # share of seeds whose members change
+READ_WAYS = 0.4  # the same
+CHANGED = 0.2  # of those whose members change
 SPOIL_ENTRIES = ("rot", "misdirected_write", "lost_write", "lost_file")
 RETUNED = 0.15  # share of seeds
 TRIMMED = 0.4  # share of those seeds where it may be

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from node.consensus.api import SECOND, Appended, Outcome, Proposal, ReadOutcome, TransferOutcome
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.entry import Magic, unpack_record
+from node.protocol.messages import ReadWay
 from tests.simulation.history import History, Seen
 from tests.simulation.member import Member
 from tests.simulation.observer import Violation
@@ -232,7 +233,8 @@ class Workload:
         number = self.history.invoke(self._client(), "read", member.id, from_index=from_index)
         request = self._open(number, member)
         process = _process(member)
-        process.when_awake(process.read_index, partial(self._read_from, request, process, from_index))
+        way = ReadWay(number % len(ReadWay)) if self._world.config.read_ways else ReadWay.USUAL
+        process.when_awake(process.read_index, partial(self._read_from, request, process, from_index), way)
 
     def _read_from(self, request: Request, process: Process, from_index: int, outcome: ReadOutcome) -> None:
         if self._called(request, "read"):

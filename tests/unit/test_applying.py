@@ -133,6 +133,42 @@ def test_each_request_gets_the_results_of_its_own_entries_when_they_are_applied(
     }
 
 
+def test_a_request_whose_first_entries_are_committed_and_applied_before_its_last_ones_gets_all_results() -> None:
+    """A long one lies in several slabs, and each of them is acknowledged by itself."""
+    machine = Machine()
+    machine.apply()
+    proposals = [Proposal(batch, machine.done.append, at_apply=True) for batch in ([b"a"] * 4, [b"b"])]
+    machine.solo.replica.propose_many(proposals, machine.solo.now)
+    pushes = [m for to, m in machine.solo.take() if to == "n1" and isinstance(m, PushRequest)]
+    machine.solo.sync()
+    for upto in (2, 3):
+        machine.solo.ack("n1", pushes[-1], upto)
+        machine.order = machine.solo.effects.apply or machine.order
+        assert machine.order is not None and machine.order.results_wanted
+        machine.apply()
+        assert machine.done == [] and machine.applying.applied_index == upto
+    machine.solo.ack("n1", pushes[-1], 5)
+    machine.order = machine.solo.effects.apply
+    machine.apply()
+    assert [(one.applied, one.results) for one in machine.done] == [
+        (Applied.YES, (b"r1", b"r2", b"r3", b"r4")), (Applied.YES, (b"r5",)),
+    ]  # fmt: skip
+
+
+def test_a_request_half_applied_in_an_earlier_life_has_no_known_result() -> None:
+    machine = Machine()
+    machine.apply()
+    machine.solo.replica.propose_many([Proposal([b"a"] * 4, machine.done.append, at_apply=True)], machine.solo.now)
+    pushes = [m for to, m in machine.solo.take() if to == "n1" and isinstance(m, PushRequest)]
+    machine.solo.sync()
+    machine.solo.ack("n1", pushes[-1], 2)
+    machine.order = machine.solo.effects.apply or machine.order
+    machine.apply()
+    machine.start(2)
+    machine.solo.ack("n1", pushes[-1], 4)
+    assert [(one.appended, one.applied) for one in machine.done] == [(Appended.YES, Applied.UNKNOWN)]
+
+
 def test_a_request_that_was_not_appended_does_not_wait() -> None:
     machine = Machine()
     machine.apply()

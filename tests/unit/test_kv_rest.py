@@ -11,9 +11,21 @@ from typing import Any
 import httpx
 import pytest
 
+from node.access_rows import Right
 from node.control.app import create_app
+from node.control.rights import needed
 from node.engine.engine import Engine
 from node.engine.process import Process
+from node.protocol.kv import (
+    KvCommand,
+    Op,
+    Status,
+    ask_get,
+    ask_watch,
+    decode_got,
+    decode_result,
+    encode_command,
+)
 from node.server import group_kind, open_store
 from node.state_machine.kv import KeyValue
 from tests.ports import free_ports
@@ -116,6 +128,75 @@ def test_events_are_waited_for_and_go_on_from_next(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+@pytest.mark.parametrize("consistency", ["linearizable", "lease", "read-index", "log", "stale"])
+def test_a_key_is_read_in_every_way(tmp_path: Path, consistency: str) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        index = (await http.put("/kv/a", json={"value": "1"})).json()["index"]
+        read = (await http.get(f"/kv/a?consistency={consistency}")).json()
+        assert (read["value"], read["consistency"]) == ("1", consistency)
+        assert read["applied_index"] == index + (consistency == "log")  # whose own entry is in the log
+        asked = {"question": base64.b64encode(ask_get(b"a")).decode(), "as": "base64", "consistency": consistency}
+        answer = (await http.post("/machine/query", json=asked)).json()
+        assert answer["consistency"] == consistency and answer["applied_index"] >= read["applied_index"]
+        if consistency != "stale":
+            page = (await http.get(f"/entries?from={index}&consistency={consistency}")).json()
+            assert page["items"][0]["index"] == index and page["committed_index"] >= read["applied_index"]
+
+    run(tmp_path, work)
+
+
+def test_commands_and_questions_are_bytes_for_any_state_machine(tmp_path: Path) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        asked = [KvCommand(Op.PUT, b"k%d" % number, b"v") for number in range(3)]
+        bodies = [base64.b64encode(encode_command(one)).decode() for one in asked]
+        done = (await http.post("/machine/command", json={"commands": bodies, "as": "base64"})).json()
+        assert done["last_index"] == done["first_index"] + 2
+        results = [decode_result(base64.b64decode(one["value"])) for one in done["results"]]
+        assert [(one.status, one.index) for one in results] == [
+            (Status.DONE, done["first_index"] + at) for at in range(3)
+        ]
+        question = base64.b64encode(ask_get(b"k1")).decode()
+        answer = (await http.post("/machine/query", json={"question": question, "as": "base64"})).json()
+        item = decode_got(b"k1", base64.b64decode(answer["answer"]["value"]))
+        assert item is not None and item.value == b"v" and answer["applied_index"] >= done["last_index"]
+        watch = base64.b64encode(ask_watch(b"never", 0)).decode()
+        nothing = await http.post("/machine/query", json={"question": watch, "as": "base64", "wait_ms": 1})
+        assert nothing.json() == {"answer": None, "applied_index": None, "consistency": "linearizable"}
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("command", {"commands": []}),
+        ("command", {"commands": ["x"] * 1025}),
+        ("command", {"commands": ["!"], "as": "base64"}),
+        ("command", {"commands": ["x" * (1024 * 1024 + 1)]}),
+        ("command", {"commands": ["x"], "more": 1}),
+        ("query", {"question": "no question"}),
+        ("query", {"question": "!", "as": "base64"}),
+        ("query", {"question": "x", "consistency": "fresh"}),
+        ("query", {"question": "x", "wait_ms": 30_001}),
+        ("query", {}),
+    ],
+)
+def test_what_is_no_command_or_question_is_refused(tmp_path: Path, path: str, body: dict[str, object]) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        before = (await http.get("/kv")).json()["applied_index"]
+        answer = await http.post(f"/machine/{path}", json=body)
+        assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+        assert (await http.get("/kv")).json()["applied_index"] == before
+
+    run(tmp_path, work)
+
+
+def test_a_command_needs_what_an_append_needs_and_a_question_what_a_read_needs() -> None:
+    assert needed("POST", "/api/v1/machine/command") is Right.APPEND
+    assert needed("POST", "/api/v1/machine/query/") is Right.READ
+    assert needed("POST", "/api/v1/machine") is Right.OPERATE
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
@@ -166,4 +247,6 @@ def test_it_is_described_where_there_is_one(tmp_path: Path) -> None:
     with_store = create_app(settings_of(tmp_path, peers, "n0", "kv")).openapi()["paths"]
     assert {"get", "put", "delete"} <= set(with_store["/api/v1/kv/{key}"])
     without = create_app(settings_of(tmp_path, peers, "n0", "")).openapi()["paths"]
-    assert not [path for path in without if "kv" in path or "snapshots" in path]
+    assert not [path for path in without if "kv" in path or "snapshots" in path or "machine" in path]
+    own = create_app(settings_of(tmp_path, peers, "n0", "tests.unit.machines:Journal")).openapi()["paths"]
+    assert {"/api/v1/machine/command", "/api/v1/machine/query"} <= set(own) and "/api/v1/kv" not in own

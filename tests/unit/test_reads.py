@@ -11,6 +11,7 @@ from node.protocol.messages import (
     PushRequest,
     ReadIndexRequest,
     ReadIndexResponse,
+    ReadWay,
 )
 from tests.unit.core_kit import Solo, store_of
 
@@ -77,6 +78,104 @@ def test_reads_share_rounds() -> None:
     second = reader.solo.replica.member.last_seq
     reader.beat_answer(second)
     assert len(reader.outcomes) == 3
+
+
+class Logged(Reader):
+    """The same, for reads through the log."""
+
+    def ask(self) -> list[PushRequest]:
+        """What the read sent to n1."""
+        self.solo.replica.read_index(self.outcomes.append, self.solo.now, ReadWay.LOG)
+        return self.pushes()
+
+    def pushes(self) -> list[PushRequest]:
+        return [m for to, m in self.solo.take() if to == "n1" and isinstance(m, PushRequest)]
+
+    def commit(self, push: PushRequest) -> list[PushRequest]:
+        """n1 holds all of it, durably; what that sends to n1."""
+        assert push.slab is not None
+        self.solo.sync()
+        sent = self.solo.ack("n1", push, push.slab.last_index)
+        return [m for to, m in sent if to == "n1" and isinstance(m, PushRequest)]
+
+
+def test_a_read_through_the_log_waits_for_an_entry_that_was_appended_after_it_came() -> None:
+    reader = Logged()
+    (push,) = reader.ask()
+    assert push.slab is not None and (push.slab.first_index, push.slab.count) == (1, 1)
+    reader.beat_answer(reader.solo.replica.member.last_seq)
+    assert not reader.outcomes  # no round of heartbeats stands in for it
+    assert reader.ask() == [] and reader.ask() == []  # the next entry serves them
+    sent = reader.commit(push)
+    assert [(o.code, o.read_index) for o in reader.outcomes] == [(ResponseCode.SUCCESS, 1)]
+    (second,) = [one for one in sent if one.slab is not None]
+    assert second.slab is not None and second.slab.first_index == 2
+    reader.commit(second)
+    assert [o.read_index for o in reader.outcomes] == [1, 2, 2]
+    assert reader.solo.store.end_index == 2
+
+
+def test_a_read_through_the_log_ends_with_its_leadership_or_its_time() -> None:
+    reader = Logged()
+    reader.ask()
+    reader.ask()
+    reader.solo.push(PushKind.COMMIT, "n2", term=9)
+    assert [o.code for o in reader.outcomes] == [ResponseCode.TERM_CHANGED] * 2
+    late = Logged()
+    late.ask()
+    late.ask()
+    late.solo.now += late.solo.replica.config.timing.read_timeout_ns
+    leadership = late.solo.replica.leadership
+    assert leadership is not None and leadership.reads.next_deadline() is not None
+    leadership.reads.expire(late.solo.now)
+    assert [o.code for o in late.outcomes] == [ResponseCode.TIMEOUT] * 2
+    assert len(leadership.reads) == 0 and leadership.reads.next_deadline() is None
+
+
+def test_where_nothing_may_be_appended_a_round_trip_serves_it() -> None:
+    """Behind a take-leadership (E7), and on a full disk."""
+    reader = Logged()
+    leadership = reader.solo.replica.leadership
+    assert leadership is not None
+    leadership.reads.lease_void = True
+    assert reader.ask() == []
+    reader.beat_answer(reader.solo.replica.member.last_seq)
+    assert [(o.code, o.read_index) for o in reader.outcomes] == [(ResponseCode.SUCCESS, 0)]
+    assert reader.solo.store.end_index == 0
+
+
+def test_by_name_a_round_trip_is_made_also_where_the_lease_holds() -> None:
+    reader = Reader(lease_reads=True)
+    (seq,) = reader.read()
+    reader.beat_answer(seq)
+    reader.outcomes.clear()
+    assert reader.read() == [] and len(reader.outcomes) == 1  # the lease
+    reader.solo.replica.read_index(reader.outcomes.append, reader.solo.now, ReadWay.INDEX)
+    assert len(reader.outcomes) == 1
+    reader.beat_answer(reader.solo.replica.member.last_seq)
+    assert len(reader.outcomes) == 2
+
+
+def test_a_follower_asks_for_the_way_that_its_caller_wants() -> None:
+    for lease_reads, way, asked in (
+        (False, ReadWay.USUAL, ReadWay.INDEX), (True, ReadWay.USUAL, ReadWay.LEASE), (False, ReadWay.LOG, ReadWay.LOG),
+        (True, ReadWay.INDEX, ReadWay.INDEX), (False, ReadWay.LEASE, ReadWay.LEASE),
+    ):  # fmt: skip
+        solo = Solo(store_of([1]), lease_reads=lease_reads)
+        solo.compare(0, term=2)
+        solo.replica.read_index(lambda _outcome: None, solo.now, way)
+        (request,) = [m for _to, m in solo.take() if isinstance(m, ReadIndexRequest)]
+        assert request.way is asked
+
+
+def test_the_leader_serves_a_followers_read_by_its_lease_where_that_is_asked_for() -> None:
+    reader = Reader(lease_reads=True)
+    (seq,) = reader.read()
+    reader.beat_answer(seq)
+    for way in ReadWay:
+        reader.solo.receive("n2", ReadIndexRequest(60 + way, 1, way))
+    answered = [m.seq - 60 for _to, m in reader.solo.sent if isinstance(m, ReadIndexResponse)]
+    assert answered == [ReadWay.USUAL, ReadWay.LEASE]
 
 
 def test_a_read_fails_when_nobody_answers_or_leadership_ends() -> None:

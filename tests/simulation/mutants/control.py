@@ -70,8 +70,8 @@ CONTROL = (
         "a linearizable read is asked for as any other",
         Edit(
             ENTRIES + "linearizable",
-            "ReadMode.LINEARIZABLE)",
-            "MUTANT.instead(ReadMode.LINEARIZABLE, ReadMode.UNSAFE))",
+            "1 << 20, mode)",
+            "1 << 20, MUTANT.instead(mode, ReadMode.UNSAFE))",
         ),
         profile=DOWN,
     ),

@@ -258,8 +258,8 @@ ELECTION = (
         (
             Edit(
                 "node.consensus.leadership:Leadership.handle_read_index",
-                "if self.reads.add(deliver, now):",
-                "MUTANT.left_out()\n    deliver(ResponseCode.SUCCESS, member.committed_index)\n    if False:",
+                "self.read_index(deliver, now, request.way)",
+                "MUTANT.left_out()\n    deliver(ResponseCode.SUCCESS, member.committed_index)",
             ),
         ),
         {**WIPES, "wipe": 4.0},

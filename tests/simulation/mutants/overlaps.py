@@ -81,11 +81,11 @@ OF_THE_DRIVER = (
         "a read joins a confirmation that began before it arrived",
         Edit(
             ENGINE + "read_index",
-            "self.guarded(lambda: self.replica.read_index(self._later(done), self.now_ns()))",
+            "self.guarded(lambda: self.replica.read_index(self._later(done), self.now_ns(), way))",
             "if one_waits(self, done):\n"
             "        MUTANT.left_out()\n"
             "        return\n"
-            "    self.guarded(lambda: self.replica.read_index(to_all(self), self.now_ns()))",
+            "    self.guarded(lambda: self.replica.read_index(to_all(self), self.now_ns(), way))",
         ),
         profile={**UNAWARE, "delay_ms": 3.0, "reads": 60.0, "bursts": 30.0},
         one_waits=_one_waits,
@@ -110,8 +110,8 @@ OF_THE_DRIVER = (
         "whether a lease holds is judged by the time of the last tick, however long ago that was",
         Edit(
             ENGINE + "read_index",
-            "self.now_ns())",
-            "MUTANT.instead(self.now_ns(), self._metronome._ticked_at or self.now_ns()))",
+            "self.now_ns(), way)",
+            "MUTANT.instead(self.now_ns(), self._metronome._ticked_at or self.now_ns()), way)",
         ),
         profile={**UNAWARE, "lease_reads": True},
     ),

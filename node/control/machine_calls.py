@@ -1,0 +1,108 @@
+"""Commands to this group's state machine and questions to it, through the engine: what every route does that has any.
+
+Invariants: a command that may have been appended is 504 with `outcome: unknown`, and never invites to be repeated; a
+question changes nothing, and says how fresh its answer is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from node.control.common import Json, Parts
+from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.entries import refused, unknown_outcome
+from node.control.problems import Problem
+from node.control.read_modes import MODES, Consistency
+from node.protocol.codes import RequestCode, ResponseCode
+from node.transport.machine_frames import (
+    QuestionAnswer,
+    QuestionRequest,
+    decode_command_answer,
+    decode_question_answer,
+    encode_question,
+)
+from node.transport.slab_frames import AppendedByte, AppendRequest, BodyError, encode_append
+
+WRITE_TIMEOUT_S: Final = 10.0
+READ_WAIT_MS: Final = 5000
+GRACE_S: Final = 2.0
+RETRY: Final = {"retry-after": "1"}
+
+
+class Carried(NamedTuple):
+    """Commands that were applied, in one run from `first_index` on."""
+
+    first_index: int
+    term: int
+    results: Sequence[bytes]
+
+
+def shown(raw: bytes, as_: str) -> Json:
+    """Bytes as a field, in base64 also where text was asked for and this is none."""
+    if as_ == "text":
+        try:
+            return {"value": raw.decode(), "as": "text"}
+        except UnicodeDecodeError:
+            pass
+    return {"value": base64.b64encode(raw).decode(), "as": "base64"}
+
+
+def raw_bytes(text: str, as_: str, field: str, bytes_max: int) -> bytes:
+    """Raises Problem."""
+    try:
+        raw = text.encode() if as_ == "text" else base64.b64decode(text, validate=True)
+    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
+        raise Problem(422, "Invalid request", f"{field}: {error}", outcome="not_appended") from None
+    if len(raw) > bytes_max:
+        text = f"{field}: {len(raw)} bytes; up to {bytes_max} are allowed"
+        raise Problem(422, "Invalid request", text, outcome="not_appended")
+    return raw
+
+
+async def commands(parts: Parts, bodies: Sequence[bytes]) -> Carried:
+    """Has the group apply them, one behind the other. Raises Problem."""
+    sent = encode_append(AppendRequest(bodies))
+    try:
+        answer = decode_command_answer(await parts.link.request(RequestCode.COMMAND, sent, WRITE_TIMEOUT_S))
+    except EngineAway as error:
+        reason = parts.snapshots.down_reason(error)
+        raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
+    except (EngineSilent, EngineRefused, BodyError) as error:
+        if isinstance(error, EngineSilent) and not error.sent:
+            text = f"The engine was asked nothing yet: {error}"
+            raise Problem(503, "The engine does not answer", text, headers=RETRY, outcome="not_appended") from None
+        raise unknown_outcome(str(error), None) from None
+    append = answer.append
+    if append.appended is AppendedByte.NOT_APPENDED:
+        raise await refused(parts, append)
+    if append.appended is AppendedByte.UNKNOWN or not answer.is_applied:
+        raise unknown_outcome(append.detail or "What applying it answered is not known.", append)
+    return Carried(append.first_index, append.term, answer.results)
+
+
+async def ask(parts: Parts, question: bytes, consistency: Consistency, wait_ms: int = 0) -> QuestionAnswer | None:
+    """None: nothing happened within `wait_ms`. Raises Problem."""
+    sent = encode_question(QuestionRequest([question], MODES[consistency], wait_ms or READ_WAIT_MS))
+    timeout_s = (wait_ms or READ_WAIT_MS) / 1000 + GRACE_S
+    try:
+        [answer] = decode_question_answer(await parts.link.request(RequestCode.QUESTION, [sent], timeout_s), 1)
+    except (EngineAway, EngineSilent, EngineRefused, BodyError) as error:
+        raise Problem(503, "The engine does not answer", str(error), headers=RETRY) from None
+    if answer.code is ResponseCode.SUCCESS:
+        return answer
+    if answer.code is ResponseCode.TIMEOUT and wait_ms and not answer.content:
+        return None
+    if answer.code is ResponseCode.UNEXPECTED_ARGUMENT:
+        raise Problem(422, "Invalid request", f"question: {answer.text}", code=int(answer.code))
+    text = answer.text or "The quorum could not confirm the read; try again."
+    raise Problem(503, "Not now", text, headers=RETRY, code=int(answer.code))
+
+
+async def found(parts: Parts, question: bytes, consistency: Consistency) -> QuestionAnswer:
+    """One that is not to wait for anything to happen. Raises Problem."""
+    answer = await ask(parts, question, consistency)
+    assert answer is not None, "it was not to wait for anything"
+    return answer

@@ -82,13 +82,10 @@ OTHERS: Final = (
     "transfer.catching_up", "transfer.taking_over", "transfer.200", "transfer.300", "transfer.418",
     # Cuts, and what goes from the front.
     "cut", "cut.repeated", "trim.removed", "open.trimmed", "base.begun", "base.archived", "open.base_finished",
-    "base.begun", "base.archived", "fault.trim_forced", "dispatcher.APPEND.below_begin",
-    "dispatcher.COMPARE.below_begin", "dispatcher.INSTALL_SNAPSHOT.installed",
     # Clients.
     "append.ok", "append.fail.404", "append.fail.408", "append.fail.415", "append.fail.506",
     "append.unknown.501", "append.unknown.502", "append.unknown.0", "append.batch",
-    "read.ok", "read.fail.300", "read.fail.404", "read.fail.501", "read.lease",
-    "read.log",
+    "read.ok", "read.fail.300", "read.fail.404", "read.fail.501", "read.lease", "read.log",
     # Answers among members.
     "push.200", "push.403", "push.406", "push.413", "push.415", "push.421", "push.cold",
     "beat.200", "beat.403", "beat.416", "take.200", "read_index.200", "read_index.404", "hello.200",

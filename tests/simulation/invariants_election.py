@@ -336,7 +336,10 @@ class Elections(Observer):
 
     def _was_silent(self, member: Member) -> None:
         """E6: no quorum has just answered; who became a voter just now has an election time-out for it (M3)."""
-        voters, recent_ns = self._members.voters(member.id), member.config.timing.election_min_ns // 2
+        replica = member.replica
+        if replica is None:
+            return
+        voters, recent_ns = self._members.voters(member.id), replica.config.timing.election_min_ns // 2
         recently = set()
         for one in voters - {member.id}:
             at = max(self._counted.get((member.id, one), 0), self._members.voter_since(member.id, one))

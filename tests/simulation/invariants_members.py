@@ -239,7 +239,7 @@ class Memberships(Observer):
         """A VOTER, by what is durable, that nothing keeps from voting; its log may call it a learner yet."""
         replica, config = to.replica, to.world.config
         self._asked_voters.discard((sender, to.id, vote.seq))  # of a life before
-        if replica is None or vote.reform or config.lease_reads:  # E9 keeps one that started anew from voting
+        if replica is None or vote.reform or config.lease_reads or config.retune:  # E9: one that started anew may wait
             return
         states = (replica.member.voter_state, replica.member.durable_hard.voter_state)
         if all(state is VoterState.VOTER for state in states) and not to.is_old_copy:

@@ -225,7 +225,7 @@ class Serving:
         settings = load_settings(overrides | {"node.data": str(directory)}, None, {})
         look = Introspection(settings, store, EventRing("b"), "b")
         status = lambda: self.replica.status(self.now)  # noqa: E731
-        at_once: Any = SimpleNamespace(add=lambda _connection, serve: serve())
+        at_once: Any = SimpleNamespace(add=lambda _connection, serve: serve(), drop=lambda _connection: None)
         access = Access(None, (), ())
         self.proposals: Any = SimpleNamespace(add=self.propose)
         self.serving = ClientRequests(self, LogReads(store, disk), look, Quota(), status, access, at_once, Counter())

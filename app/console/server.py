@@ -57,7 +57,9 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(settings: ConsoleSettings, app: FastAPI, log: Log | None = None) -> BoundedServer:
+def make_server(
+    settings: ConsoleSettings, app: FastAPI, log: Log | None = None, configuration: SettingsReread | None = None
+) -> BoundedServer:
     tls: ServerTls | None = None
     if settings.tls_cert_file is not None and settings.tls_key_file is not None:
         tls = ServerTls(settings.tls_cert_file, settings.tls_key_file)
@@ -88,6 +90,8 @@ def make_server(settings: ConsoleSettings, app: FastAPI, log: Log | None = None)
             rereading.note = lambda event, severity, fields: log.note(event, severity, **fields)
         if tls is not None:
             rereading.add("the console's certificate", tls.read, tls.use)
+        if configuration is not None:
+            configuration.follow(app.state.console)
         rereading.again()
 
     return BoundedServer(config, end_streams, again)
@@ -118,9 +122,8 @@ def serve(
     lower_priority()  # engines on the same machine go first; audits started here inherit it
     settings = replace(settings, port=listener.getsockname()[1])
     app = create_app(settings)
-    if loaded is not None and reread is not None:
-        SettingsReread(loaded, reread, app.state.console, log)
-    server = make_server(settings, app, log)
+    configuration = None if loaded is None or reread is None else SettingsReread(loaded, reread, log)
+    server = make_server(settings, app, log, configuration)
     print(json.dumps({"event": "listening", "url": settings.url}), flush=True)
     if sys.stderr.isatty():
         print(f"console: {settings.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ the log, and a problem of the console itself until a later SIGHUP finds it back 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from app.console.console import Console
@@ -21,13 +22,16 @@ CONFIGURATION: Final = "the configuration"
 class SettingsReread:
     """One per console. `read` gives what is wanted by now. Raises ConfigError."""
 
-    def __init__(self, loaded: Settings, read: Callable[[], Settings], console: Console, log: Log) -> None:
-        self._in_force, self._console, self._log = loaded, console, log
-        console.rereading.add(CONFIGURATION, read, self.use)
+    def __init__(self, loaded: Settings, read: Callable[[], Settings], log: Log) -> None:
+        self._in_force, self._read, self._log = loaded, read, log
 
-    def use(self, wanted: Settings) -> None:
+    def follow(self, console: Console) -> None:
+        """With the other files of that console, which is there once its app has started."""
+        console.rereading.add(CONFIGURATION, self._read, partial(self.use, console))
+
+    def use(self, console: Console, wanted: Settings) -> None:
         """Says what may not change."""
         needed = tuple(differences(self._in_force, wanted, TABLES))
         if needed:
             self._log.note("settings_not_changed", "warning", reason=f"restart needed: {', '.join(needed)}")
-        self._console.restart_needed = needed
+        console.restart_needed = needed

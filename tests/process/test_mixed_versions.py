@@ -37,7 +37,7 @@ FIRST = "c9725aa"  # the last commit that speaks HELLO version 1
 BEFORE = "36af407"  # the release before this one
 NEW = "new"
 QUIET = (
-    "--set", "timing.election_timeout_min_ms=20000", "--set", "timing.election_timeout_max_ms=40000",
+    "--set", "timing.election_timeout_min_ms=4000", "--set", "timing.election_timeout_max_ms=6000",
 )  # fmt: skip
 
 

@@ -61,8 +61,11 @@ class Place:
             "--data", str(directory / "n0"), "--control", f"127.0.0.1:{self.control}", "--init",
             "--config", str(self.file), "--log-format", "json", *SMALL_FILES, *more,
         )  # fmt: skip
+        self.console_file = directory / "console.toml"
+        self.console_file.touch()
         self.console_process = self.start(
-            "console", "-m", "app.cli", "console", "--listen", f"127.0.0.1:{self.console}", "--log-format", "json",
+            "console", "-m", "app.cli", "console", "--config", str(self.console_file),
+            "--listen", f"127.0.0.1:{self.console}", "--log-format", "json",
             "--db", str(directory / "console.db"), "--node", f"https://127.0.0.1:{self.control}",
             "--node-ca-file", str(self.pki / "ca.crt"), "--node-token-file", str(self.token),
             "--tls-cert", str(self.pki / "console.crt"), "--tls-key", str(self.pki / "console.key"),
@@ -157,6 +160,10 @@ def changes_settings(place: Place, client: httpx2.Client) -> None:
     place.file.write_text(store)
     place.node.send_signal(signal.SIGHUP)
     until(lambda: alarms_of(client, NEW) == set(), "a good file ends all of them")
+    place.console_file.write_text("[console]\nhistory_days = 7\n")
+    place.console_process.send_signal(signal.SIGHUP)
+    needed = ["restart needed: console.history_days"]
+    until(lambda: place.said("console", "settings_not_changed") == needed, "a console says what takes a restart")
 
 
 def test_a_signal_has_certificates_and_tokens_read_again(place: Place) -> None:

@@ -15,7 +15,7 @@ from tests.process.group import Group, all_vote, append_surely
 pytestmark = pytest.mark.process
 TRIES = 5  # a machine that stands still for a second at the wrong moment lets one go by
 QUIET = (
-    "--set", "timing.election_timeout_min_ms=20000", "--set", "timing.election_timeout_max_ms=40000",
+    "--set", "timing.election_timeout_min_ms=4000", "--set", "timing.election_timeout_max_ms=6000",
     "--log-format", "json",
 )  # fmt: skip
 

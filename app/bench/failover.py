@@ -15,11 +15,12 @@ import signal
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from app.bench.cluster import BenchCluster
+from app.bench.cluster import START_WITHIN_S, BenchCluster
 from app.bench.common import say
 from app.bench.machine import machine
 from app.bench.running import measured
@@ -147,7 +148,18 @@ async def by_stop(cluster: BenchCluster, client: LedgerClient, promised: Acknowl
     leader = await client.leader()
     seconds = await longest_gap_s(client, promised, f"stop {number}", lambda: cluster.kill(leader, signal.SIGTERM))
     await cluster.start(leader)
+    await follows(client, leader)  # else the next stop leaves no quorum
     return seconds
+
+
+async def follows(client: LedgerClient, member: str) -> None:
+    """Once that member, started anew, follows a leader."""
+    async with asyncio.timeout(START_WITHIN_S):
+        while True:
+            with suppress(LedgerError):
+                if (await client.state(member))["role"] == "FOLLOWER":
+                    return
+            await asyncio.sleep(0.05)
 
 
 Way = Callable[[BenchCluster, LedgerClient, Acknowledged, int], Awaitable[float]]

@@ -114,7 +114,7 @@ RARE: Final = frozenset({
 # What 500 seeds meet once or not at all, since silence is counted in ticks (E6) and leaders change less.
 SCARCE: Final = frozenset({
     "cut.repeated", "dispatcher.TRUNCATE.reconnected", "open.checkpoint_disagrees", "open.base_finished",
-    "dispatcher.INSTALL_SNAPSHOT.reconnected",
+    "dispatcher.INSTALL_SNAPSHOT.reconnected", "dispatcher.APPEND.below_begin", "vote.to_a_guest",
 })  # fmt: skip
 SCARCE_FROM_SEEDS: Final = 2000
 

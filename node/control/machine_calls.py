@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from node.control.common import Json, Parts
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
-from node.control.entries import refused, unknown_outcome
+from node.control.entries import asked_to_append, refused, unknown_outcome
 from node.control.problems import Problem
 from node.control.read_modes import MODES, Consistency
 from node.protocol.codes import RequestCode, ResponseCode
@@ -65,16 +65,7 @@ def raw_bytes(text: str, as_: str, field: str, bytes_max: int) -> bytes:
 async def commands(parts: Parts, bodies: Sequence[bytes]) -> Carried:
     """Has the group apply them, one behind the other. Raises Problem."""
     sent = encode_append(AppendRequest(bodies))
-    try:
-        answer = decode_command_answer(await parts.link.request(RequestCode.COMMAND, sent, WRITE_TIMEOUT_S))
-    except EngineAway as error:
-        reason = parts.snapshots.down_reason(error)
-        raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
-    except (EngineSilent, EngineRefused, BodyError) as error:
-        if isinstance(error, EngineSilent) and not error.sent:
-            text = f"The engine was asked nothing yet: {error}"
-            raise Problem(503, "The engine does not answer", text, headers=RETRY, outcome="not_appended") from None
-        raise unknown_outcome(str(error), None) from None
+    answer = await asked_to_append(parts, RequestCode.COMMAND, sent, WRITE_TIMEOUT_S, decode_command_answer)
     append = answer.append
     if append.appended is AppendedByte.NOT_APPENDED:
         raise await refused(parts, append)

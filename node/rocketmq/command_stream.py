@@ -1,0 +1,91 @@
+"""Cuts a byte stream into commands, in a buffer that a BufferedProtocol reads straight into.
+
+Invariants: memory grows only with bytes that have arrived, never by what a length claims; what came whole before a
+broken command is returned all the same, and `broken` says why none can be found behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from node.rocketmq.command import COMMAND_BYTES_MAX, PREFIX_BYTES, Command, CommandError, decode_parts, read_prefix
+
+BUFFER_BYTES_FIRST: Final = 1024  # made with the first byte: most of those who only connect send none
+BUFFER_BYTES_KEPT: Final = 64 * 1024
+ROOM_BYTES_MIN: Final = 512
+
+
+class CommandStream:
+    """Fill (part of) `writable()`, then `filled(n)` returns the commands that are complete."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._view = memoryview(self._buffer)
+        self._start = 0  # of the first byte not consumed
+        self._end = 0  # of what has arrived
+        self.broken: CommandError | None = None
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What has come of a command that is not whole."""
+        return self._end - self._start
+
+    @property
+    def memory_bytes(self) -> int:
+        """What is held for such a command."""
+        return len(self._buffer) if self._end else 0
+
+    def spare_memory(self) -> None:
+        """Frees the buffer, where nothing is in it, until more comes."""
+        if not self._end and self._buffer:
+            self._resize(0)
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._start = self._end = 0
+        self._resize(0)
+
+    def writable(self) -> memoryview:
+        """Room for the next bytes; never empty."""
+        size, held = len(self._buffer), self._end - self._start
+        if not self._end:
+            if not BUFFER_BYTES_FIRST <= size <= BUFFER_BYTES_KEPT:  # one long command holds no memory for ever
+                self._resize(BUFFER_BYTES_FIRST)
+        elif size - self._end < ROOM_BYTES_MIN:
+            if held > size // 2:
+                self._resize(min(2 * size, COMMAND_BYTES_MAX + BUFFER_BYTES_KEPT))
+            else:
+                self._view[:held] = bytes(self._view[self._start : self._end])
+                self._start, self._end = 0, held
+        return self._view[self._end :]
+
+    def _resize(self, size_bytes: int) -> None:
+        held = self._end - self._start
+        fresh = bytearray(size_bytes)
+        fresh[:held] = self._view[self._start : self._end]
+        self._buffer, self._view = fresh, memoryview(fresh)
+        self._start, self._end = 0, held
+
+    def filled(self, count: int) -> list[Command]:
+        """`count` bytes were put into the last `writable()`: the whole commands up to the first broken one."""
+        view, start, end = self._view, self._start, self._end + count
+        grows = end == len(view) < BUFFER_BYTES_KEPT
+        commands: list[Command] = []
+        try:
+            while end - start >= PREFIX_BYTES and self.broken is None:
+                command_bytes, header_bytes, binary = read_prefix(view, start)
+                stop = start + command_bytes
+                if end < stop:
+                    break
+                body_at = start + PREFIX_BYTES + header_bytes
+                header, body = view[start + PREFIX_BYTES : body_at].tobytes(), view[body_at:stop].tobytes()
+                commands.append(decode_parts(header, body, binary=binary))
+                start = stop
+        except CommandError as error:
+            self.broken = error
+        if start == end or self.broken is not None:  # behind a broken command nothing takes memory
+            start = end = 0
+        self._start, self._end = start, end
+        if grows and not end and self.broken is None:  # more came than there was room for: read more at once
+            self._resize(min(4 * len(view), BUFFER_BYTES_KEPT))
+        return commands

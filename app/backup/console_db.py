@@ -64,7 +64,7 @@ def check_database(source: Path, file: File) -> None:
     """Raises BackupDamaged, BackupRefused."""
     compare_file(source / file.name, file.size_bytes, file.sha256)
     try:
-        with closing(sqlite3.connect(f"file:{source / file.name}?mode=ro&immutable=1", uri=True)) as copy:
+        with closing(sqlite3.connect(f"{_url(source / file.name)}?mode=ro&immutable=1", uri=True)) as copy:
             _check(copy, source / file.name)
     except sqlite3.Error as error:
         raise BackupRefused(f"{source / file.name}: {error}") from error
@@ -74,7 +74,7 @@ def _copy(path: Path, target: Path) -> None:
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
         with (
-            closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)) as live,
+            closing(sqlite3.connect(f"{_url(path)}?mode=rw", uri=True)) as live,
             closing(sqlite3.connect(target)) as copy,
         ):
             live.backup(copy)
@@ -89,6 +89,11 @@ def _copy(path: Path, target: Path) -> None:
         raise BackupRefused(f"{path}: {error}") from error
     except OSError as error:
         raise wrap(error, f"copying {path} to {target}") from error
+
+
+def _url(path: Path) -> str:
+    """`?`, `#` and `%` in a name are no parameters of SQLite's."""
+    return path.absolute().as_uri()
 
 
 def _check(copy: sqlite3.Connection, path: Path) -> None:

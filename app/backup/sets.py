@@ -56,7 +56,7 @@ def add_set(root: Path, keep: int, make: Callable[[Path], Json], platform: Platf
     """One more set, made by `make`; then those beyond `keep` go. Raises BackupRefused, and what `make` raises."""
     make_directory(root, platform)
     for name in platform.names(root):
-        if not (NAME.fullmatch(name.removesuffix(PART)) or name == LOCK or name.startswith(GOING)):
+        if not (NAME.fullmatch(name.removesuffix(PART).removeprefix(GOING)) or name == LOCK):
             raise BackupRefused(
                 f"{root} holds {name}: sets of back-ups go into a directory of their own, name an empty one"
             )
@@ -78,10 +78,13 @@ def add_set(root: Path, keep: int, make: Callable[[Path], Json], platform: Platf
 def _name_behind(known: list[Path]) -> str:
     """The time now; a second behind the newest set's where the clock is not past that."""
     now = datetime.now(UTC)
-    if known:
+    if not known:
+        return now.strftime(STAMP)
+    try:
         newest = datetime.strptime(known[-1].name, STAMP).replace(tzinfo=UTC)
-        now = max(now, newest + timedelta(seconds=1))
-    return now.strftime(STAMP)
+        return max(now, newest + timedelta(seconds=1)).strftime(STAMP)
+    except (ValueError, OverflowError) as error:
+        raise BackupRefused(f"{known[-1]} is named by no time that can be: move it away first") from error
 
 
 def drop_old(root: Path, keep: int, platform: Platform = OS) -> list[Path]:

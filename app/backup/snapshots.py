@@ -16,6 +16,7 @@ from app.backup.source import Source, SourceError
 from node.protocol.group_kind import PLAIN_NAME
 from node.snapshots.directory import read_snapshot, verify
 from node.store.backup.manifest import SNAPSHOT, File, LogBackup, SnapshotFiles
+from node.store.backup.manifest_check import SNAPSHOT_FILES
 from node.store.errors import StoreError, wrap
 from node.store.files.os_files import make_directory, sync_directory, write_all
 from node.store.files.platform import OS
@@ -41,6 +42,8 @@ def with_snapshot(
 
 
 def _taken(source: Source, directory: Path, index: int, names: Sequence[tuple[str, int]]) -> SnapshotFiles:
+    if not {name for name, _ in names} <= set(SNAPSHOT_FILES):  # names are a member's words, and become a path
+        raise SourceError(f"its files are {', '.join(repr(name)[:80] for name, _ in names[:8])}")
     folder = directory / f"{SNAPSHOT}{index}"
     # Under the name that a store has it by, so that it can be read like any other.
     place = folder / f"snapshot_{index}"

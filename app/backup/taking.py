@@ -7,6 +7,7 @@ leaves the back-up as it was.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,10 +33,14 @@ from node.store.backup.manifest import (
 )
 from node.store.backup.pieces import READ_BYTES, PieceWriter, checked_slab, runs_in
 from node.store.files.os_files import make_directory, sync_directory
-from node.store.files.platform import OS, Platform
+from node.store.files.platform import FILE, OS, Platform
 from node.store.log_store import EntryMeta
 
-OWN_NAMES: Final = (LOCK, ENTRIES, MANIFEST, CONSOLE, SNAPSHOT, TRIAL)
+# What runs leave behind, exactly: a directory of somebody's that begins alike is not theirs.
+OWN_FILE: Final = re.compile(rf"{LOCK}|{MANIFEST}(\.tmp)?|{CONSOLE}[0-9]+\.sqlite(-journal|-wal|-shm)?")
+PIECE: Final = re.compile(r"[0-9]{20}(\.part)?")
+TRIAL_FOLDER: Final = re.compile(rf"{TRIAL}[0-9a-f]{{8}}")
+FOLDER: Final = "directory"
 SPARE_BYTES: Final = 16 * 1024 * 1024  # beside the entries: the manifest, names, what the file system needs itself
 
 
@@ -107,8 +112,8 @@ def open_directory(directory: Path, platform: Platform = OS) -> Manifest | None:
     The caller holds its lock. What a run left behind that did not end is removed.
     """
     found = read_manifest(directory, platform)
-    others = [one for one in platform.names(directory) if not one.startswith(OWN_NAMES)]
-    if found is None and others:
+    others = _foreign(directory, platform, in_all=found is None)
+    if others:
         raise BackupRefused(f"{directory} holds {others[0]}, which is no part of a back-up: name an empty directory")
     if found is not None:
         check_files(directory, found, platform)
@@ -135,15 +140,44 @@ def drop_unnamed(directory: Path, manifest: Manifest | None, platform: Platform 
     """Removes what no manifest names from the folders of a back-up: a run that did not end left it."""
     named = set() if manifest is None else manifest.file_names
     for name in platform.names(directory / ENTRIES):
-        if f"{ENTRIES}/{name}" not in named:
+        if f"{ENTRIES}/{name}" not in named and PIECE.fullmatch(name):
             platform.unlink(directory / ENTRIES / name)
     for name in platform.names(directory):
-        if name.startswith((CONSOLE, f"{MANIFEST}.tmp")) and name not in named:
+        if OWN_FILE.fullmatch(name) and name not in named | {LOCK, MANIFEST}:
             platform.unlink(directory / name)
-        if name.startswith(TRIAL):
+        if _is_own_folder(directory, name, platform) and not any(one.startswith(f"{name}/") for one in named):
             platform.remove_tree(directory / name)
-        if name.startswith(SNAPSHOT) and not any(one.startswith(f"{name}/") for one in named):
-            platform.remove_tree(directory / name)
+
+
+def _foreign(directory: Path, platform: Platform, *, in_all: bool) -> list[str]:
+    """What no run of a back-up makes there; unless `in_all`, only where the pieces of the log lie.
+
+    Names alone are not enough: what is taken for a run's rest is removed.
+    """
+    found = []
+    for name in platform.names(directory):
+        kind = platform.file_kind(directory / name)
+        if name == ENTRIES and kind == FOLDER:
+            inside = platform.names(directory / name)
+            found += [f"{name}/{one}" for one in inside if not PIECE.fullmatch(one)]
+        elif name == ENTRIES or (
+            in_all and not (kind == FILE and OWN_FILE.fullmatch(name)) and not _is_own_folder(directory, name, platform)
+        ):  # a link, which leads to somebody else's files
+            found.append(name)
+    return found
+
+
+def _is_own_folder(directory: Path, name: str, platform: Platform) -> bool:
+    """Whether a run makes such a directory (of a trial, of a snapshot), and nothing but that."""
+    if platform.file_kind(directory / name) != FOLDER:
+        return False
+    if TRIAL_FOLDER.fullmatch(name):
+        return all(one.startswith("dledger-") for one in platform.names(directory / name))
+    number = name.removeprefix(SNAPSHOT)
+    return (
+        name.startswith(SNAPSHOT) and number.isdecimal()
+        and set(platform.names(directory / name)) <= {f"snapshot_{number}"}
+    )  # fmt: skip
 
 
 def now_text() -> str:

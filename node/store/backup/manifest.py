@@ -15,15 +15,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from node.protocol.entry import POSITION_MAX, TERM_MAX
-from node.protocol.group_id import is_group_id
-from node.protocol.group_kind import PLAIN_NAME, is_kind_name
-from node.protocol.peers import MEMBER_ID
+from node.protocol.group_kind import PLAIN_NAME
+from node.store.backup.manifest_check import check_manifest
 from node.store.errors import StoreError, StoreRefused
-from node.store.files.identity import Base, check_sizes
+from node.store.files.identity import Base
 from node.store.files.lock_file import LockFile
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file
-from node.store.files.platform import OS, Platform
+from node.store.files.platform import FILE, OS, Platform
 from node.store.log_store import EntryMeta
 
 MANIFEST: Final = "manifest"
@@ -33,8 +31,7 @@ CONSOLE: Final = "console-"  # what the copy of the console's database begins wi
 TRIAL: Final = "trial-"  # a trial restore that runs, or was ended
 SNAPSHOT: Final = "snapshot-"  # and the folder of a state machine's snapshot
 FORMAT: Final = 1
-PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
-MEMBERS_MAX: Final = 64
+MANIFEST_BYTES_MAX: Final = 512 * 1024 * 1024  # some 2,000,000 pieces
 
 
 class BackupDamaged(StoreError):
@@ -158,15 +155,19 @@ def write_manifest(directory: Path, manifest: Manifest, platform: Platform = OS)
 
 def read_manifest(directory: Path, platform: Platform = OS) -> Manifest | None:
     """None: no run has ended there. Raises StoreRefused on a damaged or unknown one, StoreIOError."""
-    value = read_sealed_json(directory / MANIFEST, platform)
+    path = directory / MANIFEST
+    kind = platform.file_kind(path)
+    if kind not in (FILE, "") or (kind and platform.path_size(path) > MANIFEST_BYTES_MAX):
+        raise StoreRefused(f"{path} is no manifest of a back-up, but a {kind}, or larger than any")
+    value = read_sealed_json(path, platform)
     if value is None:
         return None
     if value.get("format") != FORMAT:
         raise StoreRefused(f"{directory / MANIFEST}: format {value.get('format')!r}, this version knows {FORMAT}")
     try:
         manifest = _from_json(value)
-        _check(manifest)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        check_manifest(manifest)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise StoreRefused(f"{directory / MANIFEST} is of another format: {error!r}") from error
     return manifest
 
@@ -194,6 +195,9 @@ def check_files(directory: Path, manifest: Manifest, platform: Platform = OS) ->
     if manifest.console_db is not None:
         wanted[manifest.console_db.name] = manifest.console_db.size_bytes
     for name, size_bytes in wanted.items():
+        kind = platform.file_kind(directory / name)
+        if kind not in (FILE, ""):  # a FIFO would be read for ever
+            raise BackupDamaged(f"{directory / name} is a {kind}, no file of a back-up")
         try:
             has = platform.path_size(directory / name)
         except OSError as error:
@@ -229,7 +233,7 @@ def _optional(value: File | SnapshotFiles | None) -> dict[str, Any] | None:
 def _from_json(value: dict[str, Any]) -> Manifest:
     log, database = value["log"], value["console_db"]
     return Manifest(
-        str(value["made_at"]), int(value["runs"]), str(value["source"]), None if log is None else _log_from_json(log),
+        value["made_at"], value["runs"], value["source"], None if log is None else _log_from_json(log),
         None if database is None else File(**database), dict(value.get("extra", {})),
     )  # fmt: skip
 
@@ -258,30 +262,3 @@ def _members(value: Any) -> tuple[int, str] | None:
     if type(index) is not int or not isinstance(body, str):
         raise ValueError(f"members {value!r}")
     return index, body
-
-
-def _check(manifest: Manifest) -> None:
-    """What a manifest says must be possible, and names nothing outside of its directory. Raises ValueError."""
-    for name in manifest.file_names:
-        parts = Path(name).parts
-        if not parts or Path(name).is_absolute() or ".." in parts:
-            raise ValueError(f"{name!r} is no file of a back-up")
-    log = manifest.log
-    if log is None:
-        return
-    if log.group_id is not None and not is_group_id(log.group_id):
-        raise ValueError(f"group id {log.group_id!r}")
-    if not is_kind_name(log.kind) or not isinstance(log.group, str) or not log.group:
-        raise ValueError(f"group {log.group!r} of kind {log.kind!r}")
-    check_sizes(log.data_file_size, log.index_file_size)
-    if len(log.peers) > MEMBERS_MAX or not all(MEMBER_ID.fullmatch(one) for one in log.peers):
-        raise ValueError(f"members {log.peers!r}")
-    index, term = log.begin_index, log.before.term
-    if log.base is not None and (log.before.chain is None or not 0 <= log.before.term <= TERM_MAX or log.base.pos < 0):
-        raise ValueError(f"base {log.base}")
-    for piece in log.pieces:
-        if piece.first_index != index or piece.last_index < index or not term <= piece.last_term <= TERM_MAX:
-            raise ValueError(f"piece {piece.name} does not follow entry {index - 1}")
-        index, term = piece.last_index + 1, piece.last_term
-    if index - 1 > POSITION_MAX:
-        raise ValueError(f"entry {index - 1}")

@@ -15,7 +15,8 @@ from typing import Final
 
 from node.protocol.entry import HEAD, HEAD_BYTES, POSITION_MAX, SLAB_BYTES_MAX, EntryError, Slab, slab_of
 from node.protocol.slab_verify import verify_slab
-from node.store.backup.manifest import ENTRIES, PIECE_BYTES_MAX, BackupDamaged, LogBackup, Piece
+from node.store.backup.manifest import ENTRIES, BackupDamaged, LogBackup, Piece
+from node.store.backup.manifest_check import PIECE_BYTES_MAX
 from node.store.errors import wrap
 from node.store.files.os_files import make_directory, sync_directory, write_all
 from node.store.files.platform import OS, Platform

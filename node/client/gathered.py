@@ -64,7 +64,9 @@ class Gathered(Generic[T, R]):
             if not isinstance(error, Exception):
                 raise
             return
-        settled = map(_settle, futures, found)
+        results = found if isinstance(found, list) else list(found)
+        failed = any(issubclass(kind, LedgerError) for kind in set(map(type, results)))
+        settled = map(_settle if failed else asyncio.Future.set_result, futures, results)
         while True:
             try:
                 deque(settled, 0)  # all of it, in C

@@ -12,7 +12,10 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
+from itertools import repeat
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from node.protocol.entry import BytesLike
 from node.protocol.packed_bodies import PackedBodies
@@ -24,7 +27,9 @@ ITEMS_MAX: Final = 1000
 ABSENT: Final = -1
 NEVER: Final = -1  # of `expires_ms`
 COMMAND: Final = struct.Struct(">BBqqHI")
+_pack: Final = COMMAND.pack
 _RESULT: Final = struct.Struct(">BBq")
+_RESULT_ROW: Final = np.dtype([("status", "u1"), ("found", "u1"), ("index", ">i8")])
 _ITEM: Final = struct.Struct(">HqqI")
 _EVENT: Final = struct.Struct(">BHqI")
 _RANGE: Final = struct.Struct(">IHH")
@@ -156,10 +161,13 @@ def check_value(value: bytes) -> bytes:
 def encode_command(command: KvCommand) -> bytes:
     """Raises KvError."""
     op, key, value, ttl_ms, condition, expected, expected_index = command
+    key_bytes = len(key)
+    if not expected and not ttl_ms and 0 < key_bytes <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX:
+        return _pack(op, condition, 0, expected_index, key_bytes, 0) + key + value  # by far the most, at once
     check_key(key), check_value(expected), check_value(value)
     if not 0 <= ttl_ms <= TTL_MS_MAX:
         raise KvError(f"a time to live of {ttl_ms} ms: 0 (for ever) to {TTL_MS_MAX} are allowed")
-    return COMMAND.pack(op, condition, ttl_ms, expected_index, len(key), len(expected)) + key + expected + value
+    return _pack(op, condition, ttl_ms, expected_index, key_bytes, len(expected)) + key + expected + value
 
 
 def decode_command(body: BytesLike) -> KvCommand:
@@ -186,6 +194,13 @@ def encode_result(result: KvResult) -> bytes:
 done_at: Final = partial(_RESULT.pack, _DONE, 1)  # the result of a put that the entry of that index did
 
 
+def done_all(first_index: int, count: int) -> PackedBodies:
+    """The same of so many puts in a row."""
+    results = np.zeros(count, _RESULT_ROW)
+    results["found"], results["index"] = 1, np.arange(first_index, first_index + count)
+    return PackedBodies(results.tobytes(), 0, np.full(count, _RESULT.size, np.int64))
+
+
 def decode_result(body: BytesLike) -> KvResult:
     """Raises KvError."""
     try:
@@ -198,11 +213,10 @@ def decode_result(body: BytesLike) -> KvResult:
 def decode_results(results: Sequence[bytes]) -> list[KvResult]:
     """Of many commands: where none says what a key holds, they are cut out of one buffer. Raises KvError."""
     if type(results) is PackedBodies and results.even_bytes == _RESULT.size:
-        numbers = _RESULT.iter_unpack(memoryview(results.data)[results.start :])
-        try:
-            return [_new_result((_STATUS[status], found == 1, index, b"")) for status, found, index in numbers]
-        except IndexError:
-            pass  # one by one: which of them, and why
+        rows = np.frombuffer(results.data, _RESULT_ROW, offset=results.start)
+        if not bool((rows["status"] >= len(_STATUS)).any()):  # otherwise one by one: which of them, and why
+            statuses, found = map(_STATUS.__getitem__, rows["status"].tolist()), (rows["found"] != 0).tolist()
+            return list(map(_new_result, zip(statuses, found, rows["index"].tolist(), repeat(b""), strict=False)))
     return [decode_result(one) for one in results]
 
 

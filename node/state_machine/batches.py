@@ -2,9 +2,10 @@
 
 Two ways to the same answer: a loop over entries for a few of them, and columns for many (heads, times and bodies are
 cut out together, and no entry becomes an object of its own). What is out of the ordinary in a column is left to the
-loop, which says what is wrong.
+loop, which says what is wrong. Where every entry is a command and all are equally long, not even their bodies are cut
+out: `read_run` says where they lie, for a state machine that can do with that.
 
-Invariants: both ways give the same commands and the same errors; nothing is taken from a batch that does not hold
+Invariants: all ways give the same commands and the same errors; nothing is taken from a batch that does not hold
 exactly the entries that it says.
 """
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from node.protocol.entry import HEAD_BYTES, HEAD_DTYPE, BytesLike, Entry, Magic, unpack_record
 from node.protocol.group_kind import Channel, GroupKind
 from node.protocol.slab_columns import COLUMNS_FROM
-from node.state_machine.interface import Command
+from node.state_machine.interface import Command, Run
 from node.state_machine.kind import HEAD, Type, command_in
 
 _SIZE: Final = struct.Struct(">i")
@@ -49,6 +50,41 @@ def read_batch(kind: GroupKind, first_index: int, last_index: int, records: Byte
         if found is not None:
             return found
     return _by_entries(kind, first_index, last_index, records, time_ms)
+
+
+def read_run(kind: GroupKind, first_index: int, last_index: int, records: BytesLike, time_ms: int) -> Run | None:
+    """All of the batch as a run, where it is one; otherwise None, and `read_batch` reads it. `time_ms` as there."""
+    count = last_index - first_index + 1
+    head_bytes = 0 if kind.is_plain else HEAD.size
+    stride, rest = divmod(len(records), max(count, 1))
+    if count < COLUMNS_FROM or rest or stride <= max(HEAD_BYTES + head_bytes, ROW.itemsize):
+        return None
+    data = bytes(records)
+    if _even_size(data, count) != stride:
+        return None
+    rows = _rows(data, range(0), stride)
+    if not _are_sound(rows, first_index, last_index, head_bytes):
+        return None
+    if kind.is_plain:
+        is_whole = rows["magic"] == Magic.NORMAL
+    else:
+        is_whole = (rows["channel"] == Channel.MESSAGE) & (rows["type"] == Type.COMMAND)
+        time_ms = max(time_ms, int(rows["time_ms"].max()))
+    if not bool(is_whole.all()):
+        return None
+    begin = HEAD_BYTES + head_bytes
+    return Run(first_index, count, time_ms, data, begin, stride, stride - begin)
+
+
+def _are_sound(rows: npt.NDArray[Any], first_index: int, last_index: int, head_bytes: int) -> bool:
+    """Whether the heads are those of these entries, as far as a state machine's process looks at them."""
+    lengths = rows["body_len"] - head_bytes
+    sound = (
+        (rows["index"] == np.arange(first_index, last_index + 1))
+        & (rows["magic"] >= Magic.NORMAL) & (rows["magic"] <= Magic.CONFIG_CHANGE)
+        & (rows["size"] == lengths + (HEAD_BYTES + head_bytes)) & (rows["term"] >= 0) & (lengths >= 0)
+    )  # fmt: skip
+    return bool(sound.all())
 
 
 def _by_entries(kind: GroupKind, first_index: int, last_index: int, records: BytesLike, time_ms: int) -> Batch:
@@ -87,13 +123,7 @@ def _by_columns(kind: GroupKind, first_index: int, last_index: int, records: Byt
     if offsets is None or even == HEAD_BYTES + head_bytes:
         return None
     rows = _rows(data, offsets, even)
-    lengths = rows["body_len"] - head_bytes
-    sound = (
-        (rows["index"] == np.arange(first_index, last_index + 1))
-        & (rows["magic"] >= Magic.NORMAL) & (rows["magic"] <= Magic.CONFIG_CHANGE)
-        & (rows["size"] == lengths + (HEAD_BYTES + head_bytes)) & (rows["term"] >= 0) & (lengths >= 0)
-    )  # fmt: skip
-    if not bool(sound.all()):
+    if not _are_sound(rows, first_index, last_index, head_bytes):
         return None
     contents: list[bytes | None] = [*_contents(data, offsets, even, HEAD_BYTES + head_bytes)]
     if kind.is_plain:

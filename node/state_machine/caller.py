@@ -21,14 +21,16 @@ from typing import Final, NamedTuple
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import BytesLike, unpack_record
 from node.protocol.group_kind import GroupKind
+from node.protocol.packed_bodies import PackedBodies
 from node.snapshots.directory import SnapshotMeta
-from node.state_machine.batches import OutOfOrder, read_batch
+from node.state_machine.batches import OutOfOrder, read_batch, read_run
 from node.state_machine.interface import (
     LONG_RESULTS_BYTES_MAX,
     RESULT_BYTES_MAX,
     SHORT_RESULT_BYTES,
     BadQuestion,
     Command,
+    Run,
     StateMachine,
     Write,
 )
@@ -44,7 +46,7 @@ class Report(NamedTuple):
     beside the others of its batch."""
 
     upto_index: int
-    results: list[bytes | None]
+    results: Sequence[bytes | None]
     error: str = ""
 
 
@@ -71,6 +73,7 @@ class Caller:
 
     def __init__(self, machine: StateMachine, kind: GroupKind) -> None:
         self._machine, self._kind = machine, kind
+        self._takes_runs = type(machine).apply_run is not StateMachine.apply_run
         self.at = -1  # the last entry that is in the state
         self.term = -1  # its term; -1: unknown, or none
         self.time_ms = 0
@@ -119,23 +122,50 @@ class Caller:
             return Report(first_index - 1, [], self.stopped_by)
         if first_index != self.at + 1:
             raise OutOfOrder(f"entries from {first_index} on, and {self.at} is the last one applied")
+        run = read_run(self._kind, first_index, last_index, records, self.time_ms) if self._takes_runs else None
+        if run is not None:
+            report = self._apply_run(run)
+            if report is not None:
+                return report
         commands, places, offsets = read_batch(self._kind, first_index, last_index, records, self.time_ms)
         results: list[bytes | None] = [b""] * len(offsets)
         applied, error = self._call(commands, places, results)
         count = len(offsets) if not error else places[applied]
         if count:
-            last = unpack_record(records, offsets[count - 1])
-            self.at, self.term = last.index, last.term
-            sealed = last.chain_crc or last.body_crc
-            self._chain, self._next_pos = last.chain_crc if sealed else None, last.pos + last.size
+            self._stands_behind(records, offsets[count - 1])
         if applied:
             self.time_ms = commands[applied - 1].time_ms
         if error:
-            self.stopped_by = (
-                f"{error}. Nothing behind entry {self.at + 1} is applied on this member, and its state is not served:"
-                " start it again with a state machine that can apply this entry"
-            )
+            self._stop(error)
         return Report(self.at, results[:count], self.stopped_by)
+
+    def _stands_behind(self, records: BytesLike, offset: int) -> None:
+        """The record there is the last one that is applied."""
+        last = unpack_record(records, offset)
+        self.at, self.term = last.index, last.term
+        sealed = last.chain_crc or last.body_crc
+        self._chain, self._next_pos = last.chain_crc if sealed else None, last.pos + last.size
+
+    def _stop(self, error: str) -> None:
+        self.stopped_by = (
+            f"{error}. Nothing behind entry {self.at + 1} is applied on this member, and its state is not served:"
+            " start it again with a state machine that can apply this entry"
+        )
+
+    def _apply_run(self, run: Run) -> Report | None:
+        """All of it, or nothing; None: the state machine wants its commands one by one."""
+        try:
+            results = self._machine.apply_run(run)
+            if results is None:
+                return None
+            if type(results) is not PackedBodies or len(results) != run.count or results.longest > SHORT_RESULT_BYTES:
+                raise ValueError(f"results of a run are {run.count} PackedBodies of up to {SHORT_RESULT_BYTES} bytes")
+        except Exception as error:
+            self._stop(f"entry {run.first_index}: {type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
+            return Report(self.at, [], self.stopped_by)
+        self._stands_behind(run.data, (run.count - 1) * run.stride)
+        self.time_ms = run.time_ms
+        return Report(self.at, results)
 
     def _call(self, commands: Sequence[Command], places: Sequence[int], results: list[bytes | None]) -> tuple[int, str]:
         """How many were applied, and why not the next one; each result goes to its own entry's place."""

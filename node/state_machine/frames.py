@@ -168,6 +168,9 @@ def applied(one: AppliedFrame) -> list[BytesLike]:
     error = one.error.encode()
     packed = _APPLIED.pack(one.life, one.upto_index, _number(one.wake_at_ms), len(error))
     results = one.results
+    if type(results) is PackedBodies:
+        lengths = _LENGTH.pack(len(results)) + results.lengths.astype(">u4").tobytes()
+        return frame(Kind.APPLIED, packed, error, lengths, memoryview(results.data)[results.start :])
     sizes = [_NOT_KEPT if result is None else len(result) for result in results]
     lengths = struct.pack(f">I{len(results)}I", len(results), *sizes)
     return frame(Kind.APPLIED, packed, error, lengths, b"".join(filter(None, results)))

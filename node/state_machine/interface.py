@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from node.protocol.packed_bodies import PackedBodies
+
 RESULT_BYTES_MAX = 4 * 1024 * 1024
 # Of one batch: results this short are always reported, longer ones up to that sum.
 SHORT_RESULT_BYTES = 4096
@@ -30,6 +32,22 @@ class Command(NamedTuple):
     index: int  # type: ignore[assignment]  # not tuple.index
     time_ms: int
     body: bytes | None
+
+
+class Run(NamedTuple):
+    """Many commands in a row whose bodies are equally long, as they lie in their records: none is an object of its own.
+
+    The body of the first begins at `begin` in `data`, each further one `stride` bytes behind the one before. `time_ms`:
+    that of the last command; no other's is later, nor before that of the command before the run.
+    """
+
+    first_index: int
+    count: int  # type: ignore[assignment]  # not tuple.count
+    time_ms: int
+    data: bytes
+    begin: int
+    stride: int
+    body_bytes: int
 
 
 class BadQuestion(ValueError):
@@ -50,6 +68,14 @@ class StateMachine(ABC):
         Long results of one batch are reported up to LONG_RESULTS_BYTES_MAX together; whoever asked for more hears that
         they are unknown. Beyond it None saves making them.
         """
+
+    def apply_run(self, run: Run) -> PackedBodies | None:
+        """The same as `apply` for many commands at once, where there is a quicker way; a result each, of up to
+        SHORT_RESULT_BYTES. None: nothing was changed, and `apply` is called with them.
+
+        Raising says that the first of them cannot be applied: see `apply`.
+        """
+        return None
 
     @abstractmethod
     def save(self, write: Write) -> None:

@@ -43,7 +43,7 @@ _BIRTH: Final = frozenset({
 })  # fmt: skip
 _FIRST_START: Final = frozenset({"node.init", "node.join", "node.group_token", "node.make_secret"})
 _LIVE_TABLES: Final = ("timing", "retention")
-NODE_TABLES: Final = ("node", "store", "retention", "timing", "control", "access")
+NODE_TABLES: Final = ("node", "store", "retention", "timing", "control", "access", "broker")
 
 
 def change_of(key: str) -> Change:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from node.access_rows import rows_of
+from node.broker_table import BrokerTable, broker_trouble
 from node.config_models import (
     TABLES,
     AccessTable,
@@ -64,6 +65,7 @@ NODE_FLAGS: Final[Mapping[str, str]] = {
     "--control": "control.address",
     "--flush": "node.flush",
     "--state-machine": "node.state_machine",
+    "--broker": "broker.address",
     "--init": "node.init",
     "--join": "node.join",
     "--group-token": "node.group_token",
@@ -75,8 +77,8 @@ NODE_FLAGS: Final[Mapping[str, str]] = {
 SWITCHES: Final = ("--init", "--join", "--make-secret")
 USAGE: Final = (
     "usage: python -m node --id ID --peers ID-HOST:PORT;… [--group G] [--data DIR] [--control HOST:PORT]"
-    " [--flush sync|async] [--state-machine kv|MODULE:CLASS] [--init | --join] [--group-token TOKEN]"
-    " [--secret-file FILE] [--make-secret]"
+    " [--flush sync|async] [--state-machine kv|MODULE:CLASS | --broker HOST:PORT] [--init | --join]"
+    " [--group-token TOKEN] [--secret-file FILE] [--make-secret]"
     " [--log-level debug|info|warning|error] [--log-format console|json]"
     " [--config FILE] [--set TABLE.KEY=VALUE]… [--exit-with-engine]"
 )
@@ -98,6 +100,7 @@ class Settings(BaseModel):
     timing: TimingTable = TimingTable()
     control: ControlTable = ControlTable()
     access: AccessTable = AccessTable()
+    broker: BrokerTable = BrokerTable()
     console: ConsoleTable = ConsoleTable()
     oidc: OidcTable = OidcTable()
     audit: AuditTable = AuditTable()
@@ -135,6 +138,10 @@ class Settings(BaseModel):
         strangers = [name for name in self.node.preferred_leaders if name not in self.peers]
         if strangers:
             raise ConfigError(f'[node] preferred_leaders: "{strangers[0]}" is not one of [peers] ({known})')
+        if self.broker.has_broker:
+            index_bytes = self.store.mapped_file_size_for_entry_index_bytes
+            if wrong := broker_trouble(index_bytes, self.peers, self.node.state_machine):
+                raise ConfigError(wrong)
         if not is_loopback(split_address(self.self_address)[0]) and not self._proves_members():
             raise ConfigError(
                 f"[peers] {self.node.id} = {self.self_address} is beyond loopback: give [node] secret_file, or"

@@ -11,23 +11,20 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from node.access_rows import rows_of
+from node.broker_table import BrokerTable
+from node.config_table import Address, Table
 from node.protocol.codes import FlushMode
 from node.protocol.group_id import check_group_token
-from node.protocol.peers import MEMBER_ID, split_address
+from node.protocol.peers import MEMBER_ID
 from node.role_rows import role_rows_of
 from node.state_machine.kind import kind_of
 
 MIB: Final = 1024 * 1024
 INDEX_UNIT_BYTES: Final = 32
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,255}")
-
-
-def _address(text: str) -> str:
-    split_address(text)
-    return text
 
 
 def _group_token(text: str) -> str:
@@ -63,17 +60,10 @@ def _hours(hours: tuple[str, ...]) -> tuple[str, ...]:
     return hours
 
 
-Address = Annotated[str, AfterValidator(_address)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
 Bytes = Annotated[int, Field(ge=1, le=2**62)]
-
-
-class Table(BaseModel):
-    """What all tables share: unknown keys are errors, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class NodeTable(Table):
@@ -389,6 +379,7 @@ TABLES: Final[dict[str, type[Table]]] = {
     "timing": TimingTable,
     "control": ControlTable,
     "access": AccessTable,
+    "broker": BrokerTable,
     "console": ConsoleTable,
     "oidc": OidcTable,
     "audit": AuditTable,

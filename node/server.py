@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,7 @@ from node.engine.pin_leases import MACHINE
 from node.engine.process import Process
 from node.logs import Log
 from node.member_secret import make_secret, read_secrets
+from node.message_store.broker_kind import BrokerKind
 from node.printable import escaped
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
@@ -101,6 +103,8 @@ def open_store(settings: Settings, platform: Platform = OS, *, born_at: Base | N
 
 def group_kind(settings: Settings) -> GroupKind:
     """What the group's log may hold."""
+    if settings.broker.has_broker:
+        return BrokerKind(lambda: time.time_ns() // 1_000_000)
     return kind_of(settings.node.state_machine) if settings.node.state_machine else PLAIN
 
 

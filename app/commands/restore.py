@@ -19,6 +19,7 @@ from app.commands.common import Exit, Failure, JsonOption, show, show_json
 from node.config import ConfigError, parse_peers
 from node.config_models import GROUP_NAME
 from node.protocol.group_id import check_group_token
+from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME
 from node.protocol.peers import MEMBER_ID
 
 Json = dict[str, Any]
@@ -179,7 +180,10 @@ def _start(
     words = ["quorumscope", "node", *(["--join"] if join else []), "--id", one["node_id"], "--group", group]
     words += ["--data", str(Path(one["directory"]).parent), "--peers", peers]
     words += ["--flush", log.flush] if log.flush not in ("", "sync") else []
-    words += ["--state-machine", log.kind] if log.kind != "plain" else []
+    if log.kind == BROKER_NAME:
+        words += ["--broker", "HOST:PORT"]
+    elif log.kind != PLAIN_NAME:
+        words += ["--state-machine", log.kind]
     if (log.data_file_size, log.index_file_size) != (1 << 30, 5 * 32 << 20):
         words += ["--set", f"store.mapped_file_size_for_entry_data_bytes={log.data_file_size}"]
         words += ["--set", f"store.mapped_file_size_for_entry_index_bytes={log.index_file_size}"]

@@ -56,6 +56,10 @@ def node(
         str | None,
         typer.Option(metavar="NAME", help="What the group's log drives: kv, or module:Class; none for a log alone."),
     ] = None,
+    broker: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The group is a RocketMQ broker's: where this member's listens."),
+    ] = None,
     init: Annotated[bool, typer.Option("--init", help="This member belongs to a NEW group: make its store.")] = False,
     join: Annotated[
         bool, typer.Option("--join", help="This is a NEW member of a group that exists: make its store, and wait.")
@@ -89,6 +93,7 @@ def node(
         "control.address": control,
         "node.flush": flush,
         "node.state_machine": state_machine,
+        "broker.address": broker,
         "node.init": "true" if init else None,
         "node.join": "true" if join else None,
         "node.log_level": log_level,

@@ -58,6 +58,7 @@ class Lane:
     term: int
     number: int
     origin: Hashable
+    last_time_ms: int  # that the log's last entry carries; what the engine itself appends carries the same
     next_sequence: int = 0
     waiting_entries: int = 0
     waiting_bytes: int = 0
@@ -67,7 +68,7 @@ class Lanes:
     """One per replica: the lane that is open here, if any."""
 
     def __init__(self, member: MemberState) -> None:
-        self._member = member
+        self._member, self._kind = member, member.config.kind
         self.current: Lane | None = None
         self.window_entries = self.window_bytes = 1
         self._measure()
@@ -92,12 +93,13 @@ class Lanes:
         self._measure()
         self._numbers += 1
         self._why_ended = f"lane {self._numbers} was opened after it"
-        self.current = Lane(member.term, self._numbers, origin)
+        last_time_ms = member.last_time.milliseconds()
+        self.current = Lane(member.term, self._numbers, origin, last_time_ms)
         end_index = store.end_index
         member.event("lane", now, lane=self._numbers, end_index=end_index)
         return LaneOpened(
             ResponseCode.SUCCESS, member.term, self._numbers, end_index, self.window_entries, self.window_bytes,
-            member.last_time.milliseconds(), member.self_id,
+            last_time_ms, member.self_id,
         )  # fmt: skip
 
     def _no_room(self, leadership: Leadership) -> Refusal | None:
@@ -157,21 +159,23 @@ class Lanes:
             return FULL, f"more than {self.window_entries} entries or {self.window_bytes} bytes of this lane wait"
         if member.unsynced.total > member.config.unsynced_bytes_max:
             return FULL, "this disk has not synced for long: too much waits for it"
-        wrong = self._wrong_with(proposal.bodies, ticket)
+        wrong = self._wrong_with(proposal.bodies, ticket, lane.last_time_ms)
         if wrong is not None:
             return ResponseCode.UNEXPECTED_ARGUMENT, wrong
         lane.next_sequence += count
         lane.waiting_entries += count
         lane.waiting_bytes += size_bytes
+        if not self._kind.is_plain:
+            lane.last_time_ms = self._kind.time_ms(proposal.bodies[-1])
         return None
 
-    def _wrong_with(self, bodies: Sequence[bytes], ticket: LaneTicket) -> str | None:
+    def _wrong_with(self, bodies: Sequence[bytes], ticket: LaneTicket, last_time_ms: int) -> str | None:
         """Judged here, by the leader, and nowhere later."""
         if ticket.channel in ENGINES_OWN:
             return f"entries of channel {ticket.channel} are made by the leader itself"
         if ticket.patch_at != NO_PATCH and not fits_patch(bodies, ticket.patch_at):
             return f"a body is too short for its position at byte {ticket.patch_at}"
-        return self._member.config.kind.refusal(bodies, ticket.channel, ticket.patch_at)
+        return self._kind.refusal(bodies, ticket.channel, ticket.patch_at, last_time_ms)
 
 
 def refuse_all(accepted: Accepted, failure: Refusal, leader_id: str) -> None:

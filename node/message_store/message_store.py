@@ -28,7 +28,7 @@ from node.message_store.consume_queue import ConsumeQueue
 from node.message_store.errors import MessageFormatError, MessageStoreError
 from node.message_store.index_file import IndexFile, slots_shown_by
 from node.message_store.java_text import key_hash
-from node.message_store.read_files import OS, Files
+from node.message_store.read_files import OS, OWNER_FILE, Files
 from node.message_store.record import parse_message_id
 from node.message_store.store_files import (
     CHECKPOINT_BYTES,
@@ -61,9 +61,10 @@ class StoreKind(StrEnum):
 
 def kind_of(root: Path, files: Files = OS) -> StoreKind | None:
     """None: this is no store of RocketMQ's (a replicated log alone may hold anything)."""
-    has_old = files.is_folder(root / COMMIT_LOG) and bool(files.names(root / COMMIT_LOG))
+    names = files.names(root / COMMIT_LOG) if files.is_folder(root / COMMIT_LOG) else []
+    has_old = any(name != OWNER_FILE for name in names)
     has_ledger = bool(ledgers_in(root, files))
-    beside = any(files.is_folder(root / name) for name in (CONSUME_QUEUE, INDEX, *_NOT_READ))
+    beside = OWNER_FILE in names or any(files.is_folder(root / name) for name in (CONSUME_QUEUE, INDEX, *_NOT_READ))
     if has_ledger and (has_old or beside):
         return StoreKind.JOINED if has_old else StoreKind.LEDGER
     return StoreKind.LOCAL if has_old or files.is_folder(root / COMMIT_LOG) else None

@@ -20,6 +20,7 @@ from typing import Final
 from node.protocol.entry import BytesLike
 
 PLAIN_NAME: Final = "plain"
+BROKER_NAME: Final = "broker"  # `message_store/broker_kind.py`; no state machine has this name
 NO_PATCH: Final = -1  # of `patch_at`: bodies stay as they are
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _CAPABILITY: Final = "kind:"
@@ -69,8 +70,11 @@ class GroupKind(ABC):
         """The time that a body of this kind carries, or -1."""
 
     @abstractmethod
-    def refusal(self, bodies: Sequence[bytes], channel: int, patch_at: int) -> str | None:
-        """Why these may not be appended, or None: judged by the leader, for a whole request at once."""
+    def refusal(self, bodies: Sequence[bytes], channel: int, patch_at: int, last_time_ms: int) -> str | None:
+        """Why these may not be appended, or None: judged by the leader, for a whole request at once.
+
+        `last_time_ms`: that of the entry before them, -1 where there is none.
+        """
 
 
 class PlainKind(GroupKind):
@@ -90,7 +94,7 @@ class PlainKind(GroupKind):
     def time_ms(self, body: BytesLike) -> int:
         return -1
 
-    def refusal(self, bodies: Sequence[bytes], channel: int, patch_at: int) -> str | None:
+    def refusal(self, bodies: Sequence[bytes], channel: int, patch_at: int, last_time_ms: int) -> str | None:
         return None if channel == Channel.MESSAGE else f"a plain log has no entries of channel {channel}"
 
 

@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Final
 
 from node.protocol.entry import BytesLike, Entry, Magic
-from node.protocol.group_kind import PLAIN_NAME, Channel, GroupKind, is_kind_name
+from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME, Channel, GroupKind, is_kind_name
 from node.protocol.packed_bodies import PackedBodies, first_bytes_of
 from node.state_machine.interface import Command
 
@@ -45,8 +45,9 @@ class MachineKind(GroupKind):
 
     def __init__(self, name: str) -> None:
         """Raises ValueError for what is no name of a kind."""
-        if not is_kind_name(name) or name == PLAIN_NAME:
-            raise ValueError(f"{name!r} is no name for a state machine: small letters, digits and - are allowed")
+        if not is_kind_name(name) or name in (PLAIN_NAME, BROKER_NAME):
+            text = f"small letters, digits and - are allowed, but for {PLAIN_NAME!r} and {BROKER_NAME!r}"
+            raise ValueError(f"{name!r} is no name for a state machine: {text}")
         self.name = name
 
     def first_of_term(self, last_time_ms: int) -> bytes:
@@ -61,7 +62,7 @@ class MachineKind(GroupKind):
     def time_ms(self, body: BytesLike) -> int:
         return int(HEAD.unpack_from(body)[1]) if len(body) >= HEAD.size else -1
 
-    def refusal(self, bodies: Sequence[bytes], channel: int, patch_at: int) -> str | None:
+    def refusal(self, bodies: Sequence[bytes], channel: int, patch_at: int, last_time_ms: int) -> str | None:
         if channel != Channel.MESSAGE:
             return f"a log of kind {self.name} takes no entries of channel {channel}"
         if type(bodies) is PackedBodies:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from node.protocol.codes import FlushMode
 from node.protocol.entry import Entry, Magic, Slab
-from node.protocol.group_kind import NO_PATCH
+from node.protocol.group_kind import BROKER_NAME, NO_PATCH
 from node.protocol.messages import MemberMark
 from node.store.cold_reads import ColdReads
 from node.store.durability import Durability
@@ -41,7 +41,6 @@ class FileStore(LogStore):
     """See the module's docstring; made by `open`."""
 
     mends_alone = True
-    leaves_to_java = True  # a log that Java could not read as it is leaves itself to Java by a hand-over only
     # Each append asks for these some thirty times: copies, renewed by the parts that own them.
     end_index: int = -1
     faults: tuple[Fault, ...] = ()
@@ -54,6 +53,7 @@ class FileStore(LogStore):
         self.files = LogFiles(opened)
         self.durability = Durability(self.files, opened.checkpoint, found, opened.boot_id, page_cache_bytes)
         self._kind = opened.identity.kind
+        self.leaves_to_java = self._kind != BROKER_NAME  # which Java would take on as it is: by a hand-over only
         self._store_id = opened.hard_state.store_id or opened.identity.store_id
         self._hard_state = opened.hard_state
         self._lock = opened.lock

@@ -42,7 +42,7 @@ class StampedKind(GroupKind):
     def time_ms(self, body: BytesLike) -> int:
         return int(HEAD.unpack_from(body)[1])
 
-    def refusal(self, bodies: Sequence[bytes], channel: int, patch_at: int) -> str | None:
+    def refusal(self, bodies: Sequence[bytes], channel: int, patch_at: int, last_time_ms: int) -> str | None:
         if channel not in (Channel.MESSAGE, Channel.METADATA, Channel.SNAPSHOT_PART):
             return f"channel {channel} is the engine's own"
         if patch_at != self.position_at:

@@ -14,7 +14,7 @@ from typing import Any
 
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT_BYTES, POSITION_MAX, TERM_MAX, crc32
 from node.protocol.group_id import is_group_id
-from node.protocol.group_kind import PLAIN_NAME, is_kind_name
+from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME, is_kind_name
 from node.store.errors import StoreRefused
 from node.store.files.lock_file import LockFile
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file
@@ -144,8 +144,22 @@ def check_identity(directory: Path, found: Identity, wanted: Identity) -> None:
         if has != wants:
             text = f"{directory} has {name} {has!r}, this node is configured with {wants!r}"
             if name == "kind":
-                text += ": its group was born with another --state-machine, which cannot be changed"
+                text += f": {_birth(has)}, and what a group's log is for never changes; {_flag(has)}"
             raise StoreRefused(text)
+
+
+def _birth(kind: str) -> str:
+    if kind == PLAIN_NAME:
+        return "its group was born as a log alone"
+    return "its group was born as a broker's" if kind == BROKER_NAME else "its group was born with a state machine"
+
+
+def _flag(kind: str) -> str:
+    """How a member of such a group is started."""
+    if kind == PLAIN_NAME:
+        return "start it without --broker and --state-machine, or give this member another --data"
+    wanted = "--broker HOST:PORT, or [broker] address" if kind == BROKER_NAME else "its --state-machine"
+    return f"start it with {wanted}, or give this member another --data"
 
 
 def read_base(directory: Path, platform: Platform = OS) -> Base | None:

@@ -8,6 +8,9 @@ written by an older release of ours, after ours was last written, and takes our 
 Java recovers, and cuts what it does not understand, before it takes any lock. So from the open to a clean stop, also
 after a crash, a file of one byte is among the data files: Java then finds a file of the wrong length and ends.
 
+A log that Java could read as it is (a broker group's) is ours until a hand-over, also when we stopped. Java recovers
+what is in `DATA/commitlog` first, a commit log of older days or nothing: there is such a file, too.
+
 Invariants: `committedIndex` in Java's file never exceeds what this store knows to be committed and durable; a rename
 brings an older file over, so at any moment one of the two names has it.
 """
@@ -18,13 +21,14 @@ from pathlib import Path
 from typing import Final
 
 from node.protocol.entry import POSITION_MAX
-from node.store.errors import StoreIOError, wrap
+from node.store.errors import StoreIOError, StoreRefused, wrap
 from node.store.files.checkpoint import CHECKPOINT, Slot, read_checkpoint
-from node.store.files.os_files import replace_file, sync_directory, write_synced
+from node.store.files.os_files import make_directory, replace_file, sync_directory, write_synced
 from node.store.files.platform import OS, Platform
 
 JAVA_CHECKPOINT: Final = "checkpoint"
 OWNER: Final = "quorumscope-owns"
+COMMIT_LOG: Final = "commitlog"
 _JAVA_COPIES: Final = ("checkpoint.bak", "checkpoint.tmp")  # what Java leaves when it replaces its file
 _TEXT_BYTES_MAX = 4096
 _COMMITTED, _END = "committedIndex", "endIndex"
@@ -75,7 +79,30 @@ def drop_java_checkpoint(directory: Path, platform: Platform = OS) -> None:
 
 def own_directory(directory: Path, platform: Platform = OS) -> None:
     """From now on no Java node gets to recover here; durable on return."""
-    path = directory / "data" / OWNER
+    _own(directory / "data", platform)
+
+
+def own_commit_log(directory: Path, platform: Platform = OS) -> None:
+    """The same for a RocketMQ broker, which looks at its old commit log first, beside the `directory` of this log."""
+    make_directory(directory.parent / COMMIT_LOG, platform)
+    _own(directory.parent / COMMIT_LOG, platform)
+
+
+def refuse_old_commit_log(directory: Path, platform: Platform = OS) -> None:
+    """Before a broker group's log is born beside messages: both would give their messages the same places.
+
+    Raises StoreRefused.
+    """
+    folder = directory.parent / COMMIT_LOG
+    if platform.exists(folder) and any(name.isdigit() for name in platform.names(folder)):
+        raise StoreRefused(
+            f"{folder} holds a RocketMQ broker's messages: a new group begins with an empty --data, and RocketMQ's"
+            " replicated log, with such messages beside it, is taken over with `quorumscope store adopt`"
+        )
+
+
+def _own(folder: Path, platform: Platform) -> None:
+    path = folder / OWNER
     if platform.exists(path) and platform.path_size(path) == 1:
         return
     write_synced(path, b"\n", platform)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import TERM_LEAP_MAX
-from node.protocol.group_kind import PLAIN_NAME
+from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME
 from node.store.errors import StoreRefused
 from node.store.faults.known_faults import first_known_fault
 from node.store.files.checkpoint import CHECKPOINT, Checkpoint, Slot
@@ -42,7 +42,9 @@ from node.store.files.java_files import (
     carry_over_checkpoint,
     drop_java_checkpoint,
     java_committed_index,
+    own_commit_log,
     own_directory,
+    refuse_old_commit_log,
 )
 from node.store.files.os_files import make_directory, sync_parents
 from node.store.files.platform import Platform
@@ -116,6 +118,8 @@ def open_directory(
         fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, platform, kind or has_kind)
         if found is not None:
             check_identity(directory, found, fresh)
+        elif born_at is None and fresh.kind == BROKER_NAME:
+            refuse_old_commit_log(directory, platform)
         data.open(sizes_known=found is not None)
         index.open(sizes_known=found is not None)
         archive = TruncationArchive(directory, platform=platform)
@@ -167,6 +171,8 @@ def open_directory(
             write_identity(directory, found, platform)
         drop_java_checkpoint(directory, platform)
         own_directory(directory, platform)
+        if found.kind == BROKER_NAME:
+            own_commit_log(directory, platform)
         return Opened(
             directory, found, sealed_from, straight_from, hard, recovered, data, index, archive, checkpoint, lock, boot,
             platform,

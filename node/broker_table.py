@@ -1,0 +1,44 @@
+"""The table `[broker]`, and what a member of a broker group has to be like.
+
+Java brokers can take such a log over (docs/broker-groups.md), so it is in files, and has members, as they know them:
+RocketMQ cannot set the size of an entry index file, and its members are n0, n1, ...
+
+Invariant: nothing is stored before `broker_trouble` has found nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from node.config_table import AddressOrNothing, Table
+
+INDEX_FILE_BYTES: Final = 167_772_160
+MEMBER_ID: Final = re.compile(r"n(0|[1-9]\d{0,5})", re.ASCII)
+
+
+class BrokerTable(Table):
+    address: AddressOrNothing = ""
+    """Where this member's broker listens for RocketMQ's clients. A group whose members are born with it is a broker
+    group: its log is a commit log of RocketMQ's, for good, and takes nothing but records (docs/broker-groups.md).
+    Whether there is one never changes; the address may. Empty: no broker."""
+
+    @property
+    def has_broker(self) -> bool:
+        return bool(self.address)
+
+
+def broker_trouble(index_file_size: int, member_ids: Iterable[str], state_machine: str) -> str:
+    """Why this cannot be a member of a broker group; empty: it can."""
+    if state_machine:
+        return "[broker] and [node] state_machine exclude each other: a group's log is for one of them"
+    if index_file_size != INDEX_FILE_BYTES:
+        return (
+            f"[store] mapped_file_size_for_entry_index_bytes is {index_file_size}: with [broker] it is"
+            f" {INDEX_FILE_BYTES}, which RocketMQ cannot set; leave it out"
+        )
+    odd = sorted(one for one in member_ids if not MEMBER_ID.fullmatch(one))
+    if odd:
+        return f'[peers] "{odd[0]}": with [broker] members are called n0, n1, ..., as a RocketMQ broker calls them'
+    return ""

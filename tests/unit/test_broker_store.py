@@ -1,0 +1,111 @@
+"""The directory of a broker group's member: of its kind from birth, and kept from Java until it is handed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.config import ConfigError, load
+from node.message_store.message_store import StoreKind, kind_of
+from node.message_store.read_files import OWNER_FILE
+from node.store.errors import StoreRefused
+from node.store.files.identity import IDENTITY
+from node.store.files.java_files import COMMIT_LOG, JAVA_CHECKPOINT, OWNER
+from tests.unit.store_fixtures import kill, open_store
+
+PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+
+
+def owned(data: Path) -> list[bool]:
+    """Whether Java would find a file of the wrong length wherever it looks."""
+    files = [data / COMMIT_LOG / OWNER, data / "dledger-n0" / "data" / OWNER]
+    return [one.is_file() and one.stat().st_size == 1 for one in files]
+
+
+def test_java_is_kept_out_from_birth_on_also_after_a_stop_and_a_crash(tmp_path: Path) -> None:
+    directory = tmp_path / "dledger-n0"
+    store = open_store(directory, kind="broker")
+    assert owned(tmp_path) == [True, True]
+    kill(store)
+    assert owned(tmp_path) == [True, True]
+    again = open_store(directory, kind="broker")
+    again.close()
+    assert owned(tmp_path) == [True, True] and not (directory / JAVA_CHECKPOINT).exists()
+    assert not (tmp_path / "abort").exists(), "only Java reads it, and destroys what it does not understand"
+
+
+def test_what_lacks_an_owner_file_gets_it_at_the_next_open(tmp_path: Path) -> None:
+    directory = tmp_path / "dledger-n0"
+    open_store(directory, kind="broker").close()
+    (tmp_path / COMMIT_LOG / OWNER).unlink()
+    (tmp_path / COMMIT_LOG).rmdir()
+    (directory / "data" / OWNER).write_bytes(b"")
+    open_store(directory).close()  # a tool's, which takes the kind that is there
+    assert owned(tmp_path) == [True, True]
+
+
+def test_our_readers_pass_the_owner_files_over(tmp_path: Path) -> None:
+    assert OWNER == OWNER_FILE
+    store = open_store(tmp_path / "dledger-n0", kind="broker")
+    store.close()
+    assert kind_of(tmp_path) is StoreKind.LEDGER
+    (tmp_path / "consumequeue").mkdir()
+    assert kind_of(tmp_path) is StoreKind.LEDGER
+
+
+def test_other_groups_have_no_commit_log_beside_them(tmp_path: Path) -> None:
+    open_store(tmp_path / "dledger-n0").close()
+    open_store(tmp_path / "dledger-n1", node_id="n1", kind="stamped").close()
+    assert not (tmp_path / COMMIT_LOG).exists()
+
+
+@pytest.mark.parametrize(
+    ("born", "wanted", "words"),
+    [
+        ("plain", "broker", "as a log alone.*without --broker"),
+        ("stamped", "broker", "with a state machine.*its --state-machine"),
+        ("broker", "plain", "as a broker's.*--broker HOST:PORT"),
+    ],
+)
+def test_a_log_of_another_kind_is_refused_with_what_to_do(tmp_path: Path, born: str, wanted: str, words: str) -> None:
+    directory = tmp_path / "dledger-n0"
+    open_store(directory, kind=born).close()
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    with pytest.raises(StoreRefused, match=words):
+        open_store(directory, kind=wanted)
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+    assert (tmp_path / COMMIT_LOG).exists() is (born == "broker")
+
+
+def test_a_group_is_not_born_beside_a_brokers_messages(tmp_path: Path) -> None:
+    (tmp_path / COMMIT_LOG).mkdir()
+    (tmp_path / COMMIT_LOG / f"{0:020d}").write_bytes(b"messages")
+    with pytest.raises(StoreRefused, match="store adopt"):
+        open_store(tmp_path / "dledger-n0", kind="broker")
+    assert not (tmp_path / "dledger-n0" / IDENTITY).exists() and not (tmp_path / COMMIT_LOG / OWNER).exists()
+
+
+# --- the configuration ------------------------------------------------------------------------------------------------
+def broker_settings(**changes: object) -> dict[str, object]:
+    return {"node.id": "n0", "peers": PEERS, "broker.address": "127.0.0.1:10911", **changes}
+
+
+def test_a_broker_is_asked_for_by_its_address() -> None:
+    assert load(broker_settings(), None, {}).check_node().broker.has_broker
+    assert not load({"node.id": "n0", "peers": PEERS}, None, {}).check_node().broker.has_broker
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"node.state_machine": "kv"}, "exclude each other"),
+        ({"store.mapped_file_size_for_entry_index_bytes": 1024 * 1024}, "167772160.*leave it out"),
+        ({"peers": "a0-127.0.0.1:1;n1-127.0.0.1:2", "node.id": "n1"}, '"a0".*n0, n1'),
+        ({"peers": "n01-127.0.0.1:1", "node.id": "n01"}, '"n01"'),
+        ({"broker.address": "nowhere"}, "address"),
+    ],
+)
+def test_what_no_broker_group_can_be_like_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load(broker_settings(**changes), None, {}).check_node()

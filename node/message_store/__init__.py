@@ -1,1 +1,2 @@
-"""RocketMQ's message store: its formats, and a store's files read-only. See `docs/messages.md`."""
+"""RocketMQ's message store: its formats, a store's files read, and what is derived from its log written. See
+`docs/messages.md`."""

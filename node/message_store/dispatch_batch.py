@@ -1,0 +1,256 @@
+"""Messages that are due in consume queues and index: the batch that a dispatcher is given, and what it takes of it.
+
+A batch is one buffer and where in it each record lies; nothing is copied per record. What the queues and the index
+need of it comes out as columns. Many records are read by numpy all at once; a few one by one, for an array
+operation costs as much for one record as for hundreds.
+
+Invariants: both ways give the same columns (the tests compare them); a record whose lengths do not agree raises
+MessageFormatError and says where it lies; memory is a small multiple of the batch's own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from node.message_store.dispatch_text import Spans, hashes_of, pieces_between_spaces, values_of
+from node.message_store.errors import MessageFormatError
+from node.message_store.java_text import key_hash, string_hash, text_of
+from node.message_store.properties import DELAY, KEYS, TAGS, UNIQ_KEY, index_keys
+from node.message_store.queue_units import SCHEDULE_TOPIC, is_indexed, is_queued, unit_tags_code
+from node.message_store.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    TRANSACTION_BITS,
+    V1_TOPIC_UNITS_MAX,
+    SysFlag,
+    TransactionType,
+    decode_record,
+)
+from node.protocol.entry import HEAD_BYTES as ENTRY_HEAD_BYTES
+from node.protocol.entry import BytesLike
+from node.protocol.value_class import value_class
+
+Ints = npt.NDArray[Any]
+FEW: Final = 12  # up to so many records are read one by one
+QUEUED: Final = np.dtype([("queue", "i4"), ("number", "i8"), ("offset", "i8"), ("size", "i4"), ("tags_code", "i8")])
+KEYED: Final = np.dtype([("hash", "i4"), ("offset", "i8"), ("time_ms", "i8")])
+_ENTRY_SIZE_AND_CHANNEL: Final = struct.Struct(">4xi24xi")
+
+
+@value_class(slots=True, frozen=True)
+class Batch:
+    """Record n: `sizes[n]` bytes from `starts[n]` on in `data`; in the commit log it begins at `offsets[n]`."""
+
+    data: BytesLike
+    starts: Ints
+    sizes: Ints
+    offsets: Ints
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@value_class(slots=True, frozen=True)
+class Columns:
+    """`queues[n]` names the topic and queue of rows whose `queue` is n. Both tables are in the order of the log."""
+
+    queues: list[tuple[str, int]]
+    queued: Ints
+    keyed: Ints
+    last_time_ms: int
+    """The storeTimestamp of the last message that goes into a queue; 0 where none does."""
+
+
+def batch_of_records(records: Iterable[tuple[int, int, BytesLike]]) -> Batch:
+    """Of (physical offset, size, bytes of the record)."""
+    rows = list(records)
+    sizes = np.array([size for _offset, size, _data in rows], "i8")
+    starts = np.concatenate([np.zeros(1, "i8"), np.cumsum(sizes)[:-1]]) if rows else np.zeros(0, "i8")
+    data = b"".join(bytes(data[:size]) for _offset, size, data in rows)
+    return Batch(data, starts, sizes, np.array([offset for offset, _size, _data in rows], "i8"))
+
+
+def batch_of_entries(data: BytesLike, position: int, begin: int = 0, end: int | None = None) -> Batch:
+    """Of whole entries of the replicated log, from `begin` to `end` in `data`, whose byte 0 lies at `position`.
+
+    Entries that hold no message of a client's (`channel` is not 0, or an empty body) are left out. Raises
+    MessageFormatError where an entry does not end where the next begins.
+    """
+    stop = len(data) if end is None else end
+    starts: list[int] = []
+    sizes: list[int] = []
+    at = begin
+    while at < stop:
+        if stop - at < ENTRY_HEAD_BYTES:
+            raise MessageFormatError(f"{stop - at} bytes at position {position + at} are no whole entry")
+        size, channel = _ENTRY_SIZE_AND_CHANNEL.unpack_from(data, at)
+        if not ENTRY_HEAD_BYTES <= size <= stop - at:
+            raise MessageFormatError(f"an entry of {size} bytes at position {position + at}, {stop - at} are there")
+        if not channel and size > ENTRY_HEAD_BYTES:
+            starts.append(at + ENTRY_HEAD_BYTES)
+            sizes.append(size - ENTRY_HEAD_BYTES)
+        at += size
+    found = np.array(starts, "i8")
+    return Batch(data, found, np.array(sizes, "i8"), found + position)
+
+
+def columns_of(batch: Batch, delay_levels_ms: tuple[int, ...]) -> Columns:
+    """What consume queues and index get of a batch. Raises MessageFormatError."""
+    return columns_one_by_one(batch, delay_levels_ms) if len(batch) <= FEW else columns_at_once(batch, delay_levels_ms)
+
+
+def columns_one_by_one(batch: Batch, delay_levels_ms: tuple[int, ...]) -> Columns:
+    """See `columns_of`."""
+    numbers: dict[tuple[str, int], int] = {}
+    queued: list[tuple[int, int, int, int, int]] = []
+    keyed: list[tuple[int, int, int]] = []
+    last_ms = 0
+    view = memoryview(batch.data)
+    for start, size, offset in zip(batch.starts.tolist(), batch.sizes.tolist(), batch.offsets.tolist(), strict=True):
+        try:
+            record = decode_record(view[start : start + size])
+            if record.total_size != size:
+                raise MessageFormatError(f"a record of {record.total_size} bytes in {size}")
+        except MessageFormatError as error:
+            raise MessageFormatError(f"no message at offset {offset}: {error}") from error
+        properties = record.properties
+        if is_queued(record):
+            last_ms = record.store_timestamp_ms
+            queue = numbers.setdefault((record.topic, record.queue_id), len(numbers))
+            code = unit_tags_code(record, delay_levels_ms, properties)
+            queued.append((queue, record.queue_offset, offset, size, code))
+        if is_indexed(record):
+            times = record.store_timestamp_ms
+            keyed += [(key_hash(record.topic, key), offset, times) for key in index_keys(properties)]
+    return Columns(list(numbers), np.array(queued, QUEUED), np.array(keyed, KEYED), last_ms)
+
+
+def columns_at_once(batch: Batch, delay_levels_ms: tuple[int, ...]) -> Columns:
+    """See `columns_of`."""
+    raw = np.frombuffer(batch.data, np.uint8)
+    fields = _Fields(raw, batch)
+    kinds = fields.sys_flag & TRANSACTION_BITS
+    queued_rows = np.flatnonzero((kinds == TransactionType.NONE) | (kinds == TransactionType.COMMIT))
+    indexed_rows = np.flatnonzero(kinds != TransactionType.ROLLBACK)
+    topics, topic_of = _topics_of(batch.data, fields)
+    values = values_of(raw, fields.properties)
+    queue_ids = fields.queue_id
+    numbers: dict[tuple[int, int], int] = {}
+    pairs = zip(topic_of[queued_rows].tolist(), queue_ids[queued_rows].tolist(), strict=True)
+    queue_of = [numbers.setdefault(pair, len(numbers)) for pair in pairs]
+
+    codes = np.zeros(len(batch), "i8")
+    tags = values[TAGS]
+    codes[tags.rows] = hashes_of(raw, tags)
+    _set_due_times(codes, batch, fields, topics, topic_of, values[DELAY], delay_levels_ms)
+    queued = np.zeros(len(queued_rows), QUEUED)
+    queued["queue"] = queue_of
+    queued["number"] = fields.queue_offset[queued_rows]
+    queued["offset"] = batch.offsets[queued_rows]
+    queued["size"] = batch.sizes[queued_rows]
+    queued["tags_code"] = codes[queued_rows]
+
+    keyed = _keyed(raw, batch, fields, topics, topic_of, values, indexed_rows)
+    last_ms = int(fields.store_ms[queued_rows[-1]]) if len(queued_rows) else 0
+    return Columns([(topics[topic], queue_id) for topic, queue_id in numbers], queued, keyed, last_ms)
+
+
+class _Fields:
+    """The fields of all records of a batch, each an array; checks that every record's lengths agree."""
+
+    def __init__(self, raw: npt.NDArray[np.uint8], batch: Batch) -> None:
+        self._raw, self._batch = raw, batch
+        starts, sizes = batch.starts, batch.sizes
+        ends = starts + sizes
+        self._all((sizes >= RECORD_BYTES_MIN) & (starts >= 0) & (ends <= len(raw)), "it is not whole")
+        self._all(self._at(starts, ">i4") == sizes, "it says another size")
+        magic = self._at(starts + 4, ">i4")
+        self._all((magic == MAGIC_V1) | (magic == MAGIC_V2), "its magic is no message's")
+        wide = magic == MAGIC_V2
+        self.queue_id = self._at(starts + 12, ">i4")
+        self.queue_offset = self._at(starts + 20, ">i8")
+        self.sys_flag = self._at(starts + 36, ">i4")
+        born = np.where(self.sys_flag & SysFlag.BORN_HOST_V6, 20, 8)
+        store = np.where(self.sys_flag & SysFlag.STORE_HOST_V6, 20, 8)
+        body_length_at = starts + 48 + born + 8 + store + 12
+        self._all(body_length_at + 4 + 1 + wide + 2 <= ends, "it ends within its fields")
+        self.store_ms = self._at(starts + 48 + born, ">i8")
+        body_bytes = self._at(body_length_at, ">i4").astype("i8")
+        topic_length_at = body_length_at + 4 + body_bytes
+        self._all((body_bytes >= 0) & (topic_length_at + 1 + wide + 2 <= ends), "its body is longer than the record")
+        topic_bytes = raw[topic_length_at].astype("i8")
+        if wide.any():
+            topic_bytes[wide] = self._at(topic_length_at[wide], ">i2")
+        self.topic_at = topic_length_at + 1 + wide
+        self.topic_end = self.topic_at + topic_bytes
+        fine = (topic_bytes >= 0) & (self.topic_end + 2 <= ends) & (wide | (topic_bytes <= V1_TOPIC_UNITS_MAX))
+        self._all(fine, "its topic is longer than the record or its version allow")
+        properties_bytes = self._at(self.topic_end, ">i2")
+        self._all(self.topic_end + 2 + properties_bytes == ends, "its properties do not end where it does")
+        self.properties = Spans(np.arange(len(starts)), self.topic_end + 2, ends)
+
+    def _at(self, places: Ints, kind: str) -> Ints:
+        dtype = np.dtype(kind)
+        picked: Ints = self._raw[places[:, None] + np.arange(dtype.itemsize)]
+        return picked.view(dtype)[:, 0].astype(dtype.newbyteorder("="))
+
+    def _all(self, fine: npt.NDArray[np.bool_], why: str) -> None:
+        if not fine.all():
+            raise MessageFormatError(f"no message at offset {int(self._batch.offsets[int(np.argmin(fine))])}: {why}")
+
+
+def _topics_of(data: BytesLike, fields: _Fields) -> tuple[list[str], Ints]:
+    """The topics, and for each record which of them is its own."""
+    numbers: dict[bytes, int] = {}
+    whole = bytes(data)
+    spans = zip(fields.topic_at.tolist(), fields.topic_end.tolist(), strict=True)
+    found = np.array([numbers.setdefault(whole[begin:end], len(numbers)) for begin, end in spans], "i8")
+    return [text_of(one) for one in numbers], found
+
+
+def _set_due_times(
+    codes: Ints, batch: Batch, fields: _Fields, topics: list[str], topic_of: Ints, delays: Spans,
+    levels: tuple[int, ...],
+) -> None:  # fmt: skip
+    """A message that waits for its time has that in the place of its tags' hash."""
+    if SCHEDULE_TOPIC not in topics:
+        return
+    waiting = topic_of == topics.index(SCHEDULE_TOPIC)
+    for row, begin, end in zip(delays.rows.tolist(), delays.begins.tolist(), delays.ends.tolist(), strict=True):
+        if waiting[row]:
+            level = bytes(memoryview(batch.data)[begin:end])
+            if level.isdigit() and len(level) < 10 and int(level) > 0 and levels:
+                codes[row] = fields.store_ms[row] + levels[min(int(level), len(levels)) - 1]
+
+
+def _keyed(
+    raw: npt.NDArray[np.uint8], batch: Batch, fields: _Fields, topics: list[str], topic_of: Ints,
+    values: dict[str, Spans], indexed_rows: Ints,
+) -> Ints:  # fmt: skip
+    """A row for each key of each message that is indexed: its unique key first."""
+    unique, listed = values[UNIQ_KEY], pieces_between_spaces(raw, values[KEYS])
+    spans = Spans(*(np.concatenate([one, other]) for one, other in zip(unique.parts, listed.parts, strict=True)))
+    order = np.argsort(spans.rows, kind="stable")
+    spans = Spans(*(one[order] for one in spans.parts))
+    is_indexed_row = np.zeros(len(batch), np.bool_)
+    is_indexed_row[indexed_rows] = True
+    spans = spans.chosen(is_indexed_row[spans.rows])
+    starts = np.array([string_hash(f"{one}#") for one in topics] or [0], "i8")
+    found = np.zeros(len(spans.rows), KEYED)
+    found["hash"] = _absolute(hashes_of(raw, spans, starts[topic_of[spans.rows]]))
+    found["offset"] = batch.offsets[spans.rows]
+    found["time_ms"] = fields.store_ms[spans.rows]
+    return found
+
+
+def _absolute(hashes: Ints) -> Ints:
+    """Never negative; 0 for the one number that has no counterpart."""
+    found = np.abs(hashes)
+    found[found > 0x7FFFFFFF] = 0
+    return found

@@ -1,0 +1,205 @@
+"""Writes consume queues: which unit comes next in each, and where it stands.
+
+Invariants: unit n of a queue stands at byte n * 20 over its files; a queue whose first unit is not its unit 0 begins
+with pre-fill in that unit's file, as RocketMQ writes it; units of one queue ascend in the commit log; a unit is
+written once, and one that is cut is zeroed (what RocketMQ only forgets comes back at its next start).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from node.message_store.dispatch_batch import Ints
+from node.message_store.errors import MessageStoreError
+from node.message_store.java_text import bytes_of
+from node.message_store.message_store import CONSUME_QUEUE
+from node.message_store.queue_units import PREFILL_SIZE, UNIT_BYTES, UNIT_DTYPE, decode_units
+from node.message_store.read_files import OS, Files, MappedFileQueue
+from node.message_store.write_files import Disk
+
+QUEUE_FILE_BYTES: Final = 6_000_000
+NAME_BYTES_MAX: Final = 255
+_PREFILL: Final = (0, PREFILL_SIZE, 0)
+QueueName = tuple[str, int]
+
+
+class QueueWriter:
+    """All queues of one store. Raises MessageStoreError where a queue cannot go on, OSError where the disk cannot."""
+
+    def __init__(self, root: Path, file_bytes: int, disk: Disk, files: Files = OS) -> None:
+        self._folder = root / CONSUME_QUEUE
+        self._file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
+        self._file_units = self._file_bytes // UNIT_BYTES
+        self._disk, self._files = disk, files
+        self._next: dict[QueueName, int] = {}
+        self._last_file: dict[QueueName, int] = {}
+        self._unsynced: set[Path] = set()
+        self._new_names: set[Path] = set()
+        self.repeats = 0
+
+    @property
+    def next_offsets(self) -> dict[QueueName, int]:
+        """The number that the next message of each queue gets."""
+        return self._next
+
+    # --- opening --------------------------------------------------------------------------------------------------
+    def open(self, position: int, *, is_clean: bool) -> None:
+        """Takes what lies below `position` in the commit log and zeroes the rest; `is_clean`: there is no rest."""
+        for topic in self._files.names(self._folder):
+            for name in self._files.names(self._folder / topic):
+                if name.isascii() and name.isdigit():
+                    self._open_queue((topic, int(name)), self._folder / topic / name, position, is_clean)
+
+    def _open_queue(self, queue: QueueName, folder: Path, position: int, is_clean: bool) -> None:
+        row = MappedFileQueue(folder, self._files)
+        if row.odd_files or (row.files and row.file_size_bytes != self._file_bytes):
+            what = f"{row.odd_files[0][0]} {row.odd_files[0][1]}" if row.odd_files else (
+                f"files of {row.file_size_bytes} bytes where mappedFileSizeConsumeQueue says {self._file_bytes}"
+            )  # fmt: skip
+            raise MessageStoreError(f"{folder}: {what}; `store rebuild-queues` writes the queues anew")
+        for file in reversed(row.files):
+            first = file.start // UNIT_BYTES
+
+            def is_sound(number: int, first: int = first) -> bool:
+                unit = decode_units(row.read((first + number) * UNIT_BYTES, UNIT_BYTES))[0]
+                offset, size = int(unit["offset"]), int(unit["size"])
+                return size > 0 <= offset and (size == PREFILL_SIZE or offset + size <= position)
+
+            count = _border(is_sound, self._file_units)
+            if count:
+                last = decode_units(row.read((first + count - 1) * UNIT_BYTES, UNIT_BYTES))[0]
+                count = 0 if last["size"] == PREFILL_SIZE else count
+            path = folder / file.name
+            if count:
+                if not is_clean and count < self._file_units:
+                    self._disk.zero_from(path, count * UNIT_BYTES)
+                    self._unsynced.add(path)
+                self._next[queue] = first + count
+                self._last_file[queue] = file.start
+                return
+            self._disk.remove(path)
+
+    # --- writing --------------------------------------------------------------------------------------------------
+    def append(self, queues: list[QueueName], rows: Ints, *, skips_repeats: bool = False) -> dict[QueueName, int]:
+        """Writes the units of `rows` (QUEUED, in the order of the log); the next offset of each queue that it touched.
+
+        `skips_repeats`: a queue offset that was given before is passed over and counted, as RocketMQ does; else, and
+        for a gap always, MessageStoreError, and nothing is written.
+        """
+        order = np.argsort(rows["queue"], kind="stable")
+        rows = rows[order]
+        borders = np.flatnonzero(np.diff(rows["queue"])) + 1
+        planned: list[tuple[QueueName, Ints]] = []
+        for part in np.split(rows, borders) if len(rows) else []:
+            queue = queues[int(part[0]["queue"])]
+            part = self._in_order(queue, part, skips_repeats)
+            if len(part):
+                planned.append((queue, part))
+        touched: dict[QueueName, int] = {}
+        for queue, part in planned:
+            self._write(queue, part)
+            touched[queue] = self._next[queue] = int(part[-1]["number"]) + 1
+        return touched
+
+    def _in_order(self, queue: QueueName, part: Ints, skips_repeats: bool) -> Ints:
+        """The rows that continue the queue."""
+        numbers = part["number"]
+        due = self._next.get(queue, int(numbers[0]))
+        if (numbers == np.arange(due, due + len(part))).all() and due >= 0:
+            return part
+        kept: list[int] = []
+        for at, number in enumerate(numbers.tolist()):
+            if number == due:
+                kept.append(at)
+                due += 1
+            elif number > due or number < 0 or not skips_repeats:
+                raise MessageStoreError(
+                    f"queue {queue[1]} of topic {queue[0]!r} goes on with queue offset {due}, but the message at offset"
+                    f" {int(part[at]['offset'])} says {number}"
+                )
+            else:
+                self.repeats += 1
+        return part[kept]
+
+    def _write(self, queue: QueueName, part: Ints) -> None:
+        units = np.zeros(len(part), UNIT_DTYPE)
+        for name in ("offset", "size", "tags_code"):
+            units[name] = part[name]
+        number, done = int(part[0]["number"]), 0
+        folder = self.folder_of(queue)
+        while done < len(units):
+            first = number // self._file_units * self._file_units
+            path = folder / f"{first * UNIT_BYTES:020d}"
+            if self._last_file.get(queue) != first * UNIT_BYTES:
+                self._begin_file(queue, path, number - first)
+            upto = min(len(units), done + first + self._file_units - number)
+            self._disk.write(path, (number - first) * UNIT_BYTES, units[done:upto].tobytes())
+            self._unsynced.add(path)
+            number, done = number + upto - done, upto
+
+    def _begin_file(self, queue: QueueName, path: Path, units_before: int) -> None:
+        self._disk.create(path, self._file_bytes)
+        self._new_names |= {path.parent, path.parent.parent, self._folder, self._folder.parent}
+        if units_before:
+            self._disk.write(path, 0, np.full(units_before, np.array(_PREFILL, UNIT_DTYPE)).tobytes())
+        self._last_file[queue] = int(path.name)
+
+    def keep_place(self, queue: QueueName, next_offset: int, begin: int) -> None:
+        """A queue none of whose messages is left, and whose next offset is `next_offset`; the log begins at `begin`.
+
+        Its last unit points just before the log: a queue that holds nothing but pre-fill makes RocketMQ take what
+        lies in the first two gigabytes for repeats.
+        """
+        if next_offset <= 0 or begin <= 0:
+            return
+        number = next_offset - 1
+        first = number // self._file_units * self._file_units
+        path = self.folder_of(queue) / f"{first * UNIT_BYTES:020d}"
+        self._begin_file(queue, path, number - first)
+        self._disk.write(path, (number - first) * UNIT_BYTES, np.array([(begin - 1, 1, 0)], UNIT_DTYPE).tobytes())
+        self._unsynced.add(path)
+        self._next[queue] = next_offset
+
+    def drop_topic(self, topic: str) -> None:
+        """The topic was deleted: its queues go, and begin at 0 if it comes again."""
+        self._disk.remove(self.folder_of((topic, 0)).parent)
+        for queue in [one for one in self._next if one[0] == topic]:
+            del self._next[queue]
+            self._last_file.pop(queue, None)
+        gone = self._folder / topic
+        self._unsynced = {one for one in self._unsynced if gone not in one.parents}
+        self._new_names = {one for one in self._new_names if one != gone and gone not in one.parents} | {self._folder}
+
+    def folder_of(self, queue: QueueName) -> Path:
+        """Raises MessageStoreError for a topic that can be no directory."""
+        topic, queue_id = queue
+        if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(bytes_of(topic)) > NAME_BYTES_MAX:
+            raise MessageStoreError(f"topic {topic[:80]!r} can be no directory's name, so it has no queues")
+        if queue_id < 0:
+            raise MessageStoreError(f"topic {topic[:80]!r} has no queue {queue_id}: queues are numbered from 0")
+        return self._folder / topic / str(queue_id)
+
+    def sync(self) -> None:
+        """All that was written is on disk."""
+        for path in sorted(self._unsynced):
+            self._disk.sync(path)
+        for path in sorted(self._new_names):
+            self._disk.sync_folder(path)
+        self._unsynced.clear()
+        self._new_names.clear()
+
+
+def _border(is_sound: Callable[[int], bool], count: int) -> int:
+    """How many of `count` are sound: the sound ones come first."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if is_sound(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low

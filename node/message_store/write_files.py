@@ -1,0 +1,142 @@
+"""Files of a store of ours that are written: the few operations that there are, and nothing else.
+
+Invariants: a file has its full length from birth; every operation either happened or raised OSError; nothing is on
+disk before `sync` of the file (and `sync_folder` of where its name stands) returned; few files are open at once.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from node.protocol.entry import BytesLike
+
+OPEN_MAX: Final = 128
+
+
+class Disk(Protocol):
+    """What is done to files."""
+
+    def create(self, path: Path, size_bytes: int) -> None:
+        """A new file of zeros, and the directories above it; one that is there is emptied."""
+
+    def write(self, path: Path, offset: int, data: BytesLike) -> None:
+        """Into a file that is there."""
+
+    def zero_from(self, path: Path, offset: int) -> None:
+        """All bytes from `offset` to the end of the file."""
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """A small file, whole and on disk, or what was there before."""
+
+    def rename(self, path: Path, to: Path) -> None: ...
+
+    def remove(self, path: Path) -> None:
+        """A file or a directory with all that is in it; nothing where there is none."""
+
+    def int32_table(self, path: Path, offset: int, count: int) -> npt.NDArray[Any]:
+        """Big-endian numbers in a file, to be changed in place; their room on the disk is taken first."""
+
+    def sync(self, path: Path) -> None: ...
+
+    def sync_folder(self, path: Path) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class OsDisk:
+    """The files of this machine."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def _fd(self, path: Path) -> int:
+        fd = self._open.get(path)
+        if fd is not None:
+            self._open.move_to_end(path)
+            return fd
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._open[path] = fd
+        if len(self._open) > OPEN_MAX:
+            os.close(self._open.popitem(last=False)[1])
+        return fd
+
+    def _forget(self, path: Path) -> None:
+        for one in [one for one in self._open if one == path or path in one.parents]:
+            os.close(self._open.pop(one))
+
+    def create(self, path: Path, size_bytes: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._forget(path)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, size_bytes)
+        finally:
+            os.close(fd)
+
+    def write(self, path: Path, offset: int, data: BytesLike) -> None:
+        fd = self._fd(path)
+        view = memoryview(data)
+        done = os.pwrite(fd, view, offset)
+        while done < len(view):
+            done += os.pwrite(fd, view[done:], offset + done)
+
+    def zero_from(self, path: Path, offset: int) -> None:
+        fd = self._fd(path)
+        size = os.fstat(fd).st_size
+        os.ftruncate(fd, offset)
+        os.ftruncate(fd, size)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{path.name}.tmp")
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._forget(path)
+        os.replace(beside, path)
+        self.sync_folder(path.parent)
+
+    def rename(self, path: Path, to: Path) -> None:
+        self._forget(path)
+        self._forget(to)
+        os.replace(path, to)
+
+    def remove(self, path: Path) -> None:
+        self._forget(path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def int32_table(self, path: Path, offset: int, count: int) -> npt.NDArray[Any]:
+        fd = self._fd(path)
+        os.posix_fallocate(fd, 0, offset + count * 4)  # or a full disk would end the process at the first look
+        shared = mmap.mmap(fd, offset + count * 4, access=mmap.ACCESS_WRITE)
+        return np.frombuffer(shared, ">i4", count, offset)
+
+    def sync(self, path: Path) -> None:
+        os.fdatasync(self._fd(path))
+
+    def sync_folder(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])

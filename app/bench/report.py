@@ -79,6 +79,18 @@ def snapshot_table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def retention_text(result: dict[str, Any]) -> list[str]:
+    """The longest gap between two ticks, without the removal and with it."""
+    removed = f"{result['files']} files, {result['removed_bytes'] / 2**30:.2f} GiB"
+    control_ms, removal_ms = result["tick_gap_max_ms_control"], result["tick_gap_max_ms_removal"]
+    return [
+        f"{removed} removed in {result['removed_in_s']:.1f} s under {result['rate_per_s']:,.0f} appends/s",
+        f"longest gap between two ticks: control {control_ms:.1f} ms (from the start"
+        f" {result['tick_gap_max_ms_at_first']:.1f} ms), removal included {removal_ms:.1f} ms",
+        f"appends' p99: control {result['p99_ms_control']:.2f} ms, meanwhile {result['p99_ms_removal']:.2f} ms",
+    ]
+
+
 def failover_text(result: dict[str, Any]) -> list[str]:
     """Median, worst, and whether a promise was broken."""
     lost, runs, other = result["lost_acknowledged"], len(result["runs_s"]), result["against"]

@@ -51,6 +51,7 @@ Examples:
   quorumscope bench append --via rest
   quorumscope bench kv --rounds 7
   quorumscope bench snapshot --state-mb 100 --rounds 3
+  quorumscope bench retention --files 3 --file-mb 64
   quorumscope bench failover --runs 20 --load
   quorumscope bench failover --how partition
   quorumscope bench members --rounds 10

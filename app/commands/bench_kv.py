@@ -1,4 +1,4 @@
-"""`bench kv`, `bench snapshot`: what a group with a state machine does, measured."""
+"""`bench kv`, `bench snapshot`, `bench retention`: state machines, their snapshots, and a log that is cut short."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.bench.report import kv_table, snapshot_table
+from app.bench.report import kv_table, retention_text, snapshot_table
 from app.commands.bench_options import (
     BodyOption,
     DataOption,
@@ -71,7 +71,33 @@ def snapshot(
     return Exit.FINDING if result["leader_changes"] else Exit.FINE
 
 
+def retention(
+    files: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Full data files to remove.")] = 10,
+    file_mb: Annotated[int, typer.Option(metavar="N", min=1, max=2047, help="Size of each, in MiB.")] = 1024,
+    flush: FlushOption = "sync",
+    rate: RateOption = 1000.0,
+    body_bytes: BodyOption = 256,
+    seconds: SecondsOption = 10.0,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """What removing large data files costs the engine.
+
+    One member; its files are really written (three more than are removed must fit on the disk). The longest gap between
+    two ticks of its clock, under an even load, before the removal and after it.
+    """
+    from app.bench.retention import RetentionOptions, run
+
+    options = RetentionOptions(
+        flush=flush_mode(flush), files=files, file_mb=file_mb, rate=rate, body_bytes=body_bytes, seconds=seconds,
+        directory=directory_of(data),
+    )  # fmt: skip
+    show(measured(lambda: run(options)), as_json, retention_text)
+    return Exit.FINE
+
+
 def register(commands: typer.Typer) -> None:
     """Adds these to the family's."""
     commands.command()(kv)
     commands.command()(snapshot)
+    commands.command()(retention)

@@ -63,6 +63,15 @@ def test_a_state_is_saved_under_load(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
+def test_files_are_removed_under_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--files", "3", "--file-mb", "8", "--seconds", "1", "--rate", "20")
+    answer = answer_of(capsys, "retention", *words, "--data", str(tmp_path))
+    assert answer["files"] >= 3
+    assert 0 < answer["tick_gap_max_ms_control"] <= answer["tick_gap_max_ms_removal"]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("how", ["kill", *long_ones("partition", "transfer")])
 def test_a_leader_goes_and_nothing_acknowledged_is_lost(how: str, capsys: pytest.CaptureFixture[str]) -> None:
     answer = answer_of(capsys, "failover", "--runs", "1", "--how", how, "--load")

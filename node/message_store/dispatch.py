@@ -101,7 +101,7 @@ class Dispatcher:
             raise MessageStoreError(f"dispatched up to position {self._point.position}, not to be dispatched again")
         columns = columns_of(batch, self._levels)
         for queue in columns.queues:
-            self._queues.folder_of(queue)
+            self._queues.check_name(queue)
         self._mark_as_open()
         self._is_broken = True
         try:

@@ -27,6 +27,18 @@ _PREFILL: Final = (0, PREFILL_SIZE, 0)
 QueueName = tuple[str, int]
 
 
+class _Tail:
+    """Where a queue goes on. `path` and `first_unit`: of the file that is written to; None: no file is there yet."""
+
+    __slots__ = ("first_unit", "folder", "next_offset", "path")
+
+    def __init__(self, folder: Path, next_offset: int) -> None:
+        self.folder = folder
+        self.next_offset = next_offset
+        self.path: Path | None = None
+        self.first_unit = 0
+
+
 class QueueWriter:
     """All queues of one store. Raises MessageStoreError where a queue cannot go on, OSError where the disk cannot."""
 
@@ -35,8 +47,7 @@ class QueueWriter:
         self._file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
         self._file_units = self._file_bytes // UNIT_BYTES
         self._disk, self._files = disk, files
-        self._next: dict[QueueName, int] = {}
-        self._last_file: dict[QueueName, int] = {}
+        self._tails: dict[QueueName, _Tail] = {}
         self._unsynced: set[Path] = set()
         self._new_names: set[Path] = set()
         self.repeats = 0
@@ -44,7 +55,7 @@ class QueueWriter:
     @property
     def next_offsets(self) -> dict[QueueName, int]:
         """The number that the next message of each queue gets."""
-        return self._next
+        return {queue: tail.next_offset for queue, tail in self._tails.items()}
 
     # --- opening --------------------------------------------------------------------------------------------------
     def open(self, position: int, *, is_clean: bool) -> None:
@@ -78,8 +89,8 @@ class QueueWriter:
                 if not is_clean and count < self._file_units:
                     self._disk.zero_from(path, count * UNIT_BYTES)
                     self._unsynced.add(path)
-                self._next[queue] = first + count
-                self._last_file[queue] = file.start
+                tail = self._tails[queue] = _Tail(folder, first + count)
+                tail.path, tail.first_unit = path, first
                 return
             self._disk.remove(path)
 
@@ -90,30 +101,36 @@ class QueueWriter:
         `skips_repeats`: a queue offset that was given before is passed over and counted, as RocketMQ does; else, and
         for a gap always, MessageStoreError, and nothing is written.
         """
-        order = np.argsort(rows["queue"], kind="stable")
-        rows = rows[order]
+        if not len(rows):
+            return {}
+        rows = rows[np.argsort(rows["queue"], kind="stable")]
         borders = np.flatnonzero(np.diff(rows["queue"])) + 1
-        planned: list[tuple[QueueName, Ints]] = []
-        for part in np.split(rows, borders) if len(rows) else []:
-            queue = queues[int(part[0]["queue"])]
-            part = self._in_order(queue, part, skips_repeats)
-            if len(part):
-                planned.append((queue, part))
+        planned = [
+            (queues[number], part)
+            for number, part in zip(rows["queue"][np.append(0, borders)].tolist(), np.split(rows, borders), strict=True)
+        ]
+        planned = [(queue, self._in_order(queue, part, skips_repeats)) for queue, part in planned]
         touched: dict[QueueName, int] = {}
         for queue, part in planned:
-            self._write(queue, part)
-            touched[queue] = self._next[queue] = int(part[-1]["number"]) + 1
+            if len(part):
+                touched[queue] = self._write(queue, part)
         return touched
+
+    def check_name(self, queue: QueueName) -> None:
+        """Raises MessageStoreError for a topic that can be no directory."""
+        if queue not in self._tails:
+            self._folder_of(queue)
 
     def _in_order(self, queue: QueueName, part: Ints, skips_repeats: bool) -> Ints:
         """The rows that continue the queue."""
-        numbers = part["number"]
-        due = self._next.get(queue, int(numbers[0]))
-        if (numbers == np.arange(due, due + len(part))).all() and due >= 0:
+        numbers = part["number"].tolist()
+        tail = self._tails.get(queue)
+        due = tail.next_offset if tail is not None else numbers[0]
+        if due >= 0 and numbers == list(range(due, due + len(numbers))):
             return part
         kept: list[int] = []
-        for at, number in enumerate(numbers.tolist()):
-            if number == due:
+        for at, number in enumerate(numbers):
+            if number == due and number >= 0:
                 kept.append(at)
                 due += 1
             elif number > due or number < 0 or not skips_repeats:
@@ -125,28 +142,36 @@ class QueueWriter:
                 self.repeats += 1
         return part[kept]
 
-    def _write(self, queue: QueueName, part: Ints) -> None:
+    def _write(self, queue: QueueName, part: Ints) -> int:
+        """The next offset of the queue."""
+        tail = self._tails.get(queue)
+        number, done = int(part["number"][0]), 0
+        if tail is None:
+            tail = self._tails[queue] = _Tail(self._folder_of(queue), number)
         units = np.zeros(len(part), UNIT_DTYPE)
-        for name in ("offset", "size", "tags_code"):
-            units[name] = part[name]
-        number, done = int(part[0]["number"]), 0
-        folder = self.folder_of(queue)
-        while done < len(units):
-            first = number // self._file_units * self._file_units
-            path = folder / f"{first * UNIT_BYTES:020d}"
-            if self._last_file.get(queue) != first * UNIT_BYTES:
-                self._begin_file(queue, path, number - first)
-            upto = min(len(units), done + first + self._file_units - number)
-            self._disk.write(path, (number - first) * UNIT_BYTES, units[done:upto].tobytes())
+        units["offset"], units["size"], units["tags_code"] = part["offset"], part["size"], part["tags_code"]
+        data = units.tobytes()
+        while done < len(part):
+            path = tail.path
+            if path is None or number >= tail.first_unit + self._file_units:
+                path = self._begin_file(tail, number)
+            upto = min(len(part), done + tail.first_unit + self._file_units - number)
+            self._disk.write(path, (number - tail.first_unit) * UNIT_BYTES, data[done * UNIT_BYTES : upto * UNIT_BYTES])
             self._unsynced.add(path)
             number, done = number + upto - done, upto
+        tail.next_offset = number
+        return number
 
-    def _begin_file(self, queue: QueueName, path: Path, units_before: int) -> None:
+    def _begin_file(self, tail: _Tail, number: int) -> Path:
+        """The file of unit `number`, with pre-fill before it."""
+        tail.first_unit = number // self._file_units * self._file_units
+        path = tail.path = tail.folder / f"{tail.first_unit * UNIT_BYTES:020d}"
         self._disk.create(path, self._file_bytes)
-        self._new_names |= {path.parent, path.parent.parent, self._folder, self._folder.parent}
-        if units_before:
-            self._disk.write(path, 0, np.full(units_before, np.array(_PREFILL, UNIT_DTYPE)).tobytes())
-        self._last_file[queue] = int(path.name)
+        self._new_names |= {tail.folder, tail.folder.parent, self._folder, self._folder.parent}
+        if number > tail.first_unit:
+            prefill = np.full(number - tail.first_unit, np.array(_PREFILL, UNIT_DTYPE))
+            self._disk.write(path, 0, prefill.tobytes())
+        return path
 
     def keep_place(self, queue: QueueName, next_offset: int, begin: int) -> None:
         """A queue none of whose messages is left, and whose next offset is `next_offset`; the log begins at `begin`.
@@ -157,24 +182,23 @@ class QueueWriter:
         if next_offset <= 0 or begin <= 0:
             return
         number = next_offset - 1
-        first = number // self._file_units * self._file_units
-        path = self.folder_of(queue) / f"{first * UNIT_BYTES:020d}"
-        self._begin_file(queue, path, number - first)
-        self._disk.write(path, (number - first) * UNIT_BYTES, np.array([(begin - 1, 1, 0)], UNIT_DTYPE).tobytes())
+        tail = _Tail(self._folder_of(queue), next_offset)
+        path = self._begin_file(tail, number)
+        unit = np.array([(begin - 1, 1, 0)], UNIT_DTYPE)
+        self._disk.write(path, (number - tail.first_unit) * UNIT_BYTES, unit.tobytes())
         self._unsynced.add(path)
-        self._next[queue] = next_offset
+        self._tails[queue] = tail
 
     def drop_topic(self, topic: str) -> None:
         """The topic was deleted: its queues go, and begin at 0 if it comes again."""
-        self._disk.remove(self.folder_of((topic, 0)).parent)
-        for queue in [one for one in self._next if one[0] == topic]:
-            del self._next[queue]
-            self._last_file.pop(queue, None)
+        self._disk.remove(self._folder_of((topic, 0)).parent)
+        for queue in [one for one in self._tails if one[0] == topic]:
+            del self._tails[queue]
         gone = self._folder / topic
         self._unsynced = {one for one in self._unsynced if gone not in one.parents}
         self._new_names = {one for one in self._new_names if one != gone and gone not in one.parents} | {self._folder}
 
-    def folder_of(self, queue: QueueName) -> Path:
+    def _folder_of(self, queue: QueueName) -> Path:
         """Raises MessageStoreError for a topic that can be no directory."""
         topic, queue_id = queue
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(bytes_of(topic)) > NAME_BYTES_MAX:

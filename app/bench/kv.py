@@ -27,7 +27,6 @@ from app.bench.machine import machine, python_step_ns, spread_of
 from app.bench.running import measured
 from app.bench.usage import cpu_s
 from node.client.kv import KvClient
-from node.protocol.kv import KvCommand, Op
 
 KEYS: Final = 20_000  # so many that a put finds another one's key, and a get what was put
 FILLED_TOGETHER: Final = 500
@@ -53,7 +52,7 @@ class Puts:
 
     def submit(self, body: bytes) -> asyncio.Future[Any]:
         key = next(self._keys)
-        return self._store.submit(KvCommand(Op.PUT, key, body[len(key) :]))
+        return self._store.submit_put(key, body[len(key) :])
 
     async def append(self, body: bytes) -> object:
         return await self.submit(body)

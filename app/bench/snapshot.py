@@ -28,7 +28,6 @@ from app.bench.usage import rss_anon_mb
 from node.client import LedgerClient
 from node.client.kv import KvClient
 from node.protocol.codes import ResponseCode
-from node.protocol.kv import KvCommand, Op
 
 KEYS: Final = 20_000
 FILLED_TOGETHER: Final = 256
@@ -58,7 +57,7 @@ async def fill(store: KvClient, state_mb: int, value_bytes: int) -> int:
         these = range(at, min(count, at + FILLED_TOGETHER))
         values = ((b"%08d" % number) * (value_bytes // 8 + 1) for number in these)
         puts = [
-            store.submit(KvCommand(Op.PUT, b"state-%08d" % number, value[:value_bytes]))
+            store.submit_put(b"state-%08d" % number, value[:value_bytes])
             for number, value in zip(these, values, strict=True)
         ]
         await asyncio.gather(*puts)

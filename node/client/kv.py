@@ -35,6 +35,7 @@ from node.protocol.kv import (
     decode_results,
     decode_watched,
     encode_command,
+    encode_put,
 )
 from node.transport.machine_frames import QUESTIONS_MAX
 from node.transport.slab_frames import ReadMode
@@ -80,6 +81,11 @@ class KvClient:
         The future raises as `MachineClient.command`. Raises KvError for a command that is not allowed.
         """
         body = encode_command(command)
+        return self._writes.add(body, 1, len(body))
+
+    def submit_put(self, key: bytes, value: bytes) -> asyncio.Future[KvResult]:
+        """The same for a put that stays, with no object for the command. Raises KvError."""
+        body = encode_put(key, value)
         return self._writes.add(body, 1, len(body))
 
     async def _carry_out(self, bodies: Sequence[bytes]) -> Sequence[KvResult | LedgerError]:

@@ -36,6 +36,7 @@ from node.state_machine.frames import (
 QUESTIONS_MAX: Final = 25_000  # requests, open at a time: more than clients' connections may have together
 BACKLOG_BYTES_MAX: Final = 32 * 1024 * 1024  # that its process has not read: what was given up stays there until then
 PATIENCE_S: Final = 5.0  # beyond a question's own: then the process does not answer
+SOCKET_BYTES: Final = 1024 * 1024  # a batch and its head go in one piece, as far as the kernel allows: one wake-up
 BACK_OFF_S_MIN: Final = 0.2
 BACK_OFF_S_MAX: Final = 10.0
 STEADY_AFTER_S: Final = 30.0
@@ -207,6 +208,7 @@ class MachineProcess:
         pipe: Pipe | None = None
         try:
             ours.setblocking(False)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
             words = (str(theirs.fileno()), options.choice, str(options.directory), options.save_every, options.kept)
             self._process = await asyncio.create_subprocess_exec(
                 *python("-m", "node.state_machine", *map(str, words)),

@@ -87,6 +87,7 @@ class EventType(IntEnum):
 
 
 _DONE: Final = int(Status.DONE)
+_PUT, _ALWAYS = int(Op.PUT), int(If.ALWAYS)
 _STATUS: Final = tuple(Status)  # by number
 
 
@@ -161,13 +162,18 @@ def check_value(value: bytes) -> bytes:
 def encode_command(command: KvCommand) -> bytes:
     """Raises KvError."""
     op, key, value, ttl_ms, condition, expected, expected_index = command
-    key_bytes = len(key)
-    if not expected and not ttl_ms and 0 < key_bytes <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX:
-        return _pack(op, condition, 0, expected_index, key_bytes, 0) + key + value  # by far the most, at once
     check_key(key), check_value(expected), check_value(value)
     if not 0 <= ttl_ms <= TTL_MS_MAX:
         raise KvError(f"a time to live of {ttl_ms} ms: 0 (for ever) to {TTL_MS_MAX} are allowed")
-    return _pack(op, condition, ttl_ms, expected_index, key_bytes, len(expected)) + key + expected + value
+    return _pack(op, condition, ttl_ms, expected_index, len(key), len(expected)) + key + expected + value
+
+
+def encode_put(key: bytes, value: bytes) -> bytes:
+    """That of a put without a condition that stays; the most common one, in a third of the time. Raises KvError."""
+    key_bytes = len(key)
+    if not (0 < key_bytes <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX):
+        check_key(key), check_value(value)
+    return _pack(_PUT, _ALWAYS, 0, ABSENT, key_bytes, 0) + key + value
 
 
 def decode_command(body: BytesLike) -> KvCommand:

@@ -59,10 +59,9 @@ def read_run(kind: GroupKind, first_index: int, last_index: int, records: BytesL
     stride, rest = divmod(len(records), max(count, 1))
     if count < COLUMNS_FROM or rest or stride <= max(HEAD_BYTES + head_bytes, ROW.itemsize):
         return None
-    data = bytes(records)
-    if _even_size(data, count) != stride:
+    if _even_size(records, count) != stride:
         return None
-    rows = _rows(data, range(0), stride)
+    rows = _rows(records, range(0), stride)
     if not _are_sound(rows, first_index, last_index, head_bytes):
         return None
     if kind.is_plain:
@@ -73,7 +72,7 @@ def read_run(kind: GroupKind, first_index: int, last_index: int, records: BytesL
     if not bool(is_whole.all()):
         return None
     begin = HEAD_BYTES + head_bytes
-    return Run(first_index, count, time_ms, data, begin, stride, stride - begin)
+    return Run(first_index, count, time_ms, records, begin, stride, stride - begin)
 
 
 def _are_sound(rows: npt.NDArray[Any], first_index: int, last_index: int, head_bytes: int) -> bool:
@@ -140,7 +139,7 @@ def _by_columns(kind: GroupKind, first_index: int, last_index: int, records: Byt
     return Batch([commands[place] for place in places], places, offsets)
 
 
-def _even_size(data: bytes, count: int) -> int:
+def _even_size(data: BytesLike, count: int) -> int:
     """The bytes of each record, where all are equally long; 0 where they are not."""
     size, rest = divmod(len(data), count)
     if rest or size < HEAD_BYTES:
@@ -162,7 +161,7 @@ def _walked(data: bytes, count: int) -> list[int] | None:
     return found if at == total and len(found) == count else None
 
 
-def _rows(data: bytes, offsets: Sequence[int], even: int) -> npt.NDArray[Any]:
+def _rows(data: BytesLike, offsets: Sequence[int], even: int) -> npt.NDArray[Any]:
     """Each record's head, and what stands before a command; of a shorter body that is no such thing."""
     if even >= ROW.itemsize:
         fields: Any = ROW.fields

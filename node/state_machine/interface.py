@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from node.protocol.entry import BytesLike
 from node.protocol.packed_bodies import PackedBodies
 
 RESULT_BYTES_MAX = 4 * 1024 * 1024
@@ -44,7 +45,7 @@ class Run(NamedTuple):
     first_index: int
     count: int  # type: ignore[assignment]  # not tuple.count
     time_ms: int
-    data: bytes
+    data: BytesLike
     begin: int
     stride: int
     body_bytes: int

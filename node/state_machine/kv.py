@@ -152,9 +152,10 @@ class KeyValue(StateMachine):
         if self._saving is not None:
             for key in keys:
                 self._saving.changes(key, items.get(key))
-        for key in sorted(set(keys).difference(items)):
-            self._keys.add(key)
+        held = len(items)
         items.update(zip(keys, puts.items, strict=True))
+        for key in islice(reversed(items), len(items) - held):  # a dict has what is new at its end
+            self._keys.add(key)
         self._at = run.first_index + run.count - 1
         self._events.extend(puts.items)
         self._event_bytes += puts.size_bytes

@@ -44,6 +44,7 @@ from node.transport.machine_frames import PackedAnswers
 READ_BYTES: Final = 1 << 20
 IDLE_S: Final = 5.0
 WAITING_AT_ONCE: Final = 256  # questions that wait, between two looks at what came
+SAVES_SHARE: Final = 10  # of all time, saves that nobody asked for take one part in so many
 COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of commands is some thousand objects, and soon gone
 MS: Final = 1_000_000
 
@@ -83,6 +84,8 @@ class Process:
         self._out: list[BytesLike] = []
         self._saving: Save | None = None  # the one that is under way
         self._saved_index = -1
+        self._save_began_ns = self.last_save_ns = 0  # when the last one began, how long it took
+        self._rest_until_ns = 0
         self._save_asked = False
         self._stood = 0  # how often it said where it stands and has not heard which life that is
         self._life = 0
@@ -194,10 +197,11 @@ class Process:
 
     def _save_if_due(self) -> None:
         caller = self._caller
-        due = caller.at - self._saved_index >= self._options.save_every
+        due = caller.at - self._saved_index >= self._options.save_every and time.monotonic_ns() >= self._rest_until_ns
         if self._saving is not None or not (due or self._save_asked):
             return
         self._save_asked = False
+        self._save_began_ns = time.monotonic_ns()
         try:
             meta = caller.meta()
         except ValueError as error:
@@ -220,6 +224,8 @@ class Process:
     def _save_ended(self) -> None:
         assert self._saving is not None
         saving, self._saving = self._saving, None
+        self.last_save_ns = time.monotonic_ns() - self._save_began_ns
+        self._rest_until_ns = self._save_began_ns + SAVES_SHARE * self.last_save_ns
         error = saving.ended()
         self._saved_index = max(self._saved_index, snapshots.newest_index(self._options.directory))
         if error:

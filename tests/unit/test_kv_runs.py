@@ -10,13 +10,16 @@ import pytest
 
 from node.protocol.kv import (
     KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
     If,
     KvCommand,
+    KvError,
     Op,
     ask_range,
     ask_watch,
     decode_results,
     encode_command,
+    encode_put,
 )
 from node.protocol.packed_bodies import PackedBodies
 from node.state_machine import kv, kv_saving
@@ -143,6 +146,14 @@ def test_what_is_no_run_of_puts_is_left_to_the_loop() -> None:
     assert puts_in(run_of([said_longer] * 30)) is None
     past_its_end = put[:18] + (9).to_bytes(2, "big") + put[20:]
     assert puts_in(run_of([past_its_end] * 30)) is None
+
+
+def test_a_put_is_the_same_bytes_either_way() -> None:
+    for key, value in ((b"k", b""), (b"key", b"value"), (b"k" * KEY_BYTES_MAX, b"v" * VALUE_BYTES_MAX)):
+        assert encode_put(key, value) == encode_command(KvCommand(Op.PUT, key, value))
+    for key, value in ((b"", b"x"), (b"k" * (KEY_BYTES_MAX + 1), b""), (b"k", b"v" * (VALUE_BYTES_MAX + 1))):
+        with pytest.raises(KvError, match="allowed"):
+            encode_put(key, value)
 
 
 def test_results_of_a_run_are_those_of_its_entries() -> None:

@@ -1,0 +1,62 @@
+"""Saves of a state machine's own accord take a tenth of the time at most; one that was asked for begins at once."""
+
+from __future__ import annotations
+
+import select
+import socket
+from pathlib import Path
+
+from node.protocol.kv import encode_put
+from node.snapshots import directory as snapshots
+from node.state_machine import frames
+from node.state_machine.frames import BatchFrame
+from node.state_machine.kind import Type, body_of, kind_of
+from node.state_machine.kv import KeyValue
+from node.state_machine.process import SAVES_SHARE, Options, Process
+from node.store.memory_store import MemoryStore
+
+KIND = kind_of("kv")
+
+
+def test_the_next_save_waits_nine_times_as_long_as_the_last_one_took(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = Process(theirs, KeyValue(), KIND, Options("kv", tmp_path, 1, 3))
+        log = MemoryStore(kind=KIND.name)
+
+        def apply_one() -> None:
+            slabs = log.append_as_leader([body_of(Type.COMMAND, 1, encode_put(b"key", b"value"))], 1)
+            index = log.end_index
+            process._batch(frames.read_batch(frame_of(BatchFrame(0, index, index, True, slabs[0].data))))
+            process._save_if_due()
+
+        def finish() -> None:
+            while process._saving is not None:
+                readable = select.select([process._saving], [], [], 0.01)[0]
+                process._save_goes_on(process._saving, readable)
+
+        apply_one()
+        began_ns = process._save_began_ns
+        assert process._saving is not None and began_ns > 0
+        finish()
+        assert snapshots.newest_index(tmp_path) == process._saved_index == 0
+        assert process._rest_until_ns - began_ns == SAVES_SHARE * process.last_save_ns > 0
+
+        process._rest_until_ns = 1 << 62  # as after one that took very long
+        apply_one()
+        assert process._saving is None
+        process._wish_to_save()
+        process._save_if_due()
+        assert process._saving is not None
+        finish()
+        assert snapshots.newest_index(tmp_path) == 1
+
+        process._rest_until_ns = 0  # that time has come
+        apply_one()
+        assert process._saving is not None
+        finish()
+        assert snapshots.newest_index(tmp_path) == 2
+
+
+def frame_of(one: BatchFrame) -> memoryview:
+    return memoryview(b"".join(frames.batch(one)))[5:]  # behind its length and kind

@@ -169,15 +169,20 @@ class MemberChanges:
             left = self._without_quorum(after)
             if left:
                 return ResponseCode.ILLEGAL_MEMBER_STATE, left
+        if change.kind is Kind.ADDRESS and change.member_id in after.voters.keys() - {self._member.self_id}:
+            # Nobody reaches it until it runs there. What names a place where it never does could not be taken back.
+            left = self._without_quorum(after, but=change.member_id)
+            if left:
+                return ResponseCode.ILLEGAL_MEMBER_STATE, f"until {change.member_id} runs there, {left}"
         return None
 
-    def _without_quorum(self, after: GroupMembers) -> str:
-        """Why those that are left could commit nothing; empty: they could."""
+    def _without_quorum(self, after: GroupMembers, but: str | None = None) -> str:
+        """Why those that are left, and without `but`, could commit nothing; empty: they could."""
         member = self._member
         up = {one.peer_id for one in self._peers.voters if one.connected and one.counts}
         if member.self_id in member.configuration.voters:
             up.add(member.self_id)
-        there, needed = sorted(up & after.voters.keys()), len(after.voters) // 2 + 1
+        there, needed = sorted((up & after.voters.keys()) - {but}), len(after.voters) // 2 + 1
         if len(there) >= needed:
             return ""
         words = f"{len(there)} of the {len(after.voters)} voters that are left answer ({', '.join(there) or 'none'})"

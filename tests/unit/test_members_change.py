@@ -308,6 +308,19 @@ def test_an_address_changes_for_everybody() -> None:
         assert group.replica(one).configuration.joined["n1"] == -1
 
 
+def test_no_address_changes_of_a_member_that_the_quorum_needs() -> None:
+    """Where it is wrong, nobody reaches that member, and nothing would be committed any more that says another one."""
+    for group, down in ((Group(2), ""), (Group(3), "n2")):
+        if down:
+            group.crash(down)
+        refused = group.change("n0", MemberChange(ADDRESS, "n1", "127.0.0.1:30000"))
+        assert refused is not None and refused.code is ResponseCode.ILLEGAL_MEMBER_STATE
+        assert "until n1 runs there, 1 of the" in refused.detail
+        assert group.change("n0", MemberChange(ADDRESS, "n0", "127.0.0.1:30000")) is None
+        group.run(300 * MS)
+        assert group.outcomes[-1].code is ResponseCode.SUCCESS
+
+
 def test_m7_who_does_not_know_the_group_is_not_let_in() -> None:
     group = Group()
     store = group.new_store("n9", forming=False)

@@ -1,0 +1,248 @@
+"""The committed log as this broker has it: followed, dispatched into queues and index, and what waits for that.
+
+Follows the committed position of the own engine only, in order, in pieces of up to 1 MiB, from where the derived files
+are sound. A committed entry that cannot be read or dispatched stops this until it can be; none is ever passed over.
+
+Invariants: what is dispatched is committed; `dispatched_index` never goes back; the derived files are synced now and
+then, and when it ends cleanly; a write of theirs that fails ends the process, which takes them up again where they are
+sound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from node.client.errors import LedgerError, Trimmed
+from node.message_store.dispatch import Dispatcher
+from node.message_store.dispatch_mark import DerivedSizes, LogPoint, read_mark
+from node.message_store.errors import MessageFormatError, MessageStoreError
+from node.message_store.recent_entries import Piece, RecentEntries, pieces_of
+from node.protocol.entry import HEAD_BYTES
+from node.transport.slab_frames import ReadAnswer
+
+SAVE_EVERY_S: Final = 5.0
+AGAIN_S_MIN: Final = 0.05
+AGAIN_S_MAX: Final = 1.0
+Touched = dict[tuple[str, int], int]
+Note = Callable[[str, str, str], None]
+
+
+class Source(Protocol):
+    """Where committed entries are read."""
+
+    async def entries_from(self, index: int) -> ReadAnswer: ...
+
+
+class AnotherLog(MessageStoreError):
+    """The derived files are of a log that is not the one here."""
+
+
+class DispatchedLog:
+    """See the module's docstring. `on_dispatched` is called with the queues that got messages, and their new ends."""
+
+    def __init__(
+        self, root: Path, source: Source, note: Note, sizes: DerivedSizes | None = None,
+        recent: RecentEntries | None = None,
+    ) -> None:  # fmt: skip
+        self.root, self._source, self._note, self._sizes = root, source, note, sizes
+        self._loop = asyncio.get_running_loop()
+        self.recent = RecentEntries() if recent is None else recent
+        self.dispatcher: Dispatcher | None = None
+        self.on_dispatched: list[Callable[[Touched], None]] = []
+        self.dispatched_index = -1
+        self.committed_index = -1
+        self.end_position = 0
+        self.stopped_by = ""  # why nothing is dispatched; empty: nothing is wrong
+        self._wake = asyncio.Event()
+        self._reached: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._due: deque[tuple[int, float]] = deque()  # committed indexes, and when they were first heard of
+        self._saved_at = self._loop.time()
+        self._is_saved = True
+
+    # --- what is asked of it --------------------------------------------------------------------------------------
+    @property
+    def behind_s(self) -> float:
+        """For how long something committed has waited for its dispatch."""
+        return self._loop.time() - self._due[0][1] if self._due else 0.0
+
+    @property
+    def next_offsets(self) -> Mapping[tuple[str, int], int]:
+        """The number that the next message of each queue gets."""
+        return {} if self.dispatcher is None else self.dispatcher.next_offsets
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        return self.next_offsets.get((topic, queue_id), 0)
+
+    def committed(self, index: int) -> None:
+        """So far the log is committed."""
+        if index > self.committed_index:
+            self.committed_index = index
+            if index > self.dispatched_index:
+                now = self._loop.time()
+                if not self._due or now - self._due[-1][1] > 0.01:  # to a hundredth of a second, however many come
+                    self._due.append((index, now))
+                else:
+                    self._due[-1] = (index, self._due[-1][1])
+                self._wake.set()
+
+    async def reached(self, index: int) -> None:
+        """Returns once everything up to there is dispatched."""
+        if index > self.dispatched_index:
+            done: asyncio.Future[None] = self._loop.create_future()
+            self._reached.append((index, done))
+            await done
+
+    def offsets_of(self, first_index: int, count: int) -> tuple[int, ...]:
+        """Where the records of dispatched entries begin; none for what was dispatched long ago."""
+        return self.recent.offsets_of(first_index, count) or ()
+
+    async def look_through(self, from_index: int, upto_index: int, see: Callable[[int, bytes], None]) -> None:
+        """Shows the messages of a range that is committed. Raises LedgerError, MessageFormatError."""
+        index = from_index
+        while index <= upto_index:
+            answer = await self._source.entries_from(index)
+            for piece in pieces_of(answer.records, answer.first_index) if answer.count else ():
+                batch = piece.messages()
+                indexes = [piece.first_index + at for at, channel in enumerate(piece.channels) if not channel]
+                for at, start, size in zip(indexes, batch.starts.tolist(), batch.sizes.tolist(), strict=True):
+                    if from_index <= at <= upto_index:
+                        see(at, bytes(piece.data[start : start + size]))
+                index = piece.last_index + 1
+            if not answer.count:
+                await asyncio.sleep(AGAIN_S_MIN)
+
+    # --- the work -------------------------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """For ever. Raises OSError, and AnotherLog where the derived files do not fit this log."""
+        await self._open()
+        wait_s = AGAIN_S_MIN
+        while True:
+            try:
+                if self.dispatched_index >= self.committed_index:
+                    await self._idle()
+                    continue
+                await self._step()
+                wait_s = AGAIN_S_MIN
+                self._go_on()
+            except (LedgerError, MessageFormatError, MessageStoreError) as error:
+                self._stop_at(error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, AGAIN_S_MAX)
+
+    async def _idle(self) -> None:
+        self._wake.clear()
+        left_s = None if self._is_saved else max(0.0, self._saved_at + SAVE_EVERY_S - self._loop.time())
+        try:
+            async with asyncio.timeout(left_s):
+                await self._wake.wait()
+        except TimeoutError:
+            await self._save()
+
+    async def _step(self) -> None:
+        index = self.dispatched_index + 1
+        answer = await self._source.entries_from(index)
+        if answer.count:
+            for piece in pieces_of(answer.records, answer.first_index):
+                self._take(piece)
+        elif answer.committed_index < self.committed_index:
+            await asyncio.sleep(AGAIN_S_MIN)
+        if not self._is_saved and self._loop.time() - self._saved_at > SAVE_EVERY_S:
+            await self._save()
+
+    def _take(self, piece: Piece) -> None:
+        assert self.dispatcher is not None
+        touched = self.dispatcher.dispatch(piece.messages(), piece.end)
+        self.recent.add(piece)
+        self.dispatched_index, self.end_position = piece.last_index, piece.end.position
+        self._is_saved = False
+        while self._due and self._due[0][0] <= self.dispatched_index:
+            self._due.popleft()
+        self.committed(piece.last_index)
+        for listener in self.on_dispatched:
+            listener(touched)
+        if self._reached:
+            for _index, done in [one for one in self._reached if one[0] <= self.dispatched_index]:
+                if not done.done():
+                    done.set_result(None)
+            self._reached = deque(one for one in self._reached if not one[1].done())
+
+    async def _save(self) -> None:
+        """Off the loop: a slow disk costs dispatch its time, and answers of the broker nothing else."""
+        assert self.dispatcher is not None
+        await asyncio.to_thread(self.dispatcher.save)
+        self._saved_at, self._is_saved = self._loop.time(), True
+
+    def _stop_at(self, error: Exception) -> None:
+        if str(error) != self.stopped_by:
+            self.stopped_by = str(error)
+            self._note("dispatch_stopped", "error", f"entry {self.dispatched_index + 1}: {error}")
+
+    def _go_on(self) -> None:
+        if self.stopped_by:
+            self.stopped_by = ""
+            self._note("dispatch_goes_on", "info", f"up to entry {self.dispatched_index}")
+
+    # --- the beginning --------------------------------------------------------------------------------------------
+    async def _open(self) -> None:
+        """Where the derived files are sound, in the log that is here."""
+        while self.dispatcher is None:
+            try:
+                mark = read_mark(self.root)
+                point = await self._first_point() if mark is None else mark.point
+                if point is not None:
+                    if mark is not None:
+                        await self._check(point)
+                    self.dispatcher = Dispatcher(self.root, self._sizes, begin=point)
+                    self.dispatched_index, self.end_position = point.index, point.position
+                    return
+            except AnotherLog:
+                raise
+            except (LedgerError, MessageFormatError, MessageStoreError) as error:
+                self._stop_at(error)
+            await asyncio.sleep(AGAIN_S_MIN)
+
+    async def _first_point(self) -> LogPoint | None:
+        """Where the log begins; None: nothing is committed yet."""
+        try:
+            answer = await self._source.entries_from(0)
+        except Trimmed as trimmed:
+            answer = await self._source.entries_from(trimmed.begin_index)
+        if not answer.count:
+            return None
+        first = pieces_of(answer.records, answer.first_index)[0]
+        return LogPoint(first.position, first.first_index - 1)
+
+    async def _check(self, point: LogPoint) -> None:
+        """The last entry that was dispatched is still the one that it was. Raises AnotherLog."""
+        if point.index < 0:
+            return
+        while True:
+            try:
+                answer = await self._source.entries_from(point.index)
+            except Trimmed as trimmed:
+                if trimmed.begin_index == point.index + 1:
+                    return
+                raise AnotherLog(
+                    f"queues and index end at entry {point.index}, the log begins at {trimmed.begin_index}:"
+                    " `quorumscope store rebuild-queues` writes them anew"
+                ) from trimmed
+            if answer.count:
+                break
+            await asyncio.sleep(AGAIN_S_MIN)  # this member has not got it back yet
+        first = pieces_of(answer.records, answer.first_index)[0]
+        end = first.starts[1] if len(first.starts) > 1 else len(first.data)
+        chain = int.from_bytes(first.data[36:40], "big") if len(first.data) >= HEAD_BYTES else -1
+        if (first.position + end, chain) != (point.position, point.chain):
+            raise AnotherLog(
+                f"entry {point.index} is not the one that queues and index were written from:"
+                " `quorumscope store rebuild-queues` writes them anew"
+            )
+
+    def close(self) -> None:
+        """Synced, and marked as clean. Raises OSError."""
+        if self.dispatcher is not None:
+            self.dispatcher.close()

@@ -1,0 +1,89 @@
+"""The broker's connection to its own engine, over the engine's client port: lanes, committed positions, entries.
+
+Invariant: nothing is asked of any other member; what is read is committed, as the own engine knows it, for the broker
+follows it and never runs ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from node.client import CommittedPosition, Denied, Lane, LedgerClient, LedgerError, ReadMode, Trimmed, Unreachable
+from node.client.lane import open_lane
+from node.client.leader import DENIED
+from node.client.link import RemotingError
+from node.config import Settings, read_token, split_address
+from node.protocol.codes import RequestCode, ResponseCode
+from node.transport.slab_frames import (
+    BodyError,
+    ReadAnswer,
+    ReadRequest,
+    decode_read_answer,
+    encode_read,
+    response_code,
+)
+from node.transport.tls import client_context
+
+PIECE_BYTES: Final = 1024 * 1024
+ANSWER_WITHIN_S: Final = 5.0
+OPEN_WITHIN_S: Final = 1.0
+POSITIONS_MS: Final = 1  # the engine says so often at most what is committed
+
+
+class EntryDamaged(LedgerError):
+    """A committed entry cannot be read here, until the engine has healed it."""
+
+
+class OwnEngine:
+    """Raises ConfigError, OSError, ValueError where token or certificates cannot be read."""
+
+    def __init__(self, settings: Settings) -> None:
+        node = settings.node
+        tls = None
+        if node.tls_cert_file is not None and node.tls_key_file is not None and node.tls_ca_file is not None:
+            tls = client_context(node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
+        host, port = split_address(settings.self_address)
+        host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.member_id = node.id
+        self._client = LedgerClient(
+            {node.id: address}, group=node.group, tls=tls, deadline_s=ANSWER_WITHIN_S, follow_redirects=False,
+            token=read_token(node.token_file) if node.token_file is not None else None,
+        )  # fmt: skip
+
+    def positions(self) -> AsyncGenerator[CommittedPosition, None]:
+        """Raises Unreachable, LedgerError: then subscribe again."""
+        return self._client.committed(self.member_id, interval_ms=POSITIONS_MS)
+
+    async def open_lane(self) -> Lane:
+        """Where the own engine leads. Raises NotAppended, Unreachable, Denied."""
+        return await open_lane(self._client, OPEN_WITHIN_S)
+
+    async def entries_from(self, index: int) -> ReadAnswer:
+        """Committed entries from there on, whole, none where there are none yet.
+
+        Raises Trimmed, EntryDamaged, Denied, Unreachable.
+        """
+        link = self._client.link_of(self.member_id)
+        request = encode_read(ReadRequest(index, PIECE_BYTES, ReadMode.UNSAFE))
+        try:
+            answer = decode_read_answer(await link.request(RequestCode.FAST_READ, [request], ANSWER_WITHIN_S))
+        except (OSError, TimeoutError, RemotingError, BodyError) as error:
+            raise Unreachable(f"{self.member_id}: {error or 'no answer in time'}") from error
+        code = response_code(answer.code)
+        if code is ResponseCode.SUCCESS:
+            return answer
+        text = f"{self.member_id} answers {code.value} {code.name} for entry {index}"
+        if code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+            raise Trimmed(index, answer.first_index, self.member_id)
+        if code is ResponseCode.DISK_ERROR:
+            raise EntryDamaged(text)
+        if code in DENIED:
+            raise Denied(text)
+        raise Unreachable(text)
+
+    async def close(self) -> None:
+        await self._client.close()
+        await asyncio.sleep(0)

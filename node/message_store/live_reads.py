@@ -1,0 +1,263 @@
+"""Reads of a store that is being written: messages by queue, place, id, key and time.
+
+Beside the files there are the dispatcher's next offsets (where each queue ends) and the newest entries in memory. What
+is answered is dispatched, so committed; a message that was removed with its file is passed over, one that cannot be
+read for another reason never is: what lies before it is given, and then nothing.
+
+Invariants: a read takes no longer than the units it looks at; statuses and next offsets are RocketMQ's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from node.message_store.commit_log import CommitLog, FileCommitLog, JoinedCommitLog
+from node.message_store.consume_queue import ConsumeQueue, PullStatus
+from node.message_store.errors import MessageStoreError
+from node.message_store.java_text import tags_code
+from node.message_store.message_store import QUERY_MAX, MessageStore
+from node.message_store.queue_units import UNIT_BYTES
+from node.message_store.read_files import MappedFileQueue
+from node.message_store.recent_entries import RecentEntries
+from node.message_store.record import (
+    HEAD_BYTES,
+    RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
+    SYS_FLAG_AT,
+    SysFlag,
+    is_record_magic,
+    parse_message_id,
+)
+from node.protocol.entry import BytesLike
+from node.protocol.value_class import value_class
+
+IN_MEMORY: Final = (262_144, 32)  # bytes and messages that one answer takes, where they are in memory ...
+ON_DISK: Final = (65_536, 8)  # ... and where they are not
+UNITS_LOOKED_AT: Final = 800  # maxFilterMessageSize 16000: units that a filter may pass over in one answer
+
+
+class Dispatched(Protocol):
+    """How far the store can be read."""
+
+    @property
+    def next_offsets(self) -> Mapping[tuple[str, int], int]: ...
+    @property
+    def end_position(self) -> int: ...
+
+
+@value_class(slots=True, frozen=True)
+class Got:
+    """What a consumer that asks for a queue from an offset on gets. `records`: whole ones, as the log has them."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: tuple[BytesLike, ...] = ()
+    suggests_slave: bool = False
+
+
+class LiveReads:
+    """See the module's docstring. `memory_bytes`: within so much of the log's end a message counts as in memory."""
+
+    def __init__(self, root: Path, dispatched: Dispatched, recent: RecentEntries, memory_bytes: int) -> None:
+        self._root, self._dispatched, self._recent, self._memory_bytes = root, dispatched, recent, memory_bytes
+        self._store: MessageStore | None = None
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._lows: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def refresh(self) -> None:
+        """Looks again which files there are: now and then, for what expires."""
+        self._store = MessageStore(self._root)
+
+    @property
+    def store(self) -> MessageStore:
+        if self._store is None:
+            self.refresh()
+        assert self._store is not None
+        return self._store
+
+    # --- queues ---------------------------------------------------------------------------------------------------
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return self._dispatched.next_offsets.get((topic, queue_id), 0)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first whose message is still there; `max_offset` where none is."""
+        key, log_min = (topic, queue_id), self.store.log.min_offset
+        known = self._lows.get(key)
+        if known is not None and known[0] == log_min:
+            return known[1]
+        if not self.max_offset(topic, queue_id):
+            return 0
+        queue = self._queue(key)
+        low = 0 if queue is None else min(queue.min_offset(log_min), self.max_offset(topic, queue_id))
+        self._lows[key] = (log_min, low)
+        return low
+
+    def _queue(self, key: tuple[str, int]) -> ConsumeQueue | None:
+        found = self._queues.get(key)
+        if found is None:
+            found = self.store.queue(*key)
+            if found is not None:
+                self._queues[key] = found
+        return found
+
+    def units(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, int, int]]:
+        """Place, size and tags code of each, all of one file of the queue."""
+        queue = self._queue((topic, queue_id))
+        count = min(count, self.max_offset(topic, queue_id) - first)
+        if queue is None or count <= 0:
+            return []
+        found = queue.units(first, count)
+        if not len(found):
+            queue.queue.rescan()
+            found = queue.units(first, count)
+        return [(int(place), int(size), int(code)) for place, size, code in found.tolist()]
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, count: int = 32, *, tags: frozenset[str] | None = None,
+        bytes_max: int = IN_MEMORY[0], corrects: bool = True,
+    ) -> Got:  # fmt: skip
+        """`tags` None: all; they are compared by hash, the consumer compares the texts. `corrects`: False on a slave,
+        which leaves a wrong offset as it is."""
+        high = self.max_offset(topic, queue_id)
+        if high == 0:
+            return Got(PullStatus.NO_MESSAGE_IN_QUEUE, 0 if corrects else offset, 0, 0)
+        low = self.min_offset(topic, queue_id)
+        if offset < low:
+            return Got(PullStatus.OFFSET_TOO_SMALL, low if corrects else offset, low, high)
+        if offset == high:
+            return Got(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return Got(PullStatus.OFFSET_OVERFLOW_BADLY, high if corrects else offset, low, high)
+        units = self.units(topic, queue_id, offset, max(UNITS_LOOKED_AT, count))
+        if not units:
+            return Got(PullStatus.OFFSET_FOUND_NULL, self._next_file(topic, queue_id, offset), low, high)
+        return self._collected(units, offset, low, high, count, tags, bytes_max)
+
+    def _collected(
+        self, units: list[tuple[int, int, int]], offset: int, low: int, high: int, count: int,
+        tags: frozenset[str] | None, bytes_max: int,
+    ) -> Got:  # fmt: skip
+        codes = None if tags is None else {tags_code(one) for one in tags}
+        found: list[BytesLike] = []
+        size, upto, place = 0, offset, units[0][0]
+        missed = PullStatus.NO_MATCHED_MESSAGE
+        end = self.end_offset()
+        for at, (place, unit_bytes, code) in enumerate(units, start=offset):
+            room_bytes, room = IN_MEMORY if end - place <= self._memory_bytes else ON_DISK
+            if found and (len(found) >= min(count, room) or size + unit_bytes > min(bytes_max, room_bytes)):
+                break
+            if codes is None or code in codes:
+                record = self.record(place, unit_bytes)
+                if record is not None:
+                    found.append(record)
+                    size += unit_bytes
+                elif place < self.store.log.min_offset:
+                    missed = PullStatus.MESSAGE_WAS_REMOVING
+                else:  # it is there and cannot be read: not passed over
+                    missed = PullStatus.OFFSET_FOUND_NULL if upto == offset else missed
+                    break
+            upto = at + 1
+        suggests = end - place > self._memory_bytes
+        return Got(PullStatus.FOUND if found else missed, upto, low, high, tuple(found), suggests)
+
+    def _next_file(self, topic: str, queue_id: int, offset: int) -> int:
+        """Where the queue's next file begins."""
+        queue = self._queue((topic, queue_id))
+        units = 0 if queue is None else queue.queue.file_size_bytes // UNIT_BYTES
+        return offset if not units else offset - offset % units + units
+
+    # --- messages -------------------------------------------------------------------------------------------------
+    def end_offset(self) -> int:
+        """Behind what is dispatched."""
+        return self._dispatched.end_position
+
+    def record(self, offset: int, size_bytes: int) -> BytesLike | None:
+        """The record that begins there, of which a queue's unit says the size; None where it cannot be read."""
+        found = self._recent.read(offset, size_bytes)
+        data: BytesLike = found if found is not None else self._from_file(offset, size_bytes)
+        if len(data) < RECORD_BYTES_MIN:
+            return None
+        size, magic = SIZE_AND_MAGIC.unpack_from(data)
+        return data if size == size_bytes == len(data) and is_record_magic(magic) else None
+
+    def _from_file(self, offset: int, size_bytes: int) -> bytes:
+        data = _row(self.store.log, offset).read(offset, size_bytes)
+        if len(data) < size_bytes:
+            self.refresh()
+            data = _row(self.store.log, offset).read(offset, size_bytes)
+        return data
+
+    def message_at(self, offset: int) -> BytesLike:
+        """The record of the message that begins there. Raises MessageStoreError."""
+        if offset < self.end_offset():
+            recent = self._recent.record_at(offset)
+            if recent is not None:
+                return recent
+            try:
+                placed = self.store.log.message_at(offset)
+            except MessageStoreError:
+                self.refresh()
+                placed = self.store.log.message_at(offset)
+            if placed.channel == 0:
+                record = self.record(offset, placed.size_bytes)
+                if record is not None:
+                    return record
+        raise MessageStoreError(f"can not find message by the offset, {offset}")
+
+    def by_id(self, text: str) -> BytesLike:
+        """The host in it may be an old master's. Raises MessageFormatError, MessageStoreError."""
+        return self.message_at(parse_message_id(text)[1])
+
+    def query(
+        self, topic: str, key: str, limit: int = QUERY_MAX, begin_ms: int | None = None, end_ms: int | None = None
+    ) -> list[BytesLike]:
+        """Records whose key's hash is this one's, ascending: the caller compares keys."""
+        found: list[BytesLike] = []
+        for offset in self.store.query(topic, key, limit, begin_ms, end_ms):
+            try:
+                found.append(self.message_at(offset))
+            except MessageStoreError:
+                continue  # expired
+        return found
+
+    # --- time -----------------------------------------------------------------------------------------------------
+    def stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        """When the message of that queue offset was stored; -1 where it cannot be read."""
+        for place, size, _code in self.units(topic, queue_id, offset, 1):
+            record = self.record(place, size)
+            if record is not None:
+                return store_time_of(record)
+        return -1
+
+    def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """The first that was stored at that time or later; the last one where all are older, as RocketMQ answers."""
+        low, high = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        if low >= high:
+            return low
+        begin, end = low, high
+        while begin < end:
+            middle = (begin + end) // 2
+            if self.stored_at_ms(topic, queue_id, middle) < time_ms:
+                begin = middle + 1
+            else:
+                end = middle
+        return min(begin, high - 1)
+
+
+def store_time_of(record: BytesLike) -> int:
+    """storeTimestamp."""
+    v6 = record[SYS_FLAG_AT + 3] & SysFlag.BORN_HOST_V6
+    at = HEAD_BYTES + (20 if v6 else 8)
+    return int.from_bytes(record[at : at + 8], "big", signed=True)
+
+
+def _row(log: CommitLog, offset: int) -> MappedFileQueue:
+    """The files in which that place lies."""
+    if isinstance(log, JoinedCommitLog):
+        log = log.old if offset < log.divided_offset else log.ledger
+    assert isinstance(log, FileCommitLog)
+    return log.queue

@@ -1,0 +1,183 @@
+"""A broker beside a real engine on real files: puts, reads, restarts, lanes that end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.broker.broker import Broker
+from node.config import Settings, load
+from node.engine.engine import Engine
+from node.message_store.batch import BatchedMessage, encode_batch
+from node.message_store.consume_queue import PullStatus
+from node.message_store.dispatch_mark import DerivedSizes
+from node.message_store.errors import MessageStoreError
+from node.message_store.new_message import NewMessage
+from node.message_store.properties import join_properties
+from node.message_store.put_result import PutStatus
+from node.message_store.record import Host, TransactionType, decode_record
+from node.server import group_kind, open_store
+from tests.ports import free_ports
+from tests.unit.engine_kit import running, until
+
+HOST = Host(bytes([10, 1, 2, 3]), 34567)
+STORE = Host(bytes([127, 0, 0, 1]), 10911)
+SIZES = DerivedSizes(queue_file_bytes=320, index_slots=100, index_entries=400)
+Work = Callable[[Broker], Awaitable[None]]
+
+
+def message(body: bytes = b"body", **changes: Any) -> NewMessage:
+    return dataclasses.replace(NewMessage("TopicTest", 0, body, HOST, STORE), **changes)
+
+
+def settings_in(data: Path, port: int, **values: str) -> Settings:
+    given = {
+        "node.id": "n0", "node.init": "true", "peers": f"n0-127.0.0.1:{port}", "node.data": str(data),
+        "broker.address": "127.0.0.1:10911",
+        "store.mapped_file_size_for_entry_data_bytes": "65536",
+    }  # fmt: skip
+    return load(given | values, None, {})
+
+
+@asynccontextmanager
+async def engine_of(settings: Settings) -> AsyncGenerator[Engine, None]:
+    store = open_store(settings)
+    engine = Engine(settings, store, kind=group_kind(settings))
+    try:
+        async with running([engine]):
+            yield engine
+    finally:
+        store.close()
+
+
+@asynccontextmanager
+async def broker_of(settings: Settings) -> AsyncGenerator[Broker, None]:
+    noted: list[tuple[str, str, dict[str, Any]]] = []
+    broker = Broker(settings, lambda *event: noted.append(event), SIZES)
+    task = asyncio.create_task(broker.run())
+    try:
+        await until(lambda: broker.is_master or task.done())
+        if task.done():
+            await task
+        yield broker
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def run(tmp_path: Path, *works: Work) -> None:
+    """Each with a broker of its own, one after the other, beside one engine."""
+
+    async def all_of_them() -> None:
+        settings = settings_in(tmp_path, free_ports(1)[0])
+        async with engine_of(settings):
+            for work in works:
+                async with broker_of(settings) as broker:
+                    await work(broker)
+
+    asyncio.run(all_of_them())
+
+
+def bodies(broker: Broker, topic: str = "TopicTest", queue_id: int = 0) -> list[bytes]:
+    """All of a queue, read as a consumer does."""
+    found: list[bytes] = []
+    offset = broker.reads.min_offset(topic, queue_id)
+    while (got := broker.reads.get(topic, queue_id, offset)).status is PullStatus.FOUND:
+        records = [decode_record(one) for one in got.records]
+        assert [one.queue_offset for one in records] == list(range(offset, got.next_offset))
+        found += [one.body for one in records]
+        offset = got.next_offset
+    assert got.status in (PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE)
+    return found
+
+
+def test_what_is_answered_can_be_read_also_by_the_next_broker(tmp_path: Path) -> None:
+    async def puts(broker: Broker) -> None:
+        results = await asyncio.gather(*(broker.lane.put(message(b"%d" % n, queue_id=n % 3)) for n in range(300)))
+        assert {one.status for one in results} == {PutStatus.PUT_OK}
+        assert [one.queue_offset for one in results] == [n // 3 for n in range(300)]
+        batch = encode_batch(BatchedMessage(0, b"b%d" % n, b"") for n in range(5))
+        one = await broker.lane.put_batch(message(batch))
+        assert (one.queue_offset, len(one.physical_offsets)) == (100, 5)
+        for name, result in [(b"7", results[7]), (b"b0", one)]:
+            record = decode_record(broker.reads.message_at(result.physical_offsets[0]))
+            assert (record.body, record.physical_offset) == (name, result.physical_offsets[0])
+            assert broker.reads.by_id(result.message_ids.split(",")[0]) is not None
+        assert bodies(broker) == [b"%d" % n for n in range(0, 300, 3)] + [b"b%d" % n for n in range(5)]
+
+    async def reads(broker: Broker) -> None:
+        assert bodies(broker) == [b"%d" % n for n in range(0, 300, 3)] + [b"b%d" % n for n in range(5)]
+        again = await broker.lane.put(message(b"after"))
+        assert again.queue_offset == 105 and bodies(broker)[-1] == b"after"
+
+    run(tmp_path, puts, reads)
+
+
+def test_keys_times_and_transactions(tmp_path: Path) -> None:
+    async def work(broker: Broker) -> None:
+        keyed = join_properties([("UNIQ_KEY", "U1"), ("KEYS", "k1 k2"), ("TAGS", "A")])
+        await broker.lane.put(message(b"keyed", properties_data=keyed))
+        half = await broker.lane.put(message(b"half", sys_flag=int(TransactionType.PREPARED)))
+        assert half.status is PutStatus.PUT_OK and half.queue_offset == 0
+        second = await broker.lane.put(message(b"second"))
+        assert second.queue_offset == 1 and bodies(broker) == [b"keyed", b"second"]
+        for key in ("U1", "k1", "k2"):
+            assert [decode_record(one).body for one in broker.reads.query("TopicTest", key)] == [b"keyed"]
+        assert broker.reads.query("TopicTest", "k3") == []
+        at_ms = broker.reads.stored_at_ms("TopicTest", 0, 1)
+        assert broker.reads.offset_at("TopicTest", 0, 0) == 0
+        assert broker.reads.offset_at("TopicTest", 0, at_ms) in (0, 1)  # both within one millisecond, perhaps
+        assert broker.reads.offset_at("TopicTest", 0, at_ms + 10_000) == 1
+        with pytest.raises(MessageStoreError):
+            broker.reads.message_at(1)
+
+    run(tmp_path, work)
+
+
+def test_every_status_of_a_read_and_its_next_offset(tmp_path: Path) -> None:
+    async def work(broker: Broker) -> None:
+        tagged = join_properties([("TAGS", "A")])
+        for n in range(40):
+            await broker.lane.put(message(b"%d" % n, properties_data=tagged if n % 2 else b""))
+        get = broker.reads.get
+
+        def seen(got: Any) -> tuple[PullStatus, int, int, int, int]:
+            return got.status, got.next_offset, got.min_offset, got.max_offset, len(got.records)
+
+        assert seen(get("TopicTest", 0, 0)) == (PullStatus.FOUND, 16, 0, 40, 16)  # a file of the queue ends
+        assert seen(get("TopicTest", 0, 16, 3)) == (PullStatus.FOUND, 19, 0, 40, 3)
+        assert seen(get("TopicTest", 0, 0, tags=frozenset("A"))) == (PullStatus.FOUND, 16, 0, 40, 8)
+        assert seen(get("TopicTest", 0, 0, tags=frozenset("B"))) == (PullStatus.NO_MATCHED_MESSAGE, 16, 0, 40, 0)
+        assert seen(get("TopicTest", 0, 40)) == (PullStatus.OFFSET_OVERFLOW_ONE, 40, 0, 40, 0)
+        assert seen(get("TopicTest", 0, 41)) == (PullStatus.OFFSET_OVERFLOW_BADLY, 40, 0, 40, 0)
+        assert seen(get("TopicTest", 0, -1)) == (PullStatus.OFFSET_TOO_SMALL, 0, 0, 40, 0)
+        assert seen(get("NoTopic", 0, 5)) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, 0)
+        assert seen(get("NoTopic", 0, 5, corrects=False)) == (PullStatus.NO_MESSAGE_IN_QUEUE, 5, 0, 0, 0)
+        assert seen(get("TopicTest", 0, 41, corrects=False)) == (PullStatus.OFFSET_OVERFLOW_BADLY, 41, 0, 40, 0)
+
+    run(tmp_path, work)
+
+
+def test_a_lane_that_ends_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    async def work(broker: Broker) -> None:
+        first = [broker.lane.put(message(b"%d" % n)) for n in range(200)]
+        await asyncio.sleep(0)
+        broker.engine._client.link_of("n0").give_up("a test")
+        second = [broker.lane.put(message(b"%d" % n)) for n in range(200, 400)]
+        results = await asyncio.gather(*first, *second)
+        found = bodies(broker)
+        for n, result in enumerate(results):
+            count = found.count(b"%d" % n)
+            assert count == 1 if result.status is PutStatus.PUT_OK else count <= 1
+            if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
+                assert count == 0
+        await until(lambda: broker.lane._lane is not None)
+        assert (await broker.lane.put(message(b"last"))).queue_offset == len(found)
+
+    run(tmp_path, work)

@@ -24,8 +24,13 @@ Futures = Sequence["asyncio.Future[R]"]
 class Gathered(Generic[T, R]):
     """See the module's docstring. `carry_out` gets what was asked for, and returns a result or an error for each."""
 
-    def __init__(self, most: int, carry_out: Callable[[Sequence[T]], Awaitable[Iterable[R | LedgerError]]]) -> None:
-        self._most, self._carry_out = most, carry_out
+    def __init__(
+        self,
+        most: int,
+        carry_out: Callable[[Sequence[T]], Awaitable[Iterable[R | LedgerError]]],
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
+        self._most, self._carry_out, self._bytes_max = most, carry_out, bytes_max
         self._calls: list[T] = []
         self._futures: list[asyncio.Future[R]] = []
         self._weight = self._bytes = 0
@@ -34,7 +39,7 @@ class Gathered(Generic[T, R]):
 
     def add(self, call: T, weight: int, size_bytes: int) -> asyncio.Future[R]:
         """The future of its result. It counts as `weight` of the most that travel together."""
-        if self._calls and (self._weight + weight > self._most or self._bytes + size_bytes > BYTES_MAX):
+        if self._calls and (self._weight + weight > self._most or self._bytes + size_bytes > self._bytes_max):
             self._send()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()

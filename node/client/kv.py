@@ -14,7 +14,7 @@ from typing import Final
 from node.client.errors import LedgerError, OutcomeUnknown
 from node.client.gathered import Gathered
 from node.client.ledger_client import LedgerClient
-from node.client.machine import COMMANDS_MAX, MachineClient, unknown_each
+from node.client.machine import COMMANDS_BYTES_MAX, COMMANDS_MAX, MachineClient, unknown_each
 from node.protocol.kv import (
     ABSENT,
     GET,
@@ -56,7 +56,7 @@ class KvClient:
 
     def __init__(self, client: LedgerClient, *, deadline_s: float = 10.0, member_id: str | None = None) -> None:
         self._machine, self._member_id = MachineClient(client, deadline_s), member_id
-        self._writes: Gathered[bytes, KvResult] = Gathered(COMMANDS_MAX, self._carry_out)
+        self._writes: Gathered[bytes, KvResult] = Gathered(COMMANDS_MAX, self._carry_out, COMMANDS_BYTES_MAX)
         self._gets: dict[ReadMode, Gathered[bytes, KvItem | None]] = {}
 
     # --- writes ---------------------------------------------------------------------------------------------------

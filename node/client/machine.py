@@ -29,7 +29,8 @@ from node.transport.machine_frames import (
 )
 from node.transport.slab_frames import AppendedByte, AppendRequest, BodyError, ReadMode, encode_append, response_code
 
-COMMANDS_MAX: Final = 1024  # in one frame: the leader works on it while the rest of the turn still gathers
+COMMANDS_MAX: Final = 2048  # in one frame: each costs every member, and its state machine, some turns and wake-ups
+COMMANDS_BYTES_MAX: Final = 1024 * 1024
 AGAIN: Final = frozenset(
     {
         ResponseCode.NOT_LEADER, ResponseCode.LEADER_NOT_READY, ResponseCode.LEADER_TRANSFERRING,
@@ -61,7 +62,9 @@ class MachineClient:
 
     def __init__(self, client: LedgerClient, deadline_s: float = 10.0) -> None:
         self._client, self._deadline_s = client, deadline_s
-        self._commands: Gathered[Sequence[bytes], CommandResult] = Gathered(COMMANDS_MAX, self._carry_out)
+        self._commands: Gathered[Sequence[bytes], CommandResult] = Gathered(
+            COMMANDS_MAX, self._carry_out, COMMANDS_BYTES_MAX
+        )
         self._questions: dict[tuple[ReadMode, str | None], Gathered[bytes, QuestionAnswer]] = {}
 
     async def command(self, *bodies: bytes) -> CommandResult:

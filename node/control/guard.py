@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,6 +35,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 TOKEN = "the control plane's token"
 TOKENS = "the control plane's named tokens"
 LOOK_EVERY_S: Final = 1.0
+KEYS_PATH: Final = "/api/v1/kv/"
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -96,8 +97,19 @@ class Guard:
 
     def check_path(self, scope: Scope, _: Headers) -> None:
         """The router takes a line break at a path's end for no part of it; what rights are asked by must be what it
-        serves. Raises Problem."""
+        serves. What is not UTF-8 would be taken for another name. Raises Problem."""
+        target = scope.get("raw_path", b"") + b"?" + scope.get("query_string", b"")
+        if b"%" in target or not target.isascii():
+            try:
+                unquote_to_bytes(target).decode()
+            except UnicodeDecodeError:
+                raise Problem(400, "Not UTF-8", "The path and its parameters are UTF-8, percent-encoded.") from None
         if not scope["path"].isprintable():
+            if scope["path"].startswith(KEYS_PATH):
+                text = (
+                    "A key with characters that cannot be printed goes through `quorumscope kv` or the Python client."
+                )
+                raise Problem(422, "Invalid request", text)
             raise Problem(404, "Not found", f"There is nothing at {scope['path']!r}.")
 
     def check_host(self, _: Scope, asked: Headers) -> None:

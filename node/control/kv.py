@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from node.control.common import INT64_MAX, Cursor, Json, Parts, PartsDep
+from node.control.common import INT64_MAX, Json, Parts, PartsDep
 from node.control.machine_calls import ask, commands, found, raw_bytes, shown
 from node.control.problems import Problem
 from node.control.read_modes import Consistency
@@ -50,6 +50,7 @@ from node.views.kv_answers import Deleted, Events, Item, Items, Written
 router = APIRouter(prefix="/api/v1", tags=["key-value store"])
 Key = Annotated[str, Path(min_length=1, max_length=KEY_BYTES_MAX)]
 As = Annotated[Literal["text", "base64"], Query(alias="as")]
+Cursor = Annotated[str | None, Query(max_length=(KEY_BYTES_MAX + 3) // 3 * 4)]  # the key behind the last one, in base64
 
 
 def key_of(text: str) -> bytes:

@@ -1,6 +1,7 @@
 """The end that was asked for (SIGTERM): a leader hands its leadership over first, so that clients hardly notice.
 
-To the voter that holds most, then to the next one, WITHIN_NS in all. What came of it is an event (`handed_over`), with
+To the voter that holds most, then to the next one, WITHIN_NS in all; one that says nothing has half of what is left
+while there is another one to ask. What came of it is an event (`handed_over`), with
 the reason where nothing did. Invariants: the engine ends in any case, long before its supervisor would kill it
 (node/__main__.py: STOP_WITHIN_S); asked a second time it ends at once; who does not lead ends at once.
 """
@@ -89,7 +90,8 @@ class Retirement:
             return
         self._tried.append(able[0])
         self._asking = True
-        self._driver.transfer(able[0], max(1, self._left_ns() // MS), None, self._outcome, "this member stops")
+        deadline_ms = max(1, self._left_ns() // MS // (2 if len(able) > 1 else 1))
+        self._driver.transfer(able[0], deadline_ms, None, self._outcome, "this member stops")
         self._driver.turn_if_wanted()
 
     def _outcome(self, outcome: TransferOutcome) -> None:

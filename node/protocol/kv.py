@@ -243,7 +243,9 @@ def ask_range(from_key: bytes, to_key: bytes, limit: int) -> bytes:
 
 def ask_watch(prefix: bytes, from_index: int, limit: int = ITEMS_MAX) -> bytes:
     """What entries from `from_index` on did to keys that begin so. Raises KvError."""
-    if from_index < 0 or not 1 <= limit <= ITEMS_MAX or len(prefix) > KEY_BYTES_MAX:
+    if len(prefix) > KEY_BYTES_MAX:
+        raise KvError(f"a prefix of {len(prefix)} bytes: keys have up to {KEY_BYTES_MAX}")
+    if from_index < 0 or not 1 <= limit <= ITEMS_MAX:
         raise KvError(f"a watch from entry {from_index} on, of {limit} events: 0 and 1 to {ITEMS_MAX} are allowed")
     return bytes([Ask.WATCH]) + _WATCH.pack(from_index, limit) + prefix
 

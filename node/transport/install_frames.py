@@ -62,7 +62,12 @@ def _group_in(text: bytes, base_index: int) -> tuple[str | None, tuple[int, str]
         raise BodyError(f"a base install of group {group_id!r:.100}")
     if named is not None:
         index, body = named
-        sound = type(index) is int and 0 <= index <= base_index and isinstance(body, str)
-        if not sound or members_in(body.encode(errors="replace")) is None:
+        sound = type(index) is int and 0 <= index <= base_index and isinstance(body, str) and _is_text(body)
+        if not sound or members_in(body.encode()) is None:
             raise BodyError("a base install names members that cannot be")
     return group_id, named
+
+
+def _is_text(body: str) -> bool:
+    """Whether it can be stored: JSON's escapes make halves of characters, too."""
+    return not any("\ud800" <= one <= "\udfff" for one in body)

@@ -263,6 +263,7 @@ def broken(request: InstallRequest, at: int = 0, byte: int | None = None, cut: i
         (broken(order(group_id="nonsense")), "group 'nonsense'"),
         (broken(order(members=(10, MEMBERS))), "members"),  # behind the base
         (broken(order(members=(7, "{}"))), "members"),
+        (broken(order(members=(7, MEMBERS.replace("{", '{"change": "\ud800", ', 1)))), "members"),
         (broken(order(), INSTALL_HEAD.size, 0), "cannot|can be read"),
         (INSTALL_HEAD.pack(1, 0, 0, 1, 3, -1, 9, 2, 0, 0, JSON_BYTES_MAX + 1) + bytes(JSON_BYTES_MAX + 1), "says"),
     ],

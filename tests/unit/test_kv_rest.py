@@ -95,6 +95,24 @@ def test_keys_are_written_read_listed_and_removed(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_keys_of_any_length_are_paged_and_none_is_taken_for_another(tmp_path: Path) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        for number in range(3):
+            assert (await http.put(f"/kv/{number}{'k' * 1023}", json={"value": "v"})).status_code == 200
+        page = (await http.get("/kv?limit=1")).json()
+        rest = await http.get("/kv", params={"cursor": page["next"]})
+        assert [one["key"][0] for one in rest.json()["items"]] == ["1", "2"]
+        for path in ("/kv/%ff", "/kv/a%ed%a0%80", "/kv?prefix=%fe", "/kv-events?prefix=%ff", "/kv/a?as=%ff"):
+            assert (await http.get(path)).status_code == 400
+        assert (await http.delete("/kv/a?expected=%ff")).status_code == 400
+        unprintable = await http.get("/kv/a%00")
+        assert unprintable.status_code == 422 and "quorumscope kv" in unprintable.json()["detail"]
+        long = await http.get("/kv-events", params={"prefix": "\U0001f600" * 257})
+        assert long.status_code == 422 and "a prefix of 1028 bytes" in long.json()["detail"]
+
+    run(tmp_path, work)
+
+
 def test_a_condition_that_does_not_hold_is_409_with_what_is_there(tmp_path: Path) -> None:
     async def work(http: httpx.AsyncClient) -> None:
         index = (await http.put("/kv/c", json={"value": "1", "expected_index": -1})).json()["index"]

@@ -125,6 +125,23 @@ async def test_a_refusal_leads_to_the_next_one_and_then_to_the_end(tmp_path: Pat
 
 
 @looped
+async def test_one_that_says_nothing_leaves_time_for_the_next(tmp_path: Path) -> None:
+    """A process that stands still keeps its connection, and does not refuse."""
+    async with group_of(tmp_path, 3) as (group, leader):
+        asked: dict[str | None, int] = {}
+
+        def silent(to: str | None, deadline_ms: int, _term: Any, done: Any, reason: str = "") -> None:
+            asked[to] = deadline_ms
+            done(TransferOutcome(ResponseCode.TAKE_LEADERSHIP_FAILED, to, "n0", 1, f"{to} did not take over in time"))
+
+        leader.transfer = silent  # type: ignore[method-assign, assignment]
+        leader.retirement.begin()
+        assert await group.tasks[leader.settings.node.id] == 0
+        first, second = asked.values()
+        assert first <= WITHIN_NS // 1_000_000 // 2 and len(asked) == 2 and second > 0
+
+
+@looped
 async def test_nobody_is_waited_for_longer_than_the_bound_or_when_asked_twice(tmp_path: Path) -> None:
     async with group_of(tmp_path, 3) as (group, leader):
         leader.transfer = lambda *_args, **_named: None  # type: ignore[method-assign, assignment]

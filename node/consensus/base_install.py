@@ -38,6 +38,7 @@ class Refused:
 
 
 HELD = Refused(ResponseCode.SUCCESS, "the log holds that entry")
+NOT_AT_A_FILE = "a base that is not before a data file's first entry"
 ORDERED = Refused(ResponseCode.PUSH_REQUEST_IS_FULL, "it is under way")
 
 
@@ -66,6 +67,8 @@ class BaseInstall:
             return self._below_committed(request, now)  # what is committed here is another entry, or more
         if request.base_chain is None:
             return Refused(ResponseCode.UNEXPECTED_ARGUMENT, "a base without its chain")
+        if member.config.kind.keeps_places and request.base_pos % member.store.data_file_size:
+            return Refused(ResponseCode.UNEXPECTED_ARGUMENT, NOT_AT_A_FILE)
         if member.store.faults:
             member.on_rejoin(f"its damaged log is replaced by one that begins at {index + 1}", now)
         reason = f"{request.leader_id}'s log begins at {index + 1}, and this one could not follow it"

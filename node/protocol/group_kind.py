@@ -53,6 +53,11 @@ class GroupKind(ABC):
     def is_plain(self) -> bool:
         return self.name == PLAIN_NAME
 
+    @property
+    def keeps_places(self) -> bool:
+        """Whether bodies say where they lie: then no entry ever lies elsewhere, on any member."""
+        return self.position_at != NO_PATCH
+
     @abstractmethod
     def first_of_term(self, last_time_ms: int) -> bytes:
         """The body of a leader's first entry; `last_time_ms` is that of the entry before, -1 where there is none."""

@@ -36,6 +36,7 @@ class LogFiles:
         self.directory = opened.directory
         self.platform = opened.platform
         self.node_id = opened.identity.node_id
+        self.kind = opened.identity.kind
         self.data_file_size = opened.identity.data_file_size
         self.index_file_size = opened.identity.index_file_size
         self.data = opened.data

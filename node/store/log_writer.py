@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from node.protocol.entry import INDEX_UNIT_BYTES, EntryError, Slab, pack_blank
+from node.protocol.group_kind import BROKER_NAME
 from node.protocol.packed_bodies import encode_bodies
 from node.protocol.position_patch import patched
 from node.protocol.slab_check import check_slab
@@ -67,6 +68,9 @@ class LogWriter:
         if slab.prev_chain != end.chain or slab.last_chain != chain:
             slab = replace(slab, prev_chain=end.chain, last_chain=chain)
         pieces = settle(slab, end.end_pos, files.data_file_size)
+        if files.kind == BROKER_NAME and pieces[0] is not slab:
+            text = f"slab {slab.first_index} lies at {slab.pos} there and would lie at {pieces[0].pos} here"
+            raise EntryError(f"{text}: its records hold their places")
         if files.sealed_from and pieces[0] is not slab:
             files.note_layouts_differ()  # elsewhere on the leader's disk
         if not (plain and pieces[0] is slab):  # S6

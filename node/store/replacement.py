@@ -32,7 +32,7 @@ class Replacement:
         files = self._files
         files.refuse_after_failure()
         try:
-            check_base(files.directory, base, files.data_file_size)
+            check_base(files.directory, base, files.data_file_size, files.kind)
         except StoreRefused as error:
             raise EntryError(str(error)) from error
         if base.meta.index <= files.base.index:

@@ -27,7 +27,7 @@ from node.protocol.codes import ResponseCode
 from node.protocol.entry import HEAD_BYTES, Entry, Magic, crc32
 from node.protocol.group_kind import NO_PATCH, Channel
 from node.protocol.inert_records import TOPICS, is_reserved
-from node.protocol.messages import Hello
+from node.protocol.messages import Hello, InstallRequest, PushResponse
 from node.protocol.packed_bodies import PackedBodies
 from node.state_machine.kind import MachineKind, kind_of
 from node.store.memory_store import MemoryStore
@@ -191,17 +191,23 @@ def test_no_state_machine_is_called_broker() -> None:
 
 
 # --- in a leader ------------------------------------------------------------------------------------------------------
+class BrokerSolo(Solo):
+    """Member n0 of a broker group."""
+
+    def __init__(self) -> None:
+        store = MemoryStore(store_id="s0", kind="broker", hard_state=store_of().hard_state)
+        assert store.hard_state.group_id == GROUP_ID
+        super().__init__(store, kind=KIND)
+
+    def hello_of(self, peer: str, *, seq: int = 1, **changes: object) -> Hello:
+        return super().hello_of(peer, seq=seq, **{"caps": ("kind:broker",), **changes})
+
+
 class Leader:
     """n0 leads a broker group, alone as far as these tests go."""
 
     def __init__(self) -> None:
-        class Peers(Solo):
-            def hello_of(self, peer: str, *, seq: int = 1, **changes: object) -> Hello:
-                return super().hello_of(peer, seq=seq, **{"caps": ("kind:broker",), **changes})
-
-        store = MemoryStore(store_id="s0", kind="broker", hard_state=store_of().hard_state)
-        assert store.hard_state.group_id == GROUP_ID
-        self.solo = Peers(store, kind=KIND)
+        self.solo = BrokerSolo()
         self.solo.lead()
         self.done: list[Outcome] = []
         self.opened = self.solo.replica.open_lane("a", self.solo.now)
@@ -253,3 +259,13 @@ def test_nothing_but_lane_appends_enters() -> None:
     outcome = leader.solo.replica.propose([message()], leader.solo.now).outcome
     assert outcome is not None and outcome.code is ResponseCode.UNEXPECTED_ARGUMENT
     assert "over a lane only" in outcome.detail and leader.solo.store.end_index == 0
+
+
+def test_a_follower_begins_its_log_with_a_data_file_or_not_at_all() -> None:
+    solo = BrokerSolo()
+    solo.follow(term=3)
+    order = InstallRequest(77, "n1", 3, 1, -1, 9, 2, 0x1234, 5 * solo.store.data_file_size + 48, GROUP_ID)
+    (answer,) = [one for _to, one in solo.receive("n1", order) if isinstance(one, PushResponse)]
+    assert answer.code is ResponseCode.UNEXPECTED_ARGUMENT and solo.effects.begin_behind is None
+    solo.receive("n1", replace(order, seq=78, base_pos=5 * solo.store.data_file_size))
+    assert solo.effects.begin_behind is not None

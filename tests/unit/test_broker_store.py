@@ -7,14 +7,28 @@ from pathlib import Path
 import pytest
 
 from node.config import ConfigError, load
+from node.message_store.broker_kind import BrokerKind
 from node.message_store.message_store import StoreKind, kind_of
 from node.message_store.read_files import OWNER_FILE
+from node.message_store.record import decode_record, encode_record
+from node.protocol.entry import HEAD_BYTES, EntryError
+from node.protocol.slab_encode import encode_slab
 from node.store.errors import StoreRefused
-from node.store.files.identity import IDENTITY
+from node.store.files.identity import IDENTITY, Base
 from node.store.files.java_files import COMMIT_LOG, JAVA_CHECKPOINT, OWNER
-from tests.unit.store_fixtures import kill, open_store
+from node.store.log_store import EntryMeta
+from tests.unit.message_kit import record as message_record
+from tests.unit.store_fixtures import entries_of, kill, open_store, record, sync
+from tests.unit.store_layout import DATA_BYTES
 
 PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+
+
+KIND = BrokerKind(lambda: 1_800_000_000_000)
+
+
+def broker_message(body: bytes = b"body") -> bytes:
+    return encode_record(message_record(body))
 
 
 def owned(data: Path) -> list[bool]:
@@ -109,3 +123,55 @@ def test_a_broker_is_asked_for_by_its_address() -> None:
 def test_what_no_broker_group_can_be_like_is_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load(broker_settings(**changes), None, {}).check_node()
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+def test_a_broker_groups_log_begins_with_a_data_file(tmp_path: Path) -> None:
+    meta = EntryMeta(99, 3, 0x1234)
+    for pos in (5 * DATA_BYTES + 1000, 5 * DATA_BYTES - 512):
+        with pytest.raises(StoreRefused, match="begins with a data file"):
+            open_store(tmp_path / "dledger-n0", kind="broker", born_at=Base(meta, pos))
+    store = open_store(tmp_path / "dledger-n1", node_id="n1", kind="broker", born_at=Base(meta, 5 * DATA_BYTES))
+    with pytest.raises(EntryError, match="begins with a data file"):
+        store.begin_behind(Base(EntryMeta(120, 4, 0x77), 7 * DATA_BYTES + 48), record(store, 100))
+    store.begin_behind(Base(EntryMeta(120, 4, 0x77), 7 * DATA_BYTES), record(store, 100))
+    store.append_as_leader([broker_message()], 4, patch_at=KIND.position_at)
+    (entry,) = entries_of(store)
+    assert (entry.index, entry.pos, decode_record(entry.body).physical_offset) == (121, 7 * DATA_BYTES, entry.pos + 48)
+    store.close()
+
+
+def test_what_is_trimmed_leaves_a_log_that_begins_with_a_data_file(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "dledger-n0", kind="broker")
+    for _ in range(40):
+        store.append_as_leader([broker_message()] * 5, 1, patch_at=KIND.position_at)
+    sync(store)
+    store.note_progress(199, 199)
+    before = {entry.index: entry for entry in entries_of(store)}
+    store.remove_prefix(100)
+    assert 0 < store.begin_index <= 101 and store.base_on_record.pos % DATA_BYTES == 0
+    after = entries_of(store)
+    assert {entry.index: entry for entry in after} == {i: e for i, e in before.items() if i >= store.begin_index}
+    assert all(decode_record(entry.body).physical_offset == entry.pos + HEAD_BYTES for entry in after)
+    store.close()
+
+
+def test_a_follower_takes_no_record_to_another_place(tmp_path: Path) -> None:
+    leader = open_store(tmp_path / "a" / "dledger-n0", kind="broker")
+    follower = open_store(tmp_path / "b" / "dledger-n1", node_id="n1", kind="broker")
+    slabs = leader.append_as_leader([broker_message(b"x" * size) for size in range(60)], 1, patch_at=KIND.position_at)
+    assert len(slabs) > 2, "over several files"
+    follower.append_slab(slabs[0])
+    elsewhere = encode_slab(
+        [b"other bytes here"], slabs[1].first_index, 1, slabs[0].end_pos + 8, slabs[1].prev_chain or 0
+    )
+    with pytest.raises(EntryError, match="hold their places"):
+        follower.append_slab(elsewhere)
+    for slab in slabs[1:]:
+        follower.append_slab(slab)
+    assert entries_of(follower) == entries_of(leader)
+    plain = open_store(tmp_path / "c")
+    plain.append_slab(slabs[0])
+    plain.append_slab(elsewhere)
+    for store in (leader, follower, plain):
+        store.close()

@@ -207,12 +207,17 @@ def write_base(directory: Path, base: Base, platform: Platform = OS) -> None:
     replace_file(directory / BASE, pack_sealed_json(fields_of(base)), platform=platform)
 
 
-def check_base(directory: Path, base: Base, file_size: int) -> None:
-    """Raises StoreRefused where no log can begin behind that entry."""
+def check_base(directory: Path, base: Base, file_size: int, kind: str) -> None:
+    """Raises StoreRefused where no log of that kind can begin behind that entry."""
     meta = base.meta
     if meta.chain is None or meta.index < 0 or not 0 <= meta.term <= TERM_MAX or base.pos < 0:
         raise StoreRefused(f"a log cannot begin behind {base}: index, term, chain and position have to be known")
     left = -base.pos % file_size
+    if left and kind == BROKER_NAME:
+        raise StoreRefused(
+            f"the log in {directory} cannot begin at position {base.pos}: a broker group's begins with a data file, of"
+            f" {file_size} bytes, so that every record is read from the front of its file"
+        )
     if 0 < left < BLANK_BYTES:
         raise StoreRefused(
             f"the log in {directory} cannot begin at position {base.pos}, {left} bytes before its file's end: every log"

@@ -131,7 +131,7 @@ def open_directory(
         checkpoint = Checkpoint(directory / CHECKPOINT, platform)
         slot = checkpoint.last if found is not None else None
         if born_at is not None and found is None:
-            _begin_behind(directory, born_at, data, data_file_size, platform)
+            _begin_behind(directory, born_at, data, fresh, platform)
         base = read_base(directory, platform)
         before_first = -1 if base is None else base.meta.index
         has_entries = find_begin(data)[1] is not None
@@ -186,11 +186,11 @@ def open_directory(
         raise
 
 
-def _begin_behind(directory: Path, born_at: Base, data: SegmentList, file_size: int, platform: Platform) -> None:
+def _begin_behind(directory: Path, born_at: Base, data: SegmentList, fresh: Identity, platform: Platform) -> None:
     """A new log's base, durable before anything else of it. Raises StoreRefused where it cannot be one."""
     if data.starts:
         raise StoreRefused(f"{directory} holds a log: it begins where it begins, not at {born_at.meta.index + 1}")
-    check_base(directory, born_at, file_size)
+    check_base(directory, born_at, fresh.data_file_size, fresh.kind)
     write_base(directory, born_at, platform)
 
 

@@ -37,7 +37,7 @@ def scrub(
     ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Have one member read its whole log, and repair what is damaged."""
+    """Have one member read its whole log and repair damage."""
     token = token_of(token_file)
     _, tls = contexts_of(TlsFlags(ca))
     member = control_state(node, None, token, tls).self_id

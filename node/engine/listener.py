@@ -15,7 +15,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from node.background import Background
 from node.engine.places import Place, Places
@@ -82,12 +82,18 @@ class Descriptors:
         return self.limit - DESCRIPTORS_KEPT - self._others - connections
 
 
+class Opened(Protocol):
+    """What an accepted socket speaks to: a protocol of asyncio that can be ended."""
+
+    def abort(self) -> None: ...
+
+
 class Listener:
     """See the module's docstring."""
 
     def __init__(
         self, sockets: list[socket.socket], tls: ssl.SSLContext | None, places: Places,
-        connection: Callable[[Place], Connection],
+        connection: Callable[[Place], Opened],
     ) -> None:  # fmt: skip
         self._sockets, self._tls, self._places, self._connection = sockets, tls, places, connection
         self._loop = asyncio.get_running_loop()
@@ -130,7 +136,7 @@ class Listener:
 
     def _open(self, accepted: socket.socket) -> None:
         """Its place, and then a connection."""
-        made: list[Connection] = []
+        made: list[Opened] = []
 
         def end(_why: str) -> None:
             if made:
@@ -145,10 +151,10 @@ class Listener:
         task = self._opening.run("a connection's opening", self._handshake(accepted, place, made))
         task.add_done_callback(ended)
 
-    async def _handshake(self, accepted: socket.socket, place: Place, made: list[Connection]) -> None:
-        def make() -> Connection:
+    async def _handshake(self, accepted: socket.socket, place: Place, made: list[Opened]) -> None:
+        def make() -> asyncio.BaseProtocol:
             made.append(self._connection(place))
-            return made[0]
+            return cast(asyncio.BaseProtocol, made[0])
 
         within = None if self._tls is None else HANDSHAKE_WITHIN_S
         try:
@@ -171,7 +177,7 @@ class Listener:
 
 
 async def listen(
-    host: str, port: int, tls: ssl.SSLContext | None, places: Places, connection: Callable[[Place], Connection]
+    host: str, port: int, tls: ssl.SSLContext | None, places: Places, connection: Callable[[Place], Opened]
 ) -> Listening:
     """A port of this machine. Raises OSError."""
     loop = asyncio.get_running_loop()

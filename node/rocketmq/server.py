@@ -1,0 +1,111 @@
+"""A server for RocketMQ's remoting protocol: one or more listeners (a broker's main and VIP port) before one table.
+
+Invariants: every connection has a place from its accept on (`engine/places`: bounded in number, memory and time before
+and after its first valid request); one that is idle for IDLE_S is closed, as RocketMQ does; closing ends all of them.
+Where the requests that are not answered hold as much memory as they may, the next one is answered SYSTEM_BUSY.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from node.engine.listener import Listening, listen
+from node.engine.memory_share import MOST, MemoryShare
+from node.engine.places import LOOK_EVERY_S, Place, Places
+from node.rocketmq.codes import Answer
+from node.rocketmq.command import Command, response
+from node.rocketmq.connection import ClientConnection, Load
+from node.rocketmq.dispatch import Dispatcher
+
+IDLE_S: Final = 120.0
+BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
+
+
+def _nothing(_connection: ClientConnection) -> None:
+    """Nobody needs to hear of it."""
+
+
+class RemotingServer:
+    """`on_closed` is called with each connection that has ended."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        on_closed: Callable[[ClientConnection], None] = _nothing,
+        share: MemoryShare = MOST,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._dispatcher, self._closed_hook, self._idle_s = dispatcher, on_closed, idle_s
+        self._share = share
+        self.load = Load()
+        self.places = Places(share)
+        self.connections: dict[ClientConnection, Place] = {}
+        self._listening: list[Listening] = []
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._looked_at_s = 0.0
+
+    async def listen(self, host: str, port: int) -> int:
+        """One more listener; returns its port. Raises OSError."""
+        self._listening.append(await listen(host, port, None, self.places, self._connection))
+        return self._listening[-1].port
+
+    def close(self) -> None:
+        for one in self._listening:
+            one.close()
+        self._listening.clear()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
+        for connection in list(self.connections):
+            connection.close()
+
+    def _connection(self, place: Place) -> ClientConnection:
+        return ClientConnection(
+            self._on_command, partial(self._on_open, place), partial(self._on_part, place),
+            partial(self._on_closed, place), self.load,
+        )  # fmt: skip
+
+    def _on_open(self, place: Place, connection: ClientConnection) -> None:
+        place.connection = connection
+        self.connections[connection] = place
+        if self._look_timer is None:
+            self._look_later()
+
+    def _on_part(self, place: Place, connection: ClientConnection) -> None:
+        self.places.part_came(place)
+
+    def _on_closed(self, place: Place, connection: ClientConnection) -> None:
+        self.places.leave(place)
+        if self.connections.pop(connection, None) is not None:
+            self._closed_hook(connection)
+
+    def _on_command(self, connection: ClientConnection, command: Command) -> None:
+        if command.is_response:  # to a request of our own: none that we make wants an answer
+            return
+        if self.load.open_bytes + len(command.body) > self._share.requests:
+            if not command.is_one_way:
+                connection.send(response(command, Answer.SYSTEM_BUSY, None, BUSY))
+            return
+        sound = self._dispatcher.handle(connection, command)
+        place = self.connections.get(connection)
+        if sound and place is not None and not place.earned:
+            self.places.earned(place, member=False)
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._looked_at_s = loop.time()
+        self._look_timer = loop.call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        """Now and then, while there is anybody who may have to go."""
+        self._look_timer = None
+        now = asyncio.get_running_loop().time()
+        self.places.look(now - self._looked_at_s)
+        for connection in list(self.connections):
+            if now - connection.active_at_s > self._idle_s:
+                connection.close()
+        if self.places.need_looks:
+            self._look_later()

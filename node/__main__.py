@@ -1,10 +1,11 @@
-"""The supervisor: `python -m node …` runs a member's two processes, the engine and the control plane.
+"""The supervisor: `python -m node …` runs a member's processes: engine, control plane, in a broker group the broker.
 
 Rules (SAFETY S1): an engine that crashed is restarted with back-off; one that refused for a reason that an operator
 must settle is not. The control plane outlives the engine to say `engine: down` and why, unless `--exit-with-engine`.
-SIGHUP is passed on to both, which then read their files again.
-Both processes die with this one, also when it is killed with SIGKILL (Linux: parent-death signal). The arguments are
-passed on unread, so there is one place that understands them: node.config.
+SIGHUP is passed on to all, which then read their files again.
+All of them die with this one, also when it is killed with SIGKILL (Linux: parent-death signal). The arguments are
+passed on unread, so there is one place that understands them: node.config. Whether there is a broker, a look at their
+text says; one that was started in vain ends at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,7 @@ STEADY_AFTER_S: Final = 30.0  # an engine that ran this long starts again withou
 STOP_WITHIN_S: Final = 2.5  # then SIGKILL: a node stops within three seconds
 FLAG_EXIT_WITH_ENGINE: Final = "--exit-with-engine"
 REASON_FILE: Final = "engine-refused.json"
+BROKER_VARIABLES: Final = "QUORUMSCOPE_BROKER"
 RUNNING: Final[dict[str, asyncio.subprocess.Process]] = {}  # by module, the newest of each
 
 
@@ -61,7 +63,7 @@ def data_directory(arguments: Sequence[str]) -> Path | None:
 
 @dataclass(slots=True)
 class Child:
-    """One of the two processes, and when it started (monotonic seconds)."""
+    """One of the processes, and when it started (monotonic seconds)."""
 
     process: asyncio.subprocess.Process
     started_at: float
@@ -79,7 +81,7 @@ async def start(module: str, arguments: Sequence[str]) -> Child:
 
 
 def pass_on_hang_up() -> None:
-    """Both processes read their files again."""
+    """They read their files again."""
     for process in RUNNING.values():
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -129,16 +131,35 @@ def clear_reason(data: Path | None) -> None:
             (data / REASON_FILE).unlink(missing_ok=True)
 
 
-async def keep_control(arguments: Sequence[str], stopping: asyncio.Event) -> None:
-    """Runs the control plane until the stop; whatever ends it, it comes back with back-off."""
+def may_have_broker(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether anything in the configuration speaks of one."""
+    if any("broker" in word for word in arguments) or any(name.startswith(BROKER_VARIABLES) for name in environ):
+        return True
+    named = [environ.get("QUORUMSCOPE_CONFIG", "")]
+    for at, word in enumerate(arguments):
+        if word == "--config" and at + 1 < len(arguments):
+            named.append(arguments[at + 1])
+        elif word.startswith("--config="):
+            named.append(word.removeprefix("--config="))
+    for name in filter(None, named):
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # the engine says what is wrong with it
+            if "broker" in Path(name).read_text(encoding="utf-8"):
+                return True
+    return False
+
+
+async def keep_beside(module: str, name: str, arguments: Sequence[str], stopping: asyncio.Event) -> None:
+    """Runs a process beside the engine until the stop; whatever ends it, it comes back with back-off."""
     wait_s = 0.0
     while not stopping.is_set():
-        child = await start("node.control", arguments)
+        child = await start(module, arguments)
         code = await _ended(child, stopping)
         if code is None:
             return
         if code in NOT_RESTARTED:
-            note("control_ended", "error", reason=f"the control plane ended with {code} and stays down", exit_code=code)
+            if code:
+                reason = f"{name} ended with {code} and stays down"
+                note(f"{module.rpartition('.')[2]}_ended", "error", reason=reason, exit_code=code)
             return
         wait_s = back_off_s(wait_s, time.monotonic() - child.started_at)
         await _wait(stopping, wait_s)
@@ -205,7 +226,11 @@ async def supervise(arguments: Sequence[str]) -> int:
 
     clear_reason(data)
     background = Background(lambda name, error: note("task_failed", "error", task=name, reason=reason_of(error)))
-    control = background.keep("the control plane", lambda: keep_control(passed_on, stopping))
+    control = background.keep(
+        "the control plane", lambda: keep_beside("node.control", "the control plane", passed_on, stopping)
+    )
+    if may_have_broker(passed_on, os.environ):
+        background.keep("the broker", lambda: keep_beside("node.broker", "the broker", passed_on, stopping))
     code = await keep_engine(passed_on, stopping, data, restart=not exit_with_engine)
     # A wrong command line and a port in use help nobody by staying up; a refusal is shown by the control plane. Where
     # that one ended for good too (the same command started twice), nothing is left to stay up for.
@@ -214,7 +239,7 @@ async def supervise(arguments: Sequence[str]) -> int:
         await asyncio.wait((asked, control), return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
     stopping.set()
-    await control
+    await asyncio.gather(*background.tasks)  # they end their processes in order
     await background.stop()
     if asked_with:
         note("stopped", reason=f"asked to with {asked_with[0]}")

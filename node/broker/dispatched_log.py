@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from node.client.errors import LedgerError, Trimmed
+from node.client.errors import LedgerError, Trimmed, Unreachable
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint, read_mark
 from node.message_store.errors import MessageFormatError, MessageStoreError
@@ -177,7 +177,7 @@ class DispatchedLog:
         self._saved_at, self._is_saved = self._loop.time(), True
 
     def _stop_at(self, error: Exception) -> None:
-        if str(error) != self.stopped_by:
+        if str(error) != self.stopped_by and not isinstance(error, Unreachable):  # an engine that starts, or is away
             self.stopped_by = str(error)
             self._note("dispatch_stopped", "error", f"entry {self.dispatched_index + 1}: {error}")
 

@@ -135,6 +135,14 @@ class Applying:
         self._last_error = reason
         self._member.alarm("applier_down", f"nothing is applied: {reason}", now)
 
+    def log_replaced(self, now: int) -> None:
+        """The log begins behind a snapshot, which the applier is to load: nothing is applied until then."""
+        self._now = now
+        self._order = self._retry_at = self._at = self._at_term = None
+        self._refused = False
+        self._last_error = "it loads the snapshot behind which its log begins"
+        self._forget_results()
+
     def applied(self, life: int, upto_index: int, results: Sequence[bytes | None], now: int, error: str = "") -> None:
         """Of the order of that life everything up to `upto_index` is applied, which answered `results`, one an entry
         (None: one that was too long).

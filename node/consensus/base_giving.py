@@ -1,22 +1,30 @@
 """What a leader gives a peer that needs entries which the leader's own log no longer holds: its base (SAFETY M6).
 
-The leader's base and nothing newer: so the peer gets every entry that the leader has, and lays them out at the leader's
-positions (S5); the base of a log that was trimmed lies right before a data file's first entry.
+In a group with a state machine it is a snapshot (`snapshot_giving.py`). Else it is the leader's base and nothing newer:
+so the peer gets every entry that the leader has, and lays them out at the leader's positions (S5); the base of a log
+that was trimmed lies right before a data file's first entry.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from node.consensus.effects import OpenSnapshot, ReadSnapshot
 from node.consensus.member_state import MemberState
 from node.consensus.progress import Progress
-from node.protocol.messages import InstallRequest
+from node.consensus.status import SnapshotStatus
+from node.protocol.messages import InstallRequest, PushResponse
+from node.snapshots.directory import SnapshotMeta
 
-TAKES_BASE: Final = "base_install"  # the capability in HELLO: releases before do not know of it
+# The capabilities in HELLO: releases before do not know of these orders.
+TAKES_BASE: Final = "base_install"
+TAKES_SNAPSHOT: Final = "snapshot_install"
 
 
 class BaseGiving:
-    """One per peer and leadership."""
+    """One per peer and leadership; a `Giving`."""
+
+    patience_ns = 0
 
     def __init__(self, member: MemberState, peer: Progress) -> None:
         self._member, self._peer = member, peer
@@ -26,8 +34,6 @@ class BaseGiving:
     def obstacle(self) -> str:
         """Why that peer's log cannot begin where ours does, and what to do; nothing where it can."""
         hello = self._peer.hello
-        if self._member.config.applies:
-            return "its state machine would need the state there: give it a copy of another member's directory"
         if hello is None or TAKES_BASE not in hello.caps:
             return "its release cannot begin there: upgrade it"
         if self._member.store.base.chain is None:
@@ -45,3 +51,20 @@ class BaseGiving:
         member.send(self._peer.peer_id, request)
         self._peer.order_sent(request.commit_index, now)
         return request.seq
+
+    def went_on(self, answer: PushResponse, now: int) -> int | None:
+        """It begins there, or refuses: nothing in between."""
+        return None
+
+    def opened(self, order: OpenSnapshot, meta: SnapshotMeta | None, why: str, now: int) -> bool:
+        """Nothing is asked for here, nor in `read`."""
+        return False
+
+    def read(self, order: ReadSnapshot, piece: bytes | None, now: int) -> bool:
+        return False
+
+    def stop(self) -> None:
+        """Nothing is kept for it."""
+
+    def status(self) -> SnapshotStatus | None:
+        return None

@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from node.consensus.cuts import order_beginning
 from node.consensus.member_state import MemberState
 from node.protocol.codes import ResponseCode
-from node.protocol.messages import InstallRequest
+from node.protocol.messages import InstallRequest, SnapshotPart
 from node.store.errors import StoreCorrupt
 from node.store.files.identity import Base
 from node.store.log_store import EntryMeta
 
+Beginning = InstallRequest | SnapshotPart  # both say behind what the log is to begin
 
-def base_in(request: InstallRequest) -> Base:
+
+def base_in(request: Beginning) -> Base:
     """The base that a request carries."""
     meta = EntryMeta(request.base_index, request.base_term, request.base_chain)
     return Base(meta, request.base_pos, request.group_id, request.members)
@@ -50,12 +52,20 @@ class BaseInstall:
 
     def act(self, request: InstallRequest, now: int) -> Refused:
         """What to answer; where the log is to begin anew, the order for it. Raises ColdEntry: asked again later."""
+        if self._member.applying is not None:
+            return Refused(ResponseCode.UNSUPPORTED, "a base alone brings no state for the state machine")
+        refused = self.refusal(request, now)
+        if refused is not None:
+            return refused
+        self.begin(request, now)
+        return ORDERED
+
+    def refusal(self, request: Beginning, now: int) -> Refused | None:
+        """Why the log stays as it is; None: it may begin behind that entry. Raises ColdEntry."""
         member, index = self._member, request.base_index
         group_id = member.hard.group_id
         if None not in (group_id, request.group_id) and group_id != request.group_id:
             return Refused(ResponseCode.UNKNOWN_GROUP, f"a base of group {request.group_id}, this is {group_id}")
-        if member.applying is not None:
-            return Refused(ResponseCode.UNSUPPORTED, "a base alone brings no state for the state machine")
         held = self._held(index)
         if held is not None and held.term == request.base_term:
             if held.chain == request.base_chain:
@@ -69,11 +79,16 @@ class BaseInstall:
             return Refused(ResponseCode.UNEXPECTED_ARGUMENT, "a base without its chain")
         if member.config.kind.keeps_places and request.base_pos % member.store.data_file_size:
             return Refused(ResponseCode.UNEXPECTED_ARGUMENT, NOT_AT_A_FILE)
+        return None
+
+    def begin(self, request: Beginning, now: int) -> None:
+        """Nothing is against it: the order that the log begins behind that entry."""
+        member, first_index = self._member, request.base_index + 1
         if member.store.faults:
-            member.on_rejoin(f"its damaged log is replaced by one that begins at {index + 1}", now)
-        reason = f"{request.leader_id}'s log begins at {index + 1}, and this one could not follow it"
+            member.on_rejoin(f"its damaged log is replaced by one that begins at {first_index}", now)
+        what = "snapshot ends before" if isinstance(request, SnapshotPart) else "log begins at"
+        reason = f"{request.leader_id}'s {what} {first_index}, and this log could not follow it"
         order_beginning(member, base_in(request), request.leader_id, reason, now)
-        return ORDERED
 
     def _held(self, index: int) -> EntryMeta | None:
         """What this log says of that entry; None: it does not hold it, or cannot read it."""
@@ -86,7 +101,7 @@ class BaseInstall:
             member.note_damage(error)
             return None
 
-    def _below_committed(self, request: InstallRequest, now: int) -> Refused:
+    def _below_committed(self, request: Beginning, now: int) -> Refused:
         member = self._member
         text = (
             f"{request.leader_id} (term {request.term}) was refused: its log begins behind entry {request.base_index}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from node.consensus.effects import BeginBehind, FetchLog, LookUp, ReadSlab
+from node.consensus.effects import BeginBehind, FetchLog, LookUp, OpenSnapshot, ReadSlab, ReadSnapshot, TakePart
+from node.consensus.entry_dispatcher import EntryDispatcher
 from node.consensus.entry_handler import EntryHandler
 from node.consensus.full_disk import FullDisk
 from node.consensus.group_naming import GroupNaming
@@ -22,6 +23,8 @@ from node.consensus.office import Office
 from node.consensus.roles import RoleEvent
 from node.protocol.codes import FlushMode, Role
 from node.protocol.entry import Slab
+from node.snapshots.directory import SnapshotMeta
+from node.snapshots.transfer import Taken
 from node.store.faults.results import Fault, Mended
 from node.store.log_store import EntryMeta, HardState
 
@@ -99,6 +102,8 @@ class DiskReports:
         said_by = order.record.leader_id, order.record.term
         member.begun_at_base(of_this_leader=said_by == (member.leader_id, member.term))
         self._store.note_progress(base.meta.index, base.meta.index)
+        if member.applying is not None:
+            member.applying.log_replaced(now)
         member.configurations.begin_behind(base.members)
         if member.hard.group_id is None and base.group_id is not None:
             member.save(group_id=base.group_id, naming=None)
@@ -110,6 +115,32 @@ class DiskReports:
         )  # fmt: skip
         self._handler.durable_moved()
         self._settle(now)
+
+    # --- snapshots on their way ---------------------------------------------------------------------------------
+    def snapshot_opened(self, order: OpenSnapshot, meta: SnapshotMeta | None, why: str, now: int) -> None:
+        """The outcome of an `OpenSnapshot`: None where there is none, and why."""
+        dispatcher = self._installing(order.peer_id)
+        if dispatcher is not None and dispatcher.giving.opened(order, meta, why, now):
+            dispatcher.pump(now)
+
+    def snapshot_read(self, order: ReadSnapshot, piece: bytes | None, now: int) -> None:
+        """The outcome of a `ReadSnapshot`; None where it cannot be read."""
+        dispatcher = self._installing(order.peer_id)
+        if dispatcher is not None and dispatcher.giving.read(order, piece, now):
+            dispatcher.pump(now)
+
+    def part_taken(self, order: TakePart, taken: Taken | None, now: int) -> None:
+        """The outcome of a `TakePart`; None: the disk has no room for it."""
+        self._handler.part_taken(order.part, taken, now)
+        if taken is None:
+            self._full_disk.met(now)
+        self._settle(now)
+
+    def _installing(self, peer_id: str) -> EntryDispatcher | None:
+        """Who waits for a snapshot for that peer."""
+        leadership = self._office.leadership
+        dispatcher = None if leadership is None else leadership.dispatchers.get(peer_id)
+        return dispatcher if dispatcher is not None and dispatcher.peer.installing else None
 
     def slab_read(self, request: ReadSlab, slab: Slab | None, now: int) -> None:
         """The outcome of `effects.reads`."""

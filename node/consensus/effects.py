@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from node.protocol.entry import Slab
-from node.protocol.messages import Message
+from node.protocol.messages import Message, SnapshotPart
 from node.store.faults.results import Mended
 from node.store.files.identity import Base
 from node.store.log_store import HardState, LogStore, TruncationRecord
@@ -57,6 +57,40 @@ class ReadSlab:
     first_index: int
     max_bytes: int
     pause_ns: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class OpenSnapshot:
+    """Open the newest snapshot that goes up to `from_index` or beyond, for that peer; one that is open for it and does
+    serves as well. Then `replica.disk.snapshot_opened(order, meta, why, now)`: None where there is none, and why.
+
+    It stays readable, and the log behind it stays, for as long as pieces of it are asked for; where there is none, the
+    state machine is to save one.
+    """
+
+    peer_id: str
+    dispatch_epoch: int
+    from_index: int
+
+
+@dataclass(slots=True, frozen=True)
+class ReadSnapshot:
+    """Read a piece of the open one off the loop, in `pause_ns`, then `replica.disk.snapshot_read(order, piece, now)`;
+    None where it cannot be read."""
+
+    peer_id: str
+    dispatch_epoch: int
+    offset: int
+    max_bytes: int
+    pause_ns: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class TakePart:
+    """Put this piece of a snapshot to those before, off the loop and one at a time; then
+    `replica.disk.part_taken(order, taken, now)`, with None where the disk has no room for it."""
+
+    part: SnapshotPart
 
 
 @dataclass(slots=True, frozen=True)
@@ -124,7 +158,7 @@ class Effects:
 
     __slots__ = (
         "apply", "begin_behind", "events", "fetches", "hard_state", "is_unusual", "looks", "mend", "reads",
-        "scrub_wanted", "sends", "spoken_of", "sync_wanted", "truncate",
+        "scrub_wanted", "sends", "snapshots", "spoken_of", "sync_wanted", "truncate",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -145,6 +179,8 @@ class Effects:
         # 4. Off the loop, any order.
         self.reads: list[ReadSlab] = []
         self.looks: list[LookUp] = []
+        # 4a. Snapshots of state machines on their way: opened, read, put together; like 4, each in its order.
+        self.snapshots: list[OpenSnapshot | ReadSnapshot | TakePart] = []
         # 4b. Reads for damaged peers, and of an own entry, like 4; and one mend, as a writer: never beside a sync or
         #     a cut.
         self.fetches: list[FetchLog] = []

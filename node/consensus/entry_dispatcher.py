@@ -14,13 +14,13 @@ from __future__ import annotations
 from contextlib import suppress
 
 from node.consensus.api import SECOND
-from node.consensus.base_giving import BaseGiving
 from node.consensus.contradictions import fork_found
 from node.consensus.effects import ReadSlab
-from node.consensus.log_backtracking import is_fork, next_to_compare
+from node.consensus.log_backtracking import FOR_GOOD, is_fork, next_to_compare
 from node.consensus.member_state import MemberState
 from node.consensus.progress import PAUSED, Progress
 from node.consensus.push_window import CatchUpQuota, InFlight
+from node.consensus.snapshot_giving import SnapshotWay, giving_of
 from node.protocol.codes import DispatcherState, ResponseCode
 from node.protocol.dispatcher import DispatcherEvent
 from node.protocol.entry import Slab
@@ -29,27 +29,23 @@ from node.store.errors import ColdEntry
 from node.store.log_store import EntryMeta
 
 SUCCESS = ResponseCode.SUCCESS
-# The peer would have to lose what it knows to be committed, or is of another group.
-FOR_GOOD = (ResponseCode.INCONSISTENT_INDEX, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ResponseCode.UNKNOWN_GROUP)
 
 
 class EntryDispatcher:
     """One per peer and leadership."""
 
-    def __init__(self, member: MemberState, peer: Progress, first_epoch: int, now: int) -> None:
-        self._member = member
-        self.peer = peer
-        self.peer_id = peer.peer_id
+    def __init__(self, member: MemberState, peer: Progress, first_epoch: int, now: int, way: SnapshotWay) -> None:
+        self._member, self.peer, self.peer_id = member, peer, peer.peer_id
         peer.begin_leadership(first_epoch, member.config, member.store.end_index, now)
         self.quota = CatchUpQuota(member.config)
         self._far_behind = False  # it needed what is not in memory any more, and has not reached the end since
         self._compare_index = member.store.end_index
-        self._asked_seq: int | None = None  # the COMPARE or TRUNCATE that is out
+        self._asked_seq: int | None = None  # the COMPARE, TRUNCATE or order to begin anew that is out
         self._asked_at = now
         self._retry_at: int | None = None  # nothing is sent before
-        self._backoff_ns = self._member.config.timing.diverged_backoff_min_ns
+        self._backoff_ns = member.config.timing.diverged_backoff_min_ns
         self._reading = False
-        self._base = BaseGiving(member, peer)
+        self.giving = giving_of(member, peer, way, self.quota)
 
     # --- state --------------------------------------------------------------------------------------------------
     def _step(self, event: DispatcherEvent, reason: str, now: int) -> None:
@@ -60,6 +56,7 @@ class EntryDispatcher:
         self._asked_seq = None
         self._retry_at = None
         self.peer.installing = False
+        self.giving.stop()
 
     def _compare_anew(self, event: DispatcherEvent, reason: str, from_index: int, now: int) -> None:
         """Forgets everything about the peer's log, under a new epoch."""
@@ -71,20 +68,20 @@ class EntryDispatcher:
 
     def connected_now(self, end_index: int, now: int) -> None:
         """A new connection; `end_index` is what its HELLO said."""
-        reason = f"connected; its log ends at {end_index}"
         self.peer.ends_at(end_index)
         if end_index < self.peer.match_index:
             self._note_regression(end_index, now)
+        reason = f"connected; its log ends at {end_index}"
         self._compare_anew(DispatcherEvent.RECONNECTED, reason, max(end_index, -1), now)
 
     def lost_now(self) -> None:
         """The connection closed: nothing is sent until there is another."""
         self.peer.disconnected()
-        self._asked_seq = None
-        self._reading = False
+        self._asked_seq, self._reading = None, False
+        self.giving.stop()
 
     def peer_end_seen(self, end_index: int, now: int) -> None:
-        """A heartbeat's answer named the peer's end: a log that ends below what had matched was wiped."""
+        """By a heartbeat's answer: a log that ends below what had matched was wiped."""
         if -1 <= end_index < self.peer.match_index:
             self._log_regressed(end_index, now)
 
@@ -132,7 +129,7 @@ class EntryDispatcher:
             case DispatcherState.TRUNCATE:
                 self._send_truncate(now)
             case DispatcherState.INSTALL_SNAPSHOT if self.peer.installing:
-                self._asked_seq, self._asked_at = self._base.send(now), now
+                self._asked_seq, self._asked_at = self.giving.send(now), now
             case DispatcherState.DIVERGED | DispatcherState.INSTALL_SNAPSHOT:
                 self._compare_anew(DispatcherEvent.BACKOFF_OVER, "another try", self._member.store.end_index, now)
 
@@ -146,12 +143,10 @@ class EntryDispatcher:
     def _send_truncate(self, now: int) -> None:
         matched = self.peer.match_index
         meta = self._member.meta(matched + 1)
-        term = -1 if meta is None else meta.term
-        self._ask(PushKind.TRUNCATE, now, prev=(matched, term, None), first=matched + 1)
+        self._ask(PushKind.TRUNCATE, now, prev=(matched, meta.term if meta else -1, None), first=matched + 1)
 
     def _ask(self, kind: PushKind, now: int, prev: tuple[int, int, int | None], first: int = -1) -> None:
-        self._asked_seq = self._push(kind, now, prev, first)
-        self._asked_at = now
+        self._asked_seq, self._asked_at = self._push(kind, now, prev, first), now
 
     def _push(self, kind: PushKind, now: int, prev: tuple[int, int, int | None], first: int = -1) -> int:
         member = self._member
@@ -204,7 +199,7 @@ class EntryDispatcher:
 
     def _below_begin(self, what: str, now: int) -> None:
         """It needs what this log no longer holds: it is to begin where this one begins, if it can (M6)."""
-        reason, obstacle = f"{what}, this log begins at {self._member.store.begin_index}", self._base.obstacle
+        reason, obstacle = f"{what}, this log begins at {self._member.store.begin_index}", self.giving.obstacle
         if not obstacle:
             self._step(DispatcherEvent.BELOW_BEGIN, reason, now)
             self.peer.pause(reason)
@@ -215,14 +210,19 @@ class EntryDispatcher:
 
     def _base_answered(self, answer: PushResponse, now: int) -> None:
         """Asked or not: whoever holds our base durably begins there; else it is busy with it, or refuses it."""
-        index, asked = self._base.index, answer.seq == self._asked_seq
-        if min(answer.verified_index, answer.durable_index) >= index:
+        index, asked = self.giving.index, answer.seq == self._asked_seq
+        if index >= 0 and min(answer.verified_index, answer.durable_index) >= index:
             self._compare_anew(DispatcherEvent.INSTALLED, f"its log begins behind entry {index}", index, now)
         elif asked and answer.code == ResponseCode.INCONSISTENT_STATE:
             self._fork(index, now)
         elif asked:
             self._asked_seq = None
-            self._refused(answer, f"the base at {index}", now)
+            wait_ns = self.giving.went_on(answer, now)
+            if wait_ns is None:
+                self._refused(answer, f"to begin behind {index}", now)
+            else:
+                self._retry_at = now + wait_ns
+            self.pump(now)
 
     def _refused(self, answer: PushResponse, what: str, now: int) -> None:
         """For good: it would lose what is committed. Or now: it is busy, full, or a frame arrived damaged."""
@@ -231,10 +231,11 @@ class EntryDispatcher:
             self._pause(DispatcherEvent.REFUSED, "diverged", reason, now)
             return
         self.peer.last_error = f"{what} answered {int(answer.code)} {answer.code.name}"
-        full = answer.code == ResponseCode.DISK_FULL
-        if full:
+        self._retry_at = now + self._member.config.timing.busy_retry_ns
+        if answer.code == ResponseCode.DISK_FULL:
+            self.giving.stop()  # another peer's turn
+            self._retry_at = now + SECOND
             self._member.alarm("peer_disk_full", f"{self.peer_id}: its disk is full", now, peer_id=self.peer_id)
-        self._retry_at = now + (SECOND if full else self._member.config.timing.busy_retry_ns)
 
     def _want_read(self, now: int) -> None:
         """Asks the driver to read what is not in memory any more, within the quota."""
@@ -301,15 +302,10 @@ class EntryDispatcher:
             if peer.state is DispatcherState.APPEND:
                 self._append_answered(answer, now)
             elif answer.seq == self._asked_seq:
-                self._order_answered(answer, now)
+                self._asked_seq = None
+                comparing = peer.state is DispatcherState.COMPARE
+                (self._compare_answered if comparing else self._truncate_answered)(answer, now)
         return peer.watermark_index > before
-
-    def _order_answered(self, answer: PushResponse, now: int) -> None:
-        self._asked_seq = None
-        if self.peer.state is DispatcherState.COMPARE:
-            self._compare_answered(answer, now)
-        else:
-            self._truncate_answered(answer, now)
 
     def _append_answered(self, answer: PushResponse, now: int) -> None:
         sent = self.peer.window.answered(answer.seq, answer.verified_index, now)
@@ -371,8 +367,8 @@ class EntryDispatcher:
             self._back_in_append(DispatcherEvent.CUT, f"nothing conflicts from {cut} on", now)
             self.pump(now)
         elif answer.code == ResponseCode.INCONSISTENT_STATE:
-            end = self._member.store.end_index
-            self._compare_anew(DispatcherEvent.INCONSISTENT, f"TRUNCATE from {cut} did not fit", end, now)
+            reason = f"TRUNCATE from {cut} did not fit"
+            self._compare_anew(DispatcherEvent.INCONSISTENT, reason, self._member.store.end_index, now)
         else:
             self._refused(answer, f"TRUNCATE from {cut}", now)
 
@@ -381,11 +377,12 @@ class EntryDispatcher:
         """Resends what was not answered in time, and takes up what had to wait."""
         if not self.peer.connected:
             return
-        if self._asked_seq is not None and now >= self._asked_at + self._member.config.timing.push_timeout_ns:
+        asked_until = self._asked_until()
+        if asked_until is not None and now >= asked_until:
             self._asked_seq = None
             self.peer.resends += 1
-        silent_from, oldest = self.peer.window.silent_from(), self.peer.window.oldest()
-        if silent_from is not None and oldest is not None and now >= silent_from:
+        oldest = self.peer.window.late(now)
+        if oldest is not None:
             self.peer.resends += 1
             self.peer.last_error = f"no answer to entry {oldest.first_index} in time"
             self.peer.resend()
@@ -394,6 +391,10 @@ class EntryDispatcher:
     def next_deadline(self) -> int | None:
         if not self.peer.connected:
             return None
-        asked_until = None if self._asked_seq is None else self._asked_at + self._member.config.timing.push_timeout_ns
-        waits = (self._retry_at, asked_until, self.peer.window.silent_from())
+        waits = (self._retry_at, self._asked_until(), self.peer.window.silent_from())
         return min((at for at in waits if at is not None), default=None)
+
+    def _asked_until(self) -> int | None:
+        if self._asked_seq is None:
+            return None
+        return self._asked_at + self._member.config.timing.push_timeout_ns + self.giving.patience_ns

@@ -11,19 +11,20 @@ the next tick does at the latest: no window waits for it, and no contact rests o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from node.consensus.base_install import BaseInstall
 from node.consensus.configurations import may_hold_change
 from node.consensus.contradictions import fork_found, two_leaders
 from node.consensus.cuts import order_cut
 from node.consensus.damaged_entries import DamagedEntries
+from node.consensus.install_orders import InstallOrders
 from node.consensus.member_state import MemberState
 from node.consensus.overlap import overlap_of
+from node.consensus.verdict import OK, OK_ONCE_DURABLE, Verdict
 from node.protocol.codes import FlushMode, ResponseCode, Role
 from node.protocol.entry import INDEX_UNIT_BYTES, EntryError, Slab
-from node.protocol.messages import InstallRequest, PushKind, PushRequest, PushResponse
+from node.protocol.messages import InstallRequest, PushKind, PushRequest, PushResponse, SnapshotPart
+from node.snapshots.transfer import Taken
 from node.store.errors import ColdEntry, StoreCorrupt, StoreFull
 from node.store.faults.ranges import fault_at, in_words
 from node.store.faults.results import Fault
@@ -32,26 +33,14 @@ BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
 REFUSED = ResponseCode.INCONSISTENT_INDEX
 ANSWERED_ONCE_BYTES_MAX: Final = 64 * 1024  # a longer slab is one of many: its answer opens a window, and is measured
 NO_TERM = 0  # no entry is of this term: a leader then looks right below the index that comes with it
-
-
-@dataclass(slots=True, frozen=True)
-class Verdict:
-    """What to answer: a code and, for a mismatch, where to look next."""
-
-    code: ResponseCode
-    x_term: int = -1
-    x_index: int = -1
-
-
-OK = Verdict(ResponseCode.SUCCESS)
-OK_ONCE_DURABLE = Verdict(ResponseCode.SUCCESS)
+Order = PushRequest | InstallRequest | SnapshotPart
 
 
 class EntryHandler:
     """One per replica; what belongs to one leader is forgotten when another one speaks."""
 
     def __init__(self, member: MemberState, damaged: DamagedEntries) -> None:
-        self._member, self._damaged, self._base = member, damaged, BaseInstall(member)
+        self._member, self._damaged, self._installs = member, damaged, InstallOrders(member)
         self._leader: tuple[int, str] | None = None  # (term, leader) that the fields below belong to
         self._dispatch_epoch = -1
         self._unasked_sent_at = 0  # when we last sent the leader an answer that it had not asked for
@@ -59,7 +48,7 @@ class EntryHandler:
         self._unanswered_seq = -1  # the APPEND whose answer waits for its sync
 
     # --- entrance -----------------------------------------------------------------------------------------------
-    def handle(self, sender: str, push: PushRequest | InstallRequest, now: int) -> None:
+    def handle(self, sender: str, push: Order, now: int) -> None:
         """Checks (R4), renews the leader's lease, then acts by kind."""
         code = self.check(sender, push, now)
         if code is not ResponseCode.SUCCESS:
@@ -86,7 +75,7 @@ class EntryHandler:
         self._early.clear()
         self._unanswered_seq = -1
 
-    def check(self, sender: str, push: PushRequest | InstallRequest, now: int) -> ResponseCode:
+    def check(self, sender: str, push: Order, now: int) -> ResponseCode:
         """Term and leader before anything else (R4); a higher term is adopted."""
         member = self._member
         if not member.configurations.knows(push.leader_id) or not member.configurations.knows(sender):
@@ -109,14 +98,15 @@ class EntryHandler:
             self._begin_epoch(-1)
         return ResponseCode.SUCCESS
 
-    def _act(self, sender: str, push: PushRequest | InstallRequest, now: int) -> Verdict | None:
-        kind = None if isinstance(push, InstallRequest) else push.kind
+    def _act(self, sender: str, push: Order, now: int) -> Verdict | None:
+        kind = push.kind if isinstance(push, PushRequest) else None
         if kind is PushKind.COMMIT:
             return OK
         if self._member.truncating_from is not None:
             return Verdict(BUSY)
-        if isinstance(push, InstallRequest):
-            return self._install(push, now)
+        if not isinstance(push, PushRequest):
+            code = self._installs.take(push, now)
+            return None if code is None else Verdict(code)
         if kind is PushKind.APPEND:
             return self._append_in_order(sender, push, now)
         return self._compare(push, now) if kind is PushKind.COMPARE else self._truncate(sender, push, now)
@@ -160,13 +150,14 @@ class EntryHandler:
         """The cut is durable: what arrived early followed a log that is no more."""
         self._early.clear()
 
-    def _install(self, request: InstallRequest, now: int) -> Verdict:
-        """Our leader cannot give us what we lack: where our log begins anew is settled in `base_install.py`."""
-        code = self._base.act(request, now).code
-        if code is ResponseCode.INCONSISTENT_STATE:
-            text = f"entry {request.base_index} has the term of {request.leader_id}'s base but another chain"
-            fork_found(self._member, text, now, request.leader_id)
-        return Verdict(code)
+    def part_taken(self, part: SnapshotPart, taken: Taken | None, now: int) -> None:
+        """A piece of a snapshot was put to those before; None: the disk has no room for it."""
+        leader = self._member.term, self._member.leader_id
+        follows = self._leader == leader == (part.term, part.leader_id) and self._dispatch_epoch == part.dispatch_epoch
+        code = self._installs.taken(part, taken, now, follows=follows)
+        if code is not None:
+            held_bytes = -1 if taken is None else taken.held_bytes
+            self._answer(part.leader_id, part.seq, part.dispatch_epoch, Verdict(code, part.base_index, held_bytes))
 
     # --- COMPARE ------------------------------------------------------------------------------------------------
     def _compare(self, push: PushRequest, now: int) -> Verdict:

@@ -6,9 +6,13 @@ names an index at or below what it knows to be committed (SAFETY R6).
 
 from __future__ import annotations
 
+from node.protocol.codes import ResponseCode
 from node.protocol.messages import PushResponse
 from node.store.errors import ColdEntry
 from node.store.log_store import LogStore
+
+# Of an answer: the peer would have to lose what it knows to be committed, or is of another group.
+FOR_GOOD = (ResponseCode.INCONSISTENT_INDEX, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ResponseCode.UNKNOWN_GROUP)
 
 
 def next_to_compare(store: LogStore, answer: PushResponse, asked: int) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from node.consensus import ended_groups
 from node.consensus.api import MS, SECOND
-from node.consensus.base_giving import TAKES_BASE
+from node.consensus.base_giving import TAKES_BASE, TAKES_SNAPSHOT
 from node.consensus.member_state import MemberState
 from node.consensus.progress import VERSION_MAX, VERSION_MIN, Peers
 from node.consensus.roles import RoleEvent
@@ -70,7 +70,7 @@ class Membership:
             flush=config.flush,
             lease_reads=config.lease_reads,
             api_url=config.api_url,
-            caps=(*capabilities(config.kind.name), TAKES_BASE),
+            caps=(*capabilities(config.kind.name), TAKES_BASE, TAKES_SNAPSHOT),
             code=code,
             detail=detail,
             recorded=dict(member.durable_hard.store_ids),

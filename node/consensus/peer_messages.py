@@ -34,6 +34,7 @@ from node.protocol.messages import (
     PushResponse,
     ReadIndexRequest,
     ReadIndexResponse,
+    SnapshotPart,
     TransferRequest,
     TransferResponse,
     VoteRequest,
@@ -67,7 +68,7 @@ class PeerMessages:
                 case PushResponse():
                     if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
                         self._office.leadership.handle_push_answer(sender, message, now)
-                case PushRequest() | InstallRequest():
+                case PushRequest() | InstallRequest() | SnapshotPart():
                     self._handler.handle(sender, message, now)
                     self._leader_spoke(sender, now)
                 case HeartBeatRequest():

@@ -156,6 +156,11 @@ class PushWindow:
         own_ns = oldest.size_bytes * SECOND // self._slow_bytes_per_s if oldest.size_bytes >= self._long_bytes else 0
         return since + self._config.timing.push_timeout_ns + own_ns
 
+    def late(self, now: int) -> InFlight | None:
+        """The oldest, where nothing was acknowledged for too long."""
+        silent_from = self.silent_from()
+        return self.oldest() if silent_from is not None and now >= silent_from else None
+
     def clear(self) -> None:
         self._in_flight.clear()
         self.size_bytes = 0

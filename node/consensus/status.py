@@ -130,6 +130,15 @@ class TransitionStatus:
 
 
 @dataclass(slots=True, frozen=True)
+class SnapshotStatus:
+    """A snapshot that a peer is sent: its last entry, and how much of it the peer has, by its own word."""
+
+    index: int
+    held_bytes: int
+    total_bytes: int
+
+
+@dataclass(slots=True, frozen=True)
 class DispatcherStatus:
     """What the leader does for one peer, and why."""
 
@@ -146,6 +155,7 @@ class DispatcherStatus:
     capacity_bytes_per_s: int
     last_error: str | None
     transitions: tuple[TransitionStatus, ...]
+    snapshot: SnapshotStatus | None = None  # what it is sent now
 
 
 @dataclass(slots=True, frozen=True)

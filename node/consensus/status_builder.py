@@ -98,6 +98,7 @@ def dispatcher(one: EntryDispatcher) -> DispatcherStatus:
         capacity_bytes_per_s=one.quota.capacity_bytes_per_s,
         last_error=peer.last_error,
         transitions=tuple(peer.transitions),
+        snapshot=one.giving.status(),
     )
 
 

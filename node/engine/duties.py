@@ -15,9 +15,21 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from node.config import Settings
-from node.consensus.effects import BeginBehind, Effects, FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
+from node.consensus.effects import (
+    BeginBehind,
+    Effects,
+    FetchLog,
+    LookUp,
+    MendLog,
+    OpenSnapshot,
+    ReadSlab,
+    ReadSnapshot,
+    Send,
+    TakePart,
+    TruncateLog,
+)
 from node.consensus.replica import Replica
-from node.engine.applier import Applier
+from node.engine.applier import Applier, Machine
 from node.engine.client_requests import ClientRequests
 from node.engine.disk import Disk
 from node.engine.feeder import Feeder
@@ -28,7 +40,10 @@ from node.engine.process import Process
 from node.engine.proposals import Done
 from node.engine.retention import Retention
 from node.engine.scrubber import Scrubber
+from node.engine.snapshot_transfer import SnapshotTransfer
 from node.protocol.entry import Slab
+from node.snapshots.directory import SnapshotMeta
+from node.snapshots.transfer import Taken
 from node.store.errors import StoreCorrupt
 from node.store.faults.results import Fault, Mended
 from node.store.log_store import EntryMeta, HardState, LogStore
@@ -62,6 +77,7 @@ class Duties:
         done: Done,
         process: Process,
         applier: Applier | None,
+        machine: Machine | None = None,
     ) -> None:
         """`done` holds the outcomes that the core has handed on, and their receivers."""
         self._driver, self._store, self._links, self._done = driver, store, links, done
@@ -80,6 +96,10 @@ class Duties:
         )  # fmt: skip
         self.retention = Retention(driver, store, self.disk, settings.retention)
         self.feeder = Feeder(driver.replica, self.reads, applier, driver.now_ns, driver.step)
+        self.snapshots: SnapshotTransfer | None = None
+        if machine is not None:
+            directory, save = settings.store_directory, partial(machine.save, lambda _index, _error: None)
+            self.snapshots = SnapshotTransfer(store, directory, process.readers, self, driver.fail, save)
         self._space_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -94,6 +114,8 @@ class Duties:
         self.scrubber.stop()
         self.retention.stop()
         self.feeder.stop()
+        if self.snapshots is not None:
+            self.snapshots.close()
 
     # --- orders -------------------------------------------------------------------------------------------------
     def carry_out(self) -> bool:
@@ -143,6 +165,9 @@ class Duties:
             disk.read(read, self._slab_read)
         for look in effects.looks:
             disk.look(look, self._looked)
+        if self.snapshots is not None:
+            for snapshot in effects.snapshots:
+                self.snapshots.carry_out(snapshot)
         for fetch in effects.fetches:
             disk.fetch(fetch, self._fetched)
         if effects.mend is not None:
@@ -175,6 +200,20 @@ class Duties:
     def _begun(self, order: BeginBehind, error: str | None) -> None:
         driver = self._driver
         driver.step(lambda: driver.replica.disk.begun_behind(order, error, driver.now_ns()))
+        if error is None:
+            self.feeder.reload()
+
+    def snapshot_opened(self, order: OpenSnapshot, meta: SnapshotMeta | None, why: str) -> None:
+        driver = self._driver
+        driver.step(lambda: driver.replica.disk.snapshot_opened(order, meta, why, driver.now_ns()))
+
+    def snapshot_read(self, order: ReadSnapshot, piece: bytes | None) -> None:
+        driver = self._driver
+        driver.step(lambda: driver.replica.disk.snapshot_read(order, piece, driver.now_ns()))
+
+    def part_taken(self, order: TakePart, taken: Taken | None) -> None:
+        driver = self._driver
+        driver.step(lambda: driver.replica.disk.part_taken(order, taken, driver.now_ns()))
 
     def _slab_read(self, request: ReadSlab, slab: Slab | None) -> None:
         driver = self._driver

@@ -83,7 +83,7 @@ class Engine:
         members = self._members.members
         self.links = PeerLinks(self, config.group, config.self_id, members, client_tls, member_trust(settings))
         self._done: Done = []
-        self.duties = Duties(self, store, settings, self.links, self._done, self.process, applier)
+        self.duties = Duties(self, store, settings, self.links, self._done, self.process, applier, machine)
         self.feeder = self.duties.feeder
         self.introspection.scrub = self.duties.scrubber.view
         self.retention = self.duties.retention

@@ -36,6 +36,11 @@ class Feeder:
         if self._applier is not None:
             self._applier.stop()
 
+    def reload(self) -> None:
+        """The log begins behind a snapshot, which lies among this store's now."""
+        if self._applier is not None:
+            self._applier.reload()
+
     def carry_out(self, order: ApplyLog) -> None:
         """Reads what is ordered, from memory or off the loop, and hands it over."""
         self._reads.committed(order.first_index, order.max_bytes, order.last_index, partial(self._found, order))

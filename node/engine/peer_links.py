@@ -30,6 +30,7 @@ from node.protocol.messages import (
     PushKind,
     PushRequest,
     PushResponse,
+    SnapshotPart,
 )
 from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, request_code
 from node.transport.connection import Connection
@@ -38,16 +39,18 @@ from node.transport.install_frames import decode_install, encode_install
 from node.transport.member_proof import ProofError
 from node.transport.remoting import FLAG_ONE_WAY, FLAG_RESPONSE, Frame, plain_frame
 from node.transport.slab_frames import PushEncoder, decode_push, decode_push_answer, encode_push_answer
+from node.transport.snapshot_frames import decode_part, encode_part
 
 PLAIN_CODES: Final = frozenset({RequestCode.PUSH, RequestCode.PULL, RequestCode.INSTALL_SNAPSHOT})  # DLedger's
 SERVED_CODES: Final = frozenset(
     {
         RequestCode.VOTE, RequestCode.PRE_VOTE, RequestCode.HEART_BEAT, RequestCode.SLAB_PUSH, RequestCode.READ_INDEX,
-        RequestCode.FETCH, RequestCode.INSTALL_BASE,
+        RequestCode.FETCH, RequestCode.INSTALL_BASE, RequestCode.SNAPSHOT_PART,
     }
 )  # fmt: skip
 MEMBER_CODES: Final = SERVED_CODES | PLAIN_CODES | {RequestCode.HELLO, RequestCode.PROOF}
 SLAB_PUSH: Final = RequestCode.SLAB_PUSH
+LIKE_A_PUSH: Final = frozenset({SLAB_PUSH, RequestCode.INSTALL_BASE, RequestCode.SNAPSHOT_PART})  # so answered
 SUCCESS: Final = RemotingCode.SUCCESS
 SUCCESS_CODE: Final = ResponseCode.SUCCESS
 NOT_ASKED: Final = (None, -1)
@@ -156,7 +159,7 @@ class PeerLinks:
                 link.health.answered(frame.opaque, link.health.heard_at_ns, self._driver.late_ns)
             if frame.code != SUCCESS:
                 self._dialler.refused(link, code, frame)
-            elif code is SLAB_PUSH or code is RequestCode.INSTALL_BASE:
+            elif code in LIKE_A_PUSH:
                 self._driver.receive(link.peer_id, decode_push_answer(frame.body, seq))
             elif code is RequestCode.FETCH:
                 self._driver.receive(link.peer_id, decode_fetch_answer(frame.body, seq))
@@ -197,6 +200,8 @@ class PeerLinks:
             elif frame.code == RequestCode.INSTALL_BASE:
                 request = decode_install(frame.body, connection.peer_id, frame.opaque)
                 self._driver.receive(connection.peer_id, request)
+            elif frame.code == RequestCode.SNAPSHOT_PART:
+                self._driver.receive(connection.peer_id, decode_part(frame.body, connection.peer_id, frame.opaque))
             elif frame.code in SERVED_CODES or frame.code == RequestCode.LEADERSHIP_TRANSFER:
                 self._driver.receive(connection.peer_id, decode_request(frame.code, frame.body, frame.opaque))
             else:
@@ -286,6 +291,10 @@ class PeerLinks:
     def _send_request(self, link: Link, connection: Connection, code: RequestCode, message: Message) -> None:
         opaque = message.seq & OPAQUE_MASK
         self._asked(link, opaque, code, message.seq)
+        if isinstance(message, SnapshotPart):  # keeps its place among entries; what is short passes
+            if connection.waiting_bytes < self._window_bytes:
+                connection.send_long(plain_frame(code, 0, opaque, encode_part(message)))
+            return
         if code is RequestCode.HEART_BEAT:
             link.health.asked(opaque, self._driver.now_ns())
         if isinstance(message, FetchRequest):

@@ -1,9 +1,9 @@
 """The state machine of a leader's dispatcher, as data: the dispatcher obeys it, the console draws it.
 
 A dispatcher replicates to one peer. It COMPAREs until it finds where the two logs agree, has the peer TRUNCATE what
-conflicts above that, and then APPENDs. INSTALL_SNAPSHOT has a peer begin where this log begins; one that cannot is left
-there, until a back-off or a new connection, like one that is DIVERGED. A pair that is not listed cannot happen, and
-raises.
+conflicts above that, and then APPENDs. INSTALL_SNAPSHOT has a peer begin where this log begins, or behind a state
+machine's snapshot; one that cannot is left there, until a back-off or a new connection, like one that is DIVERGED. A
+pair that is not listed cannot happen, and raises.
 """
 
 from __future__ import annotations

@@ -195,6 +195,34 @@ class InstallRequest:
 
 
 @value_class(slots=True, frozen=True)
+class SnapshotPart:
+    """A piece of a state machine's snapshot, for a member that is to begin its log behind it (M6).
+
+    `base_*`, `group_id`, `members`: as in InstallRequest; the base is the last entry that is in the snapshot. With
+    `total_bytes` and `data_crc` of the whole they say which snapshot it is; `more`: what else is kept with it, as JSON.
+    `data` lies at `offset`; without any it is the question how far the member has it. Answered by a PushResponse whose
+    `x_term` is that snapshot's last entry and whose `x_index` how many bytes of it are held; -1: nothing is said of it.
+    """
+
+    seq: int
+    leader_id: str
+    term: int
+    dispatch_epoch: int
+    commit_index: int
+    base_index: int
+    base_term: int
+    base_chain: int | None
+    base_pos: int
+    group_id: str | None
+    members: tuple[int, str] | None
+    total_bytes: int
+    data_crc: int
+    more: str
+    offset: int
+    data: bytes = b""
+
+
+@value_class(slots=True, frozen=True)
 class PushResponse:
     """A follower's answer, with absolute watermarks (SAFETY R1). `seq` -1: nobody asked, a sync is done."""
 
@@ -287,6 +315,7 @@ Message = (
     | HeartBeatResponse
     | PushRequest
     | InstallRequest
+    | SnapshotPart
     | PushResponse
     | TransferRequest
     | TransferResponse

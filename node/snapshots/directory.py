@@ -113,10 +113,7 @@ class SnapshotWriter:
         path = folder / f"snapshot_{meta.index}"
         self._sync()
         self._close()
-        text = json.dumps({"lastIncludedIndex": meta.index, "lastIncludedTerm": meta.term}, separators=(",", ":"))
-        write_synced(self._work / META, text.encode(), platform)
-        write_synced(self._work / SEALED, pack_sealed_json(_fields(whole)), platform)
-        sync_directory(self._work, platform)
+        describe(self._work, whole, platform)
         try:
             platform.replace(self._work, path)
         except OSError as error:
@@ -141,7 +138,17 @@ class SnapshotWriter:
             self._platform.close(self._fd)
 
 
-def _fields(meta: SnapshotMeta) -> dict[str, Any]:
+def describe(folder: Path, meta: SnapshotMeta, platform: Platform = OS) -> None:
+    """Writes what stands beside a snapshot's data, which is durable: Java's description, and last ours. Raises
+    StoreError."""
+    text = json.dumps({"lastIncludedIndex": meta.index, "lastIncludedTerm": meta.term}, separators=(",", ":"))
+    write_synced(folder / META, text.encode(), platform)
+    write_synced(folder / SEALED, pack_sealed_json(fields_of(meta)), platform)
+    sync_directory(folder, platform)
+
+
+def fields_of(meta: SnapshotMeta) -> dict[str, Any]:
+    """The reverse of `meta_in`."""
     return {
         "index": meta.index, "term": meta.term, "chain": meta.chain, "next_pos": meta.next_pos,
         "data_bytes": meta.data_bytes, "data_crc": meta.data_crc, "more": dict(meta.more),
@@ -182,13 +189,14 @@ def read_snapshot(path: Path, platform: Platform = OS) -> Snapshot:
     sealed = read_sealed_json(path / SEALED, platform)
     if sealed is None:
         return Snapshot(path, SnapshotMeta(index, term, data_bytes=data_bytes))
-    meta = _sealed_meta(path, sealed)
+    meta = meta_in(path, sealed)
     if (meta.index, meta.term, meta.data_bytes) != (index, term, data_bytes):
         raise StoreCorrupt(f"{path}: its two descriptions, or the length of its data, differ")
     return Snapshot(path, meta)
 
 
-def _sealed_meta(path: Path, value: dict[str, Any]) -> SnapshotMeta:
+def meta_in(path: Path, value: dict[str, Any]) -> SnapshotMeta:
+    """What such a description in `path` says. Raises StoreCorrupt."""
     more = value.get("more", {})
     numbers = [value.get(name) for name in ("index", "term", "data_bytes", "data_crc")]
     chain, next_pos = value.get("chain"), value.get("next_pos")

@@ -180,9 +180,9 @@ class Process:
         return self._caller.load(found.meta, snapshots.pieces_of(found))
 
     def _reload(self) -> None:
-        """Another one lies there, perhaps: it is where the state begins from now on."""
-        if self._load():
-            self._stand()
+        """Another one lies there, perhaps: it is where the state begins from now on. The engine hears where that is."""
+        self._load()
+        self._stand()
 
     def _wish_to_save(self) -> None:
         self._save_asked = True

@@ -26,6 +26,7 @@ from node.protocol.messages import (
     ReadIndexRequest,
     ReadIndexResponse,
     ReadWay,
+    SnapshotPart,
     TransferRequest,
     TransferResponse,
     TransferTicket,
@@ -79,6 +80,7 @@ REQUEST_CODES: Final[Mapping[type, RequestCode]] = {
     ReadIndexRequest: RequestCode.READ_INDEX,
     FetchRequest: RequestCode.FETCH,
     InstallRequest: RequestCode.INSTALL_BASE,
+    SnapshotPart: RequestCode.SNAPSHOT_PART,
 }
 
 

@@ -45,12 +45,12 @@ def decode_install(body: BytesLike, leader_id: str, seq: int) -> InstallRequest:
         raise BodyError(f"a base install of {len(body)} bytes says {INSTALL_HEAD.size + text_bytes}")
     if term > TERM_MAX or not 0 <= base_term <= term or not 0 <= index <= POSITION_MAX or not 0 <= pos <= POSITION_MAX:
         raise BodyError(f"a base at entry {index} of term {base_term} and position {pos}, in term {term}")
-    group_id, members = _group_in(bytes(body[INSTALL_HEAD.size :]), index)
+    group_id, members = group_in(bytes(body[INSTALL_HEAD.size :]), index)
     known = chain if flags & FLAG_CHAIN_KNOWN else None
     return InstallRequest(seq, leader_id, term, epoch, commit_index, index, base_term, known, pos, group_id, members)
 
 
-def _group_in(text: bytes, base_index: int) -> tuple[str | None, tuple[int, str] | None]:
+def group_in(text: bytes, base_index: int) -> tuple[str | None, tuple[int, str] | None]:
     """The group's id, and who belongs to it. Raises BodyError."""
     try:
         fields = json.loads(text)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from node.consensus.api import MS, Outcome, Proposal, ReplicaConfig, TransferOutcome
+from node.consensus.effects import OpenSnapshot, ReadSnapshot, TakePart
 from node.consensus.leadership import Leadership
 from node.consensus.member_state import MemberState
 from node.consensus.progress import VERSION_MAX
@@ -65,6 +66,7 @@ class Solo:
         self.sent: list[tuple[str, Message]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.hard_states: list[HardState] = []
+        self.snapshots: list[OpenSnapshot | ReadSnapshot | TakePart] = []  # ordered, and not taken up by the test
         self.looks_at_once = True  # a disk that answers before anything else happens
         self.take()
         if connect:
@@ -82,6 +84,7 @@ class Solo:
         self.effects = effects
         sent = [(send.to, send.message) for send in effects.sends]
         self.sent += sent
+        self.snapshots += effects.snapshots
         self.events += [(event.kind, event.detail) for event in effects.events]
         if effects.hard_state is not None and self.replica.has_effects:  # what followed from its being durable
             sent += self.take()

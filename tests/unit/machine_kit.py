@@ -46,6 +46,9 @@ class Inside:
         if not self.held:
             asyncio.get_running_loop().call_soon(self.take, batch)
 
+    def reload(self) -> None:
+        asyncio.get_running_loop().call_soon(self.stand)
+
     def take(self, batch: Batch) -> None:
         if batch.life != self.life:
             return  # ordered before it stood where it stands now

@@ -2,7 +2,8 @@
 
 A log cannot be replaced in one step, since it has many files. So what it is to begin behind is written down first, in
 `install`; from then on the old log is void, and everything that follows can be done again: its files go, the
-checkpoint says nothing of them any more, the base is the new one, and the order goes last. A start that finds the
+checkpoint says nothing of them any more, the base is the new one, and the order goes last. A state machine's snapshot
+that goes up to that base, and lies there whole, becomes the store's first of all. A start that finds the
 order finishes what it says before it looks at anything else.
 
 Invariants: what the old log held was archived before the order is written; without the order nothing of the old log was
@@ -16,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from node.snapshots.transfer import take_received
 from node.store.errors import wrap
 from node.store.faults.known_faults import FAULTS
 from node.store.files.checkpoint import CHECKPOINT, Checkpoint, Slot
@@ -42,6 +44,7 @@ def read_order(directory: Path, platform: Platform = OS) -> Base | None:
 
 def carry_out_order(directory: Path, base: Base, checkpoint: Checkpoint, boot_id: str, platform: Platform) -> None:
     """Everything on disk; may have been done before, or in part. Raises StoreIOError, StoreFull."""
+    take_received(directory, base.meta.index, platform)
     for kind in ("data", "index"):
         folder = directory / kind
         try:

@@ -25,6 +25,7 @@ from node.transport.slab_frames import (
     decode_push_answer,
     decode_read,
 )
+from node.transport.snapshot_frames import decode_part
 from tests.simulation.driver.sockets import Socket
 from tests.simulation.observer import Violation
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.driver.world import DriverWorld
 
 SLAB_PUSH, SUCCESS = RequestCode.SLAB_PUSH, RemotingCode.SUCCESS
+LIKE_A_PUSH = frozenset({SLAB_PUSH, RequestCode.INSTALL_BASE, RequestCode.SNAPSHOT_PART})
 JSON_CODES = frozenset(
     {
         RequestCode.HELLO, RequestCode.VOTE, RequestCode.PRE_VOTE, RequestCode.HEART_BEAT,
@@ -144,13 +146,15 @@ class Wire:
                     return decode_fetch(frame.body, frame.opaque)
                 if frame.code == RequestCode.INSTALL_BASE:
                     return decode_install(frame.body, sender, frame.opaque)
+                if frame.code == RequestCode.SNAPSHOT_PART:
+                    return decode_part(frame.body, sender, frame.opaque)
                 return decode_request(frame.code, frame.body, frame.opaque) if frame.code in JSON_CODES else None
             if frame.opaque == -1 and frame.code == SLAB_PUSH:
                 return decode_push_answer(frame.body, -1)
             code = asked.pop(frame.opaque, None)
             if not frame.flag & FLAG_RESPONSE or frame.code != SUCCESS or code is None:
                 return None
-            if code in (SLAB_PUSH, RequestCode.INSTALL_BASE):
+            if code in LIKE_A_PUSH:
                 return decode_push_answer(frame.body, frame.opaque)
             if code == RequestCode.FETCH:
                 return decode_fetch_answer(frame.body, frame.opaque)

@@ -8,7 +8,7 @@ from tests.simulation.mutants.planting import Edit, Mutant, ignored, left_out, s
 from tests.simulation.mutants.retention import TRIMS
 
 GIVING = "node.consensus.base_giving:BaseGiving.send"
-INSTALL = "node.consensus.base_install:BaseInstall.act"
+INSTALL = "node.consensus.base_install:BaseInstall.refusal"
 REPLACEMENT = "node.store.replacement:Replacement.begin_behind"
 DISPATCHER = "node.consensus.entry_dispatcher:EntryDispatcher."
 BEHIND: dict[str, Any] = {
@@ -21,8 +21,8 @@ GIVEN_TO_ALL = (
     Edit(
         DISPATCHER + "_send_compare",
         "if meta is not None:",
-        "if meta is not None and (self._base.index >= 0 or self._member.store.begin_index == 0"
-        " or meta.index <= self._member.store.base.index or self._base.obstacle):",
+        "if meta is not None and (self.giving.index >= 0 or self._member.store.begin_index == 0"
+        " or meta.index <= self._member.store.base.index or self.giving.obstacle):",
     ),
 )
 

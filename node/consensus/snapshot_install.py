@@ -1,0 +1,74 @@
+"""The follower's side of a snapshot that comes in pieces: put together, checked, and only then installed.
+
+Theory. As with a base alone (`base_install.py`), but the state up to that entry comes along: the driver puts its pieces
+together beside the log, which stays as it is and in use until all of it is there and matches its checksum. Then the log
+begins behind it by the same order, with which the snapshot becomes one of this store's; the state machine loads it, and
+says where it stands.
+
+Invariants: whatever comes is judged as an order to begin behind that entry, before it is written and again before it is
+obeyed, so nothing goes over newer state; one piece is with the driver at a time; what ends under another leader, or in
+another connection of its, orders nothing.
+"""
+
+from __future__ import annotations
+
+import json
+
+from node.consensus.base_install import BaseInstall
+from node.consensus.effects import TakePart
+from node.consensus.member_state import MemberState
+from node.protocol.codes import ResponseCode
+from node.protocol.messages import SnapshotPart
+from node.snapshots.directory import SnapshotMeta
+from node.snapshots.transfer import Taken
+
+
+def meta_of(part: SnapshotPart) -> SnapshotMeta:
+    """The snapshot of which that is a piece."""
+    more = json.loads(part.more)
+    return SnapshotMeta(
+        part.base_index, part.base_term, part.base_chain, part.base_pos, part.total_bytes, part.data_crc, more
+    )
+
+
+class SnapshotInstall:
+    """One per replica."""
+
+    def __init__(self, member: MemberState, base: BaseInstall) -> None:
+        self._member, self._base = member, base
+        self._with_driver: SnapshotPart | None = None
+
+    def take(self, part: SnapshotPart, now: int) -> ResponseCode | None:
+        """What to answer; None: once the driver has it. Raises ColdEntry: asked again later."""
+        if self._member.applying is None:
+            return ResponseCode.UNSUPPORTED
+        refused = self._base.refusal(part, now)
+        if refused is not None:
+            return refused.code
+        if self._with_driver is not None:
+            return ResponseCode.PUSH_REQUEST_IS_FULL
+        self._with_driver = part
+        self._member.effects.snapshots.append(TakePart(part))
+        return None
+
+    def taken(self, part: SnapshotPart, taken: Taken | None, now: int, *, follows: bool) -> ResponseCode | None:
+        """The driver has it, or (None) no room for it: what to answer, if somebody still waits. Raises ColdEntry.
+
+        `follows`: this member still follows whoever sent it, as it did then.
+        """
+        if part is not self._with_driver:
+            return None
+        self._with_driver = None
+        if not follows:
+            return None
+        if taken is None:
+            return ResponseCode.DISK_FULL
+        if taken.error:
+            self._member.event("snapshot_refused", now, "warning", leader=part.leader_id, text=taken.error)
+            return ResponseCode.INSTALL_SNAPSHOT_ERROR
+        if taken.is_whole and self._member.truncating_from is None:
+            refused = self._base.refusal(part, now)
+            if refused is not None:
+                return refused.code
+            self._base.begin(part, now)
+        return ResponseCode.SUCCESS

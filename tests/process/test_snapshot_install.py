@@ -1,0 +1,85 @@
+"""A member with an empty disk, in a key-value group whose logs were trimmed, becomes a voter with all keys.
+
+With real processes and disks; what follows from losing messages, power or leaders is the simulator's to find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from node.client import LedgerError
+from node.client.kv import KvClient
+from node.transport.slab_frames import ReadMode
+from tests.process.group import all_hold, all_vote
+from tests.process.test_members import until
+from tests.process.test_trimmed_group import TrimmedGroup, begins_at
+
+pytestmark = [pytest.mark.process, pytest.mark.long]
+KEYS = 40
+VALUE_BYTES = 8192
+
+
+async def put_surely(store: KvClient, key: bytes, value: bytes) -> int:
+    """Until it is acknowledged: the same value again is harmless. Where it is in the log."""
+    while True:
+        try:
+            return await store.put(key, value)
+        except LedgerError:
+            await asyncio.sleep(0.05)
+
+
+def test_an_emptied_member_of_a_trimmed_key_value_group_has_all_keys(tmp_path: Path) -> None:
+    group = TrimmedGroup(tmp_path)
+    group.token += ("--state-machine", "kv", "--set", "node.snapshot_entries=50", "--set", "node.snapshots_kept=1")
+    try:
+        group.start_all()
+        asyncio.run(work(group))
+    finally:
+        group.close()
+
+
+async def work(group: TrimmedGroup) -> None:
+    client = group.client(deadline_s=60.0)
+    store = KvClient(client)
+    expected: dict[bytes, bytes] = {}
+
+    async def put(number: int) -> int:
+        key, value = b"key %d" % (number % KEYS), b"%d " % number * (VALUE_BYTES // 4)
+        expected[key] = value
+        return await put_surely(store, key, value)
+
+    async def trimmed() -> bool:
+        return all([await begins_at(client, one) > 0 for one in group.peers])
+
+    try:
+        last = -1
+        for number in range(3 * KEYS):
+            last = await put(number)
+        await until(trimmed)
+        for round_number in range(2):  # FORMATS 6.10: the second one of the same leader is as good as the first
+            group.kill("n2")
+            shutil.rmtree(group.directory / "n2")
+            group.start("n2")
+            last = await put(round_number)
+            await all_vote(client, ["n2"])
+            await all_hold(client, ["n2"], last)
+            assert await begins_at(client, "n2") > 0
+        await holds_all(group, "n2", expected)
+    finally:
+        await client.close()
+
+
+async def holds_all(group: TrimmedGroup, member_id: str, expected: dict[bytes, bytes]) -> None:
+    """Linearizable reads of that very member."""
+    client = group.client(deadline_s=60.0)
+    try:
+        store = KvClient(client, member_id=member_id)
+        for key, value in expected.items():
+            item = await store.get(key, mode=ReadMode.READ_INDEX)
+            assert item is not None and item.value == value, key
+    finally:
+        await client.close()

@@ -4,7 +4,8 @@ It needs `[broker]`; without it there is nothing to do, and it ends with 0. It w
 store, holds a lock on the derived files, and derives again what a crash cost.
 
 Exit codes: 0 a clean end, or no broker is configured; 1 an error that a restart may get past; 3 derived files of
-another log, or another broker that holds them: an operator must settle it; 64 a wrong command line.
+another log, or another broker that holds them: an operator must settle it; 64 a wrong command line; 69 the
+port cannot be had.
 """
 
 from __future__ import annotations
@@ -23,18 +24,27 @@ import uvloop
 
 from node.broker.broker import Broker
 from node.broker.dispatched_log import AnotherLog
+from node.broker.read_requests import ReadRequests
+from node.broker.send_requests import SendRequests, host_of
 from node.collector import Collector
-from node.config import ConfigError, Settings, parse_node_arguments, read_again
+from node.config import ConfigError, Settings, parse_node_arguments, read_again, split_address
 from node.logs import Log
 from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError
 from node.rereading import HangUp
+from node.rocketmq.dispatch import Dispatcher, Handler
+from node.rocketmq.server import RemotingServer
 
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
 EXIT_USAGE: Final = 64
+EXIT_UNAVAILABLE: Final = 69
 LOCK: Final = "broker.lock"
 LOOK_AGAIN_S: Final = 0.05
+
+
+class PortTaken(Exception):
+    """Clients cannot reach this broker."""
 
 
 class LockHeld(MessageStoreError):
@@ -67,11 +77,15 @@ async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:
     if asked.is_set():
         return
     lock = take_lock(settings.node.data)
+    server: RemotingServer | None = None
     collector = Collector(loop)
     collector.start()
     try:
         broker = Broker(settings, lambda kind, severity, fields: log.note(kind, severity, **fields))
+        server = RemotingServer(Dispatcher(handlers_of(broker)))
+        port = await listen(server, settings.broker.address)
         running = asyncio.create_task(broker.run())
+        log.note("listening", address=f"{split_address(settings.broker.address)[0]}:{port}")
         print(json.dumps({"event": "broker", "id": settings.node.id, "pid": os.getpid()}), flush=True)
         await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
@@ -80,8 +94,27 @@ async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:
         if not running.cancelled():
             running.result()
     finally:
+        if server is not None:
+            server.close()
         collector.stop()
         os.close(lock)
+
+
+def handlers_of(broker: Broker) -> dict[int, Handler]:
+    """All requests that it serves, by their codes. Raises OSError where its own address has no number."""
+    settings = broker.settings
+    sends = SendRequests(broker.lane, host_of(settings.broker.address), settings.node.group)
+    return {**sends.handlers(), **ReadRequests(broker.reads).handlers()}
+
+
+async def listen(server: RemotingServer, address: str) -> int:
+    """Raises PortTaken."""
+    host, port = split_address(address)
+    try:
+        return await server.listen(host, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PortTaken(f"{address} cannot be listened on ({reason}): end what uses that port") from error
 
 
 def reread(log: Log, arguments: Sequence[str]) -> None:
@@ -114,6 +147,8 @@ def main(arguments: Sequence[str]) -> int:
         uvloop.run(serve(settings, log, arguments))
     except (AnotherLog, LockHeld, ConfigError) as error:
         return last_word(log, EXIT_REFUSED, error)
+    except PortTaken as error:
+        return last_word(log, EXIT_UNAVAILABLE, error)
     except (OSError, ValueError, MessageStoreError) as error:
         return last_word(log, EXIT_CRASHED, error)
     else:

@@ -224,6 +224,12 @@ class LiveReads:
                 continue  # expired
         return found
 
+    def index_end(self) -> tuple[int, int]:
+        """Time and place of the last message that has a key in the index; zeros where none has."""
+        for _name, file in self.store.index_files(newest_first=True):
+            return file.head.end_timestamp_ms, file.head.end_offset
+        return 0, 0
+
     # --- time -----------------------------------------------------------------------------------------------------
     def stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int:
         """When the message of that queue offset was stored; -1 where it cannot be read."""

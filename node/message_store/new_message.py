@@ -132,7 +132,7 @@ class PutLimits:
         for one in found:
             if _delay_level(one.properties_data) > 0:
                 raise Refused(PutStatus.MESSAGE_ILLEGAL, "a message of a batch cannot wait for its time")
-            properties = _joined(one.properties_data, own)
+            properties = joined(one.properties_data, own)
             judged.append(self.judged(replace(batch, flag=one.flag, body=one.body, properties_data=properties)))
         return judged
 
@@ -164,7 +164,7 @@ class PutLimits:
         level = min(level, self.delay_levels)
         queue_id = str(message.queue_id)
         added = [(DELAY, str(level)), (REAL_TOPIC, message.topic), (REAL_QID, queue_id)]
-        data = _joined(without(data, DELAY, REAL_TOPIC, REAL_QID), join_properties(added))
+        data = joined(without(data, DELAY, REAL_TOPIC, REAL_QID), join_properties(added))
         return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties_data=data)
 
     def _check_size(self, message: NewMessage) -> None:
@@ -195,7 +195,7 @@ def without(data: bytes, *names: str) -> bytes:
     return _PAIR_END.join(piece for piece in data.split(_PAIR_END) if not piece.startswith(marks))
 
 
-def _joined(first: bytes, second: bytes) -> bytes:
+def joined(first: bytes, second: bytes) -> bytes:
     """Both, with a separator between them: clients of 4.9 write none at the end."""
     if not first or not second:
         return first or second

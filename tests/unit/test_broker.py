@@ -3,79 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.broker.broker import Broker
-from node.config import Settings, load
-from node.engine.engine import Engine
 from node.message_store.batch import BatchedMessage, encode_batch
 from node.message_store.consume_queue import PullStatus
-from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.errors import MessageStoreError
-from node.message_store.new_message import NewMessage
 from node.message_store.properties import join_properties
 from node.message_store.put_result import PutStatus
-from node.message_store.record import Host, TransactionType, decode_record
-from node.server import group_kind, open_store
+from node.message_store.record import TransactionType, decode_record
 from tests.ports import free_ports
-from tests.unit.engine_kit import running, until
+from tests.unit.broker_kit import broker_of, engine_of, message, settings_of
+from tests.unit.engine_kit import until
 
-HOST = Host(bytes([10, 1, 2, 3]), 34567)
-STORE = Host(bytes([127, 0, 0, 1]), 10911)
-SIZES = DerivedSizes(queue_file_bytes=320, index_slots=100, index_entries=400)
 Work = Callable[[Broker], Awaitable[None]]
-
-
-def message(body: bytes = b"body", **changes: Any) -> NewMessage:
-    return dataclasses.replace(NewMessage("TopicTest", 0, body, HOST, STORE), **changes)
-
-
-def settings_in(data: Path, port: int, **values: str) -> Settings:
-    given = {
-        "node.id": "n0", "node.init": "true", "peers": f"n0-127.0.0.1:{port}", "node.data": str(data),
-        "broker.address": "127.0.0.1:10911",
-        "store.mapped_file_size_for_entry_data_bytes": "65536",
-    }  # fmt: skip
-    return load(given | values, None, {})
-
-
-@asynccontextmanager
-async def engine_of(settings: Settings) -> AsyncGenerator[Engine, None]:
-    store = open_store(settings)
-    engine = Engine(settings, store, kind=group_kind(settings))
-    try:
-        async with running([engine]):
-            yield engine
-    finally:
-        store.close()
-
-
-@asynccontextmanager
-async def broker_of(settings: Settings) -> AsyncGenerator[Broker, None]:
-    noted: list[tuple[str, str, dict[str, Any]]] = []
-    broker = Broker(settings, lambda *event: noted.append(event), SIZES)
-    task = asyncio.create_task(broker.run())
-    try:
-        await until(lambda: broker.is_master or task.done())
-        if task.done():
-            await task
-        yield broker
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 def run(tmp_path: Path, *works: Work) -> None:
     """Each with a broker of its own, one after the other, beside one engine."""
 
     async def all_of_them() -> None:
-        settings = settings_in(tmp_path, free_ports(1)[0])
+        settings = settings_of(tmp_path, free_ports(1))
         async with engine_of(settings):
             for work in works:
                 async with broker_of(settings) as broker:

@@ -32,6 +32,7 @@ from app.commands import (
     services,
     simulate,
     store,
+    store_queues,
     trim,
 )
 from app.commands import settings as settings_commands
@@ -81,6 +82,7 @@ for part in (
     backup,
     restore,
     store,
+    store_queues,
     messages,
     nameserver,
     settings_commands,

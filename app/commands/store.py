@@ -300,16 +300,16 @@ def _decided(
 
 
 class Progress:
-    """Says now and then how far a verification is."""
+    """Says now and then how far a long reading is."""
 
-    def __init__(self, what: str = "entries") -> None:
-        self.what = what
+    def __init__(self, what: str = "entries", doing: str = "verify") -> None:
+        self.what, self.doing = what, doing
         self.said_at = time.monotonic()
 
     def __call__(self, count: int) -> None:
         if time.monotonic() - self.said_at >= PROGRESS_EVERY_S:
             self.said_at = time.monotonic()
-            say(f"verify: {count:,} {self.what}")
+            say(f"{self.doing}: {count:,} {self.what}")
 
 
 def described(value: dict[str, Any], indent: str = "") -> list[str]:

@@ -85,6 +85,11 @@ class Dispatcher:
         return self._last_time_ms
 
     @property
+    def index_entries(self) -> int:
+        """How many were written since this dispatcher was opened."""
+        return self._index.written
+
+    @property
     def repeats(self) -> int:
         """How many messages had a queue offset that was given before."""
         return self._queues.repeats

@@ -61,6 +61,7 @@ class IndexWriter:
         self._slots: npt.NDArray[Any] | None = None
         self._unsynced: set[Path] = set()
         self._is_name_new = False
+        self.written = 0
 
     @property
     def mark(self) -> IndexMark:
@@ -152,6 +153,7 @@ class IndexWriter:
         self._unsynced.add(path)
         full_until_ms = head.end_timestamp_ms if head.index_count >= self._capacity else self._mark.full_until_ms
         self._mark = IndexMark(self._mark.name, head, full_until_ms)
+        self.written += len(rows)
 
     def sync(self) -> None:
         """All that was written is on disk."""

@@ -36,6 +36,9 @@ class Disk(Protocol):
     def replace(self, path: Path, data: bytes) -> None:
         """A small file, whole and on disk, or what was there before."""
 
+    def make_folder(self, path: Path) -> None:
+        """With those above it; nothing where it is there."""
+
     def rename(self, path: Path, to: Path) -> None: ...
 
     def remove(self, path: Path) -> None:
@@ -108,6 +111,9 @@ class OsDisk:
         self._forget(path)
         os.replace(beside, path)
         self.sync_folder(path.parent)
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
 
     def rename(self, path: Path, to: Path) -> None:
         self._forget(path)

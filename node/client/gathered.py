@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from node.background import Background
 from node.client.errors import LedgerError
@@ -22,12 +22,13 @@ Futures = Sequence["asyncio.Future[R]"]
 
 
 class Gathered(Generic[T, R]):
-    """See the module's docstring. `carry_out` gets what was asked for, and returns a result or an error for each."""
+    """See the module's docstring. `carry_out` gets what was asked for, and returns a result or an error for each: a
+    list of both, or an iterator of results alone that raises nothing."""
 
     def __init__(
         self,
         most: int,
-        carry_out: Callable[[Sequence[T]], Awaitable[Iterable[R | LedgerError]]],
+        carry_out: Callable[[Sequence[T]], Awaitable[list[R | LedgerError] | Iterator[R]]],
         bytes_max: int = BYTES_MAX,
     ) -> None:
         self._most, self._carry_out, self._bytes_max = most, carry_out, bytes_max
@@ -69,9 +70,8 @@ class Gathered(Generic[T, R]):
             if not isinstance(error, Exception):
                 raise
             return
-        results = found if isinstance(found, list) else list(found)
-        failed = any(issubclass(kind, LedgerError) for kind in set(map(type, results)))
-        settled = map(_settle if failed else asyncio.Future.set_result, futures, results)
+        settle: Callable[[Any, Any], None] = _settle if isinstance(found, list) else asyncio.Future.set_result
+        settled = map(settle, futures, found)
         while True:
             try:
                 deque(settled, 0)  # all of it, in C

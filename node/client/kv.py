@@ -7,7 +7,7 @@ OutcomeUnknown may have happened: read the key before it is tried again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -32,10 +32,10 @@ from node.protocol.kv import (
     check_key,
     decode_got,
     decode_items,
-    decode_results,
     decode_watched,
     encode_command,
     encode_put,
+    results_in,
 )
 from node.transport.machine_frames import QUESTIONS_MAX
 from node.transport.slab_frames import ReadMode
@@ -88,11 +88,11 @@ class KvClient:
         body = encode_put(key, value)
         return self._writes.add(body, 1, len(body))
 
-    async def _carry_out(self, bodies: Sequence[bytes]) -> Sequence[KvResult | LedgerError]:
+    async def _carry_out(self, bodies: Sequence[bytes]) -> list[KvResult | LedgerError] | Iterator[KvResult]:
         try:
-            return decode_results((await self._machine.run(bodies)).results)
+            return results_in((await self._machine.run(bodies)).results)
         except OutcomeUnknown as error:
-            return unknown_each(error, [1] * len(bodies))
+            return [*unknown_each(error, [1] * len(bodies))]
 
     async def write(self, command: KvCommand) -> KvResult:
         """Any command. Raises KvError for one that is not allowed, and as `MachineClient.command`."""
@@ -113,8 +113,13 @@ class KvClient:
             gets = self._gets[mode] = Gathered(QUESTIONS_MAX, partial(self._get_all, mode))
         return gets.add(check_key(key), 1, len(key))
 
-    async def _get_all(self, mode: ReadMode, keys: Sequence[bytes]) -> Iterable[KvItem | LedgerError | None]:
+    async def _get_all(
+        self, mode: ReadMode, keys: Sequence[bytes]
+    ) -> list[KvItem | LedgerError | None] | Iterator[KvItem | None]:
         answers = await self._machine.ask_all([GET + key for key in keys], mode, self._member_id)
+        contents = [one.content for one in answers if not isinstance(one, LedgerError)]
+        if len(contents) == len(keys):
+            return iter([*map(decode_got, keys, contents)])  # what is wrong with one is raised here
         return [
             one if isinstance(one, LedgerError) else decode_got(key, one.content)
             for key, one in zip(keys, answers, strict=True)

@@ -75,13 +75,13 @@ class MachineClient:
         """
         return await self._commands.add(bodies, len(bodies), sum(map(len, bodies)))
 
-    async def _carry_out(self, calls: Sequence[Sequence[bytes]]) -> Sequence[CommandResult | LedgerError]:
+    async def _carry_out(self, calls: Sequence[Sequence[bytes]]) -> list[CommandResult | LedgerError]:
         """What several calls wanted, as one run; what is unknown names each call's own entries (SAFETY C2)."""
         counts = [len(bodies) for bodies in calls]
         try:
             whole = await self.run([body for bodies in calls for body in bodies])
         except OutcomeUnknown as error:
-            return unknown_each(error, counts)
+            return [*unknown_each(error, counts)]
         results = list(whole.results)
         return [
             CommandResult(whole.first_index + at, whole.term, results[at : at + count])

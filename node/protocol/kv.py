@@ -216,14 +216,20 @@ def decode_result(body: BytesLike) -> KvResult:
         raise KvError(f"no result: {error}") from None
 
 
-def decode_results(results: Sequence[bytes]) -> list[KvResult]:
-    """Of many commands: where none says what a key holds, they are cut out of one buffer. Raises KvError."""
+def results_in(results: Sequence[bytes]) -> Iterator[KvResult]:
+    """Of many commands: where none says what a key holds, they are made one by one out of columns. Raises KvError,
+    before the first."""
     if type(results) is PackedBodies and results.even_bytes == _RESULT.size:
         rows = np.frombuffer(results.data, _RESULT_ROW, offset=results.start)
-        if not bool((rows["status"] >= len(_STATUS)).any()):  # otherwise one by one: which of them, and why
+        if not bool((rows["status"] >= len(_STATUS)).any()):  # otherwise each by itself: which of them, and why
             statuses, found = map(_STATUS.__getitem__, rows["status"].tolist()), (rows["found"] != 0).tolist()
-            return list(map(_new_result, zip(statuses, found, rows["index"].tolist(), repeat(b""), strict=False)))
-    return [decode_result(one) for one in results]
+            return map(_new_result, zip(statuses, found, rows["index"].tolist(), repeat(b""), strict=False))
+    return iter([decode_result(one) for one in results])
+
+
+def decode_results(results: Sequence[bytes]) -> list[KvResult]:
+    """The same as a list. Raises KvError."""
+    return list(results_in(results))
 
 
 # --- questions ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,64 @@
+"""Calls of one turn: each gets its own result or error, whichever way they come, and a cancelled one holds up none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from node.client.errors import LedgerError
+from node.client.gathered import Gathered
+
+
+@pytest.mark.parametrize("lazily", [True, False])
+def test_each_call_gets_its_own_result_and_a_cancelled_one_is_passed_over(lazily: bool) -> None:
+    asked: list[Sequence[int]] = []
+
+    async def carry_out(calls: Sequence[int]) -> list[str | LedgerError] | Iterator[str]:
+        asked.append(calls)
+        await asyncio.sleep(0)
+        return map(str, calls) if lazily else [str(call) for call in calls]
+
+    async def story() -> None:
+        gathered: Gathered[int, str] = Gathered(4, carry_out)
+        futures = [gathered.add(number, 1, 1) for number in range(6)]
+        futures[1].cancel()
+        futures[5].cancel()
+        found = await asyncio.gather(*futures, return_exceptions=True)
+        assert [one if isinstance(one, str) else type(one) for one in found] == [
+            "0", asyncio.CancelledError, "2", "3", "4", asyncio.CancelledError,
+        ]  # fmt: skip
+        assert asked == [[0, 1, 2, 3], [4, 5]]
+
+    asyncio.run(story())
+
+
+def test_an_error_is_that_calls_own() -> None:
+    async def carry_out(calls: Sequence[int]) -> list[int | LedgerError] | Iterator[int]:
+        return [LedgerError(f"no {call}") if call % 2 else call for call in calls]
+
+    async def story() -> None:
+        gathered: Gathered[int, int] = Gathered(10, carry_out)
+        futures = [gathered.add(number, 1, 1) for number in range(4)]
+        found = await asyncio.gather(*futures, return_exceptions=True)
+        assert [str(one) for one in found] == ["0", "no 1", "2", "no 3"]
+
+    asyncio.run(story())
+
+
+def test_what_is_raised_everybody_gets_and_bytes_are_bounded() -> None:
+    sizes: list[int] = []
+
+    async def carry_out(calls: Sequence[int]) -> list[int | LedgerError] | Iterator[int]:
+        sizes.append(len(calls))
+        raise LedgerError("not reached")
+
+    async def story() -> None:
+        gathered: Gathered[int, int] = Gathered(10, carry_out, 100)
+        futures = [gathered.add(number, 1, 40) for number in range(5)]
+        found = await asyncio.gather(*futures, return_exceptions=True)
+        assert [str(one) for one in found] == ["not reached"] * 5
+        assert sizes == [2, 2, 1]
+
+    asyncio.run(story())

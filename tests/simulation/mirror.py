@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from node.protocol.entry import Magic
 from node.store.errors import StoreError
 from node.store.file_store import FileStore
 from node.store.files.identity import Base
+from tests.simulation.broker_records import about_group, words_of
 from tests.simulation.entry_list import EntryList
 from tests.simulation.observer import Observer, Violation
 
@@ -30,9 +30,10 @@ NEVER = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class Held:
-    """One entry as a member holds it; `body` None: not a client's entry. Position and size in bytes.
+    """One entry as a member holds it. Position and size in bytes.
 
-    `about`: the body of an entry about the group.
+    `body`: what a client said, None: not a client's entry. `about`: what an entry says of the group. `raw`: the body as
+    it is stored.
     """
 
     term: int
@@ -41,6 +42,7 @@ class Held:
     size: int
     body: bytes | None
     about: bytes | None = None
+    raw: bytes | None = None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -132,9 +134,9 @@ def read_held(store: FileStore, index: int) -> Held | None:
         return None
     if entry is None:
         return None
-    body = bytes(entry.body) if entry.magic == Magic.NORMAL else None
-    about = bytes(entry.body) if entry.magic == Magic.CONFIG_CHANGE else None
-    return Held(entry.term, entry.chain_crc, entry.pos, entry.size, body, about)
+    body, about = words_of(store.kind, entry), about_group(store.kind, entry)
+    raw = None if body is None else bytes(entry.body)
+    return Held(entry.term, entry.chain_crc, entry.pos, entry.size, body, about, raw)
 
 
 class Mirrors(Observer):

@@ -113,9 +113,9 @@ def _hunt_known(name_and_seed: tuple[str, int | None], *, seeds: int, steps: int
 def _run_world(mutant: Mutant, seed: int, steps: int) -> SeedResult:
     """In the world that this mutant belongs to; the driver's takes more steps for as much simulated time.
 
-    Without state machines, followers and members that change, unless it is about them: trouble of another kind.
+    Without state machines, brokers, followers and members that change, unless it is about them: other trouble.
     """
-    profile = {"applier": False, "read_ways": False, **mutant.profile}
+    profile = {"applier": False, "read_ways": False, "broker": False, **mutant.profile}
     if mutant.world == "driver":
         del profile["read_ways"]  # its clients ask as the product's do
         return drive(seed, DRIVER_STEPS * steps, {"followers": 0, **profile})

@@ -15,6 +15,7 @@ from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_election import Elections
 from tests.simulation.invariants_log import Logs
 from tests.simulation.invariants_members import Memberships
+from tests.simulation.invariants_records import Records
 from tests.simulation.liveness import Liveness
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer
@@ -41,6 +42,13 @@ DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
     "lane_ends_for_good": "whatever is not taken whole ends its lane: nothing sent after it is acknowledged (lanes)",
     "voided_lane_is_over": "behind the end index of a later lane no entry of an earlier one is acknowledged (lanes)",
     "lanes_fence": "nothing of an earlier lane lies behind the end index of a later one (lanes)",
+    "only_records_enter": "in a broker group nothing enters but records over a lane, of a client's channels",
+    "begins_with_a_file": "a broker group's log begins with a data file",
+    "every_entry_a_record": "every entry of a broker group is a valid record, with magic 1",
+    "record_says_its_place": "a record says where it lies, on every member",
+    "channel_and_record_agree": "messages have no topic of ours, inert records their channel's and nothing else",
+    "engines_own_channels": "channels 1 and 2 are the engine's: the first of each term, and what is about the group",
+    "time_goes_on": "no record was stored before the one before it",
     "control_reads": "a control plane reads the files of an orderly store without an error",
 }
 
@@ -48,10 +56,11 @@ DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
 def driver_checks() -> list[Observer]:
     """One set of observers for one world, in the order in which they must hear of things."""
     mirrors, moments = Mirrors(), Moments()
+    records = Records(mirrors)
     members = Memberships(mirrors)
     logs = Logs(mirrors, members)
     return [
-        mirrors, moments, members, logs, Elections(mirrors, members), Disks(mirrors), Clients(logs), Appliers(logs),
-        LaneOrder(logs), ControlPlanes(mirrors, logs, moments), Promptness(), Followers(logs),
+        mirrors, records, moments, members, logs, Elections(mirrors, members), Disks(mirrors), Clients(logs),
+        Appliers(logs), LaneOrder(logs), ControlPlanes(mirrors, logs, moments), Promptness(), Followers(logs),
         Liveness(mirrors, logs),
     ]  # fmt: skip

@@ -25,6 +25,7 @@ from node.control.problems import Problem
 from node.control.snapshots import CACHE_S, Snapshots
 from node.protocol.codes import Role
 from node.views.state import StateView
+from tests.simulation.broker_records import words_shown
 from tests.simulation.driver.control_writes import append_once
 from tests.simulation.driver.loop import SimulatedLoop
 from tests.simulation.driver.machine import Machine
@@ -248,7 +249,7 @@ class ControlPlanes(Observer):
                 self._violates("committed_is_committed", member, text)
             elif index <= committed.index:
                 held = committed.entries[index]
-                if item["term"] != held.term or (held.body is not None and b64decode(item["body"]) != held.body):
+                if item["term"] != held.term or (held.raw is not None and b64decode(item["body"]) != held.raw):
                     text = (
                         f"shows another entry {index} than the committed one: of term {item['term']}, not {held.term}"
                     )
@@ -278,8 +279,8 @@ class ControlPlanes(Observer):
             if there is None:
                 continue
             problem = item.get("problem")
-            shown = () if problem else (item["term"], item["chain_crc"], there.body and b64decode(item["body"]))
-            if shown != (*there.key, there.body):
+            shown = () if problem else (item["term"], item["chain_crc"], there.raw and b64decode(item["body"]))
+            if shown != (*there.key, there.raw):
                 text = f"shows entry {item['index']} as {problem or shown}; there it is of term {there.term}"
                 self._violates("local_is_local", member, text)
 
@@ -304,5 +305,6 @@ class ControlPlanes(Observer):
         self._waiting[member.id].discard(number)
         items = answer["items"]
         self._goes_on(member, answer, answer["committed_index"])
-        seen = [(one["index"], b64decode(one["body"]) if one["magic"] == "NORMAL" else None) for one in items]
+        shown = [(one["index"], b64decode(one["body"]) if one["magic"] == "NORMAL" else None) for one in items]
+        seen = [(index, words_shown(body)) for index, body in shown] if self._world.config.broker else shown
         work.complete(number, "ok", read_index=answer["committed_index"], seen=seen)

@@ -15,10 +15,16 @@ from typing import TYPE_CHECKING
 
 from node.client import AppendResult, Lane, LedgerClient, LedgerError
 from node.client.errors import NotAppended
+from node.message_store.record import PHYSICAL_OFFSET_AT
+from node.protocol.group_kind import NO_PATCH, Channel
+from tests.simulation.broker_records import record_of, wall_ms
 from tests.simulation.driver.loop import SimulatedLoop
+from tests.simulation.observer import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.driver.workload import Workload
+
+CLOCKS_APART_MS = 12_000  # more than those of engines are
 
 
 @dataclass(slots=True)
@@ -28,8 +34,19 @@ class UsedLane:
     term: int
     number: int
     end_index: int
+    last_time_ms: int = -1  # of what was sent over it, in a broker group
     bodies: list[bytes] = field(default_factory=list)
     outcomes: list[AppendResult | BaseException | None] = field(default_factory=list)  # None: not known yet
+
+
+@dataclass(slots=True, frozen=True)
+class Sent:
+    """What goes over the lane for some bodies; `why_not`: what must not enter, if anything."""
+
+    bodies: list[bytes]
+    patch_at: int = NO_PATCH
+    channel: Channel = Channel.MESSAGE
+    why_not: str = ""
 
 
 class LaneAppender:
@@ -40,6 +57,7 @@ class LaneAppender:
         self._loop: SimulatedLoop = work.loop(name, random.Random(rng.getrandbits(64)))
         self._client: LedgerClient | None = None
         self._before: tuple[Lane, UsedLane] | None = None  # the lane that it had
+        self._clock_ahead_ms = CLOCKS_APART_MS * (int(name[1:]) % 2)
 
     def start(self) -> None:
         self._loop.run_here(self._loop.create_task, self._produce())
@@ -74,7 +92,8 @@ class LaneAppender:
     def _send(self, lane: Lane, used: UsedLane) -> None:
         work, rng = self._work, self._rng
         bodies = [work.body(self.name, rng) for _ in range(rng.randrange(1, 5))]
-        if lane.ended or not lane.has_room(len(bodies), sum(map(len, bodies))):
+        sent = self._records(lane, used, bodies) if work.world.config.broker else Sent(bodies)
+        if lane.ended or not lane.has_room(len(bodies), sum(map(len, sent.bodies))):
             return
         connection = f"{self.name}/lane {used.term}.{used.number}"
         number = work.invoke(self.name, "append", bodies, connection=connection, ordered=True)
@@ -84,11 +103,42 @@ class LaneAppender:
 
         def ended(outcome: AppendResult | BaseException) -> None:
             used.outcomes[call] = outcome
+            if sent.why_not and isinstance(outcome, AppendResult):
+                text = f"{self.name} appended at {outcome.first_index} {sent.why_not}"
+                work.world.violate(Violation("only_records_enter", text))
             work.appended(number, outcome)
 
         try:
-            answer = lane.append(bodies)
+            answer = lane.append(sent.bodies, patch_at=sent.patch_at, channel=sent.channel)
         except NotAppended as error:
             ended(error)
         else:
             answer.add_done_callback(lambda done: ended(done.exception() or done.result()))
+
+    # --- a broker group's -----------------------------------------------------------------------------------------
+    def _records(self, lane: Lane, used: UsedLane, words: list[bytes]) -> Sent:
+        """As a broker makes them, by a clock that is not quite right; now and then something that must not enter."""
+        rng = self._rng
+        channel = rng.choice((*[Channel.MESSAGE] * 8, Channel.METADATA, Channel.SNAPSHOT_PART))
+        now_ms = wall_ms(self._work.world.client_clock.now()) + self._clock_ahead_ms + rng.choice((0, 0, 0, -40, 40))
+        before_ms = max(used.last_time_ms, lane.last_time_ms)
+        time_ms = max(now_ms, before_ms)
+        if rng.random() < 0.06:
+            return self._intruder(words, before_ms, time_ms)
+        used.last_time_ms = time_ms
+        return Sent([record_of(one, time_ms, channel) for one in words], PHYSICAL_OFFSET_AT, channel)
+
+    def _intruder(self, words: list[bytes], before_ms: int, time_ms: int) -> Sent:
+        records = [record_of(one, time_ms) for one in words]
+        at = PHYSICAL_OFFSET_AT
+        return self._rng.choice((
+            Sent(words, at, why_not="what is no record"),
+            Sent([*records[:-1], records[-1][:-1]], at, why_not="a record that is cut off"),
+            Sent(records, NO_PATCH, why_not="a record without its place"),
+            Sent(records, at, Channel.SNAPSHOT_PART, "a message for a snapshot part"),
+            Sent([record_of(one, time_ms, Channel.FIRST_OF_TERM) for one in words], at, Channel.FIRST_OF_TERM,
+                 "the first entry of a term"),
+            Sent([record_of(one, time_ms, Channel.CONFIG_CHANGE) for one in words], at, Channel.CONFIG_CHANGE,
+                 "an entry about the group"),
+            Sent([record_of(one, before_ms - 1) for one in words], at, why_not="a record of the past"),
+        ))  # fmt: skip

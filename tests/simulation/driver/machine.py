@@ -23,6 +23,7 @@ from node.store.file_store import FileStore
 from node.store.log_store import HardState
 from node.store.recent_slabs import RecentSlabs
 from tests.simulation.applier import Attachment, StateMachine
+from tests.simulation.broker_records import kind_of
 from tests.simulation.clock import MemberClock
 from tests.simulation.damage import Damage
 from tests.simulation.disk import SimulatedCrash
@@ -82,6 +83,7 @@ class Machine:
             "node.group": "g",
             "node.data": f"/sim/{self.id}",
             "node.init": True,
+            "broker.address": "127.0.0.1:10911" if config.broker else "",
             "node.flush": "sync" if config.flush_sync else "async",
             "node.lease_reads": config.lease_reads,
             "peers": ";".join(f"{one}-127.0.0.1:{FIRST_PORT + n}" for n, one in enumerate(self.world.ids)),
@@ -189,7 +191,8 @@ class Machine:
             listen=listen,
         )
         applier = None if self.state_machine is None else Attachment(self.state_machine, later)
-        return Engine(self.settings, store, Process(host), applier=applier)
+        kind = kind_of(self.world.config.broker, self.clock.now)
+        return Engine(self.settings, store, Process(host), applier=applier, kind=kind)
 
     def _pace(self) -> int:
         config, rng = self.world.config, self._rng

@@ -17,6 +17,7 @@ from tests.simulation.swarm import BORN_LATER, born_later
 from tests.simulation.swarm import CALM as CORE_CALM
 
 WITH_LANES: Final = 0.3  # share of the worlds
+BROKERS: Final = 0.15  # the same: groups whose every entry is a record
 _CORE_FIELDS = frozenset(one.name for one in fields(CORE_CALM))
 
 
@@ -73,6 +74,7 @@ class DriverSwarm:
     client_loss: float = 0.0  # clients that are closed in the middle, and made anew
     ordered: int = 1  # producers that ask for order on a connection of their own
     lanes: int = 0  # appenders over lanes, each of which voids the others'
+    broker: bool = False  # the group is a broker's: what does not come over a lane is refused
     looks: float = 8.0  # questions to the control planes
     followers: int = 0  # clients of the stream of committed positions
     applier: bool = False  # a state machine beside each log
@@ -118,10 +120,19 @@ class DriverSwarm:
         begins = random.Random(f"born {seed}")
         if begins.random() < BORN_LATER:
             drawn = replace(drawn, **born_later(begins, drawn.data_file_size))
-        return replace(drawn, **overrides)
+        drawn = replace(drawn, broker=random.Random(f"broker {seed}").random() < BROKERS)
+        return _fenced(replace(drawn, **overrides))
 
 
 CALM = DriverSwarm()
+
+
+def _fenced(swarm: DriverSwarm) -> DriverSwarm:
+    """A broker group's log has no state machine beside it, is written over lanes, and begins with a data file."""
+    if not swarm.broker:
+        return swarm
+    born_pos = swarm.born_pos // swarm.data_file_size * swarm.data_file_size
+    return replace(swarm, applier=False, lanes=max(1, swarm.lanes), born_pos=born_pos)
 
 
 def _choose(rng: random.Random) -> dict[str, Any]:

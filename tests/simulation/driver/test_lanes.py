@@ -28,3 +28,16 @@ def test_a_log_born_later_keeps_every_promise() -> None:
         result = run_seed(seed, 3_000, {**born, "lanes": 2})
         assert result.violation is None, f"seed {seed}: {result.violation}"
         assert result.acknowledged > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_entry_of_a_broker_group_is_a_record_under_faults(seed: int) -> None:
+    result = run_seed(seed, 4_000, {"broker": True})
+    assert result.violation is None, f"seed {seed}: {result.violation}"
+
+
+def test_some_worlds_are_broker_groups() -> None:
+    swarms = [one for seed in range(300) if (one := DriverSwarm.from_seed(seed)).broker]
+    assert 20 < len(swarms) < 80 and all(one.lanes and not one.applier for one in swarms)
+    assert all(one.born_pos % one.data_file_size == 0 for one in swarms)
+    assert any(one.born_at() is not None for one in swarms) and not CALM.broker

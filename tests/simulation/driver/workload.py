@@ -19,14 +19,16 @@ from node.client import AppendResult, LedgerClient, LedgerError, NotAppended, Ou
 from node.client.errors import Denied
 from node.client.link import Lost, MemberLink
 from node.consensus.api import MS
+from node.message_store.record import PHYSICAL_OFFSET_AT
 from node.protocol.codes import RemotingCode, RequestCode
-from node.protocol.entry import Magic
+from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME
 from node.transport.slab_frames import (
     AppendedByte,
     AppendRequest,
     decode_append_answer,
     encode_append,
 )
+from tests.simulation.broker_records import record_of, words_of
 from tests.simulation.driver.lane_workload import LaneAppender, UsedLane
 from tests.simulation.driver.loop import ITERATION_NS, SimulatedLoop
 from tests.simulation.history import History, Result
@@ -141,6 +143,7 @@ class ClientProcess:
         self._work, self.name, self._rng = work, name, rng
         self._loop = work.loop(name, random.Random(rng.getrandbits(64)))
         self._client: LedgerClient | None = None
+        self._kind = BROKER_NAME if work.world.config.broker else PLAIN_NAME
         self._known_end = -1
         self._began_to_produce = False
         self._ordered_runs = 0  # calls that share one keep their order
@@ -263,13 +266,14 @@ class ClientProcess:
         assert client is not None
         number = work.invoke(self.name, "read", from_index=begin)
         floor = work.history.operations[number].floor
+        include_all = include_all or self._kind == BROKER_NAME  # else metadata would look like nobody's
         try:
             found = await client.read(begin, limit, include_all=include_all)
         except LedgerError:
             work.complete(number, "fail")
             return False
         if include_all:
-            seen = [(one.index, bytes(one.body) if one.magic == Magic.NORMAL else None) for one in found]
+            seen = [(one.index, words_of(self._kind, one)) for one in found]
         else:
             bodies = {one.index: bytes(one.body) for one in found}
             last = max(bodies, default=begin - 1)
@@ -320,11 +324,17 @@ class ClientProcess:
         body = b"the last words"
         number = work.invoke(self.name, "append", [body])
         try:
-            work.appended(number, await client.append(body))
+            work.appended(number, await self._append_last(client, body))
         except LedgerError as error:
             work.appended(number, error)
         for _ in range(reads):
             await self.read_once(work.world.base.index + 1, EVERYTHING)
+
+    async def _append_last(self, client: LedgerClient, body: bytes) -> AppendResult:
+        if self._kind != BROKER_NAME:
+            return await client.append(body)
+        lane = await client.open_lane()
+        return await lane.append([record_of(body, lane.last_time_ms)], patch_at=PHYSICAL_OFFSET_AT)
 
 
 class OrderedProducer:

@@ -17,6 +17,7 @@ from tests.simulation.mutants.overlaps import OVERLAPS
 from tests.simulation.mutants.planting import Edit, Mutant, PlantingError, Tally
 from tests.simulation.mutants.reads import READING
 from tests.simulation.mutants.real_driver import REAL_DRIVER
+from tests.simulation.mutants.records import RECORDS
 from tests.simulation.mutants.replication import REPLICATION
 from tests.simulation.mutants.retention import RETENTION
 from tests.simulation.mutants.settings import SETTINGS
@@ -43,5 +44,5 @@ CORE = (
     *CHANGES_OF_MEMBERS,
     *SETTINGS,
 )
-ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES)
+ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES, *RECORDS)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from node.consensus.api import MS, ReplicaConfig, Timing
 from node.consensus.effects import ApplyLog, BeginBehind, Effects, Event, FetchLog, MendLog, ReadSlab, TruncateLog
 from node.consensus.replica import Replica
+from node.message_store.broker_kind import BrokerKind
 from node.protocol.codes import FlushMode, ResponseCode, VoterState
 from node.protocol.entry import SLAB_BYTES_MAX, EntryError, Slab
 from node.protocol.group_id import group_id_of
+from node.protocol.group_kind import PLAIN
 from node.protocol.messages import Hello, Message
 from node.store.errors import StoreCorrupt, StoreFull
 from node.store.faults.results import Mended
@@ -23,6 +25,7 @@ from node.store.log_store import ORIGIN, EntryMeta, HardState, SyncTicket
 from node.store.memory_store import MemoryStore
 
 GROUP_ID = group_id_of("scenario", "g")
+BORN_MS = 1_800_000_000_000  # what all clocks of a broker group show
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,7 +62,9 @@ class Cluster:
     def __init__(
         self, count: int, seed: int = 1, flush: FlushMode = FlushMode.SYNC, timing: Timing | None = None,
         group_id: str | None = GROUP_ID, applies: bool = False, base: EntryMeta = ORIGIN, file_bytes: int = 1 << 30,
+        broker: bool = False,
     ) -> None:  # fmt: skip
+        self.kind = BrokerKind(lambda: BORN_MS) if broker else PLAIN
         self.file_bytes = file_bytes
         self.group_id, self.applies, self.base = group_id, applies, base
         self.rng = random.Random(seed)
@@ -85,7 +90,7 @@ class Cluster:
     def config_of(self, node_id: str) -> ReplicaConfig:
         return ReplicaConfig(
             "g", node_id, self.peers, self.learners[node_id], flush=self.flush, timing=self.timing,
-            applies=self.applies,
+            applies=self.applies, kind=self.kind,
         )  # fmt: skip
 
     def new_store(self, node_id: str, *, forming: bool = True, base: EntryMeta | None = None) -> MemoryStore:
@@ -98,6 +103,7 @@ class Cluster:
             hard_state=hard,
             base=base or self.base,
             data_file_size=self.file_bytes,
+            kind=self.kind.name,
         )
 
     # --- the driver's part --------------------------------------------------------------------------------------

@@ -39,7 +39,11 @@ class LaneVerbs:
         self._cluster.carry_out(node_id)
 
     def _over(self, command: Command) -> None:
-        node_id, origin, *words = command.words
+        self.over(command, [word.encode() for word in command.words[2:]], command.number("patch", NO_PATCH))
+
+    def over(self, command: Command, bodies: list[bytes], patch_at: int) -> None:
+        """Appends these."""
+        node_id, origin = command.words[:2]
         replica = self._cluster.nodes[node_id].replica
         lane, sequence = command.number("lane", 1), command.number("from", 0)
         term = command.number("term", replica.term)
@@ -50,8 +54,8 @@ class LaneVerbs:
             name = f"lane {lane} of {origin}, from entry {sequence} on"
             self._say(f"{name}: {outcome.code.name} ({outcome.appended}){where}{detail}")
 
-        ticket = LaneTicket(term, lane, sequence, 0, command.number("patch", NO_PATCH))
-        proposal = Proposal([word.encode() for word in words], done, origin=origin, lane=ticket)
+        ticket = LaneTicket(term, lane, sequence, command.number("channel", 0), patch_at)
+        proposal = Proposal(bodies, done, origin=origin, lane=ticket)
         replica.lanes.watch(proposal)
         replica.propose_many([proposal], self._cluster.now)
         self._cluster.carry_out(node_id)

@@ -4,7 +4,7 @@ A script is a list of commands, one a line; what a command brings about stands b
 drops the indented lines, carries the commands out and compares; `python -m tests.scenarios.runner --rewrite` writes
 what happened into the files instead. The safety invariants are checked after every command.
 
-    group 3 [flush=async] [down] [unnamed] [applier] [born=999/7]
+    group 3 [flush=async] [down] [unnamed] [applier] [broker] [born=999/7]
                                         n0, n1, n2 with new stores; formed and connected unless `down`; `unnamed`:
                                         made without a token, so that the first leader gives the group its id;
                                         `applier`: entries are applied to a state machine, not to a log alone;
@@ -30,6 +30,7 @@ what happened into the files instead. The safety invariants are checked after ev
     rot n1 3..5 [known] / scrub n1      bytes rot, unnoticed or known when it opens / n1 reads its whole log
     join l0 / leave l0 / tell n2 join l0    learners (learners.py)
     open-lane n0 a / over n0 a lane=1 from=0 x y / lane-lost n0 a    lanes (lanes.py)
+    send n0 a lane=1 from=0 x y / spoil … / records n0      broker groups, whose entries are records (broker_groups.py)
     status [n0] / log [n0] / dispatchers n0 / closures n0 / watermarks n0
 """
 
@@ -50,6 +51,7 @@ from node.store.log_store import ORIGIN, EntryMeta, HardState
 from node.store.memory_store import MemoryStore
 from tests.scenarios.appliers import Appliers
 from tests.scenarios.bases import BaseVerbs
+from tests.scenarios.broker_groups import BrokerVerbs
 from tests.scenarios.cluster import GROUP_ID, Cluster, Packet
 from tests.scenarios.invariants import Invariants
 from tests.scenarios.lanes import LaneVerbs
@@ -132,10 +134,12 @@ class Scenario:
         self._cluster = Cluster(
             int(command.words[0]), seed=seed, flush=flush, group_id=group_id, applies="applier" in command.words,
             base=EntryMeta(int(index), int(term), BORN_CHAIN) if int(index) >= 0 else ORIGIN,
-            file_bytes=command.number("file", 1 << 30),
+            file_bytes=command.number("file", 1 << 30), broker="broker" in command.words,
         )  # fmt: skip
         self._verbs |= {**Appliers(self.cluster, self.say).verbs, **Learners(self.cluster).verbs}
-        self._verbs |= LaneVerbs(self.cluster, self.say).verbs | BaseVerbs(self.cluster, self.say).verbs
+        lanes = LaneVerbs(self.cluster, self.say)
+        self._verbs |= {**lanes.verbs, **BaseVerbs(self.cluster, self.say).verbs}
+        self._verbs |= BrokerVerbs(self.cluster, lanes, self.say).verbs
         self._invariants = Invariants(self._cluster, alarms_allowed=True)
         if "down" in command.words:
             for node_id in self.cluster.ids:

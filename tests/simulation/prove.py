@@ -115,10 +115,10 @@ def _run_world(mutant: Mutant, seed: int, steps: int) -> SeedResult:
 
     Without state machines, brokers, followers and members that change, unless it is about them: other trouble.
     """
-    profile = {"applier": False, "read_ways": False, "broker": False, **mutant.profile}
+    profile = {"applier": False, "read_ways": False, **mutant.profile}
     if mutant.world == "driver":
         del profile["read_ways"]  # its clients ask as the product's do
-        return drive(seed, DRIVER_STEPS * steps, {"followers": 0, **profile})
+        return drive(seed, DRIVER_STEPS * steps, {"followers": 0, "broker": False, **profile})
     return run_seed(seed, steps, {"membership": 0.0, **profile})
 
 

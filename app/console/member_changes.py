@@ -23,7 +23,8 @@ from app.db.repositories import FAILED, RUNNING, UNKNOWN, Operations
 from app.health.group_view import GroupView
 from app.health.next_steps import TOKEN_HEADER
 from node.background import Background, reason_of
-from node.views.base import Text, View, Whole
+from node.views.base import Number, Text, View, Whole
+from node.views.reading import Unreadable, read
 
 Json = dict[str, Any]
 KIND: Final = "member_change"
@@ -95,6 +96,24 @@ class QuorumThen(View):
     survives: Whole | None = None
 
 
+class RefusedView(View):
+    """Why the leader would not do it."""
+
+    detail: Text
+
+
+class LeaderSays(View):
+    """The leader's own pre-flight: its words, so nothing of it is believed to be of any type."""
+
+    refused: RefusedView | None = None
+    before: QuorumThen | None = None
+    after: QuorumThen | None = None
+    lag_entries: Whole | None = None
+    lag_bytes: Whole | None = None
+    catch_up_s_at_most: Number | None = None
+    needs_disk_bytes: Whole | None = None
+
+
 class MemberPreflight(View):
     """What a change would mean. `allowed` False: it would be refused; `checks` say why. null: nobody knows."""
 
@@ -106,7 +125,7 @@ class MemberPreflight(View):
     after: QuorumThen | None = None
     lag_entries: Whole | None = None
     lag_bytes: Whole | None = None
-    catch_up_s_at_most: float | None = None
+    catch_up_s_at_most: Number | None = None
     needs_disk_bytes: Whole | None = None
     free_disk_bytes: Whole | None = None
     commands: Commands
@@ -116,32 +135,34 @@ async def preflight(nodes: Nodes, view: GroupView, change: MemberChange, if_term
     """What the leader says of it now; whoever does not answer refuses nothing, and allows nothing."""
     leader = view.leader
     url = (leader and leader.control_url) or "http://LEADER"
-    known: Json = {}
+    known: LeaderSays | None = None
     if leader is None or not leader.control_url:
         first = check("leader", "refused", "There is no reachable leader that could change the members")
     else:
         method, path, body, asked = change.call(if_term, dry_run=True)
         try:
             said = await nodes.json(method, url, path, json=body, params=asked, timeout_s=PREFLIGHT_S)
-            known = dict(said.get("members") or {})
+            known = read(LeaderSays, said.get("members"))
             first = check("leader", "ok", f"{view.leader_id} leads term {view.term}")
         except NodeRefused as refusal:
             first = check("change", "refused", refusal.detail)
+        except Unreadable as error:
+            first = check("leader", "refused", f"{view.leader_id} says what cannot be read: {error}")
         except ConsoleError as error:
             first = check("leader", "refused", f"{view.leader_id} does not say what would follow: {error.detail}")
     checks = [first, *checks_of(view, change, known)] if known else [first]
-    before, after = (QuorumThen.model_validate(known[one]) if known.get(one) else None for one in ("before", "after"))
+    known = known or LeaderSays()
     return MemberPreflight(
         allowed=not any(one.state == "refused" for one in checks),
         would=change.words,
         if_term=view.term if if_term is None else if_term,
         checks=tuple(checks),
-        before=before,
-        after=after,
-        lag_entries=known.get("lag_entries"),
-        lag_bytes=known.get("lag_bytes"),
-        catch_up_s_at_most=known.get("catch_up_s_at_most"),
-        needs_disk_bytes=known.get("needs_disk_bytes"),
+        before=known.before,
+        after=known.after,
+        lag_entries=known.lag_entries,
+        lag_bytes=known.lag_bytes,
+        catch_up_s_at_most=known.catch_up_s_at_most,
+        needs_disk_bytes=known.needs_disk_bytes,
         free_disk_bytes=free_disk(view, change.member_id),
         commands=change.commands(url, view.term if if_term is None else if_term),
     )
@@ -152,15 +173,14 @@ def free_disk(view: GroupView, member_id: str) -> int | None:
     return one.state.disk.free_bytes if one is not None and one.state is not None and one.state.disk else None
 
 
-def checks_of(view: GroupView, change: MemberChange, known: Json) -> list[Check]:
+def checks_of(view: GroupView, change: MemberChange, known: LeaderSays) -> list[Check]:
     """What there is to know, the worst last word first: the leader's own."""
-    refused = known.get("refused")
     found = [
-        check("change", "refused", str(refused.get("detail")))
-        if refused
+        check("change", "refused", known.refused.detail)
+        if known.refused
         else check("change", "ok", f"{view.leader_id} would {change.words}")
     ]
-    before, after = (QuorumThen.model_validate(known.get(one) or {}) for one in ("before", "after"))
+    before, after = known.before or QuorumThen(), known.after or QuorumThen()
     found += [quorum_check("quorum now", before, None), quorum_check("quorum then", after, before)]
     if change.kind in ("add", "promote"):
         found += [lag_check(change, known), time_check(change, known), disk_check(view, change, known)]
@@ -178,24 +198,24 @@ def quorum_check(name: str, one: QuorumThen, before: QuorumThen | None) -> Check
     return check(name, "attention" if fewer or one.survives == 0 else "ok", f"{counted}: {may}")
 
 
-def lag_check(change: MemberChange, known: Json) -> Check:
-    lag = known.get("lag_entries")
+def lag_check(change: MemberChange, known: LeaderSays) -> Check:
+    lag = known.lag_entries
     if lag is None:
         return check("lag", "unknown", f"What {change.member_id} lacks is unknown")
-    size = known.get("lag_bytes")
+    size = known.lag_bytes
     of = "" if size is None else f", {fmt.size(size)}"
     return check("lag", "ok", f"{change.member_id} lacks {lag:,} {'entry' if lag == 1 else 'entries'}{of}")
 
 
-def time_check(change: MemberChange, known: Json) -> Check:
-    seconds = known.get("catch_up_s_at_most")
+def time_check(change: MemberChange, known: LeaderSays) -> Check:
+    seconds = known.catch_up_s_at_most
     if seconds is None:
         return check("time", "unknown", f"How long {change.member_id} takes to catch up is unknown")
     return check("time", "ok", f"It catches up in {fmt.duration_ms(seconds * 1000)} at most, if its disk keeps up")
 
 
-def disk_check(view: GroupView, change: MemberChange, known: Json) -> Check:
-    needs, free = known.get("needs_disk_bytes"), free_disk(view, change.member_id)
+def disk_check(view: GroupView, change: MemberChange, known: LeaderSays) -> Check:
+    needs, free = known.needs_disk_bytes, free_disk(view, change.member_id)
     if needs is None or free is None:
         wants = "" if needs is None else f"; the log takes {fmt.size(needs)}"
         return check("disk", "unknown", f"What room the disk of {change.member_id} has is unknown{wants}")

@@ -65,7 +65,10 @@ def bytes_of(text: str) -> bytes:
 
 def printable(text: str) -> str:
     """A name for JSON or a terminal: bytes that are no UTF-8 become the replacement character."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    except UnicodeEncodeError:  # a half of a character, from JSON
+        return "".join("\ufffd" if "\ud800" <= one <= "\udfff" else one for one in text)
 
 
 def units_of(text: str) -> int:

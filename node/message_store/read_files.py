@@ -24,6 +24,7 @@ from node.protocol.value_class import value_class
 
 NAME_DIGITS: Final = 20
 POSITION_MAX: Final = (1 << 63) - 1
+FILE_BYTES_MAX: Final = (1 << 31) - 1  # an int there; of more, whoever made it wants it to be read for hours
 OWNER_FILE: Final = "quorumscope-owns"  # keeps a Java broker out of a directory of ours; holds nothing
 
 
@@ -68,9 +69,8 @@ class OsFiles:
         return path.is_dir()
 
     def read(self, path: Path, offset: int, length: int) -> bytes:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
+        fd = _opened(path)
+        if fd is None:
             return b""
         try:
             found = os.pread(fd, length, offset)
@@ -82,9 +82,8 @@ class OsFiles:
 
     def mapped(self, path: Path) -> BytesLike:
         """A file that expires stays until the last look at it; nobody shortens one."""
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
+        fd = _opened(path)
+        if fd is None:
             return b""
         try:
             return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ)) if os.fstat(fd).st_size else b""
@@ -93,8 +92,10 @@ class OsFiles:
 
     def locked_by(self, path: Path) -> int | None:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            fd = _opened(path)
+        except PermissionError:
+            return None
+        if fd is None:
             return None
         try:  # asks, and takes none
             wanted = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
@@ -102,6 +103,18 @@ class OsFiles:
         finally:
             os.close(fd)
         return None if kind == fcntl.F_UNLCK else pid if pid > 0 else -1
+
+
+def _opened(path: Path) -> int | None:
+    """A descriptor; None where there is no file of that name: a FIFO would be waited for, a device read, for ever."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    return None
 
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
@@ -141,6 +154,8 @@ class MappedFileQueue:
             size = self._files.size(self.folder / name)
             if size is None:
                 self.odd_files.append((name, "is no file"))
+            elif size > FILE_BYTES_MAX:
+                self.odd_files.append((name, f"has {size} bytes, more than RocketMQ's files can have"))
             else:
                 found.append(MappedFile(name, int(name), size))
         lengths = Counter(one.size_bytes for one in found if one.size_bytes)

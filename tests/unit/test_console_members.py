@@ -112,6 +112,26 @@ def test_what_the_leader_refuses_is_not_asked_for(tmp_path: Path) -> None:
     over(tmp_path, work)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [], "members", 7, {"refused": "no"}, {"refused": {}}, {"refused": {"detail": 7}}, {"before": []},
+        {"before": {"voters": "n0"}}, {"after": {"survives": "1"}}, {"lag_entries": "9"}, {"lag_bytes": -(2**70)},
+        {"catch_up_s_at_most": {}}, {"catch_up_s_at_most": 1e300}, {"needs_disk_bytes": "much"},
+    ],
+)  # fmt: skip
+def test_an_odd_preflight_is_said_and_allows_nothing(tmp_path: Path, odd: Any) -> None:
+    async def work(kit: Kit) -> None:
+        kit.group.change_members = lambda *_: (200, {"dry_run": True, "members": odd})  # type: ignore[method-assign]
+        olga = await kit.person("olga", "operator")
+        page = await olga.get(f"{PAGE}/change?kind=add&id=n3&address=h:1")
+        assert page.status_code == 200 and "It would be refused" in page.text and 'name="key"' not in page.text
+        refused = await olga.change("POST", API, json=NEW)
+        assert refused.status_code == 409 and changes_asked(kit) == []
+
+    over(tmp_path, work)
+
+
 def test_only_operators_change_members_and_see_the_buttons(tmp_path: Path) -> None:
     async def work(kit: Kit) -> None:
         vera, olga = await kit.person("vera", "viewer"), await kit.person("olga", "operator")

@@ -66,6 +66,7 @@ async def commands(parts: Parts, bodies: Sequence[bytes]) -> Carried:
     """Has the group apply them, one behind the other. Raises Problem."""
     sent = encode_append(AppendRequest(bodies))
     answer = await asked_to_append(parts, RequestCode.COMMAND, sent, WRITE_TIMEOUT_S, decode_command_answer)
+    parts.snapshots.outdate()
     append = answer.append
     if append.appended is AppendedByte.NOT_APPENDED:
         raise await refused(parts, append)

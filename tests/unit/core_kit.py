@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from node.consensus.api import MS, Outcome, Proposal, ReplicaConfig, TransferOutcome
@@ -26,12 +26,31 @@ from node.protocol.messages import (
     VoteResponse,
 )
 from node.protocol.slab_encode import encode_slab
+from node.store.file_store import FileStore
 from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
 
 PEERS = {"n0": "127.0.0.1:20911", "n1": "127.0.0.1:20912", "n2": "127.0.0.1:20913"}
 GROUP_ID = group_id_of("unit", "g")
 NOW = 10_000 * MS
+
+
+def alone(store: FileStore, peers: Mapping[str, str]) -> Replica:
+    """n0 over a real store, without anybody to talk to: it campaigns, saves and syncs for ten simulated seconds."""
+    now = 10**12
+    config = ReplicaConfig("g", "n0", peers, flush=FlushMode.SYNC)
+    replica = Replica(config, store, random.Random(1), now)
+    for _ in range(100):
+        now += 10**8
+        replica.tick(now)
+        effects = replica.take_effects()
+        if effects.hard_state is not None:
+            store.save_hard_state(effects.hard_state)
+            replica.disk.hard_state_saved(effects.hard_state, now)
+        ticket = store.prepare_sync()
+        if ticket is not None:
+            replica.disk.flushed(replica.log_epoch, store.finish_sync(ticket), now)
+    return replica
 
 
 def store_of(terms: Sequence[int] = (), *, term: int | None = None, **hard: Any) -> MemoryStore:

@@ -95,6 +95,16 @@ def test_keys_are_written_read_listed_and_removed(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_a_write_is_in_what_the_member_says_next(tmp_path: Path) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        for number in range(20):  # each within the time that an answer is kept
+            await http.get("/state")
+            index = (await http.put("/kv/k", json={"value": str(number)})).json()["index"]
+            assert (await http.get("/state")).json()["log"]["committed_index"] >= index
+
+    run(tmp_path, work)
+
+
 def test_keys_of_any_length_are_paged_and_none_is_taken_for_another(tmp_path: Path) -> None:
     async def work(http: httpx.AsyncClient) -> None:
         for number in range(3):

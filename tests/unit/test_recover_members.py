@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.consensus.api import ReplicaConfig
-from node.consensus.replica import Replica
-from node.protocol.codes import FlushMode, ResponseCode, VoterState
+from node.protocol.codes import ResponseCode, VoterState
 from node.protocol.entry import Magic
 from node.protocol.group_id import group_id_of
 from node.protocol.group_members import GroupMembers, members_in
@@ -26,7 +23,7 @@ from node.store.repair.command import main, perform
 from node.store.repair.recover_members import Wanted, recover_members
 from node.store.repair.report import Report
 from node.transport.bodies import decode_response, encode_message
-from tests.unit.core_kit import Leader, Solo, store_of
+from tests.unit.core_kit import Leader, Solo, alone, store_of
 from tests.unit.store_fixtures import fill
 from tests.unit.store_layout import DATA_BYTES, INDEX_BYTES
 from tests.unit.store_repair_fixtures import damage, everything
@@ -99,18 +96,7 @@ def test_it_leads_alone_and_all_of_its_log_is_committed(tmp_path: Path) -> None:
     recover(directory, "n0")
     store = opened(directory, "n0")
     birth = {one: f"127.0.0.1:{20911 + number}" for number, one in enumerate(FIVE)}
-    now = 10**12
-    replica = Replica(ReplicaConfig("g", "n0", birth, flush=FlushMode.SYNC), store, random.Random(1), now)
-    for _ in range(100):
-        now += 10**8
-        replica.tick(now)
-        effects = replica.take_effects()
-        if effects.hard_state is not None:
-            store.save_hard_state(effects.hard_state)
-            replica.disk.hard_state_saved(effects.hard_state, now)
-        ticket = store.prepare_sync()
-        if ticket is not None:
-            replica.disk.flushed(replica.log_epoch, store.finish_sync(ticket), now)
+    replica = alone(store, birth)
     assert replica.term > 6 and replica.committed_index >= 61
     assert list(replica.configuration.voters) == ["n0"] and store.hard_state.group_id == NEW_ID
     assert not store.hard_state.store_ids, "what is on record of the others protects nothing any more"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from node.config_models import NodeTable
-from node.consensus.api import ReplicaConfig
 from node.consensus.group_naming import naming_body
-from node.consensus.replica import Replica
-from node.protocol.codes import FlushMode, VoterState
+from node.protocol.codes import VoterState
 from node.protocol.entry import Magic
 from node.protocol.group_id import group_id_of
 from node.protocol.messages import MemberMark
@@ -27,6 +24,7 @@ from node.store.reader import StoreReader
 from node.store.repair.command import main
 from node.store.repair.problems import look
 from node.store.repair.reset_term import reset_term
+from tests.unit.core_kit import alone
 from tests.unit.store_fixtures import fill, open_store
 
 FAR = 1 << 62
@@ -182,19 +180,7 @@ def test_a_group_of_real_stores_keeps_its_new_id_when_the_old_ids_entry_is_commi
     for number in range(2):
         store = open_store(tmp_path / f"n{number}")
         group_id, term = store.hard_state.group_id, store.hard_state.term
-        config = ReplicaConfig("g", "n0", {"n0": "127.0.0.1:1"}, flush=FlushMode.SYNC)
-        now = 10**12
-        replica = Replica(config, store, random.Random(1), now)
-        for _ in range(100):
-            now += 10**8
-            replica.tick(now)
-            effects = replica.take_effects()
-            if effects.hard_state is not None:
-                store.save_hard_state(effects.hard_state)
-                replica.disk.hard_state_saved(effects.hard_state, now)
-            ticket = store.prepare_sync()
-            if ticket is not None:
-                replica.disk.flushed(replica.log_epoch, store.finish_sync(ticket), now)
+        replica = alone(store, {"n0": "127.0.0.1:1"})
         assert replica.committed_index >= 2 and replica.term > term
         assert store.hard_state.group_id == group_id and store.hard_state.naming is None
         assert group_id is not None and group_id != OLD_ID

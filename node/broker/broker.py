@@ -74,7 +74,7 @@ class Broker:
             await self._stop_leading()
             self.lane.close()
             await self.engine.close()
-            self.log.close()
+            await self.log.close()
 
     async def _follow(self) -> None:
         """The engine's committed positions, and whether it leads."""

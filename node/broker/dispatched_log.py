@@ -11,6 +11,7 @@ sound.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,10 +22,11 @@ from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint, read_mark
 from node.message_store.errors import MessageFormatError, MessageStoreError
 from node.message_store.recent_entries import Piece, RecentEntries, pieces_of
+from node.message_store.write_files import Disk, OsDisk
 from node.protocol.entry import HEAD_BYTES
 from node.transport.slab_frames import ReadAnswer
 
-SAVE_EVERY_S: Final = 5.0
+SAVE_EVERY_S: Final = 10.0
 AGAIN_S_MIN: Final = 0.05
 AGAIN_S_MAX: Final = 1.0
 Touched = dict[tuple[str, int], int]
@@ -62,6 +64,7 @@ class DispatchedLog:
         self._due: deque[tuple[int, float]] = deque()  # committed indexes, and when they were first heard of
         self._saved_at = self._loop.time()
         self._is_saved = True
+        self._saving: asyncio.Future[None] | None = None
 
     # --- what is asked of it --------------------------------------------------------------------------------------
     @property
@@ -121,6 +124,7 @@ class DispatchedLog:
         await self._open()
         wait_s = AGAIN_S_MIN
         while True:
+            self._save_if_due()
             try:
                 if self.dispatched_index >= self.committed_index:
                     await self._idle()
@@ -135,12 +139,10 @@ class DispatchedLog:
 
     async def _idle(self) -> None:
         self._wake.clear()
-        left_s = None if self._is_saved else max(0.0, self._saved_at + SAVE_EVERY_S - self._loop.time())
-        try:
+        left_s = None if self._is_saved else max(0.01, self._saved_at + SAVE_EVERY_S - self._loop.time())
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(left_s):
                 await self._wake.wait()
-        except TimeoutError:
-            await self._save()
 
     async def _step(self) -> None:
         index = self.dispatched_index + 1
@@ -150,8 +152,6 @@ class DispatchedLog:
                 self._take(piece)
         elif answer.committed_index < self.committed_index:
             await asyncio.sleep(AGAIN_S_MIN)
-        if not self._is_saved and self._loop.time() - self._saved_at > SAVE_EVERY_S:
-            await self._save()
 
     def _take(self, piece: Piece) -> None:
         assert self.dispatcher is not None
@@ -170,11 +170,17 @@ class DispatchedLog:
                     done.set_result(None)
             self._reached = deque(one for one in self._reached if not one[1].done())
 
-    async def _save(self) -> None:
-        """Off the loop: a slow disk costs dispatch its time, and answers of the broker nothing else."""
-        assert self.dispatcher is not None
-        await asyncio.to_thread(self.dispatcher.save)
-        self._saved_at, self._is_saved = self._loop.time(), True
+    def _save_if_due(self) -> None:
+        """In a thread, while dispatch goes on: a slow disk must not hold up puts. Raises OSError of the last one."""
+        if self._saving is not None and self._saving.done():
+            saving, self._saving = self._saving, None
+            saving.result()
+        due = not self._is_saved and self._loop.time() - self._saved_at >= SAVE_EVERY_S
+        if due and self._saving is None and self.dispatcher is not None:
+            finish = self.dispatcher.begin_save()
+            self._saving = self._loop.run_in_executor(None, _finished, finish)
+            self._saving.add_done_callback(lambda _: self._wake.set())
+            self._saved_at, self._is_saved = self._loop.time(), True
 
     def _stop_at(self, error: Exception) -> None:
         if str(error) != self.stopped_by and not isinstance(error, Unreachable):  # an engine that starts, or is away
@@ -242,7 +248,18 @@ class DispatchedLog:
                 " `quorumscope store rebuild-queues` writes them anew"
             )
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Synced, and marked as clean. Raises OSError."""
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
         if self.dispatcher is not None:
             self.dispatcher.close()
+
+
+def _finished(finish: Callable[[Disk], None]) -> None:
+    """The rest of a save, with files of its own."""
+    disk = OsDisk()
+    try:
+        finish(disk)
+    finally:
+        disk.close()

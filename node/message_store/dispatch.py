@@ -17,6 +17,7 @@ and a few numbers per queue.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from node.message_store.dispatch_batch import Batch, columns_of
@@ -123,7 +124,7 @@ class Dispatcher:
     def _mark_as_open(self) -> None:
         """Before the first write behind a mark that says that there is none."""
         if self._is_marked_clean:
-            self._write_mark(is_clean=False)
+            write_mark(self._root, self._mark_now(is_clean=False), self._disk)
             self._is_marked_clean = False
 
     def keep_place(self, queue: QueueName, next_offset: int, begin: int) -> None:
@@ -138,22 +139,29 @@ class Dispatcher:
 
     def save(self, *, is_clean: bool = False) -> None:
         """What was dispatched is on disk, then the checkpoint and the mark say so."""
+        self.begin_save(is_clean=is_clean)(self._disk)
+
+    def begin_save(self, *, is_clean: bool = False) -> Callable[[Disk], None]:
+        """What does the rest of `save`, for what was dispatched until now: also in another thread, with a disk of its
+        own, while dispatch goes on. What is written behind the mark meanwhile counts for nothing until the next one.
+        """
         if self._is_broken:
             raise MessageStoreError("an earlier write failed: open the dispatcher anew")
-        self._queues.sync()
-        self._index.sync()
-        self._write_checkpoint()
-        self._write_mark(is_clean=is_clean)
+        unsynced = [self._queues.take_unsynced(), self._index.take_unsynced()]
+        mark, last_ms = self._mark_now(is_clean=is_clean), self._last_time_ms
+        checkpoint = encode_checkpoint(StoreCheckpoint(last_ms, last_ms, mark.index.full_until_ms, 0, 0))
         self._is_marked_clean = is_clean
 
-    def _write_checkpoint(self) -> None:
-        last_ms = self._last_time_ms
-        checkpoint = StoreCheckpoint(last_ms, last_ms, self._index.mark.full_until_ms, 0, 0)
-        self._disk.replace(self._root / CHECKPOINT, encode_checkpoint(checkpoint))
+        def finish(disk: Disk) -> None:
+            for one in unsynced:
+                one.sync(disk)
+            disk.replace(self._root / CHECKPOINT, checkpoint)
+            write_mark(self._root, mark, disk)
 
-    def _write_mark(self, *, is_clean: bool) -> None:
-        mark = Mark(self._point, self.sizes, self._index.mark, self._last_time_ms, is_clean)
-        write_mark(self._root, mark, self._disk)
+        return finish
+
+    def _mark_now(self, *, is_clean: bool) -> Mark:
+        return Mark(self._point, self.sizes, self._index.mark, self._last_time_ms, is_clean)
 
     def close(self) -> None:
         """Saves, unless a write failed, and lets go of the files."""

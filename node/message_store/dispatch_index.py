@@ -29,7 +29,7 @@ from node.message_store.index_file import (
 )
 from node.message_store.message_store import INDEX
 from node.message_store.read_files import OS, Files
-from node.message_store.write_files import Disk
+from node.message_store.write_files import Disk, Unsynced
 from node.protocol.value_class import value_class
 
 INDEX_SLOTS: Final = 5_000_000
@@ -155,15 +155,13 @@ class IndexWriter:
         self._mark = IndexMark(self._mark.name, head, full_until_ms)
         self.written += len(rows)
 
-    def sync(self) -> None:
-        """All that was written is on disk."""
-        for path in sorted(self._unsynced):
-            self._disk.sync(path)
-        if self._is_name_new:
-            self._disk.sync_folder(self._folder)
-            self._disk.sync_folder(self._folder.parent)
+    def take_unsynced(self) -> Unsynced:
+        """What was written since this was asked last: it is the caller's to sync."""
+        folders = [self._folder, self._folder.parent] if self._is_name_new else []
+        found = Unsynced(sorted(self._unsynced), folders)
         self._unsynced.clear()
         self._is_name_new = False
+        return found
 
 
 def _seconds(times: Ints, begin_ms: int) -> Ints:

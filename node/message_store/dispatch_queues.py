@@ -19,7 +19,7 @@ from node.message_store.java_text import bytes_of
 from node.message_store.message_store import CONSUME_QUEUE
 from node.message_store.queue_units import PREFILL_SIZE, UNIT_BYTES, UNIT_DTYPE, decode_units
 from node.message_store.read_files import OS, Files, MappedFileQueue
-from node.message_store.write_files import Disk
+from node.message_store.write_files import Disk, Unsynced
 
 QUEUE_FILE_BYTES: Final = 6_000_000
 NAME_BYTES_MAX: Final = 255
@@ -207,14 +207,12 @@ class QueueWriter:
             raise MessageStoreError(f"topic {topic[:80]!r} has no queue {queue_id}: queues are numbered from 0")
         return self._folder / topic / str(queue_id)
 
-    def sync(self) -> None:
-        """All that was written is on disk."""
-        for path in sorted(self._unsynced):
-            self._disk.sync(path)
-        for path in sorted(self._new_names):
-            self._disk.sync_folder(path)
+    def take_unsynced(self) -> Unsynced:
+        """What was written since this was asked last: it is the caller's to sync."""
+        found = Unsynced(sorted(self._unsynced), sorted(self._new_names))
         self._unsynced.clear()
         self._new_names.clear()
+        return found
 
 
 def _border(is_sound: Callable[[int], bool], count: int) -> int:

@@ -6,12 +6,13 @@ disk before `sync` of the file (and `sync_folder` of where its name stands) retu
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import shutil
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,22 @@ class Disk(Protocol):
     def sync_folder(self, path: Path) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Unsynced(NamedTuple):
+    """Files with content, and folders with names, that are not on disk for sure."""
+
+    files: list[Path]
+    folders: list[Path]
+
+    def sync(self, disk: Disk) -> None:
+        """All of it is on disk, but for what was removed meanwhile. Raises OSError."""
+        for path in self.files:
+            with contextlib.suppress(FileNotFoundError):
+                disk.sync(path)
+        for path in self.folders:
+            with contextlib.suppress(FileNotFoundError):
+                disk.sync_folder(path)
 
 
 class OsDisk:

@@ -32,6 +32,7 @@ from app.commands import (
     services,
     simulate,
     store,
+    store_hand_over,
     store_queues,
     trim,
 )
@@ -82,6 +83,7 @@ for part in (
     backup,
     restore,
     store,
+    store_hand_over,
     store_queues,
     messages,
     nameserver,

@@ -86,7 +86,11 @@ def write_mark(root: Path, mark: Mark, disk: Disk) -> None:
 
 def read_mark(root: Path, files: Files = OS) -> Mark | None:
     """None where there is none. Raises MessageStoreError."""
-    path = mark_path(root)
+    return read_mark_at(mark_path(root), files)
+
+
+def read_mark_at(path: Path, files: Files = OS) -> Mark | None:
+    """The same of a mark that was put aside."""
     if files.size(path) is None:
         return None
     data = files.read(path, 0, _BYTES_MAX)

@@ -21,13 +21,14 @@ from node.message_store.dispatch_batch import Batch
 from node.message_store.dispatch_mark import LogPoint
 from node.message_store.errors import MessageStoreError
 from node.message_store.read_files import OS, Files, MappedFile, MappedFileQueue
-from node.message_store.record import RECORD_BYTES_MIN, SIZE_AND_MAGIC, is_record_magic
+from node.message_store.record import MAGIC_V2, RECORD_BYTES_MIN, SIZE_AND_MAGIC, is_record_magic
 from node.protocol.entry import HEAD, HEAD_BYTES, Magic
 from node.protocol.group_kind import Channel
 from node.protocol.value_class import value_class
 
 PIECE_BYTES: Final = 4 << 20
 _BLANK: Final = int(Magic.BLANK)
+_MAGIC_V2_LAST: Final = MAGIC_V2 & 0xFF
 
 
 @value_class(slots=True, frozen=True)
@@ -46,8 +47,7 @@ class LogPiece:
     batch: Batch
     end: LogPoint
     own: tuple[OwnRecord, ...] = ()
-    versions: frozenset[int] = frozenset()
-    magics: frozenset[int] = frozenset()
+    has_version_2: bool = False
 
 
 def entries_in(ledger: Path, begin: LogPoint, upto_index: int, files: Files = OS) -> Iterator[LogPiece]:
@@ -82,10 +82,9 @@ def _entries(data: bytes, position: int, begin: LogPoint, upto_index: int) -> Lo
     starts: list[int] = []
     sizes: list[int] = []
     own: list[OwnRecord] = []
-    magics: set[int] = set()
     at, end = 0, begin
     while end.index < upto_index and len(data) - at >= HEAD_BYTES and not _is_blank(data, at):
-        magic, size, index, term, _pos, channel, chain, _crc, body_bytes = HEAD.unpack_from(data, at)
+        _magic, size, index, term, _pos, channel, chain, _crc, body_bytes = HEAD.unpack_from(data, at)
         fits = size == HEAD_BYTES + body_bytes and body_bytes >= 0 and size <= len(data) - at
         if index != end.index + 1 or not fits:
             break
@@ -94,22 +93,19 @@ def _entries(data: bytes, position: int, begin: LogPoint, upto_index: int) -> Lo
         elif body_bytes:
             starts.append(at + HEAD_BYTES)
             sizes.append(body_bytes)
-        magics.add(magic)
         at += size
         end = LogPoint(position + at, index, term, chain)
         if channel == Channel.METADATA:
             break
-    return _piece(data, position, starts, sizes, end, own, magics) if at else None
+    return _piece(data, position, starts, sizes, end, own) if at else None
 
 
 def _piece(
-    data: bytes, position: int, starts: list[int], sizes: list[int], end: LogPoint, own: list[OwnRecord],
-    magics: set[int],
-) -> LogPiece:  # fmt: skip
+    data: bytes, position: int, starts: list[int], sizes: list[int], end: LogPoint, own: list[OwnRecord]
+) -> LogPiece:
     places = np.array(starts, "i8")
-    versions = frozenset(data[start + 7] for start in starts)
-    batch = Batch(data, places, np.array(sizes, "i8"), places + position)
-    return LogPiece(batch, end, tuple(own), versions, frozenset(magics))
+    has_version_2 = _MAGIC_V2_LAST in {data[start + 7] for start in starts}
+    return LogPiece(Batch(data, places, np.array(sizes, "i8"), places + position), end, tuple(own), has_version_2)
 
 
 def old_records(root: Path, begin: int, files: Files = OS) -> Iterator[LogPiece]:
@@ -127,7 +123,7 @@ def old_records(root: Path, begin: int, files: Files = OS) -> Iterator[LogPiece]
         if reached == position:
             break
         end = LogPoint(reached)
-        yield _piece(data, position, starts, sizes, end, [], set())
+        yield _piece(data, position, starts, sizes, end, [])
         position = reached
     if position < log.find_end():
         raise MessageStoreError(

@@ -158,15 +158,12 @@ def follow(
             for topic in reader.add(one):
                 dispatcher.drop_topic(topic)
         messages += len(piece.batch)
-        has_version_2 |= _VERSION_2 in piece.versions
+        has_version_2 |= piece.has_version_2
         if progress is not None:
             progress(messages)
         if number % SAVE_EVERY == SAVE_EVERY - 1:
             dispatcher.save()
     return messages, has_version_2
-
-
-_VERSION_2: Final = 0xAB  # the last byte of its magic
 
 
 def known_next_offsets(root: Path, files: Files = OS) -> dict[tuple[str, int], int]:
@@ -202,7 +199,7 @@ def rebuild(
     )
     reader = StateReader()
     messages, has_version_2 = follow(dispatcher, pieces_of_store(store, upto_index), reader, progress)
-    kept = _keep_places(dispatcher, known, reader, begin.position)
+    kept = keep_places(dispatcher, known, reader, begin.position)
     dispatcher.save(is_clean=True)
     found = Rebuilt(
         messages, len(dispatcher.next_offsets), dispatcher.next_offsets, dispatcher.index_entries, dispatcher.repeats,
@@ -216,7 +213,7 @@ def rebuild(
     return found
 
 
-def _keep_places(
+def keep_places(
     dispatcher: Dispatcher, known: dict[tuple[str, int], int], reader: StateReader, begin: int
 ) -> int:  # fmt: skip
     """Queues none of whose messages is left go on where they were."""

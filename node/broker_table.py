@@ -10,12 +10,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import AfterValidator
 
 from node.config_table import AddressOrNothing, Table
+from node.protocol.peers import split_address
 
 INDEX_FILE_BYTES: Final = 167_772_160
 MEMBER_ID: Final = re.compile(r"n(0|[1-9]\d{0,5})", re.ASCII)
+
+
+NAME_SERVERS_MAX: Final = 16
+
+
+def _name_servers(text: str) -> str:
+    addresses = [one for one in text.split(";") if one]
+    for one in addresses:
+        split_address(one)
+    if len(addresses) > NAME_SERVERS_MAX:
+        raise ValueError(f"{len(addresses)} name servers, {NAME_SERVERS_MAX} at most")
+    return text
+
+
+NameServers = Annotated[str, AfterValidator(_name_servers)]
 
 
 class BrokerTable(Table):
@@ -23,6 +41,17 @@ class BrokerTable(Table):
     """Where this member's broker listens for RocketMQ's clients. A group whose members are born with it is a broker
     group: its log is a commit log of RocketMQ's, for good, and takes nothing but records (docs/broker-groups.md).
     Whether there is one never changes; the address may. Empty: no broker."""
+
+    vip: bool = False
+    """Whether it listens two ports below as well, where clients with vipChannelEnabled look for it."""
+
+    name_servers: NameServers = ""
+    """Name servers that it registers at, as "host:port;host:port". The brokers of a group can be each other's: name
+    all of them here, and in the clients' configuration."""
+
+    @property
+    def name_server_addresses(self) -> tuple[str, ...]:
+        return tuple(one for one in self.name_servers.split(";") if one)
 
     @property
     def has_broker(self) -> bool:

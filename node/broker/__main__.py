@@ -23,17 +23,14 @@ from typing import Any, Final
 import uvloop
 
 from node.broker.broker import Broker
+from node.broker.client_port import ClientPort
 from node.broker.dispatched_log import AnotherLog
-from node.broker.read_requests import ReadRequests
-from node.broker.send_requests import SendRequests, host_of
 from node.collector import Collector
 from node.config import ConfigError, Settings, parse_node_arguments, read_again, split_address
 from node.logs import Log
 from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError
 from node.rereading import HangUp
-from node.rocketmq.dispatch import Dispatcher, Handler
-from node.rocketmq.server import RemotingServer
 
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
@@ -77,13 +74,13 @@ async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:
     if asked.is_set():
         return
     lock = take_lock(settings.node.data)
-    server: RemotingServer | None = None
+    clients: ClientPort | None = None
     collector = Collector(loop)
     collector.start()
     try:
         broker = Broker(settings, lambda kind, severity, fields: log.note(kind, severity, **fields))
-        server = RemotingServer(Dispatcher(handlers_of(broker)))
-        port = await listen(server, settings.broker.address)
+        clients = ClientPort(broker)
+        port = await listen(clients, settings)
         running = asyncio.create_task(broker.run())
         log.note("listening", address=f"{split_address(settings.broker.address)[0]}:{port}")
         print(json.dumps({"event": "broker", "id": settings.node.id, "pid": os.getpid()}), flush=True)
@@ -94,24 +91,18 @@ async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:
         if not running.cancelled():
             running.result()
     finally:
-        if server is not None:
-            server.close()
+        if clients is not None:
+            clients.close()
         collector.stop()
         os.close(lock)
 
 
-def handlers_of(broker: Broker) -> dict[int, Handler]:
-    """All requests that it serves, by their codes. Raises OSError where its own address has no number."""
-    settings = broker.settings
-    sends = SendRequests(broker.lane, host_of(settings.broker.address), settings.node.group)
-    return {**sends.handlers(), **ReadRequests(broker.reads).handlers()}
-
-
-async def listen(server: RemotingServer, address: str) -> int:
+async def listen(clients: ClientPort, settings: Settings) -> int:
     """Raises PortTaken."""
+    address = settings.broker.address
     host, port = split_address(address)
     try:
-        return await server.listen(host, port)
+        return await clients.open(host, port, vip=settings.broker.vip)
     except OSError as error:
         reason = error.strerror or str(error)
         raise PortTaken(f"{address} cannot be listened on ({reason}): end what uses that port") from error

@@ -41,8 +41,8 @@ class Broker:
         self.settings, self._note = settings, note
         self.engine = OwnEngine(settings)
         self.log = DispatchedLog(settings.node.data, self.engine, self._said, sizes)
-        limits = PutLimits(file_bytes=settings.store.mapped_file_size_for_entry_data_bytes)
-        self.lane = PutLane(self.log, self.engine.open_lane, limits, lambda: time.time_ns() // 1_000_000)
+        self.limits = PutLimits(file_bytes=settings.store.mapped_file_size_for_entry_data_bytes)
+        self.lane = PutLane(self.log, self.engine.open_lane, self.limits, lambda: time.time_ns() // 1_000_000)
         self.reads = LiveReads(settings.node.data, self.log, self.log.recent, int(_memory_bytes() * MEMORY_RATIO))
         self.leader_id: str | None = None
         self.term = -1

@@ -144,15 +144,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.resume_reading("requests")
 
     def send(self, command: Command) -> None:
-        """What is sent while commands are handled leaves together: a system call costs more than a short answer."""
+        """What is sent within one turn of the loop leaves together: a system call costs more than a short answer."""
         if self.closed:
             return
         try:
             self._out.append(encode(command))
         except CommandError:  # an answer that no client could read
             self._out.append(encode(command._replace(code=1, body=b"", fields=None, remark="the answer is too long")))
-        if not self._reading:
-            self._flush()
+        if not self._reading and len(self._out) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._out and self._transport is not None and not self._transport.is_closing():

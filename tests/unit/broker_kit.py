@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from node.broker.__main__ import handlers_of
 from node.broker.broker import Broker
+from node.broker.client_port import ClientPort
 from node.config import Settings, load
 from node.engine.engine import Engine
 from node.message_store.dispatch_mark import DerivedSizes
@@ -19,8 +19,6 @@ from node.message_store.new_message import NewMessage
 from node.message_store.record import Host
 from node.rocketmq.codes import Request
 from node.rocketmq.command import Command, decode, encode
-from node.rocketmq.dispatch import Dispatcher
-from node.rocketmq.server import RemotingServer
 from node.server import group_kind, open_store
 from node.store.log_store import LogStore
 from tests.unit.engine_kit import running, until
@@ -117,8 +115,8 @@ def pull_fields(offset: int, queue_id: int = 0, topic: str = "TopicTest") -> dic
 @asynccontextmanager
 async def client_of(broker: Broker) -> AsyncGenerator[Client, None]:
     """Over a socket, to a server in front of this broker."""
-    server = RemotingServer(Dispatcher(handlers_of(broker)))
-    port = await server.listen("127.0.0.1", 0)
+    server = ClientPort(broker)
+    port = await server.open("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         yield Client(reader, writer)

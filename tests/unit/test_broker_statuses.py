@@ -53,7 +53,7 @@ def test_what_no_log_may_hold(tmp_path: Path) -> None:
             illegal = (Answer.MESSAGE_ILLEGAL, "the message is illegal")
             for changes, body, (code, text) in [
                 ({}, bytes(65536), illegal),  # no data file holds it
-                ({"b": "t" * 128}, b"", illegal),
+                ({"b": "t" * 128}, b"", (Answer.SYSTEM_ERROR, "The specified topic is longer")),
                 ({"i": "p" * 32768}, b"", illegal),
                 ({"b": "rmq_sys_quorumscope_term"}, b"", illegal),
                 ({"i": "DELAY\x01soon"}, b"", (Answer.SYSTEM_ERROR, "UNKNOWN_ERROR")),

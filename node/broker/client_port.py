@@ -1,0 +1,85 @@
+"""What RocketMQ's clients reach of a broker: its main and VIP port, and the name service for its own group.
+
+Invariants: queues that got messages wake the pulls that wait for them in the same turn of the loop; a connection that
+ended leaves nothing; topics that the log has messages of are known, whoever was master when they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from node.broker.broker import Broker
+from node.broker.dispatched_log import Touched
+from node.broker.registration import OwnRegistration, Registrar
+from node.broker.requests.context import Context, Identity, host_of
+from node.broker.requests.table import BrokerRequests
+from node.config import split_address
+from node.name_service.registry import Registry
+from node.name_service.requests import NameService
+from node.rocketmq.connection import ClientConnection
+from node.rocketmq.dispatch import Dispatcher, Handler
+from node.rocketmq.server import RemotingServer
+
+VIP_BELOW: Final = 2  # the VIP port lies so far below the main one
+LOOK_EVERY_S: Final = 1.0
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class ClientPort:
+    """See the module's docstring. Raises OSError where the broker's own address has no number."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, settings = broker, broker.settings
+        host, port = split_address(settings.broker.address)
+        ip = str(host_of(host, port))
+        identity = Identity(settings.node.group, settings.node.group, ip.rpartition(":")[0].strip("[]"), port)
+        self.context = Context(identity, broker, wall_ms, broker.limits.body_bytes_max)
+        self.requests = BrokerRequests(self.context)
+        self.registry = Registry()
+        names = NameService(self.registry, wall_ms)
+        handlers: Mapping[int, Handler] = {**names.handlers(), **self.requests.handlers()}
+        self.server = RemotingServer(Dispatcher(handlers), on_closed=self._closed)
+        own = OwnRegistration(self.context, settings.node.id, lambda: broker.term)
+        self.registrar = Registrar(own, self.registry, settings.broker.name_server_addresses)
+        self.context.topics.on_change.append(lambda _topics: self.registrar.soon())
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._known = False
+        broker.log.on_dispatched.append(self._dispatched)
+
+    async def open(self, host: str, port: int, *, vip: bool = False) -> int:
+        """The main port's number. Raises OSError."""
+        bound = await self.server.listen(host, port)
+        if vip:
+            await self.server.listen(host, port - VIP_BELOW)
+        self._look()
+        return bound
+
+    def close(self) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        self.registrar.close()
+        self.server.close()
+
+    def _closed(self, connection: ClientConnection) -> None:
+        self.registry.owner_gone(connection)
+        self.requests.gone(connection)
+
+    def _dispatched(self, touched: Touched) -> None:
+        self.requests.arrived(touched)
+
+    def _look(self) -> None:
+        self._look_timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+        if not self._known and self._broker.log.next_offsets:
+            self._known = True
+            self.requests.learn(self._broker.log.next_offsets)
+        self.requests.look()
+        for owner in self.registry.expire(wall_ms()):
+            if isinstance(owner, ClientConnection):
+                owner.close()
+        self.registrar.look()

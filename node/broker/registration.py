@@ -1,0 +1,149 @@
+"""A broker's registration at name servers (103): every 30 seconds, and at once when its role or its topics change.
+
+The brokers of a group may be each other's name servers: each has a registry, and registers at itself without a socket.
+
+Invariants: the master alone is registered as id 0, with its term as stateVersion, so that a name server keeps the
+newest master; a name server that hangs delays no other; nothing is registered before the first role is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from node.background import Background
+from node.broker.requests.context import Context
+from node.name_service.registry import Registration, Registry, RegistryFull
+from node.protocol.entry import crc32
+from node.protocol.peers import split_address
+from node.rocketmq.bodies import DataVersion
+from node.rocketmq.codes import FLAG_ONE_WAY, Request
+from node.rocketmq.command import Command, encode
+from node.rocketmq.header_fields import write_header
+from node.rocketmq.headers import RegisterBrokerRequest
+from node.rocketmq.java_json import bean, dump
+
+log = logging.getLogger(__name__)
+
+EVERY_S: Final = 30.0
+AT_ITSELF_S: Final = 10.0
+DIAL_WITHIN_S: Final = 3.0
+AGAIN_S: Final = 1.0
+HA_ABOVE: Final = 1  # the HA port, by RocketMQ's rule
+_CRC_MASK: Final = 0x7FFFFFFF
+
+
+class OwnRegistration:
+    """What this broker says of itself now."""
+
+    def __init__(self, context: Context, member_id: str, term: Callable[[], int]) -> None:
+        self._context, self._term = context, term
+        digits = "".join(one for one in member_id if one.isdigit())
+        self._slave_id = int(digits or 0) + 1
+
+    @property
+    def broker_id(self) -> int:
+        return 0 if self._context.store.is_master else self._slave_id
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the group has had a leader since this broker began."""
+        return self._term() >= 0
+
+    @property
+    def version(self) -> DataVersion:
+        return replace(self._context.topics.version, state_version=max(0, self._term()))
+
+    def as_registration(self) -> Registration:
+        one = self._context.identity
+        ha = f"{one.ip}:{one.port + HA_ABOVE}"
+        return Registration(
+            one.cluster, one.name, one.address, self.broker_id, ha, self.version, dict(self._context.topics.topics)
+        )
+
+    def as_request(self, opaque: int) -> Command:
+        said = self.as_registration()
+        topics = {name: topic.as_said() for name, topic in (said.topics or {}).items()}
+        wrapper = bean(dataVersion=said.version.as_said(), topicConfigTable=topics)
+        body = dump({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+        header = RegisterBrokerRequest(
+            said.name, said.address, said.cluster, said.ha_address, said.broker_id, False, crc32(body) & _CRC_MASK
+        )
+        return Command(Request.REGISTER_BROKER, opaque, FLAG_ONE_WAY, write_header(header), None, body)
+
+
+class Registrar:
+    """`look` is to be called every second or so; `soon` when something changed."""
+
+    def __init__(self, own: OwnRegistration, registry: Registry, addresses: Sequence[str]) -> None:
+        self._own, self._registry = own, registry
+        self._changed = [asyncio.Event() for _ in addresses]
+        self._background = Background()
+        self._last: tuple[int, DataVersion] | None = None
+        self._last_at_s = 0.0
+        for address, changed in zip(addresses, self._changed, strict=True):
+            self._background.keep(f"registration at {address}", partial(self._keep, address, changed))
+
+    def soon(self) -> None:
+        """At all of them."""
+        self._last = None
+        for one in self._changed:
+            one.set()
+
+    def look(self) -> None:
+        """At its own registry, and elsewhere where the role changed."""
+        if not self._own.is_known:
+            return
+        now = self._own.broker_id, self._own.version
+        if now != self._last or time.monotonic() - self._last_at_s > AT_ITSELF_S:
+            if now != self._last:
+                for one in self._changed:
+                    one.set()
+            self._last, self._last_at_s = now, time.monotonic()
+            # Where others' brokers have taken all the room: what it answers about itself needs none there.
+            with contextlib.suppress(RegistryFull):
+                self._registry.register(self._own.as_registration(), time.time_ns() // 1_000_000, self)
+
+    async def _keep(self, address: str, changed: asyncio.Event) -> None:
+        """One name server, for ever: over one connection while it lasts."""
+        host, port = split_address(address)
+        while True:
+            try:
+                reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), DIAL_WITHIN_S)
+            except (OSError, TimeoutError):
+                await asyncio.sleep(AGAIN_S)
+                continue
+            try:
+                await self._register_over(reader, writer, changed)
+            except OSError as error:
+                log.debug("%s: %s", address, error)
+            finally:
+                writer.close()
+            await asyncio.sleep(AGAIN_S)
+
+    async def _register_over(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, changed: asyncio.Event
+    ) -> None:
+        """Until the connection ends. Raises OSError."""
+        due_s = 0.0
+        while not reader.at_eof():
+            now_s = time.monotonic()
+            if self._own.is_known and (changed.is_set() or now_s >= due_s):
+                changed.clear()
+                due_s = now_s + EVERY_S
+                writer.write(encode(self._own.as_request(0)))
+                await writer.drain()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), AGAIN_S)
+            if not self._own.is_known:
+                await asyncio.sleep(AGAIN_S)
+
+    def close(self) -> None:
+        for task in self._background.tasks:
+            task.cancel()

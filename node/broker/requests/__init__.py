@@ -1,0 +1,1 @@
+"""A broker's answers to RocketMQ's clients: handlers of the remoting protocol over a message store."""

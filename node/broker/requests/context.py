@@ -1,0 +1,89 @@
+"""What all handlers of a broker share: its name, its store, its tables and its clock."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Final
+
+from node.broker.requests.clients import Clients
+from node.broker.requests.groups import ConsumerOffsets, GroupTable
+from node.broker.requests.locks import QueueLocks
+from node.broker.requests.store import Store
+from node.broker.requests.topics import TopicTable
+from node.message_store.new_message import MESSAGE_BYTES_MAX
+from node.message_store.record import Host
+from node.rocketmq.codes import Answer
+from node.rocketmq.dispatch import Refusal
+
+FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+REGION: Final = "DefaultRegion"
+NOT_MASTER: Final = "this broker is not the master now: ask the name server which one is"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How clients know this broker; `port` is that of its main listener."""
+
+    cluster: str
+    name: str
+    ip: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+    @property
+    def host(self) -> Host:
+        """As ids and records have it."""
+        return Host(ip_address(self.ip).packed, self.port)
+
+
+@dataclass(slots=True)
+class Context:
+    """`perm`: of the whole broker, 4 to read and 2 to write."""
+
+    identity: Identity
+    store: Store
+    now_ms: Callable[[], int]
+    body_bytes_max: int = MESSAGE_BYTES_MAX
+    perm: int = 6
+    topics: TopicTable = field(init=False)
+    groups: GroupTable = field(init=False)
+    offsets: ConsumerOffsets = field(init=False)
+    clients: Clients = field(init=False)
+    locks: QueueLocks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.topics = TopicTable(self.identity.cluster, self.identity.name, self.now_ms)
+        self.groups = GroupTable(self.now_ms)
+        self.offsets = ConsumerOffsets()
+        self.clients = Clients(self.now_ms)
+        self.locks = QueueLocks(self.now_ms)
+
+    def check_master(self) -> None:
+        """What only one broker may answer. Raises Refusal."""
+        if not self.store.is_master:
+            raise Refusal(Answer.SERVICE_NOT_AVAILABLE, NOT_MASTER, {})
+
+
+@lru_cache(maxsize=4096)
+def peer_host(address: str) -> Host:
+    """ip:port of a connection; 0.0.0.0:0 where there is none."""
+    ip, _colon, port = address.rpartition(":")
+    try:
+        return Host(ip_address(ip.strip("[]")).packed, int(port))
+    except ValueError:
+        return Host(bytes(4), 0)
+
+
+def host_of(name: str, port: int) -> Host:
+    """Of this broker's own address; a name is looked up. Raises OSError."""
+    try:
+        return Host(ip_address(name).packed, port)
+    except ValueError:
+        return Host(ip_address(socket.gethostbyname(name)).packed, port)

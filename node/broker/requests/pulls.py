@@ -1,0 +1,218 @@
+"""PULL_MESSAGE (11), and pulls that wait for a message.
+
+The order of checks, codes and texts are those of RocketMQ 4.9.8. A pull that finds nothing new and may wait is held: a
+message that it wants wakes it at once; every LOOK_MS it is tried again where the queue has grown at all (by messages of
+other tags), and when its time is over.
+
+Invariants: no pull is held longer than it asked for, nor longer than HOLD_MS_MAX; how many are held is bounded; each is
+answered once, and not at all when its connection has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from node.broker.requests.clients import BROADCASTING
+from node.broker.requests.context import FAQ, Context
+from node.message_store.consume_queue import PullStatus
+from node.message_store.live_reads import Got
+from node.rocketmq.bodies import PERM_READ, Subscription
+from node.rocketmq.codes import Answer
+from node.rocketmq.dispatch import Call, Refusal, Reply
+from node.rocketmq.header_fields import read_header, write_header
+from node.rocketmq.headers import PullAnswer, PullRequest
+
+FLAG_COMMIT: Final = 1
+FLAG_SUSPEND: Final = 2
+FLAG_SUBSCRIPTION: Final = 4
+LOOK_MS: Final = 5_000
+HOLD_MS_MAX: Final = 60_000
+HELD_MAX: Final = 20_000
+MESSAGES_MAX: Final = 1024
+BYTES_MAX: Final = 4 * 1024 * 1024
+TAG: Final = "TAG"
+CODES: Final[Mapping[PullStatus, int]] = {
+    PullStatus.FOUND: Answer.SUCCESS,
+    PullStatus.NO_MATCHED_MESSAGE: Answer.PULL_RETRY_IMMEDIATELY,
+    PullStatus.MESSAGE_WAS_REMOVING: Answer.PULL_RETRY_IMMEDIATELY,
+    PullStatus.OFFSET_OVERFLOW_ONE: Answer.PULL_NOT_FOUND,
+    PullStatus.OFFSET_FOUND_NULL: Answer.PULL_NOT_FOUND,
+    PullStatus.OFFSET_OVERFLOW_BADLY: Answer.PULL_OFFSET_MOVED,
+    PullStatus.OFFSET_TOO_SMALL: Answer.PULL_OFFSET_MOVED,
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A pull that waits. `looked_upto`: no message that it wants lies below."""
+
+    call: Call
+    said: PullRequest
+    tags: frozenset[str] | None
+    until_ms: int
+    look_at_ms: int
+    looked_upto: int
+
+
+class Pulls:
+    """See the module's docstring."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._held: dict[tuple[str, int], dict[_Held, None]] = {}
+        self.held = 0
+
+    def pull(self, call: Call) -> Reply | None:
+        return self._try(call, read_header(PullRequest, call.request.fields), first=True)
+
+    def _try(self, call: Call, said: PullRequest, *, first: bool) -> Reply | None:
+        context = self._context
+        tags = self._checked(said, call.peer.address)
+        count, bytes_max = max(1, min(said.max_msg_nums, MESSAGES_MAX)), BYTES_MAX
+        if said.max_msg_bytes is not None and said.max_msg_bytes > 0:
+            bytes_max = min(said.max_msg_bytes, BYTES_MAX)
+        got = context.store.reads.get(
+            said.topic, said.queue_id, said.queue_offset, count, tags=tags, bytes_max=bytes_max,
+            corrects=context.store.is_master,
+        )  # fmt: skip
+        if first and said.sys_flag & FLAG_COMMIT and context.store.is_master:
+            context.offsets.put(said.consumer_group, said.topic, said.queue_id, said.commit_offset)
+        code = code_of(got, said.queue_offset)
+        if first and code == Answer.PULL_NOT_FOUND and said.sys_flag & FLAG_SUSPEND and self._hold(call, said, tags):
+            return None
+        answer = PullAnswer(0, got.next_offset, got.min_offset, got.max_offset)
+        return Reply(code, write_header(answer), got.status.name, b"".join(got.records))
+
+    # --- who may pull what --------------------------------------------------------------------------------------
+    def _checked(self, said: PullRequest, address: str) -> frozenset[str] | None:
+        """The tags that are wanted, None for all. Raises Refusal."""
+        context = self._context
+        if not context.perm & PERM_READ:
+            raise _no(Answer.NO_PERMISSION, f"the broker[{context.identity.ip}] pulling message is forbidden")
+        group = context.groups.find(said.consumer_group)
+        if group is None:
+            text = f"subscription group [{said.consumer_group}] does not exist, {FAQ}"
+            raise _no(Answer.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        if not group.consume_enable:
+            raise _no(Answer.NO_PERMISSION, f"subscription group no permission, {said.consumer_group}")
+        topic = context.topics.get(said.topic)
+        if topic is None:
+            raise _no(Answer.TOPIC_NOT_EXIST, f"topic[{said.topic}] not exist, apply first please! {FAQ}")
+        if not topic.perm & PERM_READ:
+            raise _no(Answer.NO_PERMISSION, f"the topic[{said.topic}] pulling message is forbidden")
+        if not 0 <= said.queue_id < topic.read_queues:
+            text = f"queueId[{said.queue_id}] is illegal, topic:[{said.topic}] topicConfig.readQueueNums:"
+            raise _no(Answer.SYSTEM_ERROR, f"{text}[{topic.read_queues}] consumer:[/{address}]")
+        if said.sys_flag & FLAG_SUBSCRIPTION:
+            kind = said.expression_type or TAG
+            expression = said.subscription or ""
+        else:
+            known = self._known(said, broadcasts=group.consume_broadcast_enable)
+            kind, expression = known.expression_type or TAG, known.expression
+        if kind != TAG:
+            raise _no(Answer.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}")
+        return tags_of(expression)
+
+    def _known(self, said: PullRequest, *, broadcasts: bool) -> Subscription:
+        """What the group's heartbeats said. Raises Refusal."""
+        group = self._context.clients.consumers.get(said.consumer_group)
+        if group is None:
+            raise _no(Answer.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
+        if not broadcasts and group.message_model == BROADCASTING:
+            text = f"the consumer group[{said.consumer_group}] can not consume by broadcast way"
+            raise _no(Answer.NO_PERMISSION, text)
+        known = group.subscriptions.get(said.topic)
+        if known is None:
+            raise _no(Answer.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
+        if known.version < said.sub_version:
+            raise _no(Answer.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return known
+
+    # --- waiting ------------------------------------------------------------------------------------------------
+    def _hold(self, call: Call, said: PullRequest, tags: frozenset[str] | None) -> bool:
+        if self.held >= HELD_MAX or call.request.is_one_way:
+            return False
+        now = self._context.now_ms()
+        until = now + max(0, min(said.suspend_timeout_millis, HOLD_MS_MAX))
+        held = _Held(call, said, tags, until, now + LOOK_MS, said.queue_offset)
+        self._held.setdefault((said.topic, said.queue_id), {})[held] = None
+        self.held += 1
+        call.hold()
+        return True
+
+    def arrived(self, queues: Iterable[tuple[str, int]]) -> None:
+        """These have got messages."""
+        for key in queues:
+            if key in self._held:
+                for held in list(self._held[key]):
+                    if self._is_wanted(held):
+                        self._again(held)
+
+    def _is_wanted(self, held: _Held) -> bool:
+        said = held.said
+        if held.tags is None:
+            return self._context.store.reads.max_offset(said.topic, said.queue_id) > said.queue_offset
+        got = self._context.store.reads.get(said.topic, said.queue_id, held.looked_upto, 1, tags=held.tags)
+        if got.status is PullStatus.NO_MATCHED_MESSAGE:
+            held.looked_upto = got.next_offset
+        return got.status is PullStatus.FOUND
+
+    def look(self) -> None:
+        """Now and then: whose time is over, and whose queue has grown by what it does not want."""
+        now = self._context.now_ms()
+        for held in [held for queue in self._held.values() for held in queue]:
+            said = held.said
+            if held.call.peer.closed:
+                self._take_out(held)
+            elif now >= held.until_ms:
+                self._again(held)
+            elif now >= held.look_at_ms:
+                held.look_at_ms = now + LOOK_MS
+                if self._context.store.reads.max_offset(said.topic, said.queue_id) > said.queue_offset:
+                    self._again(held)
+
+    def gone(self, peer: object) -> None:
+        """Its connection ended."""
+        for held in [held for queue in self._held.values() for held in queue if held.call.peer is peer]:
+            self._take_out(held)
+
+    def _take_out(self, held: _Held) -> None:
+        key = held.said.topic, held.said.queue_id
+        if self._held.get(key, {}).pop(held, held) is None:
+            self.held -= 1
+            held.call.resume()
+            if not self._held[key]:
+                del self._held[key]
+
+    def _again(self, held: _Held) -> None:
+        """Once more, from the beginning: what was right when it came may not be any more."""
+        self._take_out(held)
+        try:
+            reply = self._try(held.call, held.said, first=False)
+        except Refusal as refusal:
+            reply = refusal.reply
+        if reply is not None:
+            held.call.answer(reply)
+
+
+def code_of(got: Got, asked: int) -> int:
+    if got.status in CODES:
+        return CODES[got.status]
+    return Answer.PULL_OFFSET_MOVED if asked else Answer.PULL_NOT_FOUND  # an empty queue
+
+
+def tags_of(expression: str) -> frozenset[str] | None:
+    """`A || B`; None for all. Raises Refusal."""
+    if not expression or expression == "*":
+        return None
+    tags = frozenset(one.strip() for one in expression.split("||")) - {""}
+    if not tags:
+        raise _no(Answer.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
+    return tags
+
+
+def _no(code: int, text: str) -> Refusal:
+    """Java makes this answer with a header class, so it has fields, none of them set."""
+    return Refusal(code, text, {})

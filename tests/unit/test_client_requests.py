@@ -1,0 +1,386 @@
+"""A broker's handlers for RocketMQ's clients, over a store in memory and a clock that stands until it is moved."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from node.broker.requests import clients, groups, locks, pulls, topics
+from node.broker.requests.context import Context, Identity
+from node.broker.requests.sends import CODES
+from node.broker.requests.table import BrokerRequests
+from node.message_store.put_result import PutStatus
+from node.message_store.record import decode_record
+from node.rocketmq.bodies import ConsumerData, Heartbeat, Subscription
+from node.rocketmq.codes import Answer, Request
+from node.rocketmq.command import Command
+from node.rocketmq.dispatch import Dispatcher
+from node.rocketmq.java_json import dump, load
+from tests.unit.broker_kit import pull_fields, send_fields
+from tests.unit.client_wire import FakePeer
+from tests.unit.memory_messages import MemoryMessages
+
+
+class Broker:
+    """What a test asks."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.store = MemoryMessages(now_ms=lambda: self.now_ms)
+        self.context = Context(Identity("C", "b", "127.0.0.1", 10911), self.store, lambda: self.now_ms)
+        self.requests = BrokerRequests(self.context)
+        self.store.on_dispatched.append(self.requests.arrived)
+        self.dispatcher = Dispatcher(self.requests.handlers())
+        self._opaque = 0
+
+    def ask(self, peer: FakePeer, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command | None:
+        self._opaque += 1
+        return peer.ask(self.dispatcher, Command(code, self._opaque, 0, fields, None, body))
+
+    def answered(self, peer: FakePeer, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
+        answer = self.ask(peer, code, fields, body)
+        assert answer is not None
+        return answer
+
+    def send(self, body: bytes = b"x", **changes: str) -> Command:
+        return self.answered(FakePeer(), Request.SEND_MESSAGE_V2, send_fields(**changes), body)
+
+    def pull(self, peer: FakePeer, offset: int, **changes: str) -> Command | None:
+        return self.ask(peer, Request.PULL_MESSAGE, pull_fields(offset) | {"sysFlag": "6"} | changes)
+
+    def later(self, ms: int) -> None:
+        self.now_ms += ms
+        self.requests.look()
+
+    def beats(
+        self, peer: FakePeer, client: str, *wanted: Subscription, group: str = "G", model: str = "CLUSTERING"
+    ) -> None:
+        said = Heartbeat(client, (), (ConsumerData(group, wanted, message_model=model),))
+        assert self.answered(peer, Request.HEART_BEAT, None, said.encode()).code == 0
+
+
+def story(work: Callable[[Broker], None]) -> None:
+    async def run() -> None:
+        work(Broker())
+
+    asyncio.run(run())
+
+
+# --- held pulls -------------------------------------------------------------------------------------------------------
+def test_a_held_pull_is_woken_by_a_message_that_it_wants_and_by_no_other() -> None:
+    def work(broker: Broker) -> None:
+        broker.send()
+        all_of_it, tagged = FakePeer(), FakePeer()
+        assert broker.pull(all_of_it, 1) is None
+        assert broker.pull(tagged, 1, subscription="A || B") is None
+        assert broker.requests.pulls.held == 2
+        assert (all_of_it.open, tagged.open) == (0, 0), "waiting is no work under way"
+        broker.send(b"other", i="TAGS\x01C")
+        assert [decode_record(one.body).body for one in all_of_it.sent] == [b"other"]
+        assert tagged.sent == []
+        broker.send(b"mine", i="TAGS\x01B")
+        (answer,) = tagged.sent
+        assert (answer.code, answer.fields and answer.fields["nextBeginOffset"]) == (0, "3")
+        assert decode_record(answer.body).body == b"mine"
+        assert broker.requests.pulls.held == 0
+
+    story(work)
+
+
+def test_a_held_pull_is_answered_when_its_time_is_over_or_when_others_tags_came() -> None:
+    def work(broker: Broker) -> None:
+        broker.send()
+        over, moved = FakePeer(), FakePeer()
+        assert broker.pull(over, 1, suspendTimeoutMillis="4000") is None
+        assert broker.pull(moved, 1, subscription="A") is None
+        broker.send(b"other", i="TAGS\x01C")
+        assert [one.code for one in over.sent] == [0]
+        broker.later(4000)
+        assert moved.sent == []
+        broker.later(1000)
+        assert [(one.code, one.remark) for one in moved.sent] == [(20, "NO_MATCHED_MESSAGE")]
+        last = FakePeer()
+        assert broker.pull(last, 2, suspendTimeoutMillis="4000") is None
+        broker.later(3999)
+        assert last.sent == []
+        broker.later(1)
+        assert [(one.code, one.remark) for one in last.sent] == [(19, "OFFSET_OVERFLOW_ONE")]
+
+    story(work)
+
+
+def test_held_pulls_are_bounded_in_number_and_time_and_end_with_their_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulls, "HELD_MAX", 2)
+
+    def work(broker: Broker) -> None:
+        broker.send()
+        one, two = FakePeer(), FakePeer()
+        assert broker.pull(one, 1, suspendTimeoutMillis="9223372036854775807") is None
+        assert broker.pull(two, 1) is None
+        third = broker.pull(FakePeer(), 1)
+        assert third is not None and third.code == 19
+        two.closed = True
+        broker.requests.gone(two)
+        assert broker.requests.pulls.held == 1
+        broker.later(pulls.HOLD_MS_MAX)
+        assert [each.code for each in one.sent] == [19]
+        broker.send()
+        assert two.sent == []
+
+    story(work)
+
+
+def test_a_held_pull_of_a_group_that_is_gone_says_so() -> None:
+    def work(broker: Broker) -> None:
+        peer = FakePeer()
+        broker.beats(peer, "c1", Subscription("TopicTest", version=5))
+        broker.send()
+        assert broker.pull(peer, 1, sysFlag="2", subVersion="5") is None
+        broker.answered(peer, Request.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "G"})
+        broker.later(15_000)
+        assert peer.sent[-1].code == 24
+
+    story(work)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({"topic": "None"}, 17, "topic[None] not exist"),
+        ({"queueId": "4"}, 1, "queueId[4] is illegal"),
+        ({"queueId": "-1"}, 1, "queueId[-1] is illegal"),
+        ({"expressionType": "SQL92"}, 1, "The broker does not support consumer to filter message by SQL92"),
+        ({"subscription": "||"}, 23, "parse the consumer's subscription failed"),
+        ({"sysFlag": "0"}, 24, "the consumer's group info not exist"),
+        ({"sysFlag": "x"}, 1, "java.lang.NumberFormatException"),
+        ({"consumerGroup": "g" * 256}, 1, "no room for another group"),
+    ],
+)
+def test_what_may_not_be_pulled(changes: dict[str, str], code: int, text: str) -> None:
+    def work(broker: Broker) -> None:
+        broker.send()
+        answer = broker.pull(FakePeer(), 0, **changes)
+        assert answer is not None and answer.code == code
+        assert (answer.remark or "").startswith(text)
+
+    story(work)
+
+
+def test_a_subscription_that_is_older_or_of_another_topic_is_refused() -> None:
+    def work(broker: Broker) -> None:
+        peer = FakePeer()
+        broker.send()
+        broker.beats(peer, "c1", Subscription("TopicTest", version=5))
+        answers = [broker.pull(peer, 0, sysFlag="0", subVersion=one) for one in ("5", "6")]
+        assert [one and one.code for one in answers] == [0, 25]
+        broker.beats(peer, "c1", Subscription("Other", version=5))
+        gone = broker.pull(peer, 0, sysFlag="0", subVersion="5")
+        assert gone is not None and (gone.code, (gone.remark or "")[:35]) == (24, "the consumer's subscription not exi")
+
+    story(work)
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+def notes(peer: FakePeer) -> int:
+    return sum(one.code == Request.NOTIFY_CONSUMER_IDS_CHANGED and not one.is_response for one in peer.sent)
+
+
+def test_all_of_a_group_hear_who_comes_and_goes() -> None:
+    def work(broker: Broker) -> None:
+        one, two = FakePeer(), FakePeer()
+        wanted = Subscription("TopicTest", version=1)
+        broker.beats(one, "c1", wanted)
+        broker.beats(one, "c1", wanted)
+        assert notes(one) == 1, "again the same: nothing is new"
+        broker.beats(two, "c2", wanted)
+        assert (notes(one), notes(two)) == (2, 1)
+        listed = broker.answered(one, Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
+        assert load(listed.body) == {"consumerIdList": ["c1", "c2"]}
+        broker.beats(two, "c2", wanted, Subscription("More", version=1))
+        assert (notes(one), notes(two)) == (3, 2)
+        broker.requests.gone(two)
+        assert (notes(one), notes(two)) == (4, 2)
+        assert broker.context.topics.get("%RETRY%G") is not None
+        broker.later(clients.EXPIRES_AFTER_MS + 1)
+        none = broker.answered(one, Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
+        assert (none.code, none.remark) == (1, "no consumer for this group, G")
+
+    story(work)
+
+
+def test_clients_groups_offsets_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "CLIENTS_MAX", 3)
+    monkeypatch.setattr(groups, "GROUPS_MAX", 12)
+    monkeypatch.setattr(groups, "OFFSETS_MAX", 2)
+    monkeypatch.setattr(topics, "TOPICS_MAX", 20)
+
+    def work(broker: Broker) -> None:
+        codes = []
+        for number in range(10):
+            said = Heartbeat(f"c{number}", (f"p{number}",), ())
+            codes.append(broker.answered(FakePeer(), Request.HEART_BEAT, None, said.encode()).code)
+        assert codes == [0] * 3 + [1] * 7
+        offset = {"consumerGroup": "G", "topic": "T", "commitOffset": "1"}
+        codes = [broker.answered(FakePeer(), 15, offset | {"queueId": str(one)}).code for one in (0, 1, 2, 0)]
+        assert codes == [0, 0, 1, 0]
+        codes = [broker.send(b=f"T{one}").code for one in range(20)]
+        assert codes.count(0) == 12 and set(codes[12:]) == {1}
+        found = [broker.pull(FakePeer(), 0, consumerGroup=f"g{one}") for one in range(10)]
+        assert [one and one.remark for one in found][-1] == (
+            "no room for another group: 12 are kept, with names of 255 characters"
+        )
+
+    story(work)
+
+
+def test_a_queue_is_locked_by_one_client_until_it_stops_renewing() -> None:
+    def ask(broker: Broker, client: str, code: int = Request.LOCK_BATCH_MQ, queue_id: Any = 0) -> list[Any]:
+        said = {
+            "clientId": client,
+            "consumerGroup": "G",
+            "mqSet": [{"brokerName": "b", "queueId": queue_id, "topic": "T"}],
+        }
+        answer = broker.answered(FakePeer(), code, None, dump(said))
+        return load(answer.body)["lockOKMQSet"] if answer.body else [answer.code]
+
+    def work(broker: Broker) -> None:
+        queue = {"brokerName": "b", "queueId": 0, "topic": "T"}
+        assert (ask(broker, "c1"), ask(broker, "c2")) == ([queue], [])
+        broker.later(locks.LOCK_MS)
+        assert ask(broker, "c2") == []
+        broker.later(1)
+        assert (ask(broker, "c2"), ask(broker, "c1")) == ([queue], [])
+        ask(broker, "c1", Request.UNLOCK_BATCH_MQ)
+        assert ask(broker, "c1") == []
+        ask(broker, "c2", Request.UNLOCK_BATCH_MQ)
+        assert ask(broker, "c1") == [queue]
+        assert ask(broker, "c1", queue_id="x") == [1]
+        broker.store.is_master = False
+        assert ask(broker, "c1") == [14]
+
+    story(work)
+
+
+# --- sends ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("status", list(PutStatus))
+def test_every_status_of_a_put_has_its_code(status: PutStatus) -> None:
+    def work(broker: Broker) -> None:
+        broker.store.answers_with = status
+        answer = broker.send()
+        assert answer.fields is not None and answer.fields["MSG_REGION"] == "DefaultRegion"
+        if status.is_stored:
+            assert answer.code == CODES[status][0]
+        else:
+            assert answer.code in (1, 2, 13, 14)
+            assert (answer.remark or "").endswith("as the test says")
+
+    story(work)
+
+
+def test_an_answer_comes_when_the_put_is_committed_and_not_before() -> None:
+    async def run() -> None:
+        broker, peer = Broker(), FakePeer()
+        broker.store.waiting = []
+        assert broker.ask(peer, Request.SEND_MESSAGE_V2, send_fields(), b"x") is None
+        assert peer.open == 1
+        broker.store.commit()
+        await asyncio.sleep(0)
+        (answer,) = peer.sent
+        assert (answer.code, answer.fields and answer.fields["queueOffset"], peer.open) == (0, "0", 0)
+
+    asyncio.run(run())
+
+
+def test_a_message_that_cannot_be_consumed_comes_again_and_then_lies_with_the_dead_letters() -> None:
+    def work(broker: Broker) -> None:
+        sent = broker.send(b"hard", i="KEYS\x01k\x02TAGS\x01A")
+        place = int((sent.fields or {})["msgId"][16:], 16)
+        fields = {"offset": str(place), "group": "G", "delayLevel": "0", "maxReconsumeTimes": "1"}
+        assert broker.answered(FakePeer(), Request.CONSUMER_SEND_MSG_BACK, fields).code == 0
+        waits = decode_record(broker.store.queues["SCHEDULE_TOPIC_XXXX", 2][0])
+        assert waits.properties["REAL_TOPIC"] == "%RETRY%G"
+        assert (waits.properties["RETRY_TOPIC"], waits.reconsume_times, waits.body) == ("TopicTest", 1, b"hard")
+        assert waits.properties["ORIGIN_MESSAGE_ID"] == (sent.fields or {})["msgId"]
+        again = broker.send(b"hard", b="%RETRY%G", e="0", j="1", l="1", i="RETRY_TOPIC\x01TopicTest")
+        assert again.code == 0
+        dead = decode_record(broker.store.queues["%DLQ%G", 0][0])
+        assert (dead.topic, dead.reconsume_times) == ("%DLQ%G", 1)
+        lost = broker.answered(FakePeer(), Request.CONSUMER_SEND_MSG_BACK, fields | {"offset": "99"})
+        assert (lost.code, lost.remark) == (1, "look message by offset failed, 99")
+        straight = broker.answered(FakePeer(), Request.CONSUMER_SEND_MSG_BACK, fields | {"delayLevel": "-1"})
+        assert straight.code == 0 and len(broker.store.queues["%DLQ%G", 0]) == 2
+
+    story(work)
+
+
+def test_what_only_the_master_may_answer() -> None:
+    def work(broker: Broker) -> None:
+        broker.send()
+        broker.store.is_master = False
+        offset = {"consumerGroup": "G", "topic": "TopicTest", "queueId": "0", "commitOffset": "1"}
+        create = {"topic": "New", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        back = {"offset": "0", "group": "G", "delayLevel": "0"}
+        for code, fields in ((15, offset), (17, create), (36, back), (310, send_fields(b="New"))):
+            assert broker.answered(FakePeer(), code, fields, b"x").code == 14, code
+        assert broker.context.topics.get("New") is None
+        found = broker.pull(FakePeer(), 0)
+        assert found is not None and found.code == 0
+
+    story(work)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"topic": "Bad Topic"}, "The specified topic contains illegal characters"),
+        ({"topic": " "}, "The specified topic is blank."),
+        ({"topic": "t" * 128}, "The specified topic is longer"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "The topic[SCHEDULE_TOPIC_XXXX] is conflict with system topic."),
+        ({"topic": "C"}, "The topic[C] is conflict with system topic."),
+        ({"readQueueNums": "-1"}, "-1 queues"),
+        ({"writeQueueNums": "2147483647"}, "2147483647 queues"),
+        ({"perm": "8"}, "perm 8"),
+    ],
+)
+def test_a_topic_that_cannot_be_made(changes: dict[str, str], text: str) -> None:
+    def work(broker: Broker) -> None:
+        create = {"topic": "New", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        before = dict(broker.context.topics.topics)
+        answer = broker.answered(FakePeer(), Request.UPDATE_AND_CREATE_TOPIC, create | changes)
+        assert answer.code == 1 and (answer.remark or "").startswith(text)
+        assert broker.context.topics.topics == before
+
+    story(work)
+
+
+def test_topics_of_the_log_are_known_though_nobody_made_them_here() -> None:
+    def work(broker: Broker) -> None:
+        broker.requests.learn([("Older", 2), ("Older", 0), ("%RETRY%G", 0)])
+        found = broker.context.topics.get("Older")
+        assert found is not None and (found.read_queues, found.write_queues, found.perm) == (3, 3, 6)
+        version = broker.context.topics.version
+        broker.requests.learn([("Older", 1)])
+        assert broker.context.topics.version == version
+
+    story(work)
+
+
+def test_tables_are_written_as_a_slave_reads_them() -> None:
+    def work(broker: Broker) -> None:
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": "3", "commitOffset": "9"}
+        broker.answered(FakePeer(), Request.UPDATE_CONSUMER_OFFSET, fields)
+        said = broker.answered(FakePeer(), Request.GET_ALL_CONSUMER_OFFSET)
+        assert bytes(said.body) == b'{"offsetTable":{"T@G":{3:9}}}'
+        made = json.loads(broker.answered(FakePeer(), Request.GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]
+        assert made["TBW102"]["perm"] == 7
+        known = json.loads(broker.answered(FakePeer(), Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+        assert known["subscriptionGroupTable"]["SELF_TEST_C_GROUP"]["retryMaxTimes"] == 16
+        assert broker.answered(FakePeer(), 9999).code == Answer.REQUEST_CODE_NOT_SUPPORTED
+
+    story(work)

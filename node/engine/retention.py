@@ -28,6 +28,10 @@ from node.views.state import NeedView, RetentionView
 FILE_PAUSE_S: Final = 0.1  # DLedger's deleteFilesInterval
 BY_POLICY: Final = "the retention policy"
 SHOWN_MAX: Final = 20
+SNAPSHOT: Final = "the broker's newest snapshot"
+WHY_KEPT: Final = (
+    "what it holds of queues whose messages have expired is nowhere else; before there is one, nothing goes"
+)
 
 
 class Driver(Protocol):
@@ -159,10 +163,10 @@ class Retention:
         keeps what. Nobody else's round runs beside it."""
 
         def surveyed(survey: Survey) -> None:
-            plan = plan_by_hand(through_index, survey, self.needs(), self._through_max(), forced=forced)
+            plan = plan_by_hand(through_index, survey, self.needs(), self._through_max(forced=forced), forced=forced)
             begin = self._store.begin_index
             if dry_run or not plan.files:
-                done(Trimmed(plan, 0, 0, begin))
+                done(Trimmed(plan, 0, 0, begin, self._not_even_by_force(through_index) if forced else ""))
             elif self._round is not None:
                 done(Trimmed(plan, 0, 0, begin, "files are being removed already: ask again when that has ended"))
             else:
@@ -178,14 +182,29 @@ class Retention:
     def needs(self) -> list[Need]:
         """Members that are not known to hold the log, and pins."""
         pins = [Need(owner, index, f"has pinned entries from {index} on") for owner, index in self._store.pins.held()]
-        return self._driver.replica.held.needs() + pins
+        kept = self._kept_for_snapshot()
+        snapshot = [] if kept is None else [Need(SNAPSHOT, kept, f"needs entries from {kept} on ({WHY_KEPT})")]
+        return self._driver.replica.held.needs() + pins + snapshot
 
-    def _through_max(self) -> int:
+    def _not_even_by_force(self, through_index: int) -> str:
+        kept = self._kept_for_snapshot()
+        return (
+            f"{SNAPSHOT} needs entries from {kept} on ({WHY_KEPT})"
+            if kept is not None and kept <= through_index
+            else ""
+        )
+
+    def _kept_for_snapshot(self) -> int | None:
+        return self._store.kept_for_snapshot(self._driver.replica.committed_index)
+
+    def _through_max(self, *, forced: bool = False) -> int:
         replica = self._driver.replica
         own = replica.held.removable_through()
         applied = replica.applied_index if replica.config.applies else own
         # The entry that becomes the first is committed, too: where it lies is settled then (SAFETY S5).
-        return min(own, -1 if applied is None else applied) - 1
+        through = min(own, -1 if applied is None else applied) - 1
+        kept = self._kept_for_snapshot() if forced else None  # past all other needs, but not past that
+        return through if kept is None else min(through, kept - 1)
 
     # --- one round ------------------------------------------------------------------------------------------------
     def _begin(self, plan: Plan, by: str, ended: Callable[[str], None]) -> Round:
@@ -207,7 +226,7 @@ class Retention:
             self._next(one)
             return
         late = () if one.plan.forced else tuple(need for need in self.needs() if need.from_index <= through)
-        if late or through > self._through_max():
+        if late or through > self._through_max(forced=one.plan.forced):
             self._end(one, in_words(late) or "these entries are not safe on this disk any more")
             return
         self._disk.remove_prefix(through, one.plan.forced, lambda problem: self._removed(one, problem))

@@ -114,6 +114,9 @@ class FileStore(LogStore):
     def kind(self) -> str:
         return self._kind
 
+    def kept_for_snapshot(self, committed_index: int) -> int | None:
+        return None if self.files.snapshots is None else self.files.snapshots.keep_from(committed_index)
+
     @property
     def begin_index(self) -> int:
         return self.files.begin_index

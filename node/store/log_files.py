@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Slab
+from node.protocol.group_kind import BROKER_NAME
 from node.store.disk_log import find_head, find_record
 from node.store.errors import StoreFull, StoreIOError
 from node.store.files.identity import Base
@@ -24,6 +25,7 @@ from node.store.recovery.opening import Opened
 from node.store.recovery.unsealed import UnsealedChains
 from node.store.recovery.walk import SEALED_NEVER, Cursor
 from node.store.slab_pieces import slab_meta
+from node.store.snapshot_marks import SnapshotMarks
 from node.store.sync_ticket import Mark
 from node.store.term_table import TermTable
 
@@ -37,6 +39,7 @@ class LogFiles:
         self.platform = opened.platform
         self.node_id = opened.identity.node_id
         self.kind = opened.identity.kind
+        self.snapshots = SnapshotMarks() if self.kind == BROKER_NAME else None
         self.data_file_size = opened.identity.data_file_size
         self.index_file_size = opened.identity.index_file_size
         self.data = opened.data
@@ -110,6 +113,8 @@ class LogFiles:
         """These slabs have been written: the log ends behind them."""
         for slab in slabs:
             self.ring.add(slab)
+            if self.snapshots is not None:
+                self.snapshots.note(slab)
             if slab.last_term != self.end.term or self.end.index < self.begin_index:  # terms never decrease
                 self._note_terms(slab)
             last_index = slab.last_index
@@ -151,6 +156,8 @@ class LogFiles:
         self.ring = self.ring.cut(cut_index)
         self.terms = self.terms.cut(cut_index)
         self.unsealed.cut(cut_index)
+        if self.snapshots is not None:
+            self.snapshots.cut(cut_index)
         self.end = last
         self.on_end(last.index)
         if SEALED_NEVER > self.sealed_from > cut_index:
@@ -177,6 +184,7 @@ class LogFiles:
         self.index.forget_all()
         self.ring, self.terms = RecentSlabs(), TermTable()
         self.sealed_from = base.meta.index + 1
+        self.snapshots = None if self.snapshots is None else SnapshotMarks()
         self.unsealed.restart(self.begin_cursor())
         self.end = self.begin_mark()
         self.on_end(self.end.index)

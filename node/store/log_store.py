@@ -182,6 +182,10 @@ class LogStore(ABC):
         """The name of the kind of group that this log was made for (`protocol/group_kind.py`)."""
         return PLAIN_NAME
 
+    def kept_for_snapshot(self, committed_index: int) -> int | None:
+        """From which entry on a broker group's newest committed snapshot needs the log; None: it is not about that."""
+        return None
+
     @property
     def recovered_marks(self) -> tuple[MemberMark, ...]:
         """What peers are known to hold: from the checkpoint, and what `note_marks` said since (E8)."""
@@ -205,12 +209,7 @@ class LogStore(ABC):
     # --- loop half ---------------------------------------------------------------------------------------------
     @abstractmethod
     def append_as_leader(
-        self,
-        bodies: Sequence[bytes],
-        term: int,
-        magic: int = Magic.NORMAL,
-        channel: int = 0,
-        patch_at: int = NO_PATCH,
+        self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL, channel: int = 0, patch_at: int = NO_PATCH
     ) -> list[Slab]:
         """Encodes, seals and writes; rolls files with the blank filler. One slab per data file touched, <= 1 MiB each.
 

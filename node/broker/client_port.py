@@ -25,6 +25,7 @@ from node.rocketmq.server import RemotingServer
 
 VIP_BELOW: Final = 2  # the VIP port lies so far below the main one
 LOOK_EVERY_S: Final = 1.0
+LOOK_AT_ROLE_EVERY_S: Final = 0.05  # name servers hear of a new master within 0.1 s
 
 
 def wall_ms() -> int:
@@ -48,7 +49,7 @@ class ClientPort:
         own = OwnRegistration(self.context, settings.node.id, lambda: broker.term)
         self.registrar = Registrar(own, self.registry, settings.broker.name_server_addresses)
         self.context.topics.on_change.append(lambda _topics: self.registrar.soon())
-        self._look_timer: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._known = False
         broker.log.on_dispatched.append(self._dispatched)
 
@@ -58,11 +59,12 @@ class ClientPort:
         if vip:
             await self.server.listen(host, port - VIP_BELOW)
         self._look()
+        self._look_at_role()
         return bound
 
     def close(self) -> None:
-        if self._look_timer is not None:
-            self._look_timer.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         self.registrar.close()
         self.server.close()
 
@@ -74,7 +76,7 @@ class ClientPort:
         self.requests.arrived(touched)
 
     def _look(self) -> None:
-        self._look_timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+        self._timers["look"] = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
         if not self._known and self._broker.log.next_offsets:
             self._known = True
             self.requests.learn(self._broker.log.next_offsets)
@@ -82,4 +84,7 @@ class ClientPort:
         for owner in self.registry.expire(wall_ms()):
             if isinstance(owner, ClientConnection):
                 owner.close()
+
+    def _look_at_role(self) -> None:
+        self._timers["role"] = asyncio.get_running_loop().call_later(LOOK_AT_ROLE_EVERY_S, self._look_at_role)
         self.registrar.look()

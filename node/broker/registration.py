@@ -79,7 +79,7 @@ class OwnRegistration:
 
 
 class Registrar:
-    """`look` is to be called every second or so; `soon` when something changed."""
+    """`look` is to be called often, for it sees a new role; `soon` when something else changed."""
 
     def __init__(self, own: OwnRegistration, registry: Registry, addresses: Sequence[str]) -> None:
         self._own, self._registry = own, registry
@@ -91,10 +91,9 @@ class Registrar:
             self._background.keep(f"registration at {address}", partial(self._keep, address, changed))
 
     def soon(self) -> None:
-        """At all of them."""
+        """At all of them, at itself at once."""
         self._last = None
-        for one in self._changed:
-            one.set()
+        self.look()
 
     def look(self) -> None:
         """At its own registry, and elsewhere where the role changed."""

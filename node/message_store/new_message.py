@@ -46,7 +46,7 @@ _INT64: Final = 1 << 63
 _PLAIN_TYPE: Final = int(TransactionType.NONE)
 _DELAYED: Final = (_PLAIN_TYPE, int(TransactionType.COMMIT))
 _PAIR_END: Final = b"\x02"
-_MARKS: Final = tuple(f"{name}\x01".encode() for name in (DELAY, CRC_NAME, *sorted(TIMER_NAMES)))
+_MARKS: Final = re.compile("|".join(f"{name}\x01" for name in (DELAY, CRC_NAME, *sorted(TIMER_NAMES))).encode())
 
 
 @value_class(slots=True, frozen=True)
@@ -101,7 +101,7 @@ class PutLimits:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "the message has no body")
         _check_numbers(message)
         data = message.properties_data
-        if any(mark in data for mark in _MARKS):
+        if _MARKS.search(data) is not None:
             message = self._by_properties(message)
             data = message.properties_data
         if len(data) > PROPERTIES_BYTES_MAX:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from node.broker import dispatched_log
 from node.broker.broker import Broker
+from node.broker.dispatched_log import AnotherLog
 from node.message_store.batch import BatchedMessage, encode_batch
 from node.message_store.consume_queue import PullStatus
+from node.message_store.dispatch_mark import read_mark, write_mark
 from node.message_store.errors import MessageStoreError
 from node.message_store.properties import join_properties
 from node.message_store.put_result import PutStatus
 from node.message_store.record import TransactionType, decode_record
+from node.message_store.write_files import OsDisk
 from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, engine_of, message, settings_of
 from tests.unit.engine_kit import until
@@ -133,3 +138,52 @@ def test_a_lane_that_ends_loses_and_repeats_nothing(tmp_path: Path) -> None:
         assert (await broker.lane.put(message(b"last"))).queue_offset == len(found)
 
     run(tmp_path, work)
+
+
+def test_a_broker_that_crashed_derives_again_what_it_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def crashes(broker: Broker) -> None:
+        await asyncio.gather(*(broker.lane.put(message(b"%d" % n)) for n in range(50)))
+        assert broker.log.dispatcher is not None
+        monkeypatch.setattr(broker.log.dispatcher, "close", lambda: None)  # nothing is synced, nothing marked
+
+    async def goes_on(broker: Broker) -> None:
+        assert bodies(broker) == [b"%d" % n for n in range(50)]
+        assert (await broker.lane.put(message(b"after"))).queue_offset == 50
+
+    run(tmp_path, crashes, goes_on)
+
+
+def test_derived_files_of_another_log_are_refused(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, free_ports(1))
+
+    async def story() -> None:
+        async with engine_of(settings):
+            async with broker_of(settings) as broker:
+                await broker.lane.put(message())
+            mark = read_mark(settings.node.data)
+            assert mark is not None and mark.is_clean
+            point = dataclasses.replace(mark.point, chain=mark.point.chain ^ 1)
+            disk = OsDisk()
+            write_mark(settings.node.data, dataclasses.replace(mark, point=point), disk)
+            with pytest.raises(AnotherLog, match="rebuild-queues"):
+                async with broker_of(settings):
+                    pass
+
+    asyncio.run(story())
+
+
+def test_a_save_beside_dispatch_is_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 0.0)  # one after the other
+
+    async def puts(broker: Broker) -> None:
+        for n in range(30):
+            await broker.lane.put(message(b"%d" % n, properties_data=join_properties([("KEYS", f"k{n}")])))
+        assert broker.log.dispatcher is not None
+        await until(lambda: (mark := read_mark(broker.log.root)) is not None and mark.point.index >= 30)
+        monkeypatch.setattr(broker.log.dispatcher, "close", lambda: None)
+
+    async def reads(broker: Broker) -> None:
+        assert bodies(broker) == [b"%d" % n for n in range(30)]
+        assert [decode_record(one).body for one in broker.reads.query("TopicTest", "k29")] == [b"29"]
+
+    run(tmp_path, puts, reads)

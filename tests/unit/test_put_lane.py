@@ -1,0 +1,262 @@
+"""What becomes of puts when their lane ends: looked for in the log up to the next lane's end, never sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+
+from node.broker.put_lane import PutLane
+from node.client.append_group import AppendResult
+from node.client.errors import LaneEnded, NotAppended, OutcomeUnknown
+from node.message_store.batch import BatchedMessage, encode_batch
+from node.message_store.new_message import PutLimits
+from node.message_store.put_result import PutStatus
+from node.message_store.record import TransactionType, decode_record
+from node.protocol.codes import ResponseCode
+from tests.unit.broker_kit import message
+from tests.unit.engine_kit import until
+
+
+class FakeLog:
+    """A log of one leader, all of it dispatched as soon as `show` is called."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.dispatched_index = -1
+        self.behind_s = 0.0
+        self.looked_through: list[tuple[int, int]] = []
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        shown = [decode_record(one) for one in self.records[: self.dispatched_index + 1]]
+        return sum((one.topic, one.queue_id) == (topic, queue_id) and not one.sys_flag & 0xC for one in shown)
+
+    def committed(self, index: int) -> None:
+        self.dispatched_index = max(self.dispatched_index, index)
+
+    async def reached(self, index: int) -> None:
+        self.committed(index)
+
+    def offsets_of(self, first_index: int, count: int) -> tuple[int, ...]:
+        return tuple(1000 * one + 48 for one in range(first_index, first_index + count))
+
+    async def look_through(self, from_index: int, upto_index: int, see: Callable[[int, bytes], None]) -> None:
+        self.looked_through.append((from_index, upto_index))
+        for index in range(from_index, upto_index + 1):
+            place = self.offsets_of(index, 1)[0].to_bytes(8, "big")
+            see(index, self.records[index][:28] + place + self.records[index][36:])
+
+
+class FakeLane:
+    """Takes what comes, and answers when the test says so."""
+
+    def __init__(self, log: FakeLog) -> None:
+        self.log, self.end_index, self.last_time_ms = log, len(log.records) - 1, -1
+        self.window_entries, self.window_bytes = 1000, 1 << 20
+        self.waits = False
+        self.ended = ""
+        self.appends: list[tuple[Sequence[bytes], asyncio.Future[AppendResult]]] = []
+
+    def has_room(self, entries: int, size_bytes: int) -> bool:
+        return True
+
+    def append(self, bodies: Sequence[bytes], *, patch_at: int) -> asyncio.Future[AppendResult]:
+        assert patch_at == 28 and not self.ended
+        answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        self.appends.append((bodies, answer))
+        return answer
+
+    def keep(self, at: int, count: int | None = None) -> AppendResult:
+        """That append, or so many of its entries, is in the log."""
+        first = len(self.log.records)
+        self.log.records += self.appends[at][0][:count]
+        return AppendResult(first, len(self.log.records) - 1, 1)
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+
+class Story:
+    """One leadership with its lanes."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.lanes: list[FakeLane] = []
+        self.put_lane = PutLane(self.log, self._open, PutLimits(), lambda: 1000)  # type: ignore[arg-type]
+
+    async def _open(self) -> FakeLane:
+        self.lanes.append(FakeLane(self.log))
+        return self.lanes[-1]
+
+    async def sent(self, appends: int = 1) -> FakeLane:
+        """The lane, once so many appends left over it."""
+        await until(lambda: len(self.lanes[-1].appends) >= appends)
+        return self.lanes[-1]
+
+
+def tell(story_of: Callable[[Story], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        story = Story()
+        leading = asyncio.create_task(story.put_lane.lead())
+        await until(lambda: story.put_lane._lane is not None)
+        try:
+            await story_of(story)
+        finally:
+            leading.cancel()
+            await asyncio.wait([leading])
+            story.put_lane.close()
+
+    asyncio.run(whole())
+
+
+UNKNOWN = OutcomeUnknown("no answer in time", code=ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+
+
+def test_what_was_unknown_is_found_in_the_log_or_is_not_there() -> None:
+    async def story_of(story: Story) -> None:
+        kept = story.put_lane.put(message(b"kept"))
+        half = story.put_lane.put(message(b"half", sys_flag=int(TransactionType.PREPARED)))
+        lane = await story.sent()
+        lost = story.put_lane.put(message(b"lost"))
+        await story.sent(2)
+        lane.keep(0)
+        lane.appends[0][1].set_exception(UNKNOWN)
+        results = await asyncio.gather(kept, half, lost)
+        assert [one.status for one in results] == [
+            PutStatus.PUT_OK, PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE,
+        ]  # fmt: skip
+        assert [one.physical_offsets for one in results] == [(48,), (1048,), ()]
+        assert (len(story.lanes), story.log.looked_through) == (2, [(0, 1)])
+        again = story.put_lane.put(message(b"again"))  # the table begins anew: the lost one's offset is free
+        lane = await story.sent()
+        assert decode_record(lane.appends[0][0][0]).queue_offset == 1
+        lane.appends[0][1].set_result(lane.keep(0))
+        assert (await again).queue_offset == 1
+
+    tell(story_of)
+
+
+def test_what_was_refused_is_answered_by_its_cause_and_nothing_is_sent_again() -> None:
+    causes = {
+        ResponseCode.LEADER_PENDING_FULL: PutStatus.OS_PAGE_CACHE_BUSY,
+        ResponseCode.DISK_FULL: PutStatus.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NOT_LEADER: PutStatus.SERVICE_NOT_AVAILABLE,
+        ResponseCode.LEADER_NOT_READY: PutStatus.SERVICE_NOT_AVAILABLE,
+        ResponseCode.DISK_ERROR: PutStatus.CREATE_MAPPED_FILE_FAILED,
+        ResponseCode.UNEXPECTED_ARGUMENT: PutStatus.UNKNOWN_ERROR,
+    }
+
+    async def story_of(story: Story) -> None:
+        for number, (code, status) in enumerate(causes.items()):
+            put = story.put_lane.put(message())
+            lane = await story.sent()
+            lane.appends[0][1].set_exception(LaneEnded("refused", code=code))
+            assert (await put).status is status
+            await until(lambda: story.put_lane._lane is not None)
+            assert len(story.lanes) == number + 2
+        assert sum(len(one.appends) for one in story.lanes) == len(causes)
+
+    tell(story_of)
+
+
+def test_a_batch_of_which_a_part_is_there_is_not_known() -> None:
+    async def story_of(story: Story) -> None:
+        batch = encode_batch(BatchedMessage(0, b"%d" % n, b"") for n in range(3))
+        put = story.put_lane.put_batch(message(batch))
+        lane = await story.sent()
+        lane.keep(0, 2)
+        lane.appends[0][1].set_exception(UNKNOWN)
+        assert (await put).status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+        await until(lambda: story.put_lane._lane is not None)
+        after = story.put_lane.put(message(b"after"))
+        lane = await story.sent()
+        assert decode_record(lane.appends[0][0][0]).queue_offset == 2
+        lane.appends[0][1].set_result(lane.keep(0))
+        assert (await after).status is PutStatus.PUT_OK
+
+    tell(story_of)
+
+
+def test_equal_half_messages_are_counted_apart_by_their_number() -> None:
+    async def story_of(story: Story) -> None:
+        halves = [story.put_lane.put(message(b"half", sys_flag=int(TransactionType.PREPARED))) for _ in range(2)]
+        lane = await story.sent()
+        lane.keep(0, 1)
+        lane.appends[0][1].set_exception(UNKNOWN)
+        statuses = [(await one).status for one in halves]
+        assert statuses == [PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE]
+
+    tell(story_of)
+
+
+def test_when_leadership_is_gone_nobody_knows_what_was_sent_and_nothing_else_left() -> None:
+    async def story_of(story: Story) -> None:
+        sent = story.put_lane.put(message(b"sent"))
+        await story.sent()
+        gathered = story.put_lane.put(message(b"gathered in this turn"))
+        story.put_lane._stop_leading()
+        assert (await sent).status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+        assert (await gathered).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert (await story.put_lane.put(message())).status is PutStatus.SERVICE_NOT_AVAILABLE
+
+    tell(story_of)
+
+
+def test_an_answer_comes_with_dispatch_and_not_with_the_commit() -> None:
+    async def story_of(story: Story) -> None:
+        put = story.put_lane.put(message())
+        lane = await story.sent()
+        committed: list[int] = []
+        story.log.committed = committed.append  # type: ignore[method-assign]
+        lane.appends[0][1].set_result(lane.keep(0))
+        await until(lambda: bool(committed))
+        await asyncio.sleep(0)
+        assert not put.done()
+        story.log.dispatched_index = 0
+        story.put_lane.dispatched()
+        assert (await put).physical_offsets == (48,)
+
+    tell(story_of)
+
+
+def test_puts_wait_for_a_lane_that_is_being_replaced() -> None:
+    async def story_of(story: Story) -> None:
+        first = story.put_lane.put(message(b"first"))
+        lane = await story.sent()
+        may_open, open_at_once = asyncio.Event(), story.put_lane._open_lane
+
+        async def slow() -> object:
+            await may_open.wait()
+            return await open_at_once()
+
+        story.put_lane._open_lane = slow  # type: ignore[assignment]
+        lane.appends[0][1].set_exception(LaneEnded("another lane", code=ResponseCode.LANE_ENDED))
+        assert (await first).status is PutStatus.SERVICE_NOT_AVAILABLE
+        second = story.put_lane.put(message(b"second"))
+        may_open.set()
+        await until(lambda: len(story.lanes) == 2)
+        lane = await story.sent()
+        lane.appends[0][1].set_result(lane.keep(0))
+        assert (await second).status is PutStatus.PUT_OK
+
+    tell(story_of)
+
+
+def test_a_lane_that_cannot_be_opened_is_tried_again() -> None:
+    async def story() -> None:
+        log, tries = FakeLog(), defaultdict(int)
+
+        async def opened() -> FakeLane:
+            tries["all"] += 1
+            if tries["all"] < 3:
+                raise NotAppended("not ready", code=ResponseCode.LEADER_NOT_READY)
+            return FakeLane(log)
+
+        put_lane = PutLane(log, opened, PutLimits(), lambda: 1000)  # type: ignore[arg-type]
+        leading = asyncio.create_task(put_lane.lead())
+        await until(lambda: put_lane.is_master)
+        assert tries["all"] == 3 and put_lane.lanes_opened == 1
+        leading.cancel()
+        await asyncio.wait([leading])
+
+    asyncio.run(story())

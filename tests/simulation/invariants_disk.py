@@ -45,7 +45,9 @@ class Disks(Observer):
         self._proved: dict[str, int] = {}  # how far the durable bytes were compared in this incarnation
         self._claimed: dict[str, tuple[str, int]] = {}  # (store, durable index) as said last, over incarnations
         self.damaged: dict[str, str] = {}  # member -> the store that a fault damaged
-        self._cutting: dict[str, tuple[int, list[tuple[int, int]]]] = {}  # member -> what is being cut, from where
+        self._cutting: dict[
+            str, tuple[int, list[tuple[int, int] | None]]
+        ] = {}  # member -> what is being cut, from where
         self._beginning: dict[str, EntryMeta] = {}  # member -> the base behind which its log began, or is to begin
         # The first damaged entry and since when it is known: (member, incarnation) -> (index, ns).
         self._faulty_from: dict[tuple[str, int], tuple[int, int]] = {}
@@ -250,19 +252,24 @@ class Disks(Observer):
             mirror = self._mirrors.of[member.id]
             mirror.update()
             cut = effects.truncate.cut_index
-            self._cutting[member.id] = cut, [held.key for held in mirror.entries.since(cut) if held is not None]
+            self._cutting[member.id] = cut, [held and held.key for held in mirror.entries.since(cut)]
 
     def cut(self, member: Member, record: TruncationRecord) -> None:
-        _, expected = self._cutting.pop(member.id, (-1, []))
+        begin, known = self._cutting.pop(member.id, (-1, []))
         archive = TruncationArchive(member.directory, platform=member.platform)
-        found = [(entry.term, entry.chain_crc) for entry in archive.entries(archive.count)]
+        found = {entry.index: (entry.term, entry.chain_crc) for entry in archive.entries(archive.count)}
         kept = archive.record(archive.count)
-        if self.is_damaged(
-            member
-        ):  # the bytes go into the archive as they are; entries are told up to the first bad one
-            expected = expected[: len(found)]
+        expected = {index: key for index, key in enumerate(known, begin) if key is not None}
+        if self.is_damaged(member):
+            # The bytes go into the archive as they are. What can be read there is what was: without entries that are
+            # all zeros in front, up to the first other bad one, and also where only the index file was damaged.
+            expected = {
+                index: expected.get(index, key)
+                for index, key in found.items()
+                if index in range(begin, begin + len(known))
+            }
         if kept is None or kept.from_index != record.from_index or found != expected:
-            text = f"{member.id} cut {len(expected)} entries from {record.from_index} on, archived is {kept}: {found}"
+            text = f"{member.id} cut {len(known)} entries from {record.from_index} on, archived is {kept}: {found}"
             raise Violation("cut_archived", text)
         self._mirrors.of[member.id].update()
         self._check_slots(member)

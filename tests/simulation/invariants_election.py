@@ -36,6 +36,7 @@ SETTLED = ("stall", "slow_disk", "clock_drift", "scrub", "expected_index", "orde
 UNSETTLING = (*(name for name, _, _ in FAULTS if name not in SETTLED), "preferred_leader", "retune", "membership")
 DRIVERS_OWN = ("unaware",)  # that only the driver's world can do
 SILENCE = "no quorum of answers"
+SILENT_TICKS = "no quorum of answers for an election time-out"
 SILENCE_TIMEOUTS = 4  # a leader that heard no quorum for so many longest election time-outs should have noticed
 
 
@@ -54,7 +55,8 @@ class Elections(Observer):
         self._expected_term: dict[str, tuple[int, int, str, str]] = {}  # member -> (incarnation, term, rule, why)
         self._rejoined_floor: dict[tuple[str, str], int] = {}
         self._term_reported: dict[str, int] = {}  # each member's, as its events tell: a turn may go through two terms
-        self._counted: dict[tuple[str, str], int] = {}  # the same, of one that counted for the leader
+        # The same by the leader's own clock, of one that counted for it, and when the answer before it came.
+        self._counted: dict[tuple[str, str], tuple[int, int]] = {}
         self._contact: dict[tuple[str, str], int] = {}  # (leader, peer) -> when an answer came
         self._awake_since: dict[str, int] = {}  # since when it leads and runs
         self._world: World | None = None
@@ -133,7 +135,9 @@ class Elections(Observer):
         if event.kind == "role" and detail["role"] == Role.LEADER.value:
             self._leads(member, detail["term"])
         elif event.kind == "role" and detail["was"] == Role.LEADER.value and detail["reason"].startswith(SILENCE):
-            self._was_silent(member)
+            self._was_silent(member, by_ticks=detail["reason"] == SILENT_TICKS)
+        elif event.kind == "dispatcher" and detail["state"] in PAUSED:
+            self._is_paused_by(member, detail["peer"])
         elif event.kind == "term":
             self._term_reported[member.id] = detail["term"]
         elif event.kind == "voter_state" and detail["state"] == VoterState.VOTER.value:
@@ -261,7 +265,7 @@ class Elections(Observer):
                 self._contact[to, sender] = self._now
                 peer = replica.peers.of.get(sender)
                 if peer is not None and peer.counts and peer.state not in PAUSED:
-                    self._counted[to, sender] = self._now
+                    self._counted[to, sender] = member.clock.now(), self._counted.get((to, sender), (0, 0))[0]
 
     def _ticket_counts(self, vote: VoteRequest, term: int) -> bool:
         ticket = vote.ticket
@@ -277,6 +281,12 @@ class Elections(Observer):
         if member.replica.term != term:
             text = f"{member.id} went from term {term} to {member.replica.term} because {why}"
             raise Violation(rule, text)
+
+    def _is_paused_by(self, member: Member, peer_id: str) -> None:
+        """R7: the answer that made a peer DIVERGED counts no more than those that it gives from then on."""
+        at, before = self._counted.get((member.id, peer_id), (0, 0))
+        if at == member.clock.now():
+            self._counted[member.id, peer_id] = before, before
 
     # --- E6, E7 ------------------------------------------------------------------
     def _hands_over(self, member: Member, to: str, request: TransferRequest) -> None:
@@ -334,16 +344,20 @@ class Elections(Observer):
             return len(times) >= needed and world.now - sorted(times)[-needed] > most_ns
         return False
 
-    def _was_silent(self, member: Member) -> None:
-        """E6: no quorum has just answered; who became a voter just now has an election time-out for it (M3)."""
+    def _was_silent(self, member: Member, *, by_ticks: bool) -> None:
+        """E6: no quorum has just answered; who became a voter just now has an election time-out for it (M3).
+
+        All by its own clock, which may have jumped: then it steps down, in any case.
+        """
         replica = member.replica
         if replica is None:
             return
         voters, recent_ns = self._members.voters(member.id), replica.config.timing.election_min_ns // 2
         recently = set()
         for one in voters - {member.id}:
-            at = max(self._counted.get((member.id, one), 0), self._members.voter_since(member.id, one))
-            if at and self._now - at < recent_ns:
+            heard_at, since = self._counted.get((member.id, one), (0, 0))[0], self._members.voter_since(member.id, one)
+            heard = heard_at and 0 <= member.clock.now() - heard_at < recent_ns
+            if heard or (by_ticks and since and self._now - since < recent_ns):
                 recently.add(one)
         if 2 * len(recently | ({member.id} & voters)) > len(voters):
             raise Violation("deposed_by_silence", f"{member.id} steps down, and {sorted(recently)} have just answered")

@@ -55,6 +55,7 @@ class Jobs:
         self._background_due = False
         self._scrubbing = False
         self.scrubs = 0  # whole passes that ended
+        self._scrubbed_through = self._count_through = -1  # what a pass has read, and what it has to
         self._idle_due = False
         self._quiet_since = 0
 
@@ -258,10 +259,13 @@ class Jobs:
             self._scrub_from(self._store.begin_index)
 
     def count_scrubs_anew(self) -> None:
-        """Only passes that begin from now on count."""
+        """Only passes count that begin from now on and read all that is written by now: what is not durable yet is
+        left to a later one."""
         self.scrubs = -1 if self._scrubbing else 0
+        self._count_through = self._store.end_index
 
     def _scrub_from(self, index: int) -> None:
+        self._scrubbed_through = self._store.durable_index
         work = partial(self._store.scrub, index, SCRUB_BYTES)
         self._process.later(self._pace(self._sync_ns), self._work, work, self._scrubbed)
 
@@ -275,7 +279,8 @@ class Jobs:
             self._scrub_from(step.next_index)
         else:
             self._scrubbing = False
-            self.scrubs += 1
+            if self.scrubs < 0 or self._scrubbed_through >= min(self._count_through, self._store.end_index):
+                self.scrubs += 1
             self._process.scrubbed()
 
     # --- the two kinds of threads ---------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ LOWER_COMPARE = (
     Edit(
         DISPATCHER + "_send_compare",
         "meta = self._member.meta(self._compare_index)",
-        "self._compare_index = self._compare_index // 2\n    meta = self._member.meta(self._compare_index)",
+        "self._compare_index = max(self._compare_index // 2, self._member.store.base.index)\n"
+        "    meta = self._member.meta(self._compare_index)",
     ),
 )
 

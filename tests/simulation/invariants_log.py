@@ -289,6 +289,8 @@ class Logs(Observer):
         if index < leader.store.base.index and index in range(self.committed.first_index, self.committed.entries.end):
             held = self.committed.entries[index]  # the leader removed it since
             theirs = EntryMeta(index, held.term, held.chain)
+        if index < member.store.base.index:
+            return  # it removed it since: what was verified is not here to be compared
         if ours is None or ours != theirs:
             text = f"{member.id} says to {to} that it verified {index}; there: {theirs}, here: {ours}"
             raise Violation("verified_matches_leader", text)
@@ -349,9 +351,10 @@ class Logs(Observer):
                 holders.append(member.id)
             elif not world.nemesis.remembers(member):
                 excused.append(member.id)
-        # Where members changed, the entry may have been committed by a quorum of the next configuration: a quorum of
-        # this one meets it, and that is enough.
-        needed = len(voters) // 2 + 1 if settled is None else len(voters) - len(voters) // 2
+        # Where members change, the entry may have been committed by a quorum of the next configuration, which counts as
+        # soon as it is in the leader's log: a quorum of this one meets it, and that is enough.
+        changing = self._members.ever_changed
+        needed = len(voters) - len(voters) // 2 if changing else len(voters) // 2 + 1
         if len(holders) + len(excused) < needed or not holders:
             text = f"committed entry {index} is held by {holders} only; {excused} lost their memory"
             raise Violation("acknowledged_kept", text)

@@ -99,6 +99,11 @@ class Memberships(Observer):
                 return seats
         return None
 
+    @property
+    def ever_changed(self) -> bool:
+        """Whether an entry about the members was ever in a log."""
+        return bool(self._known)
+
     def was_voter(self, member_id: str) -> bool:
         """By any configuration that anybody ever held."""
         all_seats = (*self._birth.values(), *self._known.values())

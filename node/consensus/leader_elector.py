@@ -157,8 +157,12 @@ class LeaderElector:
     def campaign(self, now: int) -> None:
         """The time-out ran out: a pre-vote, if this member may lead at all."""
         member = self._member
-        if now < self._no_vote_before:  # our own vote is a vote
-            self._campaign_in(self._no_vote_before - now, now)
+        kept_until = self._no_vote_before
+        if member.config.grants_leases and member.leader_contact_at is not None:
+            # Shorter time-outs may be in force than those by which its leader reckons its lease (settings_change.py).
+            kept_until = max(kept_until, member.leader_contact_at + member.config.vote_kept_ns)
+        if now < kept_until:  # our own vote is a vote
+            self._campaign_in(kept_until - now, now)
             return
         voter = member.has_vote
         # What is known of the others' states may be old: a voter tries the ordinary way every other time, and learns

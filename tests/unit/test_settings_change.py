@@ -180,6 +180,21 @@ def test_a_member_keeps_to_a_longer_lease_until_all_know_of_the_shorter_one_and_
     assert asked_for_a_vote(solo) is VoteResult.ACCEPT
 
 
+def test_its_own_vote_keeps_to_a_longer_lease_too() -> None:
+    solo = Solo(store_of((1,)), lease_reads=True, timing=LONG)
+    solo.tick(2_000)
+    both_heard(solo, GroupSettings(SYNC, True, 2_000))
+    solo.follow()
+    assert change(solo, timing=Timing()) is None
+    solo.follow()
+    assert not campaigns(solo, 1_900), "the leader may count on 2 s, the new time-out is over"
+    assert campaigns(solo, 200)
+
+
+def campaigns(solo: Solo, ms: int) -> bool:
+    return any(isinstance(message, VoteRequest) for _to, message in solo.tick(ms))
+
+
 def test_what_was_promised_is_kept_to_after_a_restart_with_other_settings() -> None:
     store = store_of((1,), kept=KeptSettings(GroupSettings(SYNC, True, 2_000), Promises(2_000, False)))
     solo = Solo(store, connect=False)

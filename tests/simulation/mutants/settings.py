@@ -59,6 +59,19 @@ SETTINGS = (
         LEASES,
     ),
     Mutant(
+        "own_vote_breaks_a_promise",
+        "E9",
+        "a member campaigns by its shorter time-outs while its leader still counts on its longer ones",
+        (
+            swapped(
+                "node.consensus.leader_elector:LeaderElector.campaign",
+                "max(kept_until, member.leader_contact_at + member.config.vote_kept_ns)",
+                "kept_until",
+            ),
+        ),
+        LEASES,
+    ),
+    Mutant(
         "promise_shortened_at_once",
         "E9",
         "a member keeps its vote for the new, shorter time from the moment it is told, before anybody else knows",

@@ -1,7 +1,8 @@
 """All that is checked in a simulated world, put together; what each name promises is written here once.
 
 The parts are observers: `mirror` (log matching), `invariants_members`, `invariants_log`, `invariants_election`,
-`invariants_disk`, `invariants_clients`, `invariants_apply`, `invariants_quorum`, `invariants_trims`, `liveness`. Each
+`invariants_disk`, `invariants_clients`, `invariants_apply`, `invariants_quorum`, `invariants_trims`,
+`invariants_records`, `liveness`. Each
 looks incrementally after every step; every hundredth step and at the end what can be looked at in full is. A broken
 promise raises `Violation` under one of the names below, at once.
 """
@@ -19,6 +20,7 @@ from tests.simulation.invariants_election import Elections
 from tests.simulation.invariants_log import Logs
 from tests.simulation.invariants_members import Memberships
 from tests.simulation.invariants_quorum import Quorums
+from tests.simulation.invariants_records import RECORD_INVARIANTS, Records
 from tests.simulation.invariants_settings import Settings
 from tests.simulation.invariants_trims import Trims
 from tests.simulation.liveness import Liveness
@@ -127,6 +129,8 @@ INVARIANTS: Final[Mapping[str, str]] = {
     # The end, and everything else.
     "liveness": "when the faults stop: a leader, all in APPEND, equal logs, no faults, appends and reads everywhere",
     "no_exception": "the product raises nothing but what its driver expects",
+    # Broker groups.
+    **RECORD_INVARIANTS,
 }
 
 
@@ -136,7 +140,7 @@ def checks() -> list[Observer]:
     members = Memberships(mirrors)
     logs = Logs(mirrors, members)
     return [
-        mirrors, members, logs, Elections(mirrors, members), Disks(mirrors), Quorums(members), Clients(logs),
-        Appliers(logs), KnownOutcomes(), Trims(mirrors), Settings(), Bases(mirrors, logs.committed),
+        mirrors, Records(mirrors), members, logs, Elections(mirrors, members), Disks(mirrors), Quorums(members),
+        Clients(logs), Appliers(logs), KnownOutcomes(), Trims(mirrors), Settings(), Bases(mirrors, logs.committed),
         Liveness(mirrors, logs),
     ]  # fmt: skip

@@ -6,7 +6,8 @@ what is there. What rotted is another story: `store.get` does not give it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from node.message_store.record import decode_record
 from node.message_store.record_check import RecordInvalid, judge
@@ -20,6 +21,15 @@ from tests.simulation.observer import Observer, Violation
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+RECORD_INVARIANTS: Final[Mapping[str, str]] = {
+    "begins_with_a_file": "a broker group's log begins with a data file",
+    "every_entry_a_record": "every entry of a broker group is a valid record, with magic 1",
+    "record_says_its_place": "a record says where it lies, on every member",
+    "channel_and_record_agree": "messages have no topic of ours, inert records their channel's and nothing else",
+    "engines_own_channels": "channel 1 says nothing and begins each term, 2 is about the group; no client has them",
+    "time_goes_on": "no record was stored before the one before it",
+}
 
 
 class Records(Observer):
@@ -71,8 +81,10 @@ class Records(Observer):
             raise Violation("channel_and_record_agree", f"{who}: topic {record.topic}")
         if expected and (record.sys_flag, record.queue_id, record.queue_offset) != (0xC, 0, 0):
             raise Violation("channel_and_record_agree", f"{who}: sysFlag {record.sys_flag:#x}")
-        if before is not None and is_first != (entry.channel == Channel.FIRST_OF_TERM):
-            raise Violation("engines_own_channels", f"{who}, and the entry before it is of term {before.term}")
+        if is_first and entry.channel != Channel.FIRST_OF_TERM:
+            raise Violation("engines_own_channels", f"{who}, and the entry before it is of an earlier one")
+        if entry.channel == Channel.FIRST_OF_TERM and record.body:
+            raise Violation("engines_own_channels", f"{who}: it says {record.body[:24]!r}")
         if entry.channel == Channel.CONFIG_CHANGE and not record.body.startswith(b"{"):
             raise Violation("engines_own_channels", f"{who}: it says {record.body[:24]!r} of the group")
         if held is not None:

@@ -25,6 +25,7 @@ from node.store.log_store import HardState
 from node.store.recent_slabs import RecentSlabs
 from node.store.recovery import log_recovery
 from tests.simulation.applier import StateMachine
+from tests.simulation.broker_records import kind_of
 from tests.simulation.clock import MemberClock
 from tests.simulation.damage import Damage
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
@@ -62,6 +63,7 @@ class Member:
             "g", member_id, peers, learners, flush=FlushMode.SYNC if config.flush_sync else FlushMode.ASYNC,
             timing=config.timing(), lease_reads=config.lease_reads, preferred_leaders=preferred,
             push_window_slabs=config.push_window_slabs, applies=config.applier,
+            kind=kind_of(config.broker, lambda: self.clock.now()),
             pending_floor_bytes=SLOW_FLOOR_BYTES if config.narrow_link or config.link_kb_per_s else 1024 * 1024,
         )  # fmt: skip
         self.clock = MemberClock(lambda: world.now, self._boot_offset(), self._drift_ppm())
@@ -147,7 +149,7 @@ class Member:
                 self.directory, group="g", node_id=self.id, data_file_size=config.data_file_size,
                 index_file_size=config.index_file_size, init=self.init, flush=self.config.flush,
                 page_cache_bytes=config.ring_bytes, platform=self.platform, serving=True,
-                group_id=self._group_id(), born_at=self.world.born_at,
+                group_id=self._group_id(), born_at=self.world.born_at, kind=self.config.kind.name,
             )  # fmt: skip
         if config.ring_bytes:  # and the page cache holds as little
             store.files.ring = RecentSlabs(config.ring_bytes)  # what is cold in earnest is cold here

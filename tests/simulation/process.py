@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS, Proposal, ReadOutcome, ReplicaConfig, TransferOutcome
 from node.consensus.effects import BeginBehind, FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
+from node.consensus.lanes import LaneOpened
 from node.consensus.member_changes import ChangeOutcome, MemberChange
 from node.consensus.replica import Replica
 from node.engine.feeder import Feeder
@@ -353,6 +354,15 @@ class Process:
     def propose(self, origin: Origin, proposal: Proposal, ordered: bool) -> None:
         self._proposals.add(origin, proposal, ordered)
         self._schedule_turn()
+
+    def open_lane(self, origin: Origin) -> LaneOpened:
+        opened = self.replica.open_lane(origin, self.clock.now())
+        self._schedule_turn()
+        return opened
+
+    def propose_over_lane(self, origin: Origin, proposal: Proposal) -> None:
+        self.propose(origin, proposal, ordered=False)
+        self.replica.lanes.watch(proposal)
 
     def read_index(self, done: Callable[[ReadOutcome], None], way: ReadWay = ReadWay.USUAL) -> None:
         self.replica.read_index(self._queued(done), self.clock.now(), way)

@@ -119,7 +119,7 @@ def _run_world(mutant: Mutant, seed: int, steps: int) -> SeedResult:
     if mutant.world == "driver":
         del profile["read_ways"]  # its clients ask as the product's do
         return drive(seed, DRIVER_STEPS * steps, {"followers": 0, "broker": False, **profile})
-    return run_seed(seed, steps, {"membership": 0.0, **profile})
+    return run_seed(seed, steps, {"membership": 0.0, "broker": False, **profile})
 
 
 def _without(mutant: Mutant, seed: int, steps: int) -> Violation | None:

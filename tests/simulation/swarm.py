@@ -45,6 +45,7 @@ class Swarm:
     born_term: int = 0  # of that entry, as is the next one
     born_chain: int = 0
     born_pos: int = 0  # where the first entry lies
+    broker: bool = False  # its log is a broker's: every entry a record, appended over lanes
     # The disk's pace.
     sync_ms: float = 2.0
     slow_disk: float = 0.0  # share of disk jobs that take 20 times as long
@@ -143,6 +144,7 @@ class Swarm:
         retunes = random.Random(f"retune {seed}")
         if retunes.random() < RETUNED:
             chosen = replace(chosen, retune=round(3.0 * 6 ** retunes.random(), 4))
+        chosen = replace(chosen, broker=random.Random(f"broker {seed}").random() < BROKERS)
         return fenced(replace(chosen, **overrides))
 
     def born_at(self) -> Base | None:
@@ -192,6 +194,9 @@ def fenced(swarm: Swarm) -> Swarm:
     others removed from their logs cannot come back to a member whose copy is damaged; and who begins where their logs
     begin has no state for its state machine.
     """
+    if swarm.broker:  # nobody joins or leaves there, and nothing but the broker reads the log
+        born_pos = swarm.born_pos // swarm.data_file_size * swarm.data_file_size
+        swarm = replace(swarm, applier=False, membership=0.0, learner=0.0, born_pos=born_pos)
     if swarm.membership:
         # One learner of an operator that no log knows is another story. Who leaves may hold the last sound copy of
         # what rotted elsewhere: nobody who removes a member knows that. One operator at a time changes something.
@@ -272,6 +277,7 @@ def _between(low: float, high: float) -> Callable[[random.Random], float]:
 
 
 BORN_LATER = 0.08  # share of seeds
+BROKERS = 0.12  # the same
 READ_WAYS = 0.4  # the same
 CHANGED = 0.2  # of those whose members change
 SPOIL_ENTRIES = ("rot", "misdirected_write", "lost_write", "lost_file")

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 from node.consensus.api import SECOND, Appended, Outcome, Proposal, ReadOutcome, TransferOutcome
 from node.protocol.codes import ResponseCode, Role
-from node.protocol.entry import Magic, unpack_record
+from node.protocol.entry import unpack_record
 from node.protocol.messages import ReadWay
+from tests.simulation.broker_records import words_of
+from tests.simulation.broker_workload import BrokerAppends
 from tests.simulation.history import History, Seen
 from tests.simulation.member import Member
 from tests.simulation.observer import Violation
@@ -72,6 +74,7 @@ class Workload:
         self.transfers_lost = 0  # the process that was asked is gone
         self.running = True
         self.reads_only = False
+        self._broker = BrokerAppends(world, random.Random(f"broker appends {world.seed}"))
         self._bodies = 0
         self._connections = 0
         self._requests: dict[int, Request] = {}
@@ -164,6 +167,7 @@ class Workload:
         for _ in range(rng.randrange(1, config.batch_max + 1)):
             self._bodies += 1
             bodies.append((b"%d." % self._bodies).ljust(rng.randrange(config.body_bytes, 2 * config.body_bytes), b"x"))
+        plain = plain or config.broker
         expected = None
         if not plain and rng.random() < config.expected_index:
             expected = member.store.end_index + 1 + (rng.random() < 0.2)
@@ -179,8 +183,11 @@ class Workload:
             request.origin = origin
         at_apply = config.applier and not plain and rng.random() < config.at_apply
         done = self._applied if at_apply else self._appended
-        proposal = Proposal(bodies, partial(done, request), expected, at_apply=at_apply)
         process = _process(member)
+        if config.broker:
+            process.when_awake(self._broker.append, process, bodies, partial(done, request))
+            return
+        proposal = Proposal(bodies, partial(done, request), expected, at_apply=at_apply)
         process.when_awake(process.propose, origin, proposal, ordered)
 
     def _called(self, request: Request, what: str) -> bool:
@@ -263,7 +270,7 @@ class Workload:
             while offset < len(records):
                 entry = unpack_record(records, offset)
                 offset += entry.size
-                request.seen.append((entry.index, bytes(entry.body) if entry.magic == Magic.NORMAL else None))
+                request.seen.append((entry.index, words_of(process.store.kind, entry)))
             self._fetch(request, process, at + count, read_index)
 
         process.reads.committed(at, self._rng.choice((600, 100_000)), read_index, found)

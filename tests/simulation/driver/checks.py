@@ -15,7 +15,7 @@ from tests.simulation.invariants_disk import Disks
 from tests.simulation.invariants_election import Elections
 from tests.simulation.invariants_log import Logs
 from tests.simulation.invariants_members import Memberships
-from tests.simulation.invariants_records import Records
+from tests.simulation.invariants_records import RECORD_INVARIANTS, Records
 from tests.simulation.liveness import Liveness
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer
@@ -43,12 +43,7 @@ DRIVER_INVARIANTS: Final[Mapping[str, str]] = {
     "voided_lane_is_over": "behind the end index of a later lane no entry of an earlier one is acknowledged (lanes)",
     "lanes_fence": "nothing of an earlier lane lies behind the end index of a later one (lanes)",
     "only_records_enter": "in a broker group nothing enters but records over a lane, of a client's channels",
-    "begins_with_a_file": "a broker group's log begins with a data file",
-    "every_entry_a_record": "every entry of a broker group is a valid record, with magic 1",
-    "record_says_its_place": "a record says where it lies, on every member",
-    "channel_and_record_agree": "messages have no topic of ours, inert records their channel's and nothing else",
-    "engines_own_channels": "channels 1 and 2 are the engine's: the first of each term, and what is about the group",
-    "time_goes_on": "no record was stored before the one before it",
+    **RECORD_INVARIANTS,
     "control_reads": "a control plane reads the files of an orderly store without an error",
 }
 

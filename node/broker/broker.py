@@ -31,6 +31,7 @@ from node.message_store.new_message import PutLimits
 MEMORY_RATIO: Final = 0.4  # accessMessageInMemoryMaxRatio
 SUBSCRIBE_AGAIN_S: Final = 0.05
 LOOK_AT_FILES_S: Final = 5.0
+STANDS_STILL_S: Final = 5.0  # then another member is to lead: nobody can put messages here
 Note = Callable[[str, str, dict[str, Any]], None]
 
 
@@ -65,8 +66,9 @@ class Broker:
     async def run(self) -> None:
         """Until it is cancelled. Raises OSError where derived files cannot be written, MessageStoreError where they
         are of another log."""
-        self._background.run("positions", self._follow())
-        self._background.run("files", self._look_at_files())
+        self._background.keep("positions", self._follow)
+        self._background.keep("files", self._look_at_files)
+        self._background.keep("dispatch that stands still", self._look_at_dispatch)
         try:
             await self.log.run()
         finally:
@@ -106,6 +108,20 @@ class Broker:
                 await asyncio.to_thread(self.reads.refresh)
             except (MessageStoreError, OSError) as error:
                 self._said("store_unreadable", "warning", str(error))
+
+    async def _look_at_dispatch(self) -> None:
+        """While it stands still, no put gets through, and no lane opens: another member may be better off."""
+        while True:
+            await asyncio.sleep(STANDS_STILL_S / 5)
+            if self._leading is not None and self.log.still_s > STANDS_STILL_S:
+                try:
+                    said = await self.engine.hand_over()
+                except LedgerError as error:
+                    said = str(error)
+                why = self.log.stopped_by or "the disk or the engine does not answer"
+                reason = f"dispatch has stood still for {self.log.still_s:.0f} s ({why}): {said}"
+                self._said("leadership_handed_over", "error", reason)
+                await asyncio.sleep(STANDS_STILL_S)
 
 
 def _memory_bytes() -> int:

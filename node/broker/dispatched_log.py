@@ -64,6 +64,7 @@ class DispatchedLog:
         self._due: deque[tuple[int, float]] = deque()  # committed indexes, and when they were first heard of
         self._saved_at = self._loop.time()
         self._is_saved = True
+        self._moved_at = self._loop.time()
         self._saving: asyncio.Future[None] | None = None
 
     # --- what is asked of it --------------------------------------------------------------------------------------
@@ -71,6 +72,11 @@ class DispatchedLog:
     def behind_s(self) -> float:
         """For how long something committed has waited for its dispatch."""
         return self._loop.time() - self._due[0][1] if self._due else 0.0
+
+    @property
+    def still_s(self) -> float:
+        """For how long nothing was dispatched, though something waits for it."""
+        return self._loop.time() - max(self._due[0][1], self._moved_at) if self._due else 0.0
 
     @property
     def next_offsets(self) -> Mapping[tuple[str, int], int]:
@@ -158,7 +164,7 @@ class DispatchedLog:
         touched = self.dispatcher.dispatch(piece.messages(), piece.end)
         self.recent.add(piece)
         self.dispatched_index, self.end_position = piece.last_index, piece.end.position
-        self._is_saved = False
+        self._is_saved, self._moved_at = False, self._loop.time()
         while self._due and self._due[0][0] <= self.dispatched_index:
             self._due.popleft()
         self.committed(piece.last_index)

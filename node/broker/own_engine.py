@@ -61,6 +61,12 @@ class OwnEngine:
         """Where the own engine leads. Raises NotAppended, Unreachable, Denied."""
         return await open_lane(self._client, OPEN_WITHIN_S)
 
+    async def hand_over(self) -> str:
+        """Has the own engine hand leadership to another member; what came of it. Raises LedgerError."""
+        answer = await self._client.transfer()
+        to = answer.get("transfereeId")
+        return f"leadership goes to {to}" if answer.get("code") == ResponseCode.SUCCESS else f"{answer.get('detail')}"
+
     async def entries_from(self, index: int) -> ReadAnswer:
         """Committed entries from there on, whole, none where there are none yet.
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from node.broker import broker as broker_module
 from node.broker import dispatched_log
 from node.broker.broker import Broker
 from node.broker.dispatched_log import AnotherLog
+from node.broker.own_engine import EntryDamaged
 from node.message_store.batch import BatchedMessage, encode_batch
 from node.message_store.consume_queue import PullStatus
 from node.message_store.dispatch_mark import read_mark, write_mark
@@ -21,6 +23,7 @@ from node.message_store.properties import join_properties
 from node.message_store.put_result import PutStatus
 from node.message_store.record import TransactionType, decode_record
 from node.message_store.write_files import OsDisk
+from node.store.memory_store import MemoryStore
 from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, engine_of, message, settings_of
 from tests.unit.engine_kit import until
@@ -187,3 +190,45 @@ def test_a_save_beside_dispatch_is_sound(tmp_path: Path, monkeypatch: pytest.Mon
         assert [decode_record(one).body for one in broker.reads.query("TopicTest", "k29")] == [b"29"]
 
     run(tmp_path, puts, reads)
+
+
+def test_a_member_whose_dispatch_stands_still_hands_leadership_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "STANDS_STILL_S", 0.1)
+
+    async def work(broker: Broker) -> None:
+        asked = asyncio.Event()
+
+        async def damaged(index: int) -> object:
+            raise EntryDamaged(f"entry {index}")
+
+        async def hand_over() -> str:
+            asked.set()
+            return "leadership goes to n1"
+
+        monkeypatch.setattr(broker.engine, "hand_over", hand_over)
+        await asyncio.sleep(0.3)
+        assert not asked.is_set()  # nothing waits
+        monkeypatch.setattr(broker.engine, "entries_from", damaged)
+        put = broker.lane.put(message())
+        await asked.wait()
+        put.cancel()
+
+    run(tmp_path, work)
+
+
+def test_leadership_goes_to_another_member_indeed(tmp_path: Path) -> None:
+    async def story() -> None:
+        ports = free_ports(2)
+        both = [settings_of(tmp_path, ports, number) for number in range(2)]
+        stores = [MemoryStore(kind="broker") for _ in both]
+        async with engine_of(both[0], stores[0]) as first, engine_of(both[1], stores[1]) as second:
+            engines = [first, second]
+            await until(lambda: any(one.replica.leadership is not None for one in engines))
+            leads = 0 if first.replica.leadership is not None else 1
+            async with broker_of(both[leads]) as broker:
+                assert await broker.engine.hand_over() == f"leadership goes to n{1 - leads}"
+                await until(lambda: not broker.is_master)
+
+    asyncio.run(story())

@@ -1,0 +1,17 @@
+"""Our own client of RocketMQ's remoting protocol: producers and consumers, for our brokers and for Java's."""
+
+from node.message_client.consumer import MessageConsumer, Received
+from node.message_client.errors import ClientError, NotSent, SendUnknown, Unavailable
+from node.message_client.producer import MessageProducer, OutgoingMessage, Sent
+
+__all__ = [
+    "ClientError",
+    "MessageConsumer",
+    "MessageProducer",
+    "NotSent",
+    "OutgoingMessage",
+    "Received",
+    "SendUnknown",
+    "Sent",
+    "Unavailable",
+]

@@ -1,0 +1,233 @@
+"""Consumes a topic in a group: its queues are shared out among the group's clients, each message comes at least once.
+
+    async with MessageConsumer(["127.0.0.1:9876"], "Departures", "Flights", tags="AA || UA") as consumer:
+        async for message in consumer:
+            ...                                     # asking for the next one says that this one is done
+
+Offsets are committed every COMMIT_EVERY_S, when a queue is lost to another client, and at the end.
+
+Invariants: only what is done is committed; what waits here is bounded (WAITING_MAX); a queue that another client has is
+not pulled from, once this one knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from node.background import Background
+from node.message_client.errors import ClientError, Unavailable
+from node.message_client.routes import Queue, Routes
+from node.message_store.errors import MessageFormatError
+from node.message_store.record import SIZE_AND_MAGIC, MessageRecord, decode_record
+from node.protocol.entry import BytesLike
+from node.rocketmq.bodies import ConsumerData, Heartbeat, Subscription
+from node.rocketmq.codes import Answer, Request
+from node.rocketmq.command import Command
+from node.rocketmq.header_fields import HeaderError, read_header, write_header
+from node.rocketmq.headers import (
+    GroupRequest,
+    OffsetAnswer,
+    PullAnswer,
+    PullRequest,
+    QueryOffsetRequest,
+    QueueRequest,
+    UnregisterClientRequest,
+    UpdateOffsetRequest,
+)
+from node.rocketmq.java_json import BodyError, items_in, load
+
+SHARE_OUT_EVERY_S: Final = 5.0
+COMMIT_EVERY_S: Final = 5.0
+HOLD_MS: Final = 10_000
+ANSWER_WITHIN_S: Final = 5.0
+AGAIN_S: Final = 0.1
+WAITING_MAX: Final = 1024
+PULLED_MAX: Final = 32
+SUSPEND_AND_SUBSCRIBE: Final = 2 | 4
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One message, and where it came from."""
+
+    record: MessageRecord
+    queue: Queue
+
+    @property
+    def body(self) -> bytes:
+        return self.record.body
+
+
+class MessageConsumer:
+    """See the module's docstring. `from_first`: where a group begins that has committed nothing."""
+
+    def __init__(
+        self, name_servers: Sequence[str], group: str, topic: str, *, tags: str = "*", from_first: bool = True
+    ) -> None:
+        self._routes = Routes(name_servers, self._asked)
+        self._group, self._topic, self._tags, self._from_first = group, topic, tags, from_first
+        self.client_id = f"{socket.gethostname()}@{secrets.token_hex(4)}"
+        self._version = time.time_ns() // 1_000_000
+        self._waiting: asyncio.Queue[Received] = asyncio.Queue(WAITING_MAX)
+        self._pulling: dict[Queue, asyncio.Task[None]] = {}
+        self._done: dict[Queue, int] = {}  # the next offset that is not done
+        self._committed: dict[Queue, int] = {}
+        self._changed = asyncio.Event()
+        self._background = Background()
+
+    async def __aenter__(self) -> MessageConsumer:
+        self._background.keep("sharing out", self._share_out)
+        self._background.keep("commits", self._commit_now_and_then)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._background.stop()
+        await self._commit(list(self._done))
+        for address in {one.address for one in self._pulling}:
+            fields = write_header(UnregisterClientRequest(self.client_id, None, self._group))
+            try:
+                await self._routes.link(address).ask(Request.UNREGISTER_CLIENT, fields, b"", ANSWER_WITHIN_S)
+            except Unavailable:  # it notices by itself that this client is gone
+                continue
+        await self._routes.close()
+
+    async def __aiter__(self) -> AsyncIterator[Received]:
+        while True:
+            message = await self._waiting.get()
+            if message.queue not in self._pulling:  # another client has it by now
+                continue
+            yield message
+            self._done[message.queue] = message.record.queue_offset + 1
+
+    @property
+    def queues(self) -> list[Queue]:
+        """What this client pulls from now."""
+        return list(self._pulling)
+
+    # --- the group ----------------------------------------------------------------------------------------------
+    def _asked(self, command: Command) -> None:
+        if command.code == Request.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._changed.set()
+
+    async def _share_out(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                await self._share_out_once()
+                within_s = SHARE_OUT_EVERY_S
+            except (ClientError, BodyError):
+                self._routes.forget(self._topic)
+                within_s = AGAIN_S
+            try:
+                await asyncio.wait_for(self._changed.wait(), within_s)
+            except TimeoutError:
+                continue
+
+    async def _share_out_once(self) -> None:
+        queues = sorted((await self._routes.of(self._topic)).read, key=lambda one: (one.broker_name, one.queue_id))
+        subscription = Subscription(self._topic, self._tags, version=self._version)
+        said = Heartbeat(self.client_id, (), (ConsumerData(self._group, (subscription,)),)).encode()
+        ids: set[str] = set()
+        for address in {one.address for one in queues}:
+            link = self._routes.link(address)
+            await link.ask(Request.HEART_BEAT, None, said, ANSWER_WITHIN_S)
+            fields = write_header(GroupRequest(self._group))
+            answer = await link.ask(Request.GET_CONSUMER_LIST_BY_GROUP, fields, b"", ANSWER_WITHIN_S)
+            if answer.code == Answer.SUCCESS:
+                ids |= {one for one in items_in(load(answer.body), "consumerIdList") if isinstance(one, str)}
+        mine = share_of(queues, sorted(ids | {self.client_id}), self.client_id)
+        lost = [one for one in self._pulling if one not in mine]
+        for queue in lost:
+            self._pulling.pop(queue).cancel()
+        await self._commit(lost)
+        for queue in lost:
+            self._done.pop(queue, None)
+            self._committed.pop(queue, None)
+        for queue in mine:
+            if queue not in self._pulling:
+                self._pulling[queue] = self._background.run(f"pulls of queue {queue.queue_id}", self._pull(queue))
+
+    # --- one queue ----------------------------------------------------------------------------------------------
+    async def _pull(self, queue: Queue) -> None:
+        offset = -1
+        while True:
+            try:
+                offset = await self._begin(queue) if offset < 0 else await self._pull_once(queue, offset)
+            except (ClientError, HeaderError, MessageFormatError):
+                self._changed.set()  # its broker may be another one by now
+                await asyncio.sleep(AGAIN_S)
+
+    async def _begin(self, queue: Queue) -> int:
+        """Where the group stands. Raises ClientError."""
+        link = self._routes.link(queue.address)
+        fields = write_header(QueryOffsetRequest(self._group, self._topic, queue.queue_id, self._from_first))
+        answer = await link.ask(Request.QUERY_CONSUMER_OFFSET, fields, b"", ANSWER_WITHIN_S)
+        if answer.code == Answer.QUERY_NOT_FOUND:
+            code = Request.GET_MIN_OFFSET if self._from_first else Request.GET_MAX_OFFSET
+            fields = write_header(QueueRequest(self._topic, queue.queue_id))
+            answer = await link.ask(code, fields, b"", ANSWER_WITHIN_S)
+        if answer.code != Answer.SUCCESS:
+            raise ClientError(f"{queue.address}: {answer.remark} (code {answer.code})")
+        return read_header(OffsetAnswer, answer.fields).offset
+
+    async def _pull_once(self, queue: Queue, offset: int) -> int:
+        """The next offset to ask for. Raises ClientError."""
+        header = PullRequest(
+            self._group, self._topic, queue.queue_id, offset, PULLED_MAX, SUSPEND_AND_SUBSCRIBE, 0, HOLD_MS,
+            self._version, self._tags, "TAG",
+        )  # fmt: skip
+        within_s = ANSWER_WITHIN_S + HOLD_MS / 1000
+        answer = await self._routes.link(queue.address).ask(
+            Request.PULL_MESSAGE, write_header(header), b"", within_s
+        )  # fmt: skip
+        if answer.fields is None or "nextBeginOffset" not in answer.fields:
+            raise ClientError(f"{queue.address}: {answer.remark} (code {answer.code})")
+        for record in records_of(answer.body):
+            await self._waiting.put(Received(record, queue))
+        return read_header(PullAnswer, answer.fields).next_begin_offset
+
+    # --- offsets ------------------------------------------------------------------------------------------------
+    async def _commit_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_EVERY_S)
+            await self._commit(list(self._done))
+
+    async def _commit(self, queues: Sequence[Queue]) -> None:
+        """Where that fails, the messages come again."""
+        for queue in queues:
+            done = self._done.get(queue)
+            if done is None or self._committed.get(queue) == done:
+                continue
+            fields = write_header(UpdateOffsetRequest(self._group, self._topic, queue.queue_id, done))
+            try:
+                answer = await self._routes.link(queue.address).ask(
+                    Request.UPDATE_CONSUMER_OFFSET, fields, b"", ANSWER_WITHIN_S
+                )
+            except Unavailable:
+                continue
+            if answer.code == Answer.SUCCESS:
+                self._committed[queue] = done
+
+
+def records_of(body: BytesLike) -> list[MessageRecord]:
+    """Of a pull's answer. Raises MessageFormatError."""
+    found: list[MessageRecord] = []
+    at = 0
+    while at < len(body):
+        found.append(decode_record(body, at))
+        at += SIZE_AND_MAGIC.unpack_from(body, at)[0]
+    return found
+
+
+def share_of(queues: Sequence[Queue], clients: Sequence[str], client: str) -> list[Queue]:
+    """As RocketMQ's AllocateMessageQueueAveragely: contiguous, as even as can be; all clients compute the same."""
+    each, rest = divmod(len(queues), len(clients))
+    at = clients.index(client)
+    begin = at * each + min(at, rest)
+    return list(queues[begin : begin + each + (at < rest)])

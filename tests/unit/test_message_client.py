@@ -1,0 +1,158 @@
+"""Our client of RocketMQ's protocol: against a broker of ours with a real engine, and against answers that go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from node.broker.client_port import ClientPort
+from node.message_client import ClientError, MessageConsumer, MessageProducer, NotSent, OutgoingMessage, SendUnknown
+from node.message_client.consumer import share_of
+from node.message_client.errors import Unavailable
+from node.message_client.routes import Queue
+from node.rocketmq.codes import Request
+from node.rocketmq.dispatch import Call, Dispatcher, Reply
+from node.rocketmq.java_json import dump
+from node.rocketmq.server import RemotingServer
+from tests.ports import free_ports
+from tests.unit.broker_kit import broker_of, engine_of, settings_of
+from tests.unit.engine_kit import until
+
+
+@asynccontextmanager
+async def broker_at(data: Path) -> AsyncGenerator[str, None]:
+    """Its address, where clients find a name server as well."""
+    (port,) = free_ports(1)
+    settings = settings_of(data, free_ports(1), **{"broker.address": f"127.0.0.1:{port}"})
+    async with engine_of(settings), broker_of(settings) as broker:
+        clients = ClientPort(broker)
+        await clients.open("127.0.0.1", port)
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            clients.close()
+
+
+async def taken(consumer: MessageConsumer, count: int) -> list[bytes]:
+    """So many, all of them done but the last."""
+    found: list[bytes] = []
+    async for message in consumer:
+        found.append(message.body)
+        if len(found) == count:
+            return found
+    raise AssertionError("it goes on for ever")
+
+
+def test_what_is_produced_is_consumed_once_per_group_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with broker_at(tmp_path) as address, MessageProducer([address]) as producer:
+            bodies = [b"%d" % number for number in range(20)]
+            sent = await asyncio.gather(*(producer.send(OutgoingMessage("Flights", one, tags="AA")) for one in bodies))
+            assert len({(one.queue_id, one.queue_offset) for one in sent}) == 20
+            batch = await producer.send_batch([OutgoingMessage("Flights", b"b%d" % one, tags="UA") for one in range(3)])
+            assert [one.queue_offset - batch[0].queue_offset for one in batch] == [0, 1, 2]
+            assert len({one.queue_id for one in batch}) == 1
+            sharded = [await producer.send(OutgoingMessage("Flights", b"s", shard="N1")) for _ in range(3)]
+            assert len({one.queue_id for one in sharded}) == 1
+            async with MessageConsumer([address], "AAs", "Flights", tags="AA") as consumer:
+                assert sorted(await asyncio.wait_for(taken(consumer, 20), 60)) == sorted(bodies)
+            await producer.send(OutgoingMessage("Flights", b"later", tags="AA"))
+            async with MessageConsumer([address], "AAs", "Flights", tags="AA") as consumer:
+                # the one that was the last before was not said to be done
+                assert (await asyncio.wait_for(taken(consumer, 2), 60))[-1] in (b"later", *bodies)
+            async with MessageConsumer([address], "all", "Flights") as consumer:
+                assert len(await asyncio.wait_for(taken(consumer, 27), 60)) == 27
+
+    asyncio.run(story())
+
+
+def test_two_consumers_of_a_group_share_its_queues(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with broker_at(tmp_path) as address, MessageProducer([address]) as producer:
+            await asyncio.gather(*(producer.send(OutgoingMessage("Flights", b"%d" % one)) for one in range(8)))
+            async with MessageConsumer([address], "G", "Flights") as one:
+                await until(lambda: len(one.queues) == 4)
+                async with MessageConsumer([address], "G", "Flights") as two:
+                    await until(lambda: len(one.queues) == len(two.queues) == 2)
+                    assert not set(one.queues) & set(two.queues)
+                await until(lambda: len(one.queues) == 4)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("count", range(1, 7))
+def test_queues_are_shared_out_evenly_and_whole(count: int) -> None:
+    queues = [Queue("b", "a:1", number) for number in range(4)]
+    clients = [f"c{number}" for number in range(count)]
+    shares = [share_of(queues, clients, one) for one in clients]
+    assert [one for share in shares for one in share] == queues
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+# --- answers that go wrong --------------------------------------------------------------------------------------------
+async def against(send: Callable[[Call], Reply | None], deadline_s: float = 5.0) -> Exception | None:
+    """How a send ends where the broker answers so."""
+    address = ""
+
+    def route(_call: Call) -> Reply:
+        broker = {"brokerAddrs": {"0": address}, "brokerName": "b", "cluster": "c"}
+        queue = {"brokerName": "b", "perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+        return Reply(body=dump({"brokerDatas": [broker], "queueDatas": [queue]}))
+
+    server = RemotingServer(Dispatcher({Request.GET_ROUTEINFO_BY_TOPIC: route, Request.SEND_MESSAGE_V2: send}))
+    address = f"127.0.0.1:{await server.listen('127.0.0.1', 0)}"
+    try:
+        async with MessageProducer([address], deadline_s=deadline_s) as producer:
+            await producer.send(OutgoingMessage("T", b"x"))
+    except ClientError as error:
+        return error
+    finally:
+        server.close()
+    return None
+
+
+def test_a_refusal_is_known_and_a_time_out_is_not() -> None:
+    async def story() -> None:
+        refused = await against(lambda _call: Reply(13, {}, "too long"))
+        assert isinstance(refused, NotSent) and refused.code == 13
+        assert isinstance(await against(lambda _call: Reply(1, {}, "in-sync... not known")), SendUnknown)
+        assert isinstance(await against(lambda _call: None, 0.2), SendUnknown)
+        assert isinstance(await against(lambda call: call.peer.close()), SendUnknown)  # type: ignore[attr-defined]
+        busy = await against(lambda _call: Reply(2, {}, "busy"), 0.3)
+        assert isinstance(busy, NotSent) and busy.code == 2
+        (port,) = free_ports(1)
+        with pytest.raises(Unavailable):
+            async with MessageProducer([f"127.0.0.1:{port}"], deadline_s=0.2) as producer:
+                await producer.send(OutgoingMessage("T", b"x"))
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_is_busy_or_no_master_is_tried_again() -> None:
+    async def story() -> None:
+        answers = [
+            Reply(2, {}, "busy"),
+            Reply(14, {}, "away"),
+            Reply(0, {"msgId": "A", "queueId": "0", "queueOffset": "3"}),
+        ]
+        assert await against(lambda _call: answers.pop(0)) is None
+        assert answers == []
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_sent_is_said_before_anything_is() -> None:
+    async def story() -> None:
+        async with MessageProducer(["127.0.0.1:1"]) as producer:
+            with pytest.raises(ClientError, match="0x01 and 0x02"):
+                await producer.send(OutgoingMessage("T", b"x", properties=(("a", "b\x02"),)))
+            with pytest.raises(ClientError, match="one topic"):
+                await producer.send_batch([OutgoingMessage("T", b"x"), OutgoingMessage("U", b"x")])
+            with pytest.raises(ClientError, match="wait for their time"):
+                await producer.send_batch([OutgoingMessage("T", b"x", delay_level=1)])
+
+    asyncio.run(story())

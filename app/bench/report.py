@@ -79,6 +79,15 @@ def snapshot_table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def install_table(result: dict[str, Any]) -> list[str]:
+    """How long an emptied member took."""
+    return [
+        f"a member with an empty disk, flush {result['flush']}: a snapshot of {result['snapshot_bytes'] / 1e6:,.0f} MB"
+        f" and {result['entries']:,} entries behind it",
+        f"a voter after {result['voter_s']:.1f} s, and all of it served after {result['serves_s']:.1f} s",
+    ]
+
+
 def retention_text(result: dict[str, Any]) -> list[str]:
     """The longest gap between two ticks, without the removal and with it."""
     removed = f"{result['files']} files, {result['removed_bytes'] / 2**30:.2f} GiB"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.bench.report import kv_table, retention_text, snapshot_table
+from app.bench.report import install_table, kv_table, retention_text, snapshot_table
 from app.commands.bench_options import (
     BodyOption,
     DataOption,
@@ -52,16 +52,32 @@ def snapshot(
     rate: RateOption = 1000.0,
     body_bytes: BodyOption = 256,
     rounds: RoundsOption = 10,
+    install: Annotated[
+        bool, typer.Option("--install", help="How long an emptied member takes to be a voter with that state.")
+    ] = False,
+    entries: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100_000_000, help="With --install: puts behind the snapshot.")
+    ] = 1_000_000,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """What saving a large state costs those who write meanwhile.
 
     An even load of puts, in turn with nobody saving and while every member saves its state. Ends with 1 where a
-    leadership was lost.
+    leadership was lost. With --install: a member of such a group, trimmed, is emptied, and is sent the snapshot.
     """
     from app.bench.snapshot import SnapshotOptions, run
 
+    if install:
+        from app.bench.install import InstallOptions
+        from app.bench.install import run as run_install
+
+        wanted = InstallOptions(
+            flush=flush_mode(flush), state_mb=state_mb, value_bytes=value_bytes, entries=entries,
+            directory=directory_of(data),
+        )  # fmt: skip
+        show(measured(lambda: run_install(wanted)), as_json, install_table)
+        return Exit.FINE
     options = SnapshotOptions(
         flush=flush_mode(flush), state_mb=state_mb, value_bytes=value_bytes, rate=rate, body_bytes=body_bytes,
         rounds=rounds, directory=directory_of(data),

@@ -17,7 +17,7 @@ from app.console import format as fmt
 from app.health.group_view import GroupView
 from node.protocol.codes import DispatcherState
 from node.protocol.dispatcher import TRANSITIONS
-from node.views.replication import DispatcherView, TransitionView
+from node.views.replication import DispatcherView, SnapshotSentView, TransitionView
 
 Edge = tuple[str, str]
 
@@ -268,12 +268,20 @@ def facts(reported: DispatcherView) -> tuple[tuple[str, str], ...]:
     in_flight = fmt.count(reported.in_flight)
     if reported.in_flight_bytes is not None:
         in_flight += f" · {fmt.size(reported.in_flight_bytes)}"
+    sent = reported.snapshot
+    snapshot = () if sent is None else (("snapshot", snapshot_text(sent)),)
     return (
         ("next to write", fmt.index(reported.write_index)),
         ("matched up to", fmt.index(reported.match_index)),
         ("in flight", in_flight),
         ("resends", fmt.count(reported.resends)),
+        *snapshot,
     )
+
+
+def snapshot_text(sent: SnapshotSentView) -> str:
+    """How far one is that the peer is sent, as the peer itself says."""
+    return f"up to {fmt.index(sent.index)}: {fmt.size(sent.held_bytes)} of {fmt.size(sent.total_bytes)}"
 
 
 def seconds_since(at: str | None, now: datetime) -> float | None:

@@ -53,6 +53,7 @@ def lagging(facts: Facts) -> Iterator[Finding]:
             continue
         state, held = one.dispatcher_state, time_of(one.dispatcher.since) if one.dispatcher else None
         where = f": {state} for {spell(seconds_since(held, facts.now))}" if state and state != "APPEND" and held else ""
+        where += snapshot_progress(one.dispatcher)
         rate = series.rate_per_s()
         if rate is None:
             yield Finding("lagging", severity, f"{one.id} is {lag:,} entries behind{where}", one.id)
@@ -78,9 +79,17 @@ def dispatcher(facts: Facts) -> Iterator[Finding]:
         if state in ("APPEND", "DIVERGED") or since is None or not heard(facts, one):
             continue
         if seconds_since(since, facts.now) > NOT_APPEND_S:
-            why = f" ({item.last_error})" if item.last_error else reason_of(item)
+            why = snapshot_progress(item) or (f" ({item.last_error})" if item.last_error else reason_of(item))
             text = f"The dispatcher of {one.id} has been in {state} for {{age}}{why}"
             yield Finding("not_append", ATTENTION, text, one.id, since)
+
+
+def snapshot_progress(item: DispatcherView | None) -> str:
+    """How much of a snapshot that member has; nothing where it is sent none."""
+    sent = None if item is None else item.snapshot
+    if sent is None or sent.index is None or sent.held_bytes is None or sent.total_bytes is None:
+        return ""
+    return f" (snapshot up to entry {sent.index:,}: {sent.held_bytes:,} of {sent.total_bytes:,} bytes)"
 
 
 def heard(facts: Facts, one: MemberView) -> bool:

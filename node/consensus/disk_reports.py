@@ -121,13 +121,15 @@ class DiskReports:
         """The outcome of an `OpenSnapshot`: None where there is none, and why."""
         dispatcher = self._installing(order.peer_id)
         if dispatcher is not None and dispatcher.giving.opened(order, meta, why, now):
-            dispatcher.pump(now)
+            self._office.unless_damaged(lambda _leadership: dispatcher.pump(now))
+            self._settle(now)
 
     def snapshot_read(self, order: ReadSnapshot, piece: bytes | None, now: int) -> None:
         """The outcome of a `ReadSnapshot`; None where it cannot be read."""
         dispatcher = self._installing(order.peer_id)
         if dispatcher is not None and dispatcher.giving.read(order, piece, now):
-            dispatcher.pump(now)
+            self._office.unless_damaged(lambda _leadership: dispatcher.pump(now))
+            self._settle(now)
 
     def part_taken(self, order: TakePart, taken: Taken | None, now: int) -> None:
         """The outcome of a `TakePart`; None: the disk has no room for it."""

@@ -132,6 +132,8 @@ class SnapshotGiving:
         if self._meta is None:
             self._open()
             return None
+        if self._held_bytes is None and not self._fits(self._meta, now):
+            return None
         if self._held_bytes is None or self._held_bytes >= self._meta.data_bytes:
             return self._part(self._meta, self._held_bytes or 0, b"", now)
         if self._data is None:
@@ -141,6 +143,16 @@ class SnapshotGiving:
             self._data = self._data[:THIN_PART_BYTES]
         self._is_out = True
         return self._part(self._meta, self._held_bytes, self._data, now)
+
+    def _fits(self, meta: SnapshotMeta, now: int) -> bool:
+        """Whether it goes up to an entry of this very log. Raises ColdEntry: that is looked up first."""
+        held = self._member.meta(meta.index)
+        if held is not None and (held.term, held.chain) == (meta.term, meta.chain):
+            self._member.clear_alarm("needs_snapshot", now, peer_id=self._peer.peer_id)
+            return True
+        self._forget()
+        self._later(f"the snapshot up to entry {meta.index} is of another history than this log", now)
+        return False
 
     def _open(self) -> None:
         self._waits_for_driver = True
@@ -172,10 +184,9 @@ class SnapshotGiving:
         if not self._waits_for_driver or order.dispatch_epoch != self._peer.dispatch_epoch or self._meta is not None:
             return False
         self._waits_for_driver = False
-        if meta is None or meta.index > self._member.committed_index:
-            self._later(why or f"the snapshot up to entry {meta and meta.index} is not known to be committed", now)
+        if meta is None:
+            self._later(why, now)
             return False
-        self._member.clear_alarm("needs_snapshot", now, peer_id=self._peer.peer_id)
         self._meta, self.index, self._held_bytes = meta, meta.index, None
         self._more = json.dumps(dict(meta.more))
         return True
@@ -222,7 +233,8 @@ class SnapshotGiving:
             self._quota.taken(answer.x_index - (self._held_bytes or 0), now)
         asked = self._held_bytes is None
         went_on = asked or answer.x_index != self._held_bytes
-        self._held_bytes, self._data, self._is_out = answer.x_index, None, False
+        self._held_bytes = answer.x_index
+        self._data, self._is_out = None, False
         self._peer.last_error = None
         timing = self._member.config.timing
         return 0 if went_on and answer.x_index < meta.data_bytes else timing.busy_retry_ns

@@ -11,25 +11,22 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from node.config import Settings
-from node.consensus.status import ApplierStatus, DispatcherStatus, LogStatus, PeerStatus, ReplicaStatus, WatermarkStatus
+from node.consensus.status import ApplierStatus, LogStatus, PeerStatus, ReplicaStatus
 from node.engine.clock import wall_text, wall_writer
 from node.engine.events import EventRing
 from node.engine.link_health import LateNs, in_time, link_view
 from node.engine.members_view import members_view
+from node.engine.replication_view import dispatcher, shown, watermark
 from node.lateness import RECENT_NS
 from node.protocol.codes import Role
 from node.rereading import Rereading
 from node.store.log_store import LogStore
-from node.views.base import ITEMS_MAX, TEXT_MAX, AnswerView, UnknownView
+from node.views.base import ITEMS_MAX, AnswerView, UnknownView
 from node.views.closures import ClosureGroupView, ClosuresView, ClosureView, CompletedView
 from node.views.members import MembersView
 from node.views.replication import (
     DispatchersView,
-    DispatcherView,
-    QuotaView,
-    TransitionView,
     WatermarksView,
-    WatermarkView,
 )
 from node.views.state import (
     AlarmView,
@@ -125,7 +122,7 @@ class Introspection:
             voter_state=status.voter_state.value,
             store_id=status.store_id,
             sealed_from=status.sealed_from,
-            data_dir=_shown(str(settings.store_directory)),
+            data_dir=shown(str(settings.store_directory)),
             durable_position=durable_position,
             truncation_count=truncations,
             files_made_late=made_late,
@@ -144,7 +141,7 @@ class Introspection:
             disk=disk,
             faults=tuple(
                 FaultView(
-                    first_index=one.first_index, last_index=one.last_index, kind=one.kind, detail=_shown(one.detail)
+                    first_index=one.first_index, last_index=one.last_index, kind=one.kind, detail=shown(one.detail)
                 )
                 for one in status.faults[:ITEMS_MAX]
             ),
@@ -157,7 +154,7 @@ class Introspection:
                     code=one.code,
                     severity=one.severity,
                     peer_id=one.peer_id,
-                    text=_shown(one.text),
+                    text=shown(one.text),
                     since=wall(one.since_at_ns),
                 )
                 for one in status.alarms[: ITEMS_MAX - 1]
@@ -198,7 +195,7 @@ class Introspection:
             end_index=status.log.end_index if leads else None,
             committed_index=status.log.committed_index if leads else None,
             applied_index=status.log.applied_index if leads else None,
-            peers=tuple(map(_watermark, status.watermarks)),
+            peers=tuple(map(watermark, status.watermarks)),
             unknown=tuple(unknown),
         )
         if leads:
@@ -213,7 +210,7 @@ class Introspection:
             boot_id=self._boot_id,
             term=status.term,
             leader_id=status.leader_id,
-            items=tuple(_dispatcher(one, wall) for one in status.dispatchers),
+            items=tuple(dispatcher(one, wall) for one in status.dispatchers),
             next=None,
             unknown=(),
         )
@@ -293,7 +290,7 @@ def _unread(files: Rereading | None) -> tuple[AlarmView, ...]:
     if files is None or text is None:
         return ()
     alarm = AlarmView(
-        code="file_not_reread", severity="warning", peer_id=None, text=_shown(text), since=files.since_text
+        code="file_not_reread", severity="warning", peer_id=None, text=shown(text), since=files.since_text
     )
     return (alarm,)
 
@@ -322,54 +319,8 @@ def _applier(one: ApplierStatus | None) -> ApplierView | None:
         applying_to_index=one.applying_to_index,
         waiting=one.waiting,
         failures=one.failures,
-        last_error=None if one.last_error is None else _shown(one.last_error),
+        last_error=None if one.last_error is None else shown(one.last_error),
     )
-
-
-def _watermark(mark: WatermarkStatus) -> WatermarkView:
-    return WatermarkView(
-        id=mark.id,
-        counts=mark.counts,
-        match_index=mark.match_index,
-        write_index=mark.write_index,
-        durable_index=mark.durable_index,
-        watermark_index=mark.watermark_index,
-        lag_entries=mark.lag_entries,
-        lag_bytes=mark.lag_bytes,
-        lag_ms=mark.lag_ms,
-        last_ack_ms=mark.last_ack_ms,
-        faulty_from_index=mark.faulty_from_index,
-    )
-
-
-def _dispatcher(one: DispatcherStatus, wall: Callable[[int], str]) -> DispatcherView:
-    return DispatcherView(
-        peer_id=one.peer_id,
-        state=one.state.value,
-        since=wall(one.since_at_ns),
-        dispatch_epoch=one.dispatch_epoch,
-        in_flight=one.in_flight,
-        in_flight_bytes=one.in_flight_bytes,
-        write_index=one.write_index,
-        match_index=one.match_index,
-        resends=one.resends,
-        quota=QuotaView(bytes_per_s=one.quota_bytes_per_s, capacity_bytes_per_s=one.capacity_bytes_per_s),
-        last_error=None if one.last_error is None else _shown(one.last_error),
-        transitions=tuple(
-            TransitionView(
-                at=wall(step.at_ns),
-                from_state=step.from_state.value,
-                to_state=step.to_state.value,
-                reason=_shown(step.reason),
-            )
-            for step in one.transitions
-        ),
-    )
-
-
-def _shown(text: str) -> str:
-    """A text that may have come from anywhere, as a view can hold it."""
-    return text[:TEXT_MAX].encode("utf-8", "replace").decode()
 
 
 def _missing(unknown: Unknown, field: str, reason: str) -> None:
@@ -389,7 +340,7 @@ def _disk(directory: str, full: bool, unknown: Unknown) -> DiskView:
     try:
         found = os.statvfs(directory)
     except OSError as error:
-        _missing(unknown, "disk", _shown(str(error)))
+        _missing(unknown, "disk", shown(str(error)))
         return DiskView(total_bytes=None, free_bytes=None, used_ratio=None, full=full)
     total, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
     used = round(1 - free / total, 4) if total else None

@@ -63,6 +63,14 @@ class TransitionView(View):
     reason: Text | None = None
 
 
+class SnapshotSentView(View):
+    """A state machine's snapshot that a member is sent: its last entry, and how much of it the member has."""
+
+    index: Whole | None = None
+    held_bytes: Whole | None = None
+    total_bytes: Whole | None = None
+
+
 class DispatcherView(View):
     """What the leader does for one peer, and why; the last 50 transitions, oldest first."""
 
@@ -77,6 +85,7 @@ class DispatcherView(View):
     resends: Whole | None = None
     quota: QuotaView | None = None
     last_error: Text | None = None
+    snapshot: SnapshotSentView | None = None
     transitions: Annotated[tuple[TransitionView, ...], Bounded] | None = None
 
 

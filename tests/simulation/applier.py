@@ -22,7 +22,7 @@ from node.engine.applier import Applier, Batch, Reports
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import unpack_record
 from node.protocol.group_kind import PLAIN
-from node.snapshots.directory import SnapshotMeta
+from node.snapshots.directory import SnapshotMeta, newest_sound, pieces_of
 from node.state_machine import interface
 from node.state_machine.caller import Answer, Caller, OutOfOrder, Question
 from node.state_machine.interface import Command, Write
@@ -150,6 +150,7 @@ class StateMachine:
     def attach(self, engine: Attachment) -> None:
         """An engine starts beside it, or it beside an engine."""
         self._engine = engine
+        self._load_installed()
         self._pin()
         if not self.alive:
             self._start()
@@ -239,6 +240,34 @@ class StateMachine:
                 self._engine.later(self._soon(), self._say, self._engine, run)
         return True
 
+    def save_now(self) -> None:
+        """Its engine wants a snapshot."""
+        if self.alive:
+            self._save()
+
+    def reload(self, engine: Attachment) -> None:
+        """The log begins behind a snapshot, which lies beside it now."""
+        engine.later(self._soon(), self._reload, engine, self._run)
+
+    def _reload(self, engine: Attachment, run: int) -> None:
+        if engine is self._engine and run == self._run and self.alive:
+            self._load_installed()
+            engine.life = 0  # what was ordered before continues another state
+            self._say(engine, run)
+
+    def _load_installed(self) -> None:
+        """What came from another member by the product's own way, if it is newer."""
+        member, at = self._member, self.at
+        found, _wrong = newest_sound(member.directory, member.platform)
+        if found is None or (self.saved is not None and found.meta.index <= self.saved.meta.index):
+            return
+        data = b"".join(pieces_of(found, platform=member.platform))
+        self.caller.load(found.meta, [data])
+        if self.at < at:
+            raise Violation("applied_never_back", f"{member.id} had applied {at}, and now {self.at}")
+        self.saved = Saved(found.meta, data)
+        self._pin()
+
     # --- what it is asked -----------------------------------------------------------------------------------------
     def ask(self, read_index: int) -> None:
         """A client's question, behind that read index."""
@@ -318,6 +347,9 @@ class Attachment(Applier):
 
     def apply(self, batch: Batch) -> None:
         self._machine.take(self, batch)
+
+    def reload(self) -> None:
+        self._machine.reload(self)
 
     def stop(self) -> None:
         """The engine ends in an orderly way: what it is told from now on goes nowhere."""

@@ -27,6 +27,7 @@ from node.protocol.messages import (
     PushRequest,
     PushResponse,
     ReadIndexResponse,
+    SnapshotPart,
     TransferResponse,
     VoteResponse,
 )
@@ -92,6 +93,7 @@ OTHERS: Final = (
     # State machines.
     "apply.entry", "fault.applier_failed", "fault.applier_ended", "result.yes", "result.unknown", "alarm.apply_failed",
     "alarm.applier_down", "machine.read", "fault.snapshot_installed",
+    "snapshot.part", "snapshot.installed", "snapshot.resumed", "snapshot.newer_meanwhile",
     *OF_MEMBERS,
     # Settings that change while the group runs.
     "event.settings_agreed", "alarm.settings_differ",
@@ -109,12 +111,14 @@ RARE: Final = frozenset({
     "fault.trim_kept", "open.trimmed", "fault.trim_forced", "base.begun", "base.archived", "open.base_finished",
     "dispatcher.APPEND.below_begin", "dispatcher.INSTALL_SNAPSHOT.reconnected", "dispatcher.COMPARE.below_begin",
     "dispatcher.INSTALL_SNAPSHOT.installed", *OF_MEMBERS,
+    "snapshot.part", "snapshot.installed", "snapshot.resumed", "snapshot.newer_meanwhile",
 })  # fmt: skip
 
 # What 500 seeds meet once or not at all, since silence is counted in ticks (E6) and leaders change less.
 SCARCE: Final = frozenset({
     "cut.repeated", "dispatcher.TRUNCATE.reconnected", "open.checkpoint_disagrees", "open.base_finished",
     "dispatcher.INSTALL_SNAPSHOT.reconnected", "dispatcher.APPEND.below_begin", "vote.to_a_guest",
+    "snapshot.resumed", "snapshot.newer_meanwhile",
 })  # fmt: skip
 SCARCE_FROM_SEEDS: Final = 2000
 
@@ -181,6 +185,8 @@ class Coverage(Observer):
         self._cuts: Counter[str] = Counter()
         self._beginning: dict[str, EntryMeta] = {}  # whose log is to begin anew, and behind what
         self._configured_at: dict[tuple[str, int], int] = {}  # a life -> the entry that its configuration is of
+        # Who is sent a snapshot: in which connection, the last piece, and of which one, by whom.
+        self._parts: dict[str, tuple[tuple[int, int], int, tuple[str, int, int]]] = {}
         self._replacing: dict[str, dict[str, str]] = {}
 
     @contextmanager
@@ -277,6 +283,9 @@ class Coverage(Observer):
     def begun_behind(self, member: Member, order: BeginBehind) -> None:
         self._beginning.pop(member.id, None)
         self.counts["base.begun"] += 1
+        if member.state_machine is not None:
+            self.counts["snapshot.installed"] += 1
+            self._parts.pop(member.id, None)
         self.counts["base.archived"] += order.record.from_index <= order.record.to_index
 
     def trimmed(self, member: Member, begin_before: int, through_index: int, forced: bool) -> None:
@@ -309,6 +318,8 @@ class Coverage(Observer):
                 counts[f"push.{int(message.code)}"] += 1
             case HeartBeatResponse():
                 counts[f"beat.{int(message.code)}"] += 1
+            case SnapshotPart():
+                self._part(member, to, message)
             case VoteResponse():
                 counts[f"vote.{message.result.value}"] += 1
                 if message.result is VoteResult.ACCEPT:
@@ -323,6 +334,21 @@ class Coverage(Observer):
                 counts["push.cold"] += member.store.recent_slab(message.slab.first_index, 1) is None
             case _:
                 pass
+
+    # --- snapshots on their way -------------------------------------------------------------------------------------
+    def _part(self, member: Member, to: str, part: SnapshotPart) -> None:
+        counts, said = self.counts, (member.id, part.base_index, part.data_crc)
+        before = self._parts.get(to)
+        if part.data:
+            counts["snapshot.part"] += 1
+            if before is None or before[0] != (part.term, part.dispatch_epoch):
+                counts["snapshot.resumed"] += part.offset > 0
+            elif before[1] == part.offset:
+                counts["snapshot.part_again"] += 1
+            if before is not None and before[2] != said:
+                counts["snapshot.leader_changed"] += before[2][0] != member.id
+                counts["snapshot.newer_meanwhile"] += part.base_index > before[2][1]
+            self._parts[to] = (part.term, part.dispatch_epoch), part.offset, said
 
     # --- members that change ----------------------------------------------------------------------------------------
     def members_changed(self, asked: Member, change: MemberChange, outcome: ChangeOutcome) -> None:

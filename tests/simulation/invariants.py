@@ -120,6 +120,8 @@ INVARIANTS: Final[Mapping[str, str]] = {
     # State machines.
     "applied_in_order": "one state takes in the entries in order, each once, however often engine or applier end",
     "applied_never_back": "no snapshot takes the place of a newer state",
+    "snapshot_installed": "a log begins behind a snapshot that is there, with the state of exactly its entries",
+    "one_snapshot_at_a_time": "a leader sends a snapshot to one member at a time",
     "read_behind_its_index": "a question is answered from a state that holds what was committed when it came",
     "read_of_the_state": "what a question is answered is the state of exactly the entries that it says",
     "applied_committed": "only what is committed is applied, and the entry that is committed",

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from node.consensus.api import Appended, Outcome
 from node.consensus.api import Applied as Answer
+from node.snapshots.directory import newest_sound, pieces_of
 from tests.simulation.applier import Applied, result_after
 from tests.simulation.invariants_log import Logs
 from tests.simulation.observer import Observer, Violation
 
 if TYPE_CHECKING:
+    from node.consensus.effects import BeginBehind
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
@@ -72,6 +74,19 @@ class Appliers(Observer):
         if content != wanted:
             raise Violation("read_of_the_state", f"{member_id} answered {content!r} at entry {index}: {wanted!r}")
 
+    def begun_behind(self, member: Member, order: BeginBehind) -> None:
+        """With a state machine a log begins behind a snapshot only, and that is there at the same moment."""
+        if member.state_machine is None:
+            return
+        index = order.base.meta.index
+        found, wrong = newest_sound(member.directory, member.platform)
+        if found is None or found.meta.index < index:
+            text = f"{member.id} begins behind {index}, and has no snapshot that goes so far: {wrong}"
+            raise Violation("snapshot_installed", text)
+        data = b"".join(pieces_of(found, platform=member.platform))
+        if found.meta.index == index:
+            self._once_known(index, partial(self._is_state, member.id, index, data))
+
     def answered(self, member_id: str, outcome: Outcome) -> None:
         """A request that waited for its result."""
         if outcome.appended is not Appended.YES:
@@ -95,6 +110,14 @@ class Appliers(Observer):
         for member in world.members.values():
             if member.state_machine is not None:
                 self._shown(member)
+                self._one_at_a_time(member)
+
+    def _one_at_a_time(self, member: Member) -> None:
+        leadership = None if member.replica is None else member.replica.leadership
+        if leadership is not None:
+            sent = [one.peer_id for one in leadership.dispatchers.values() if one.giving.status() is not None]
+            if len(sent) > 1:
+                raise Violation("one_snapshot_at_a_time", f"{member.id} sends one to each of {sent}")
 
     def _shown(self, member: Member) -> None:
         machine, replica, process = member.state_machine, member.replica, member.process

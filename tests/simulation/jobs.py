@@ -233,6 +233,10 @@ class Jobs:
 
         self._process.later(self._pace(self._sync_ns // 4), self._work, work, finished)
 
+    def beside(self, work: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
+        """Whatever else the readers do; the caller judges what went wrong."""
+        self._process.later(self._pace(self._sync_ns // 4), self._work, work, done)
+
     # --- repair ---------------------------------------------------------------------------------------------------
     def fetch(self, order: FetchLog) -> None:
         """Reads for a damaged peer."""

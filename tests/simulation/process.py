@@ -16,7 +16,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from node.consensus.api import MS, Proposal, ReadOutcome, ReplicaConfig, TransferOutcome
-from node.consensus.effects import BeginBehind, FetchLog, LookUp, MendLog, ReadSlab, Send, TruncateLog
+from node.consensus.effects import (
+    BeginBehind,
+    FetchLog,
+    LookUp,
+    MendLog,
+    OpenSnapshot,
+    ReadSlab,
+    ReadSnapshot,
+    Send,
+    TakePart,
+    TruncateLog,
+)
 from node.consensus.lanes import LaneOpened
 from node.consensus.member_changes import ChangeOutcome, MemberChange
 from node.consensus.replica import Replica
@@ -26,6 +37,8 @@ from node.engine.log_reads import LogReads
 from node.engine.proposals import Done, Proposals
 from node.protocol.entry import Slab
 from node.protocol.messages import Message, ReadWay
+from node.snapshots.directory import SnapshotMeta
+from node.snapshots.transfer import Taken
 from node.store.errors import StoreError
 from node.store.faults.results import Fault, Mended
 from node.store.file_store import FileStore
@@ -35,6 +48,7 @@ from tests.simulation.disk import SimulatedCrash
 from tests.simulation.jobs import Jobs
 from tests.simulation.links import Links
 from tests.simulation.observer import Violation, of_exception
+from tests.simulation.transfers import Transfers
 
 if TYPE_CHECKING:
     from tests.simulation.member import Member
@@ -75,6 +89,7 @@ class Process:
         machine = member.state_machine
         applier = None if machine is None else Attachment(machine, self.later)
         self.feeder = Feeder(self.replica, self.reads, applier, self.clock.now, self._step)
+        self.snapshots = Transfers(self, random.Random(f"snapshots {self.id} {member.incarnation} {self.world.seed}"))
         self.links = Links(self, random.Random(rng.getrandbits(64)))
         self._followed = self.replica.configuration, frozenset[str]()
 
@@ -228,6 +243,8 @@ class Process:
             self.jobs.read(read)
         for look in effects.looks:
             self.jobs.look(look)
+        for snapshot in effects.snapshots:
+            self.snapshots.carry_out(snapshot)
         for fetch in effects.fetches:
             self.jobs.fetch(fetch)
         if effects.mend is not None:
@@ -318,6 +335,20 @@ class Process:
 
     def begun_behind(self, order: BeginBehind, error: str | None) -> None:
         self.replica.disk.begun_behind(order, error, self.clock.now())
+        if error is None:
+            self.feeder.reload()
+        self._schedule_turn()
+
+    def snapshot_opened(self, order: OpenSnapshot, meta: SnapshotMeta | None, why: str) -> None:
+        self.replica.disk.snapshot_opened(order, meta, why, self.clock.now())
+        self._schedule_turn()
+
+    def snapshot_read(self, order: ReadSnapshot, piece: bytes | None) -> None:
+        self.replica.disk.snapshot_read(order, piece, self.clock.now())
+        self._schedule_turn()
+
+    def part_taken(self, order: TakePart, taken: Taken | None) -> None:
+        self.replica.disk.part_taken(order, taken, self.clock.now())
         self._schedule_turn()
 
     def slab_read(self, request: ReadSlab, slab: Slab | None) -> None:

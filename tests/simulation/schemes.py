@@ -146,6 +146,10 @@ class Schemes:
         through = replica.held.removable_through()
         left_behind = member.world.config.left_behind
         forced = left_behind > 0 and self._rng.random() < left_behind
+        machine = member.state_machine
+        if forced and machine is not None:  # what it starts from has to lie before: an operator has it save one first
+            machine.save_now()
+            through = min(through, -1 if machine.saved is None else machine.saved.meta.index)
         plan = plan_by_hand(through, store.survey(FILES_MAX), replica.held.needs(), through, forced=forced)
         if not plan.files:
             return bool(plan.kept_by) and self._fault("trim_kept", f"{member.id} for {plan.kept_by[0].owner}")

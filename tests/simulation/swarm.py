@@ -138,7 +138,7 @@ class Swarm:
         trims = random.Random(f"trim {seed}")
         if trims.random() < TRIMMED and may_trim(chosen):
             often = round(4.0 * 3 ** trims.random(), 4)
-            left_behind = round(trims.random(), 4) if trims.random() < 0.5 and not chosen.applier else 0.0
+            left_behind = round(trims.random(), 4) if trims.random() < 0.5 else 0.0
             # Files of that size fill.
             chosen = replace(chosen, trim=often, left_behind=left_behind, data_file_size=4096, body_bytes=400)
         retunes = random.Random(f"retune {seed}")
@@ -191,8 +191,7 @@ def fenced(swarm: Swarm) -> Swarm:
     """Takes out what makes a promise void by its own terms.
 
     Lease reads (C1) trust that clocks drift apart by no more than a tenth of the lease, and do not jump. What all
-    others removed from their logs cannot come back to a member whose copy is damaged; and who begins where their logs
-    begin has no state for its state machine.
+    others removed from their logs cannot come back to a member whose copy is damaged.
     """
     if swarm.broker:  # nobody joins or leaves there, and nothing but the broker reads the log
         born_pos = swarm.born_pos // swarm.data_file_size * swarm.data_file_size
@@ -204,7 +203,7 @@ def fenced(swarm: Swarm) -> Swarm:
         swarm = replace(swarm, members=min(swarm.members, 5), learner=0.0, trim=0.0, retune=0.0, **spoilt)
     if swarm.trim and not may_trim(swarm):
         swarm = replace(swarm, trim=0.0)
-    if swarm.left_behind and (swarm.applier or not swarm.trim):
+    if swarm.left_behind and not swarm.trim:
         swarm = replace(swarm, left_behind=0.0)
     if swarm.lease_reads or swarm.retune:
         return replace(swarm, clock_jump=0.0, clock_drift=min(swarm.clock_drift, 0.02))
@@ -213,7 +212,7 @@ def fenced(swarm: Swarm) -> Swarm:
 
 def may_trim(swarm: Swarm) -> bool:
     """Whether files may go from the fronts of logs: see `fenced`."""
-    return not any(getattr(swarm, name) for name in ((*DAMAGE, *FORGET) if swarm.applier else DAMAGE))
+    return not any(getattr(swarm, name) for name in DAMAGE)
 
 
 def _choose(rng: random.Random) -> dict[str, Any]:
@@ -283,8 +282,8 @@ CHANGED = 0.2  # of those whose members change
 SPOIL_ENTRIES = ("rot", "misdirected_write", "lost_write", "lost_file")
 RETUNED = 0.15  # share of seeds
 TRIMMED = 0.4  # share of those seeds where it may be
-DAMAGE = ("rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "lost_file")
 FORGET = ("wipe", "restore", "learner")  # a member comes back with less, or new
+DAMAGE = ("rot", "misdirected_write", "lost_write", "lost_tail", "lost_checkpoint", "lost_file")
 FAULTS: tuple[tuple[str, float, Callable[[random.Random], float]], ...] = (
     ("slow_disk", 0.2, _between(0.02, 0.3)),
     ("drop", 0.35, _between(0.005, 0.2)),

@@ -57,6 +57,7 @@ class FakeNode:
     group_id: str | None = "1d" * 16
     dispatcher: str = "APPEND"
     dispatcher_since: str = field(default_factory=lambda: rfc3339(utc_now()))
+    snapshot_sent: Json | None = None
     transitions: list[Json] = field(default_factory=list)
     alarms: list[Any] = field(default_factory=list)
     faults: list[Json] = field(default_factory=list)
@@ -298,6 +299,7 @@ class FakeGroup(httpx2.AsyncBaseTransport):
                     "in_flight": 0,
                     "resends": one.resends,
                     "last_error": None,
+                    "snapshot": one.snapshot_sent,
                     "transitions": one.transitions,
                 }
                 for one in self.nodes.values()

@@ -119,3 +119,10 @@ def test_the_last_five_transitions_newest_first_with_their_reasons() -> None:
 def test_a_view_has_a_diagram_for_each_dispatcher_that_the_leader_tells() -> None:
     assert [one.peer_id for one in diagrams(views.degraded())] == ["n1", "n2", "n4"]
     assert diagrams(views.no_leader()) == []
+
+
+def test_a_snapshot_that_is_sent_shows_how_far_it_is() -> None:
+    sent = {"index": 1_000_000, "held_bytes": 400 * 1024**2, "total_bytes": 1024**3}
+    reported = read(DispatcherView, dispatcher("n1", "INSTALL_SNAPSHOT", 4) | {"snapshot": sent})
+    assert dict(diagram(reported, AS_OF).facts)["snapshot"] == "up to 1,000,000: 419 MB of 1.1 GB"
+    assert "snapshot" not in dict(drawn().facts)

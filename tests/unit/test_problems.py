@@ -142,6 +142,11 @@ def snapshot(story: Story) -> None:
     story.look(17, story.grow(n0=0))
 
 
+def snapshot_under_way(story: Story) -> None:
+    story.node("n2").snapshot_sent = {"index": 49_000, "held_bytes": 2_000_000, "total_bytes": 8_000_000}
+    snapshot(story)
+
+
 def falling_behind(story: Story) -> None:
     story.look(20, story.grow(n0=1000, n1=1000, n2=100))
 
@@ -382,6 +387,13 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         "attention",
         ["not_catching_up"],
         "n2 is 48,100 entries behind and not catching up: INSTALL_SNAPSHOT for 38 s.",
+        "Quorum stands",
+    ),
+    (
+        snapshot_under_way,
+        "attention",
+        ["not_catching_up"],
+        "INSTALL_SNAPSHOT for 38 s (snapshot up to entry 49,000: 2,000,000 of 8,000,000 bytes).",
         "Quorum stands",
     ),
     (falling_behind, "attention", ["not_catching_up"], "entries behind and not catching up, for", "Quorum stands"),

@@ -175,10 +175,14 @@ def leading(*members: str) -> Solo:
     return solo
 
 
-META = SnapshotMeta(1, 1, 0x77, 100, len(DATA), 99, {"log_time_ms": 7})
+def saved(solo: Solo, **changes: Any) -> SnapshotMeta:
+    """What the state machine of that leader saved at its base."""
+    meta = SnapshotMeta(1, 1, solo.store.base.chain, 100, len(DATA), 99, {"log_time_ms": 7})
+    return replace(meta, **changes)
 
 
-def opened(solo: Solo, meta: SnapshotMeta | None = META, why: str = "") -> list[SnapshotPart]:
+def opened(solo: Solo, why: str = "", **changes: Any) -> list[SnapshotPart]:
+    meta = None if why else saved(solo, **changes)
     order = solo.snapshots.pop()
     assert isinstance(order, OpenSnapshot) and order.from_index == 1 and not solo.snapshots
     solo.replica.disk.snapshot_opened(order, meta, why, solo.now)
@@ -251,10 +255,17 @@ def test_two_peers_have_their_turns() -> None:
 
 def test_where_there_is_none_it_is_said_and_tried_again() -> None:
     solo = leading("n1")
-    assert opened(solo, None, "one is being saved") == []
+    assert opened(solo, "one is being saved") == []
     assert ("needs_snapshot", "n1") in solo.replica.member.alarms
     solo.late_tick(1_500)
     assert opened(solo) and ("needs_snapshot", "n1") not in solo.replica.member.alarms
+
+
+@pytest.mark.parametrize("changes", [{"chain": 5}, {"term": 0}, {"index": 7}])
+def test_one_that_is_not_of_this_log_is_not_sent(changes: dict[str, Any]) -> None:
+    solo = leading("n1")
+    assert opened(solo, **changes) == []
+    assert "of another history" in solo.replica.member.alarms["needs_snapshot", "n1"].text
 
 
 def test_one_that_arrives_damaged_twice_is_not_sent_again() -> None:

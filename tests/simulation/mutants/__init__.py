@@ -22,6 +22,7 @@ from tests.simulation.mutants.replication import REPLICATION
 from tests.simulation.mutants.retention import RETENTION
 from tests.simulation.mutants.settings import SETTINGS
 from tests.simulation.mutants.slow_links import SLOW_LINKS
+from tests.simulation.mutants.snapshots import SNAPSHOTS_SENT
 from tests.simulation.mutants.storage import STORAGE
 from tests.simulation.mutants.streams import STREAMING
 
@@ -41,6 +42,7 @@ CORE = (
     *SLOW_LINKS,
     *RETENTION,
     *BASES,
+    *SNAPSHOTS_SENT,
     *CHANGES_OF_MEMBERS,
     *SETTINGS,
 )

@@ -1,0 +1,63 @@
+"""What a leader knows of its peers and does for them, as the views of `GET watermarks` and `GET dispatchers`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from node.consensus.status import DispatcherStatus, SnapshotStatus, WatermarkStatus
+from node.views.base import TEXT_MAX
+from node.views.replication import DispatcherView, QuotaView, SnapshotSentView, TransitionView, WatermarkView
+
+
+def shown(text: str) -> str:
+    """A text that may have come from anywhere, as a view can hold it."""
+    return text[:TEXT_MAX].encode("utf-8", "replace").decode()
+
+
+def watermark(mark: WatermarkStatus) -> WatermarkView:
+    """How far one member is."""
+    return WatermarkView(
+        id=mark.id,
+        counts=mark.counts,
+        match_index=mark.match_index,
+        write_index=mark.write_index,
+        durable_index=mark.durable_index,
+        watermark_index=mark.watermark_index,
+        lag_entries=mark.lag_entries,
+        lag_bytes=mark.lag_bytes,
+        lag_ms=mark.lag_ms,
+        last_ack_ms=mark.last_ack_ms,
+        faulty_from_index=mark.faulty_from_index,
+    )
+
+
+def dispatcher(one: DispatcherStatus, wall: Callable[[int], str]) -> DispatcherView:
+    """What the leader does for one peer."""
+    return DispatcherView(
+        peer_id=one.peer_id,
+        state=one.state.value,
+        since=wall(one.since_at_ns),
+        dispatch_epoch=one.dispatch_epoch,
+        in_flight=one.in_flight,
+        in_flight_bytes=one.in_flight_bytes,
+        write_index=one.write_index,
+        match_index=one.match_index,
+        resends=one.resends,
+        quota=QuotaView(bytes_per_s=one.quota_bytes_per_s, capacity_bytes_per_s=one.capacity_bytes_per_s),
+        last_error=None if one.last_error is None else shown(one.last_error),
+        transitions=tuple(
+            TransitionView(
+                at=wall(step.at_ns),
+                from_state=step.from_state.value,
+                to_state=step.to_state.value,
+                reason=shown(step.reason),
+            )
+            for step in one.transitions
+        ),
+        snapshot=None if one.snapshot is None else snapshot(one.snapshot),
+    )
+
+
+def snapshot(one: SnapshotStatus) -> SnapshotSentView:
+    """How far a snapshot is."""
+    return SnapshotSentView(index=one.index, held_bytes=one.held_bytes, total_bytes=one.total_bytes)

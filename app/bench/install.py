@@ -27,7 +27,6 @@ from app.bench.snapshot import SETTINGS, fill, save_everywhere
 from node.client import LedgerClient, LedgerError
 from node.client.kv import KvClient
 from node.protocol.codes import ResponseCode
-from node.transport.slab_frames import ReadMode
 
 MEMBER: Final = "n2"
 KEYS: Final = 20_000
@@ -86,7 +85,7 @@ async def _back(client: LedgerClient, committed_index: int, last_key: bytes) -> 
                 voter_s = voter_s or (now_s if state["voter_state"] == "VOTER" else 0.0)
                 if voter_s and (state["log"]["applied_index"] or -1) >= committed_index:
                     for key in (b"state-%08d" % 0, last_key):
-                        if await store.get(key, mode=ReadMode.READ_INDEX) is None:
+                        if await store.get(key) is None:
                             raise RuntimeError(f"{MEMBER} came back without {key!r}")
                     return voter_s, time.perf_counter() - began
             except LedgerError:

@@ -12,6 +12,7 @@ snapshot which cannot be read is not sent.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -20,6 +21,7 @@ from typing import Final, Protocol, TypeVar
 
 from node.consensus.effects import OpenSnapshot, ReadSnapshot, TakePart
 from node.consensus.snapshot_install import meta_of
+from node.protocol.entry import EntryError
 from node.snapshots.directory import SnapshotMeta
 from node.snapshots.transfer import OpenedSnapshot, SnapshotReceiver, Taken, open_newest
 from node.store.errors import StoreError, StoreFull
@@ -69,7 +71,9 @@ class SnapshotTransfer:
         self._ahead: tuple[int, Future[bytes]] | None = None  # by its offset
         self._reads: list[Future[bytes]] = []  # of the open one, that may not have ended
         self._close_timer: asyncio.TimerHandle | None = None
-        self._drop_timer: asyncio.TimerHandle | None = None
+        self._receiving = threading.Lock()  # the receiver takes one call at a time
+        # What an earlier process left is kept as long.
+        self._drop_timer: asyncio.TimerHandle | None = self._loop.call_later(RECEIVED_KEPT_S, self._drop)
         self._saved_at_s = -SAVE_AGAIN_S
         self._closed = False
 
@@ -108,13 +112,14 @@ class SnapshotTransfer:
                 self._save()
             self._reports.snapshot_opened(order, None, SAVES if error is None else str(error))
             return
-        if found.meta.index + 1 < self._store.begin_index:  # by force, since it was asked for
-            found.close()
-            self._reports.snapshot_opened(order, None, SAVES)
-            return
         self._close_open()
+        try:
+            self._store.pin(found.meta.index + 1, PIN)
+        except EntryError as refused:  # the log was trimmed by force since it was asked for, or too many hold pins
+            found.close()
+            self._reports.snapshot_opened(order, None, str(refused))
+            return
         self._open, self._open_for = found, order.peer_id
-        self._store.pin(found.meta.index + 1, PIN)
         self._kept_open()
         self._reports.snapshot_opened(order, found.meta, "")
 
@@ -168,7 +173,12 @@ class SnapshotTransfer:
             self._drop_timer.cancel()
         self._drop_timer = self._loop.call_later(RECEIVED_KEPT_S, self._drop)
         part = order.part
-        self._run(partial(self._receiver.take, meta_of(part), part.offset, part.data), partial(self._taken, order))
+
+        def work() -> Taken:
+            with self._receiving:
+                return self._receiver.take(meta_of(part), part.offset, part.data)
+
+        self._run(work, partial(self._taken, order))
 
     def _taken(self, order: TakePart, taken: Taken | None, error: BaseException | None) -> None:
         if error is None or isinstance(error, StoreFull):
@@ -178,7 +188,12 @@ class SnapshotTransfer:
 
     def _drop(self) -> None:
         self._drop_timer = None
-        self._run(self._receiver.drop, lambda _none, _error: None)
+
+        def work() -> None:
+            with self._receiving:
+                self._receiver.drop()
+
+        self._run(work, lambda _none, _error: None)
 
     # --- threads ------------------------------------------------------------------------------------------------
     def _run(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:

@@ -32,8 +32,15 @@ class Appliers:
             "applier": self._start, "apply": self._apply, "applier-ends": self._end,
         }  # fmt: skip
 
+    def at(self, node_id: str) -> int:
+        """The last entry that its state machine has applied."""
+        return self._at[node_id]
+
     def _start(self, command: Command) -> None:
-        node_id, at, term = command.words[0], command.number("at", -1), command.number("term", -1)
+        self.stand(command.words[0], command.number("at", -1), command.number("term", -1))
+
+    def stand(self, node_id: str, at: int, term: int) -> None:
+        """That member's state machine says where it stands."""
         replica = self._cluster.nodes[node_id].replica
         self._at[node_id] = at
         self._life[node_id] = replica.applying.ready(at, None if term < 0 else term, self._cluster.now)

@@ -11,7 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from node.consensus.api import MS, ReplicaConfig, Timing
-from node.consensus.effects import ApplyLog, BeginBehind, Effects, Event, FetchLog, MendLog, ReadSlab, TruncateLog
+from node.consensus.effects import (
+    ApplyLog,
+    BeginBehind,
+    Effects,
+    Event,
+    FetchLog,
+    MendLog,
+    OpenSnapshot,
+    ReadSlab,
+    ReadSnapshot,
+    TakePart,
+    TruncateLog,
+)
 from node.consensus.replica import Replica
 from node.message_store.broker_kind import BrokerKind
 from node.protocol.codes import FlushMode, ResponseCode, VoterState
@@ -38,6 +50,10 @@ class Packet:
     link: int
 
 
+def _nobody(*_of: object) -> None:
+    """Nothing comes of it."""
+
+
 class SimNode:
     """One member: its store survives a crash, its replica does not."""
 
@@ -50,6 +66,7 @@ class SimNode:
         self.sync_wanted = False
         self.cut: TruncateLog | BeginBehind | None = None
         self.reads: list[ReadSlab | FetchLog] = []
+        self.snapshots: list[OpenSnapshot | ReadSnapshot | TakePart] = []
         self.mend: MendLog | None = None
         self.apply: ApplyLog | None = None
         self.scrub_wanted = False
@@ -78,6 +95,9 @@ class Cluster:
         self.links: dict[frozenset[str], int] = {}
         self.cut_links: set[frozenset[str]] = set()
         self.dialling: set[tuple[str, str]] = set()
+        # What moves snapshots, and what hears that a log begins anew: see `snapshots.py`.
+        self.on_snapshot: Callable[[str, SimNode, OpenSnapshot | ReadSnapshot | TakePart], None] = _nobody
+        self.on_begun: Callable[[str, BeginBehind], None] = _nobody
         self.on_event: Callable[[str, Event], None] = lambda _node, _event: None
         self.on_send: Callable[[Packet], None] = lambda _packet: None
         self.stores_made = 0
@@ -122,6 +142,8 @@ class Cluster:
         if effects.begin_behind is not None:
             assert node.cut is None, "one truncation at a time"
             node.cut = effects.begin_behind
+        for snapshot in effects.snapshots:
+            node.snapshots.append(snapshot)
         node.reads.extend(effects.reads)
         node.reads.extend(effects.fetches)
         if effects.mend is not None:
@@ -231,6 +253,8 @@ class Cluster:
         except StoreFull as full:
             error = str(full)
         node.replica.disk.begun_behind(order, error, self.now)
+        if error is None and self.applies:
+            self.on_begun(node.config.self_id, order)
 
     def finish_reads(self, node_id: str) -> None:
         node = self.nodes[node_id]
@@ -248,6 +272,12 @@ class Cluster:
             else:
                 node.replica.disk.fetched(request, slab, self.now)
         if reads:
+            self.carry_out(node_id)
+
+    def move_snapshots(self, node_id: str) -> None:
+        node = self.nodes[node_id]
+        while node.snapshots:
+            self.on_snapshot(node_id, node, node.snapshots.pop(0))
             self.carry_out(node_id)
 
     def finish_mend(self, node_id: str) -> None:
@@ -285,6 +315,7 @@ class Cluster:
             self.start_sync(node_id)
             self.finish_sync(node_id)
             self.finish_reads(node_id)
+            self.move_snapshots(node_id)
             self.finish_mend(node_id)
             if self.nodes[node_id].scrub_wanted:
                 self.scrub(node_id)

@@ -14,6 +14,7 @@ what happened into the files instead. The safety invariants are checked after ev
     propose n1 a b [expected=5] [until=applied] | propose n1 x*3
     applier n1 at=3 [term=1] / apply n1 [upto=5] [fail=why] / applier-ends n1 why
                                         n1's state machine says where it stands / applies what is ordered / ends
+    save n1                             n1's state machine saves a snapshot of what it has applied (snapshots.py)
     deliver n2 [from=n1] [type=Push] [drop=3] [count=2]
                                         what is under way to n2, shown; the first `drop` of it is lost
     stabilize [n0 n1]                   everything under way arrives, the disks keep up
@@ -57,6 +58,7 @@ from tests.scenarios.invariants import Invariants
 from tests.scenarios.lanes import LaneVerbs
 from tests.scenarios.learners import Learners
 from tests.scenarios.render import dispatcher_line, event_line, log_line, message_line, status_line
+from tests.scenarios.snapshots import Snapshots
 
 SCRIPTS = Path(__file__).parent
 BORN_CHAIN = 0x1234_5678  # of the entry that a group was born behind
@@ -136,7 +138,9 @@ class Scenario:
             base=EntryMeta(int(index), int(term), BORN_CHAIN) if int(index) >= 0 else ORIGIN,
             file_bytes=command.number("file", 1 << 30), broker="broker" in command.words,
         )  # fmt: skip
-        self._verbs |= {**Appliers(self.cluster, self.say).verbs, **Learners(self.cluster).verbs}
+        appliers = Appliers(self.cluster, self.say)
+        self._verbs |= {**appliers.verbs, **Learners(self.cluster).verbs}
+        self._verbs |= Snapshots(self.cluster, appliers, self.say).verbs
         lanes = LaneVerbs(self.cluster, self.say)
         self._verbs |= {**lanes.verbs, **BaseVerbs(self.cluster, self.say).verbs}
         self._verbs |= BrokerVerbs(self.cluster, lanes, self.say).verbs

@@ -11,6 +11,7 @@ port cannot be had.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -93,6 +94,8 @@ async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:
     finally:
         if clients is not None:
             clients.close()
+            with contextlib.suppress(OSError):  # a full disk: what consumers commit again is no loss
+                clients.save()
         collector.stop()
         os.close(lock)
 

@@ -11,9 +11,11 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from node.background import Background
 from node.broker.broker import Broker
 from node.broker.dispatched_log import Touched
 from node.broker.registration import OwnRegistration, Registrar
+from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity, host_of
 from node.broker.requests.table import BrokerRequests
 from node.config import split_address
@@ -25,6 +27,7 @@ from node.rocketmq.server import RemotingServer
 
 VIP_BELOW: Final = 2  # the VIP port lies so far below the main one
 LOOK_EVERY_S: Final = 1.0
+SAVE_EVERY_S: Final = 5.0
 LOOK_AT_ROLE_EVERY_S: Final = 0.05  # name servers hear of a new master within 0.1 s
 
 
@@ -42,6 +45,9 @@ class ClientPort:
         identity = Identity(settings.node.group, settings.node.group, ip.rpartition(":")[0].strip("[]"), port)
         self.context = Context(identity, broker, wall_ms, broker.limits.body_bytes_max)
         self.requests = BrokerRequests(self.context)
+        self._files = ConfigFiles(settings.node.data, self.context)
+        self._files.load()
+        self._background = Background()
         self.registry = Registry()
         names = NameService(self.registry, wall_ms)
         handlers: Mapping[int, Handler] = {**names.handlers(), **self.requests.handlers()}
@@ -60,9 +66,23 @@ class ClientPort:
             await self.server.listen(host, port - VIP_BELOW)
         self._look()
         self._look_at_role()
+        self._background.keep("config files", self._save_now_and_then)
         return bound
 
+    async def _save_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_EVERY_S)
+            due = self._files.due()
+            if due:
+                await asyncio.to_thread(self._files.write, due)
+
+    def save(self) -> None:
+        """All that is not in its file. Raises OSError."""
+        self._files.write(self._files.due())
+
     def close(self) -> None:
+        for task in self._background.tasks:
+            task.cancel()
         for timer in self._timers.values():
             timer.cancel()
         self.registrar.close()

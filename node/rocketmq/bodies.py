@@ -275,6 +275,24 @@ class GroupConfig:
         )  # fmt: skip
 
 
+def read_groups(table: Mapping[Any, Any], most: int) -> dict[str, GroupConfig]:
+    """Raises BodyError."""
+    if len(table) > most:
+        raise BodyError(f"{len(table)} groups, {most} at most")
+    found: dict[str, GroupConfig] = {}
+    for name, one in table.items():
+        if not isinstance(name, str) or len(name) > NAME_CHARS_MAX or not isinstance(one, dict):
+            raise BodyError("subscriptionGroupTable is no table of groups by name")
+        found[name] = GroupConfig(
+            name, flag_in(one, "consumeEnable", True), flag_in(one, "consumeFromMinEnable", True),
+            flag_in(one, "consumeBroadcastEnable", True), _int32(one, "retryQueueNums", 1),
+            _int32(one, "retryMaxTimes", 16), _int32(one, "brokerId", 0),
+            _int32(one, "whichBrokerWhenConsumeSlowly", 1),
+            flag_in(one, "notifyConsumerIdsChangedEnable", True),
+        )  # fmt: skip
+    return found
+
+
 def groups_answer(version: DataVersion, groups: Iterable[GroupConfig]) -> bytes:
     """Of 201."""
     table = {one.name: one.as_said() for one in groups}

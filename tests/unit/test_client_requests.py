@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.broker.requests import clients, groups, locks, pulls, topics
+from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity
 from node.broker.requests.sends import CODES
 from node.broker.requests.table import BrokerRequests
@@ -382,5 +384,36 @@ def test_tables_are_written_as_a_slave_reads_them() -> None:
         known = json.loads(broker.answered(FakePeer(), Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
         assert known["subscriptionGroupTable"]["SELF_TEST_C_GROUP"]["retryMaxTimes"] == 16
         assert broker.answered(FakePeer(), 9999).code == Answer.REQUEST_CODE_NOT_SUPPORTED
+
+    story(work)
+
+
+# --- across a restart -------------------------------------------------------------------------------------------------
+def test_topics_groups_and_offsets_are_known_again_after_a_restart(tmp_path: Path) -> None:
+    def files_of(broker: Broker) -> ConfigFiles:
+        return ConfigFiles(tmp_path, broker.context)
+
+    def work(broker: Broker) -> None:
+        files = files_of(broker)
+        files.load()
+        broker.send(b="Made", d="2")
+        broker.pull(FakePeer(), 0, consumerGroup="Mine")
+        fields = {"consumerGroup": "Mine", "topic": "Made", "queueId": "1", "commitOffset": "7"}
+        broker.answered(FakePeer(), Request.UPDATE_CONSUMER_OFFSET, fields)
+        assert set(files.due()) == {"topics.json", "subscriptionGroup.json", "consumerOffset.json"}
+        files.write(files.due())
+        assert files.due() == {}
+        again = Broker()
+        files_of(again).load()
+        assert again.context.topics.topics == broker.context.topics.topics
+        assert again.context.topics.version == broker.context.topics.version
+        assert again.context.groups.groups == broker.context.groups.groups
+        assert again.context.offsets.get("Mine", "Made", 1) == 7
+        broker.answered(FakePeer(), Request.UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": "8"})
+        files.write(files.due())
+        (tmp_path / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"Made@Mine":{1:')
+        older = Broker()
+        files_of(older).load()
+        assert older.context.offsets.get("Mine", "Made", 1) == 7, "the file before it"
 
     story(work)

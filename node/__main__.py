@@ -162,6 +162,9 @@ async def keep_beside(module: str, name: str, arguments: Sequence[str], stopping
                 note(f"{module.rpartition('.')[2]}_ended", "error", reason=reason, exit_code=code)
             return
         wait_s = back_off_s(wait_s, time.monotonic() - child.started_at)
+        ended = f"{name} was killed by signal {-code}" if code < 0 else f"{name} ended with exit code {code}"
+        reason = f"{ended}; it is started again in {wait_s:.1f} s"
+        note(f"{module.rpartition('.')[2]}_ended", "error", reason=reason, exit_code=code)
         await _wait(stopping, wait_s)
 
 

@@ -200,10 +200,29 @@ def adopt(
     node_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Where quorumscope.json is lost: this member's id.")
     ] = None,
+    broker: Annotated[
+        bool, typer.Option("--broker", help="DIR is a RocketMQ broker's (DLedger mode): a member of a broker group.")
+    ] = False,
+    group_token: Annotated[
+        str, typer.Option("--group-token", metavar="TOKEN", help="With --broker: makes the group's id; on all members.")
+    ] = "",
+    drop_timers: Annotated[
+        bool, typer.Option("--drop-timers", help="With --broker: what waits in RocketMQ 5's timer wheel is lost.")
+    ] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Take back a stopped store of ours that a Java node wrote to, or whose quorumscope.json is lost."""
+    """Take over a stopped store that a Java node wrote to, or whose quorumscope.json is lost."""
+    if broker:
+        from app.commands.store_hand_over import adopt_broker
+
+        if node_id is not None or group is None:
+            raise Failure(Exit.USAGE, "--broker: give --group NAME; the id is that of DIR/dledger-<id>")
+        if group_token:
+            _check_token(group_token)
+        return adopt_broker(directory, group, group_token, drop_timers=drop_timers, dry_run=dry_run, as_json=as_json)
+    if group_token or drop_timers:
+        raise Failure(Exit.USAGE, "--group-token and --drop-timers go with --broker only")
     arguments = ["--adopt"]
     for name, value in (("--group", group), ("--id", node_id)):
         arguments += [name, value] if value is not None else []

@@ -59,6 +59,23 @@ def hand_over(
     )  # fmt: skip
 
 
+def adopt_broker(
+    directory: Path, group: str, token: str, *, drop_timers: bool, dry_run: bool, as_json: bool
+) -> int:  # fmt: skip
+    """`store adopt --broker`. Raises Failure."""
+    from node.hand_over.adopt import adopt_broker as take_over
+
+    arguments = ["--broker", "--group", group, *(["--group-token", token] if token else [])]
+    arguments += ["--drop-timers"] * drop_timers
+    progress = Progress("messages", "adopt")
+    return performed(
+        directory, arguments, "store adopt", dry_run=dry_run, as_json=as_json,
+        work=lambda: take_over(
+            directory, group, token=token, dry_run=dry_run, drop_timers=drop_timers, progress=progress
+        ),
+    )  # fmt: skip
+
+
 def performed(
     directory: Path, arguments: list[str], name: str, *, dry_run: bool, as_json: bool, work: Callable[[], Report]
 ) -> int:

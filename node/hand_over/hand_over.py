@@ -19,6 +19,7 @@ from node.hand_over.broker_conf import broker_conf
 from node.hand_over.config_files import config_files
 from node.hand_over.prove import prove
 from node.hand_over.report import Refused, Report
+from node.message_store.adopted import read_adopted
 from node.message_store.commit_log import ledger_commit_log
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_mark import OURS, DerivedSizes, LogPoint, Mark, mark_path, read_mark, read_mark_at
@@ -176,7 +177,7 @@ def _dispatch(
             f" {known.committed_index} to be committed: start it once beside the others, and stop it"
         )
     begin = begin_of(ledger_commit_log(ledger).queue)
-    reader, version_2 = StateReader(), False
+    reader, version_2 = StateReader(read_adopted(root)), False
     start = mark.point if isinstance(mark, Mark) else begin
     for piece in entries_in(ledger, begin, start.index) if start.index > begin.index else ():
         version_2 |= piece.has_version_2
@@ -184,8 +185,9 @@ def _dispatch(
         for one in piece.own:
             reader.add(one)
     target: Disk = NoDisk() if dry_run else disk
+    dense_from = mark.dense_from if isinstance(mark, Mark) else 0
     where = root / OURS / "never" if dry_run else root  # a dry run begins with no queues: any offset is its first
-    dispatcher = Dispatcher(where, sizes, begin=start, disk=target, skips_repeats=dry_run)
+    dispatcher = Dispatcher(where, sizes, begin=start, disk=target, dense_from=dense_from)
     behind = entries_in(ledger, start, known.committed_index)
     messages, more = follow(dispatcher, behind, reader, progress)
     kept = 0 if dry_run else keep_places(dispatcher, {}, reader, begin.position)

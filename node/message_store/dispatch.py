@@ -42,13 +42,12 @@ class Dispatcher:
 
     def __init__(
         self, root: Path, sizes: DerivedSizes | None = None, *, begin: LogPoint | None = None,
-        delay_levels_ms: tuple[int, ...] | None = None, skips_repeats: bool = False,
+        delay_levels_ms: tuple[int, ...] | None = None, dense_from: int = 0,
         disk: Disk | None = None, files: Files = OS,
     ) -> None:  # fmt: skip
         mark = read_mark(root, files)
         self._root, self._disk = root, disk if disk is not None else OsDisk()
         self._levels = parse_delay_levels() if delay_levels_ms is None else delay_levels_ms
-        self._skips_repeats = skips_repeats
         self._is_broken = False
         if mark is None and (files.names(root / CONSUME_QUEUE) or files.names(root / INDEX)):
             raise MessageStoreError(
@@ -56,7 +55,9 @@ class Dispatcher:
                 " takes over those of RocketMQ, `quorumscope store rebuild-queues` writes them anew"
             )
         if mark is None:
-            mark = Mark(begin or LogPoint(0), sizes or DerivedSizes(), IndexMark(), is_clean=True)
+            mark = Mark(
+                begin or LogPoint(0), sizes or DerivedSizes(), IndexMark(), is_clean=True, dense_from=dense_from
+            )
         elif sizes is not None and sizes != mark.sizes:
             raise MessageStoreError(
                 f"{root}: queues and index were written with {mark.sizes}, now {sizes} are asked for;"
@@ -69,6 +70,7 @@ class Dispatcher:
         self._queues.open(mark.point.position, is_clean=mark.is_clean)
         self._index.open(mark.index, is_clean=mark.is_clean)
         self._is_marked_clean = mark.is_clean
+        self._dense_from = mark.dense_from
 
     @property
     def point(self) -> LogPoint:
@@ -111,7 +113,7 @@ class Dispatcher:
         self._mark_as_open()
         self._is_broken = True
         try:
-            touched = self._queues.append(columns.queues, columns.queued, skips_repeats=self._skips_repeats)
+            touched = self._queues.append(columns.queues, columns.queued, dense_from=self._dense_from)
         except MessageStoreError:
             self._is_broken = False
             raise
@@ -161,7 +163,7 @@ class Dispatcher:
         return finish
 
     def _mark_now(self, *, is_clean: bool) -> Mark:
-        return Mark(self._point, self.sizes, self._index.mark, self._last_time_ms, is_clean)
+        return Mark(self._point, self.sizes, self._index.mark, self._last_time_ms, is_clean, self._dense_from)
 
     def close(self) -> None:
         """Saves, unless a write failed, and lets go of the files."""

@@ -52,13 +52,15 @@ class LogPoint:
 
 @value_class(slots=True, frozen=True)
 class Mark:
-    """See the module's docstring. `is_clean`: nothing was written behind it."""
+    """See the module's docstring. `is_clean`: nothing was written behind it. `dense_from`: messages that lie below were
+    put by RocketMQ, which may give a queue offset twice; the second one is in no queue."""
 
     point: LogPoint
     sizes: DerivedSizes
     index: IndexMark
     last_time_ms: int = 0
     is_clean: bool = False
+    dense_from: int = 0
 
 
 def mark_path(root: Path) -> Path:
@@ -79,6 +81,7 @@ def write_mark(root: Path, mark: Mark, disk: Disk) -> None:
             ],
             "last_time_ms": mark.last_time_ms,
             "is_clean": mark.is_clean,
+            "dense_from": mark.dense_from,
         }
     )  # fmt: skip
     disk.replace(mark_path(root), f"{crc32(said.encode()):08x} {said}\n".encode())
@@ -104,8 +107,9 @@ def read_mark_at(path: Path, files: Files = OS) -> Mark | None:
         name, *head, full_until_ms = found["index"]
         index = IndexMark(name, IndexHead(*head), full_until_ms)
         return Mark(
-            LogPoint(*found["point"]), DerivedSizes(*found["sizes"]), index, found["last_time_ms"], found["is_clean"]
-        )
+            LogPoint(*found["point"]), DerivedSizes(*found["sizes"]), index, found["last_time_ms"], found["is_clean"],
+            found.get("dense_from", 0),
+        )  # fmt: skip
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MessageStoreError(
             f"{path} cannot be read ({error}): `quorumscope store rebuild-queues` writes queues and index anew"

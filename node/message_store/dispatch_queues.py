@@ -95,11 +95,11 @@ class QueueWriter:
             self._disk.remove(path)
 
     # --- writing --------------------------------------------------------------------------------------------------
-    def append(self, queues: list[QueueName], rows: Ints, *, skips_repeats: bool = False) -> dict[QueueName, int]:
+    def append(self, queues: list[QueueName], rows: Ints, *, dense_from: int = 0) -> dict[QueueName, int]:
         """Writes the units of `rows` (QUEUED, in the order of the log); the next offset of each queue that it touched.
 
-        `skips_repeats`: a queue offset that was given before is passed over and counted, as RocketMQ does; else, and
-        for a gap always, MessageStoreError, and nothing is written.
+        Of messages that lie below `dense_from` a queue offset that was given before is passed over and counted, as
+        RocketMQ does; else, and for a gap always, MessageStoreError, and nothing is written.
         """
         if not len(rows):
             return {}
@@ -109,7 +109,7 @@ class QueueWriter:
             (queues[number], part)
             for number, part in zip(rows["queue"][np.append(0, borders)].tolist(), np.split(rows, borders), strict=True)
         ]
-        planned = [(queue, self._in_order(queue, part, skips_repeats)) for queue, part in planned]
+        planned = [(queue, self._in_order(queue, part, dense_from)) for queue, part in planned]
         touched: dict[QueueName, int] = {}
         for queue, part in planned:
             if len(part):
@@ -121,7 +121,7 @@ class QueueWriter:
         if queue not in self._tails:
             self._folder_of(queue)
 
-    def _in_order(self, queue: QueueName, part: Ints, skips_repeats: bool) -> Ints:
+    def _in_order(self, queue: QueueName, part: Ints, dense_from: int) -> Ints:
         """The rows that continue the queue."""
         numbers = part["number"].tolist()
         tail = self._tails.get(queue)
@@ -133,7 +133,7 @@ class QueueWriter:
             if number == due and number >= 0:
                 kept.append(at)
                 due += 1
-            elif number > due or number < 0 or not skips_repeats:
+            elif number > due or number < 0 or int(part[at]["offset"]) >= dense_from:
                 raise MessageStoreError(
                     f"queue {queue[1]} of topic {queue[0]!r} goes on with queue offset {due}, but the message at offset"
                     f" {int(part[at]['offset'])} says {number}"

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from node.message_store.adopted import Adopted, read_adopted
 from node.message_store.broker_kind import content_of
 from node.message_store.broker_tables import TOPICS
 from node.message_store.consume_queue import ConsumeQueue
@@ -37,6 +38,7 @@ from node.protocol.value_class import value_class
 
 REBUILT: Final = "rebuilt"
 REPLACED: Final = "replaced"
+NOWHERE: Final = (1 << 63) - 1
 SAVE_EVERY: Final = 64  # pieces
 Progress = Callable[[int], None]
 
@@ -85,24 +87,30 @@ class NoDisk:
 
 
 class StateReader:
-    """Follows the entries that are no messages: the newest snapshot, and what changed since."""
+    """Follows the entries that are no messages: the newest snapshot, and what changed since.
 
-    def __init__(self) -> None:
+    `adopted`: of a directory that was RocketMQ's; what entries up to there say of tables and offsets does not count.
+    """
+
+    def __init__(self, adopted: Adopted | None = None) -> None:
         self._finder = SnapshotFinder(keep=True)
         self._changes: list[tuple[int, dict[str, dict[str, Any]]]] = []
-        self.state: BrokerState | None = None
+        self.state: BrokerState | None = None if adopted is None else adopted.state
+        self._from_index = -1 if adopted is None else adopted.state.as_of_index
 
     def add(self, one: OwnRecord) -> list[str]:
         """The topics that are deleted by it. Raises MessageStoreError."""
         try:
-            if one.channel == Channel.SNAPSHOT_PART:
+            counts = one.index > self._from_index
+            if one.channel == Channel.SNAPSHOT_PART and counts:
                 found = self._finder.add(one.index, content_of(one.record))
                 if found is not None:
                     self.state = decode_state(found.content)
                     self._changes = [change for change in self._changes if change[0] > found.as_of_index]
             elif one.channel == Channel.METADATA:
                 change = decode_metadata(content_of(one.record))
-                self._changes.append((one.index, change))
+                if counts:
+                    self._changes.append((one.index, change))
                 return [name for name, value in change.get(TOPICS, {}).items() if value is None]
         except BodyInvalid as error:
             raise MessageStoreError(f"entry {one.index}: {error}") from error
@@ -166,6 +174,14 @@ def follow(
     return messages, has_version_2
 
 
+def _known_border(store: MessageStore) -> int:
+    """From where on queue offsets are dense."""
+    if not is_ours(store):
+        return NOWHERE
+    adopted = read_adopted(store.root, store.files)
+    return 0 if adopted is None else adopted.border
+
+
 def known_next_offsets(root: Path, files: Files = OS) -> dict[tuple[str, int], int]:
     """What the queues that are there, or were when a rebuild was ended, give their next messages."""
     found: dict[tuple[str, int], int] = {}
@@ -182,22 +198,25 @@ def known_next_offsets(root: Path, files: Files = OS) -> dict[tuple[str, int], i
 
 def rebuild(
     store: MessageStore, upto_index: int, *, dry_run: bool, sizes: DerivedSizes | None = None,
-    progress: Progress | None = None, disk: Disk | None = None,
+    progress: Progress | None = None, disk: Disk | None = None, dense_from: int | None = None,
 ) -> Rebuilt:  # fmt: skip
-    """Raises MessageStoreError, MessageFormatError: then the old files are as they were. OSError."""
+    """`dense_from`: below it queue offsets may come twice; None: as is known of the store, anywhere in RocketMQ's.
+
+    Raises MessageStoreError, MessageFormatError: then the old files are as they were. OSError."""
     started = time.monotonic()
     root = store.root
     wanted = sizes or sizes_in(store)
     beside = root / OURS / REBUILT
+    border = _known_border(store) if dense_from is None else dense_from
     known = known_next_offsets(root, store.files)
     real = disk if disk is not None else OsDisk()
     target: Disk = NoDisk() if dry_run else real
     target.remove(beside)
     begin = LogPoint(store.log.min_offset)
     dispatcher = Dispatcher(
-        beside if not dry_run else beside / "never", wanted, begin=begin, skips_repeats=True, disk=target
+        beside if not dry_run else beside / "never", wanted, begin=begin, dense_from=border, disk=target
     )
-    reader = StateReader()
+    reader = StateReader(read_adopted(root, store.files) if is_ours(store) else None)
     messages, has_version_2 = follow(dispatcher, pieces_of_store(store, upto_index), reader, progress)
     kept = keep_places(dispatcher, known, reader, begin.position)
     dispatcher.save(is_clean=True)
@@ -220,7 +239,8 @@ def keep_places(
     said = dict(known)
     if reader.state is not None:
         for topic, one in reader.state.topics.items():
-            said |= {(topic, queue_id): offset for queue_id, offset in one.next_offsets.items()}
+            for queue_id, offset in one.next_offsets.items():
+                said[topic, queue_id] = max(offset, said.get((topic, queue_id), 0))
     has = dispatcher.next_offsets
     gone = {name for name in said if name not in has and said[name] > 0}
     for name in sorted(gone) if begin > 0 else ():

@@ -85,11 +85,12 @@ class FileStore(LogStore):
         group_id: str | None = None,
         born_at: Base | None = None,
         kind: str | None = None,
+        adopting: bool = False,
     ) -> FileStore:
         """Recovers and opens. Raises StoreRefused, StoreCorrupt, StoreFull, StoreIOError; then nothing is held."""
         opened = open_directory(
             Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform,
-            serving, group_id, born_at, kind,
+            serving, group_id, born_at, kind, adopting,
         )  # fmt: skip
         return FileStore.made_of(opened, page_cache_bytes)
 

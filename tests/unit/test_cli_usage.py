@@ -168,6 +168,7 @@ def test_the_node_command_has_every_flag_of_a_node_and_hands_it_on(monkeypatch: 
     """One that the table of flags had and the command had not ended every `quorumscope node` with a traceback."""
     given = {flag: "kv" if flag == "--state-machine" else "sync" if flag == "--flush" else "n0" for flag in NODE_FLAGS}
     given |= {"--peers": PEERS, "--control": "127.0.0.1:2", "--log-level": "info", "--log-format": "json"}
+    del given["--broker"]  # excludes a state machine
     given["--group-token"] = "a-token-of-sixteen-or-more"
     started: list[list[str]] = []
     monkeypatch.setattr("signal.pthread_sigmask", lambda *_: None)  # it is for the process that would follow
@@ -175,4 +176,5 @@ def test_the_node_command_has_every_flag_of_a_node_and_hands_it_on(monkeypatch: 
     switches = [flag for flag in SWITCHES if flag != "--join"]
     run(["node", *switches, *(word for flag, value in given.items() if flag not in SWITCHES for word in (flag, value))])
     run(["node", "--join", "--id", "n0", "--peers", PEERS])
-    assert len(started) == 2 and set(NODE_FLAGS) <= {*started[0], *started[1]}
+    run(["node", "--broker", "127.0.0.1:3", "--id", "n0", "--peers", PEERS])
+    assert len(started) == 3 and set(NODE_FLAGS) <= {*started[0], *started[1], *started[2]}

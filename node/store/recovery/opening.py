@@ -96,10 +96,12 @@ def open_directory(
     group_id: str | None = None,
     born_at: Base | None = None,
     kind: str | None = None,
+    adopting: bool = False,
 ) -> Opened:
     """`serving`: a new life begins (SAFETY E8). `group_id`, `kind`: of the group that a new store is made for (C9);
     no kind: whatever is there, plain where nothing is.
 
+    `adopting`: a log that Java wrote becomes one of this kind, whose every entry it is (checked by who asks).
     `born_at`: behind which entry, and at which position, a new store's log begins; an old one knows its own.
 
     Raises StoreRefused, StoreCorrupt, StoreFull or StoreIOError; then nothing is left open.
@@ -135,9 +137,10 @@ def open_directory(
         base = read_base(directory, platform)
         before_first = -1 if base is None else base.meta.index
         has_entries = find_begin(data)[1] is not None
-        if java and has_entries and fresh.kind != PLAIN_NAME:
+        if java and has_entries and fresh.kind != PLAIN_NAME and not adopting:
             raise StoreRefused(
                 f"{directory} holds a plain log: a group of kind {fresh.kind!r} begins with an empty one"
+                + ("; RocketMQ's is taken over by `quorumscope store adopt --broker`" * (fresh.kind == BROKER_NAME))
             )
         if found is not None:  # also where the first record is damaged
             has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index > before_first)

@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from node.protocol.codes import FlushMode, VoterState
+from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME
 from node.store.errors import StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.hard_state import HARDSTATE, load_hard_state, read_currterm, save_hard_state
-from node.store.files.identity import IDENTITY, DirectoryLock, Identity, read_identity, write_identity
-from node.store.files.java_files import carry_over_checkpoint, checkpoint_slot
+from node.store.files.identity import IDENTITY, DirectoryLock, Identity, format_of, read_identity, write_identity
+from node.store.files.java_files import COMMIT_LOG, OWNER, carry_over_checkpoint, checkpoint_slot
 from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
@@ -30,9 +31,16 @@ from node.store.repair.tools import archives_reported, file_chunks, record_of
 ADOPTING = "adopting"  # where the identity waits meanwhile
 
 
-def adopt(directory: Path, platform: Platform, group: str | None = None, node_id: str | None = None) -> Report:
-    """Raises StoreError where it may not or cannot."""
+def adopt(
+    directory: Path, platform: Platform, group: str | None = None, node_id: str | None = None, *,
+    with_broker: bool = False,
+) -> Report:  # fmt: skip
+    """`with_broker`: a broker's queues are seen to as well. Raises StoreError where it may not or cannot."""
     known, lost = _known(directory, platform, group, node_id)
+    if known.kind == BROKER_NAME and not lost and not with_broker:
+        raise StoreRefused(
+            f"this is a broker group's: give {directory.parent} --broker --group {known.group}, for its queues as well"
+        )
     report = Report(directory, "adopt", group=known.group, node_id=known.node_id)
     hard = load_hard_state(directory, has_entries=False, platform=platform) or HardState()
     with archives_reported(report, directory, platform):
@@ -65,7 +73,10 @@ def _known(directory: Path, platform: Platform, group: str | None, node_id: str 
             f"{directory / IDENTITY} is lost: say whose store this is with --group GROUP --id ID, as configured"
         )
     data_file_size, index_file_size = (_file_size(directory, kind, platform) for kind in ("data", "index"))
-    return Identity(group, node_id, platform.new_id(), data_file_size, index_file_size), True
+    is_broker = platform.exists(directory.parent / COMMIT_LOG / OWNER)
+    kind = BROKER_NAME if is_broker else PLAIN_NAME
+    new_id = platform.new_id()
+    return Identity(group, node_id, new_id, data_file_size, index_file_size, 0, format_of(kind), kind), True
 
 
 def _file_size(directory: Path, kind: str, platform: Platform) -> int:
@@ -122,7 +133,7 @@ def _take_over(directory: Path, known: Identity, hard: HardState, platform: Plat
         lock.release()
     store = FileStore.open(
         directory, group=known.group, node_id=known.node_id, data_file_size=known.data_file_size,
-        index_file_size=known.index_file_size, flush=FlushMode.SYNC, platform=platform,
+        index_file_size=known.index_file_size, flush=FlushMode.SYNC, platform=platform, kind=known.kind, adopting=True,
     )  # fmt: skip
     try:
         term = max(store.hard_state.term, term, store.end_term)

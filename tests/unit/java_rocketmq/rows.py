@@ -47,7 +47,8 @@ class Row:
     def write(self, offset: int, data: bytes) -> None:
         first = self.starts[0] % self.file_bytes if self.files else 0
         start = (offset - first) // self.file_bytes * self.file_bytes + first
-        self.files.setdefault(start, bytearray(self.file_bytes))
+        if start not in self.files:
+            self.files[start] = bytearray(self.file_bytes)
         found = self.files[start]
         found.extend(bytes(max(offset - start - len(found), 0)))
         found[offset - start : offset - start + len(data)] = data

@@ -36,6 +36,7 @@ HOOK_TOPIC_BYTES_MAX: Final = 127
 RETRY_TOPIC_BYTES_MAX: Final = 255
 RETRY_PREFIX: Final = "%RETRY%"
 OWN_TOPIC_PREFIX: Final = "rmq_sys_quorumscope"  # inert records: nobody sends to these
+BATCH_MESSAGES_MAX: Final = 16_384  # what the engine takes as one append, and a batch is taken whole
 DELAY_LEVELS: Final = 18
 BLANK_BYTES: Final = 8  # of the log's file, behind its last entry
 CRC_NAME: Final = "__CRC32#"  # covers the record's place, which no sender knows
@@ -127,6 +128,9 @@ class PutLimits:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from error
         if not found:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
+        if len(found) > BATCH_MESSAGES_MAX:
+            text = f"a batch of {len(found)} messages, {BATCH_MESSAGES_MAX} at most"
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, text)
         own = batch.properties_data
         judged: list[NewMessage] = []
         for one in found:

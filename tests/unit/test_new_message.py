@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 
 from node.message_store.batch import BatchedMessage, encode_batch
-from node.message_store.new_message import NewMessage, PutLimits, Refused, record_bytes
+from node.message_store.new_message import BATCH_MESSAGES_MAX, NewMessage, PutLimits, Refused, record_bytes
 from node.message_store.properties import join_properties, parse_properties
 from node.message_store.put_result import PutResult, PutStatus, refused
 from node.message_store.record import Host, TransactionType, decode_record
 from node.message_store.record_building import QueueOffsets, encoded
 from node.protocol.entry import BODY_BYTES_MAX
+from node.transport.slab_frames import ENTRIES_PER_REQUEST_MAX
 
 HOST = Host(bytes([10, 1, 2, 3]), 34567)
 STORE = Host(bytes([192, 168, 7, 8]), 10911)
@@ -173,3 +174,11 @@ def test_a_result_names_ids_of_what_is_stored_only() -> None:
     assert stored.message_ids == "C0A8070800002A9F0000000000000030,C0A8070800002A9F000000000000012C"
     assert refused(PutStatus.OS_PAGE_CACHE_BUSY, "full").message_ids == ""
     assert [one for one in PutStatus if one.is_stored] == list(PutStatus)[:4]
+
+
+def test_a_batch_has_no_more_messages_than_the_engine_takes_at_once() -> None:
+    assert BATCH_MESSAGES_MAX == ENTRIES_PER_REQUEST_MAX
+    one = encode_batch([BatchedMessage(0, b"", b"")])
+    assert len(LIMITS.judged_batch(message(body=one * BATCH_MESSAGES_MAX))) == BATCH_MESSAGES_MAX
+    with pytest.raises(Refused, match="16385 messages, 16384 at most"):
+        LIMITS.judged_batch(message(body=one * (BATCH_MESSAGES_MAX + 1)))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.backup.source import Source, SourceError
-from node.protocol.group_kind import PLAIN_NAME
+from node.protocol.group_kind import has_state_machine
 from node.snapshots.directory import read_snapshot, verify
 from node.store.backup.manifest import SNAPSHOT, File, LogBackup, SnapshotFiles
 from node.store.backup.manifest_check import SNAPSHOT_FILES
@@ -28,7 +28,7 @@ def with_snapshot(
     source: Source, directory: Path, log: LogBackup, held: LogBackup | None
 ) -> tuple[LogBackup, list[str]]:
     """The log with the snapshot that belongs to it, and remarks. Raises SourceError, StoreError."""
-    if log.kind == PLAIN_NAME:
+    if not has_state_machine(log.kind):
         return log, []
     known = None if held is None else held.snapshot
     fits = [one for one in source.snapshots() if log.before.index <= one.index <= log.end_index]

@@ -28,7 +28,7 @@ from app.audit.replicas import (
 )
 from app.audit.segments import LogChanged, ReadFailed, Segment, SegmentGone, SegmentIO, SegmentMap
 from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES
-from node.protocol.group_kind import PLAIN_NAME
+from node.protocol.group_kind import has_state_machine
 from node.snapshots.directory import DATA, META, SEALED, snapshots_in
 from node.store.files.identity import Base
 from node.store.log_store import EntryMeta
@@ -320,4 +320,4 @@ def _source_error(error: Exception) -> SourceError:
 def _has_machine(plane: ControlPlane) -> bool:
     """Whether the group there has a state machine; a member of another release does not say."""
     store = read(SegmentsView, plane.get_json("/segments", limit=1)).store
-    return store is not None and store.kind != PLAIN_NAME
+    return store is not None and has_state_machine(store.kind)

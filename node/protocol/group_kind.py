@@ -106,6 +106,11 @@ class PlainKind(GroupKind):
 PLAIN: Final = PlainKind()
 
 
+def has_state_machine(kind_name: str) -> bool:
+    """Whether a group of that kind has a state beside its log, which the log alone may not bring back."""
+    return kind_name not in (PLAIN_NAME, BROKER_NAME)
+
+
 def is_kind_name(name: object) -> bool:
     """Whether this may be the name of a kind."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None

@@ -18,7 +18,7 @@ from node.store.errors import StoreFull, StoreIOError
 from node.store.files.layout import plan_bodies
 from node.store.log_files import LogFiles
 from node.store.recovery.unsealed import is_unsealed, strip_seals
-from node.store.slab_pieces import settle, straightened
+from node.store.slab_pieces import settle, straightened, wrong_positions
 
 
 class LogWriter:
@@ -69,8 +69,10 @@ class LogWriter:
             slab = replace(slab, prev_chain=end.chain, last_chain=chain)
         pieces = settle(slab, end.end_pos, files.data_file_size)
         if files.kind == BROKER_NAME and pieces[0] is not slab:
-            text = f"slab {slab.first_index} lies at {slab.pos} there and would lie at {pieces[0].pos} here"
-            raise EntryError(f"{text}: its records hold their places")
+            for piece in pieces:  # their heads say where their records were made for
+                if wrong_positions(piece, 0):
+                    text = f"entries {piece.first_index} to {piece.last_index} would lie at {piece.pos} here"
+                    raise EntryError(f"{text}, and not where they do there: their records hold their places")
         if files.sealed_from and pieces[0] is not slab:
             files.note_layouts_differ()  # elsewhere on the leader's disk
         if not (plain and pieces[0] is slab):  # S6

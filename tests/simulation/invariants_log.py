@@ -286,8 +286,9 @@ class Logs(Observer):
             ours, theirs = member.store.meta(index), leader.store.meta(index)
         except StoreError:
             return
-        if index < leader.store.base.index and index in range(self.committed.first_index, self.committed.entries.end):
-            held = self.committed.entries[index]  # the leader removed it since
+        entries = self.committed.entries
+        if index < leader.store.base.index and index in range(entries.begin, entries.end):
+            held = entries[index]  # the leader removed it since; also what the group was born behind
             theirs = EntryMeta(index, held.term, held.chain)
         if index < member.store.base.index:
             return  # it removed it since: what was verified is not here to be compared

@@ -13,10 +13,12 @@ from node.message_store.read_files import OWNER_FILE
 from node.message_store.record import decode_record, encode_record
 from node.protocol.entry import HEAD_BYTES, EntryError
 from node.protocol.slab_encode import encode_slab
+from node.store.backup.trial import try_restore
 from node.store.errors import StoreRefused
 from node.store.files.identity import IDENTITY, Base
 from node.store.files.java_files import COMMIT_LOG, JAVA_CHECKPOINT, OWNER
 from node.store.log_store import EntryMeta
+from tests.unit.backup_kit import GROUP_ID, back_up, commit_all, new_group
 from tests.unit.message_kit import record as message_record
 from tests.unit.store_fixtures import entries_of, kill, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES
@@ -175,3 +177,24 @@ def test_a_follower_takes_no_record_to_another_place(tmp_path: Path) -> None:
     plain.append_slab(elsewhere)
     for store in (leader, follower, plain):
         store.close()
+
+
+# --- back-ups ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("base", [None, Base(EntryMeta(99, 1, 0x1234), 5 * DATA_BYTES)], ids=["whole", "trimmed"])
+def test_a_back_up_brings_every_record_back_to_its_place(tmp_path: Path, base: Base | None) -> None:
+    store = open_store(tmp_path / "a" / "dledger-n0", kind="broker", group_id=GROUP_ID, born_at=base)
+    for _ in range(10):
+        store.append_as_leader([broker_message()] * 5, 1, patch_at=KIND.position_at)
+    commit_all(store)
+    made = back_up(tmp_path / "a", tmp_path / "b")
+    tried = try_restore(tmp_path / "b", made, tmp_path / "b")
+    assert tried is not None and tried.entries == 50
+    assert not (tmp_path / "b" / COMMIT_LOG).exists(), "where a restore is tried nobody looks for messages"
+    restored = new_group(tmp_path / "b", made, tmp_path / "new")
+    for one in restored:
+        data = tmp_path / "new" / one.node_id
+        again = open_store(data / f"dledger-{one.node_id}", node_id=one.node_id, kind="broker", group="again")
+        assert entries_of(again) == entries_of(store)
+        assert (data / COMMIT_LOG / OWNER).is_file()
+        again.close()
+    store.close()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from node.protocol.group_kind import PLAIN_NAME
+from node.protocol.group_kind import has_state_machine
 from node.store.backup.manifest_check import check_manifest
 from node.store.errors import StoreError, StoreRefused
 from node.store.files.identity import Base
@@ -117,7 +117,7 @@ class LogBackup:
     @property
     def lacks_state(self) -> str | None:
         """What a state machine would miss to be built from this; None: nothing."""
-        if self.kind == PLAIN_NAME or self.base is None:
+        if not has_state_machine(self.kind) or self.base is None:
             return None
         if self.snapshot is not None and self.before.index <= self.snapshot.index <= self.end_index:
             return None

@@ -23,7 +23,7 @@ from typing import Final
 from node.protocol.codes import VoterState
 from node.protocol.entry import POSITION_MAX, TERM_MAX, Magic
 from node.protocol.group_id import group_id_of
-from node.protocol.group_kind import PLAIN_NAME
+from node.protocol.group_kind import PLAIN_NAME, has_state_machine
 from node.protocol.group_members import GroupMembers, members_in
 from node.snapshots import directory as snapshots
 from node.store.backup.manifest import BackupDamaged, LogBackup
@@ -123,8 +123,8 @@ def restore_store(
         _copy_snapshot(source, log, directory, platform)
         state = _hard_state(store, log, birth)
         store.save_hard_state(state)
-        is_plain = log.kind == PLAIN_NAME
-        store.note_progress(store.end_index, store.end_index if is_plain else store.applied_index)
+        applied_index = store.applied_index if has_state_machine(log.kind) else store.end_index
+        store.note_progress(store.end_index, applied_index)
         chain, store_id = store.end_chain, store.store_id
     finally:
         store.close()

@@ -120,7 +120,7 @@ def open_directory(
         fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, platform, kind or has_kind)
         if found is not None:
             check_identity(directory, found, fresh)
-        elif born_at is None and fresh.kind == BROKER_NAME:
+        elif born_at is None and _is_brokers(directory, fresh):
             refuse_old_commit_log(directory, platform)
         data.open(sizes_known=found is not None)
         index.open(sizes_known=found is not None)
@@ -174,7 +174,7 @@ def open_directory(
             write_identity(directory, found, platform)
         drop_java_checkpoint(directory, platform)
         own_directory(directory, platform)
-        if found.kind == BROKER_NAME:
+        if _is_brokers(directory, found):
             own_commit_log(directory, platform)
         return Opened(
             directory, found, sealed_from, straight_from, hard, recovered, data, index, archive, checkpoint, lock, boot,
@@ -187,6 +187,11 @@ def open_directory(
             checkpoint.close()
         lock.release()
         raise
+
+
+def _is_brokers(directory: Path, identity: Identity) -> bool:
+    """Whether RocketMQ's old commit log has its place beside that directory: not where a restore is under way."""
+    return identity.kind == BROKER_NAME and directory.name == f"dledger-{identity.node_id}"
 
 
 def _begin_behind(directory: Path, born_at: Base, data: SegmentList, fresh: Identity, platform: Platform) -> None:

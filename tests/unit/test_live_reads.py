@@ -1,0 +1,84 @@
+"""Reads of a store from its files: what expires meanwhile, what cannot be read, limits of one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+from node.message_store.consume_queue import PullStatus
+from node.message_store.live_reads import LiveReads, store_time_of
+from node.message_store.recent_entries import RecentEntries
+from node.message_store.record import decode_record
+from tests.unit.message_broker import Broker
+
+ALL_IN_MEMORY = 1 << 40
+
+
+def store_of(root: Path, count: int = 40) -> Broker:
+    broker = Broker(root, ledger=True)
+    for number in range(count):
+        broker.put(body=b"%d" % number * 20)
+    broker.write()
+    return broker
+
+
+def reads_of(broker: Broker, memory_bytes: int = ALL_IN_MEMORY) -> LiveReads:
+    ends: Mapping[tuple[str, int], int] = broker.next_offsets
+    dispatched = SimpleNamespace(next_offsets=ends, end_position=broker.end)
+    return LiveReads(broker.root, dispatched, RecentEntries(), memory_bytes)
+
+
+def test_what_is_far_from_the_end_comes_from_the_disk_in_smaller_answers(tmp_path: Path) -> None:
+    broker = store_of(tmp_path)
+    got = reads_of(broker).get("TopicTest", 0, 3)
+    assert (got.status, len(got.records), got.next_offset, got.suggests_slave) == (PullStatus.FOUND, 13, 16, False)
+    got = reads_of(broker, 0).get("TopicTest", 0, 3)
+    assert (got.status, len(got.records), got.next_offset, got.suggests_slave) == (PullStatus.FOUND, 8, 11, True)
+    assert [decode_record(one).body for one in got.records] == [b"%d" % number * 20 for number in range(3, 11)]
+    one = reads_of(broker).get("TopicTest", 0, 3, bytes_max=1)  # the first always goes
+    assert (len(one.records), one.next_offset) == (1, 4)
+
+
+def test_a_message_whose_file_went_away_is_passed_over(tmp_path: Path) -> None:
+    broker = store_of(tmp_path)
+    reads = reads_of(broker)
+    assert reads.get("TopicTest", 0, 0).status is PullStatus.FOUND
+    (broker.folder / f"{0:020d}").unlink()
+    got = reads.get("TopicTest", 0, 0)  # it knows only now
+    assert (got.status, got.next_offset, got.records) == (PullStatus.MESSAGE_WAS_REMOVING, 16, ())
+    low = reads.min_offset("TopicTest", 0)
+    assert low > 0 and broker.places[low] >= broker.file_bytes
+    late = reads.get("TopicTest", 0, 0)
+    assert (late.status, late.next_offset, late.min_offset) == (PullStatus.OFFSET_TOO_SMALL, low, low)
+
+
+def test_a_message_that_cannot_be_read_is_never_passed_over(tmp_path: Path) -> None:
+    broker = store_of(tmp_path)
+    with (broker.folder / f"{0:020d}").open("r+b") as file:
+        file.seek(broker.places[5])
+        file.write(bytes(8))
+    reads = reads_of(broker)
+    got = reads.get("TopicTest", 0, 2)
+    assert (got.status, len(got.records), got.next_offset) == (PullStatus.FOUND, 3, 5)
+    stuck = reads.get("TopicTest", 0, 5)
+    assert (stuck.status, stuck.next_offset, stuck.records) == (PullStatus.OFFSET_FOUND_NULL, 5, ())
+    assert reads.get("TopicTest", 0, 6).status is PullStatus.FOUND  # who asks for it gets it
+
+
+def test_units_whose_file_is_missing_say_where_the_next_begins(tmp_path: Path) -> None:
+    broker = store_of(tmp_path)
+    (tmp_path / "consumequeue/TopicTest/0" / f"{320:020d}").unlink()
+    got = reads_of(broker).get("TopicTest", 0, 17)
+    assert (got.status, got.next_offset) == (PullStatus.OFFSET_FOUND_NULL, 32)
+
+
+def test_times_are_searched_in_the_queue(tmp_path: Path) -> None:
+    broker = store_of(tmp_path)
+    reads = reads_of(broker)
+    times = [reads.stored_at_ms("TopicTest", 0, number) for number in range(40)]
+    assert times == sorted(times) and store_time_of(reads.message_at(broker.places[7])) == times[7]
+    for number in (0, 1, 20, 39):
+        assert reads.offset_at("TopicTest", 0, times[number]) == number
+    assert reads.offset_at("TopicTest", 0, times[-1] + 1) == 39
+    assert reads.offset_at("NoTopic", 0, 0) == 0

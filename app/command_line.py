@@ -34,6 +34,7 @@ from app.commands import (
     store,
     store_hand_over,
     store_queues,
+    topics_io,
     trim,
 )
 from app.commands import settings as settings_commands
@@ -86,6 +87,7 @@ for part in (
     store_hand_over,
     store_queues,
     messages,
+    topics_io,
     nameserver,
     settings_commands,
     accounts,

@@ -103,6 +103,11 @@ class MessageConsumer:
             if message.queue not in self._pulling:  # another client has it by now
                 continue
             yield message
+            self.done(message)
+
+    def done(self, message: Received) -> None:
+        """It will not come again to this group. (Asking for the next one says so, too.)"""
+        if message.queue in self._pulling:
             self._done[message.queue] = message.record.queue_offset + 1
 
     @property

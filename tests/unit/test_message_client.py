@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from app.cli import run
 from node.broker.client_port import ClientPort
 from node.message_client import ClientError, MessageConsumer, MessageProducer, NotSent, OutgoingMessage, SendUnknown
 from node.message_client.consumer import share_of
@@ -156,3 +158,33 @@ def test_what_cannot_be_sent_is_said_before_anything_is() -> None:
                 await producer.send_batch([OutgoingMessage("T", b"x", delay_level=1)])
 
     asyncio.run(story())
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+def test_produce_and_consume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story() -> None:
+        async with broker_at(tmp_path) as address:
+            to = ["--name-server", address]
+            sent = ["produce", "Flights", "one", "two", "--tag", "AA", "--shard", "N1", "--key", "k", *to]
+            assert await asyncio.to_thread(run, sent) == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert [line.split()[2] for line in lines] == ["0", "1"]
+            got = ["consume", "Flights", "--group", "G", "-n", "1", *to]
+            assert await asyncio.to_thread(run, got) == 0
+            assert capsys.readouterr().out.split()[1:] == ["0", "one"]
+            assert await asyncio.to_thread(run, [*got, "--json"]) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert (found["body"], found["queue_offset"], found["tags"], found["keys"]) == ("two", 1, "AA", "k")
+            assert await asyncio.to_thread(run, ["produce", "Bad Topic", "x", *to]) == 1
+            assert "illegal characters" in capsys.readouterr().err
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_reached_or_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    (port,) = free_ports(1)
+    nowhere = ["--name-server", f"127.0.0.1:{port}"]
+    assert run(["produce", "T", "x", "--deadline", "0.2", *nowhere]) == 69
+    assert run(["produce", "T", "x", "--name-server", "nonsense"]) == 64
+    assert run(["consume", "T"]) == 64
+    assert capsys.readouterr().out == ""

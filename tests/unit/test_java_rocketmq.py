@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from node.message_store.store_files import decode_checkpoint
 from tests.conftest import VECTORS
 from tests.unit.java_rocketmq.broker import V4, V5, JavaBroker
+from tests.unit.java_rocketmq.records import Request
 from tests.unit.java_rocketmq.rows import WillNotStart
 
 ROCKETMQ = VECTORS / "rocketmq"
@@ -175,3 +177,57 @@ def test_an_entry_of_another_magic_ends_the_log_and_what_lies_behind_is_cut(vers
     broker = start(root, version, ledger=True)
     assert broker.ledger is not None and broker.ledger.data.written == 262144
     assert all(unit[0] < 262144 for rows in broker.units().values() for unit in rows.values())
+
+
+def test_a_new_record_over_a_cut_leads_on_into_what_was_cut(tmp_path: Path) -> None:
+    """Oddity 4b: one of the same size at the cut, and the next start has the 95 messages behind it again."""
+    root = copied("store/data", tmp_path)
+    path = root / "commitlog" / f"{196608:020d}"
+    sound = path.read_bytes()[202749 - 196608 :][:203]
+    prepare("corruptN", root)
+    first = start(root)
+    assert first.max_offset == 202749
+    first.stop()
+    with path.open("r+b") as file:
+        file.seek(202749 - 196608)
+        file.write(sound)
+    assert start(root).max_offset == 253946
+
+
+def test_keys_of_new_messages_below_the_end_of_an_index_that_was_not_cut_are_lost(tmp_path: Path) -> None:
+    """Oddity 5: after the cut at 202749 the index still ends at 253739."""
+    root = copied("store/data", tmp_path)
+    prepare("corruptN", root)
+    index = start(root).index
+    for number in range(60):
+        index.put(Request(1000, 1000, True, "T", 0, number, 202749 + number * 1000, store_ms=1, keys=[f"new{number}"]))
+    found = [number for number in range(60) if index.offsets("T", f"new{number}")]
+    assert found == [number for number in range(60) if 202749 + number * 1000 >= 253739]
+
+
+def test_a_file_that_begins_with_version_2_is_none_that_a_recovery_begins_with(tmp_path: Path) -> None:
+    """Oddity 14: with `abort` there 5.x looks for a file whose first record is old enough, and knows version 1 only."""
+    said = manifest("dledger-commitlog/single/manifest.json")
+    broker = start(copied("dledger-commitlog/single", tmp_path), ledger=True)
+    assert broker.ledger is not None
+    broker.min_ms = 1 << 60
+    matches = {
+        one["magic"]: broker._matches(broker.ledger.data, one["physicalOffset"]) for one in said["messages"]
+    }  # fmt: skip
+    assert matches == {"daa320a7": True, "daa320ab": False}
+
+
+def test_without_dledgers_checkpoint_nothing_can_be_read_until_there_is_a_leader(tmp_path: Path) -> None:
+    """Oddity 15: so a hand-over writes it."""
+    root = copied("dledger-commitlog/single", tmp_path)
+    (root / "dledger-n0/checkpoint").unlink()
+    broker = start(root, ledger=True)
+    assert broker.max_offset == 0
+    broker.committed(366)
+    assert broker.max_offset == 301373 and sum(map(len, broker.units().values())) == 337
+
+
+def test_the_confirmed_offset_stays_0_in_a_replicated_log(vectors: Path) -> None:
+    """Oddity 16; what ours writes is the same, byte for byte (test_dispatch)."""
+    for name, confirmed in (("dledger-commitlog/single", 0), ("store-cases/crash1", 253739)):
+        assert decode_checkpoint((vectors / "rocketmq" / name / "checkpoint").read_bytes()).confirm_offset == confirmed

@@ -143,6 +143,6 @@ def checks() -> list[Observer]:
     logs = Logs(mirrors, members)
     return [
         mirrors, Records(mirrors), members, logs, Elections(mirrors, members), Disks(mirrors), Quorums(members),
-        Clients(logs), Appliers(logs), KnownOutcomes(), Trims(mirrors), Settings(), Bases(mirrors, logs.committed),
-        Liveness(mirrors, logs),
+        Clients(logs), Appliers(logs), KnownOutcomes(), Trims(mirrors, members), Settings(),
+        Bases(mirrors, logs.committed), Liveness(mirrors, logs),
     ]  # fmt: skip

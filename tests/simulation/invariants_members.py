@@ -153,6 +153,7 @@ class Memberships(Observer):
         was = held[-1] if held else self._birth.get(member_id)
         while held and held[-1].index >= first:
             held.pop()
+        self._at_base(mirror, held, first)
         for index in range(max(first, mirror.entries.begin), mirror.entries.end):
             entry = mirror.entries[index]
             named = members_in(entry.about) if entry is not None and entry.about is not None else None
@@ -171,6 +172,21 @@ class Memberships(Observer):
             assert self._world is not None
             for one in now.voters - was.voters:
                 self._voter_since[member_id, one] = self._world.now
+
+    def _at_base(self, mirror: Mirror, held: list[Seats], first: int) -> None:
+        """A log that begins behind others' entries was told who belonged to the group there: as some log said once."""
+        store = mirror.member.store
+        told = None if store is None else store.files.members_at_base
+        if told is None or told[0] < first or mirror.at(told[0]) is not None:
+            return
+        named = members_in(told[1].encode())
+        for (index, _), seats in self._known.items():
+            if index == told[0] and seats.named == named:
+                held.append(seats)
+                self._reached[mirror.member.id] = max(index, self._reached.get(mirror.member.id, -1))
+                return
+        text = f"the log of {mirror.member.id} begins behind entry {told[0]} about the members, which no log ever held"
+        raise Violation("configuration_of_the_log", text)
 
     def _is_in_effect(self, member: Member, replica: Replica) -> None:
         """As soon as it is in the log, and no longer (M1)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from node.store.files.layout import place
+from tests.simulation.invariants_members import Memberships
 from tests.simulation.mirror import Mirrors
 from tests.simulation.observer import Observer, Violation
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 class Trims(Observer):
     """Sees each removal, and each start after one."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
-        self._mirrors = mirrors
+    def __init__(self, mirrors: Mirrors, members: Memberships) -> None:
+        self._mirrors, self._members = mirrors, members
         self._durable: dict[str, tuple[str, int]] = {}  # member -> its disk, and what was durable there last
         self._begin: dict[str, tuple[str, int]] = {}  # member -> its disk, and where its log began last
 
@@ -55,6 +56,8 @@ class Trims(Observer):
             held = self._durable_of(other)
             same = last is None or self._mirrors.of[other.id].holds(begin - 1, last.key)
             judged = other is not member and member.world.nemesis.remembers(other)  # else it has to say so first
+            # Who joined since is to learn what there is; what voters lack stays, by the log of whoever removes.
+            judged = judged and (not member.world.spare_ids or other.id in self._members.voters(member.id))
             if judged and begin > begin_before and (held < begin - 1 or not same):
                 text = f"{member.id} removed entries up to {begin - 1}, {other.id} has {held} durable, {same=}"
                 raise Violation("needed_entries_kept", text)

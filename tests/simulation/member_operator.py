@@ -204,7 +204,7 @@ class Operator:
     def _may_leave(self, gone: str, now: Configuration, *, more: int = 0) -> bool:
         """`more`: how many come for it first."""
         config = self._world.config
-        forgets = not config.flush_sync or any(getattr(config, name) for name in (*DAMAGE, *FORGET))
+        forgets = not config.always_sync or any(getattr(config, name) for name in (*DAMAGE, *FORGET))
         fewest = 3 if forgets else 1
         left = [voters - {gone} for voters in (*self._voters(), set(now.voters))]
         if gone in now.voters and any(len(voters) + more < fewest for voters in left):

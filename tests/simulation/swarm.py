@@ -198,9 +198,10 @@ def fenced(swarm: Swarm) -> Swarm:
         swarm = replace(swarm, applier=False, membership=0.0, learner=0.0, born_pos=born_pos)
     if swarm.membership:
         # One learner of an operator that no log knows is another story. Who leaves may hold the last sound copy of
-        # what rotted elsewhere: nobody who removes a member knows that. One operator at a time changes something.
+        # what rotted elsewhere: nobody who removes a member knows that. States on their way have worlds of their own.
         spoilt = dict.fromkeys(SPOIL_ENTRIES, 0.0)
-        swarm = replace(swarm, members=min(swarm.members, 5), learner=0.0, trim=0.0, retune=0.0, **spoilt)
+        trim = 0.0 if swarm.applier else swarm.trim
+        swarm = replace(swarm, members=min(swarm.members, 5), learner=0.0, trim=trim, **spoilt)
     if swarm.trim and not may_trim(swarm):
         swarm = replace(swarm, trim=0.0)
     if swarm.left_behind and not swarm.trim:

@@ -9,17 +9,18 @@ import pytest
 from tests.simulation.campaign import run_seed
 from tests.simulation.coverage import OF_MEMBERS, total
 from tests.simulation.invariants import checks
-from tests.simulation.swarm import Swarm
+from tests.simulation.swarm import DAMAGE, Swarm
 from tests.simulation.world import World
 
 CHANGING: dict[str, Any] = {"membership": 10.0, "appends": 15.0, "reads": 5.0, "lease_reads": False}
+ALONE: dict[str, Any] = {"trim": 0.0, "retune": 0.0}
 SEEDS = tuple(dict.fromkeys((6, 41, 11, 32, *range(60))))  # the first four are enough, as long as the core is as it is
 
 
 def test_the_fixed_seeds_meet_all_that_can_come_of_a_change() -> None:
     counts: dict[str, int] = {}
     for seed in SEEDS:
-        result = run_seed(seed, overrides=CHANGING)
+        result = run_seed(seed, overrides=CHANGING | ALONE)
         assert result.violation is None, f"seed {seed}: {result.violation}"
         counts = total((counts, result.coverage))
         if all(counts.get(name) for name in OF_MEMBERS):
@@ -42,8 +43,46 @@ def test_a_group_may_have_none_left_of_those_it_was_born_with_and_answers(seed: 
 
 
 def test_worlds_whose_members_change_keep_what_a_removed_one_may_hold_alone() -> None:
-    swarm = Swarm.from_seed(1, membership=4.0, members=7, rot=1.0, learner=1.0, trim=1.0)
+    swarm = Swarm.from_seed(1, membership=4.0, members=7, rot=1.0, learner=1.0, trim=1.0, applier=True)
     assert (swarm.members, swarm.rot, swarm.learner, swarm.trim) == (5, 0.0, 0.0, 0.0)
+    assert not swarm.applier or swarm.trim == 0.0, "states on their way have worlds of their own"
+
+
+@pytest.mark.parametrize(
+    ("more", "met"),
+    [
+        ({"trim": 10.0, "data_file_size": 4096, "body_bytes": 400, "appends": 60.0}, ("trim.removed", "base.begun")),
+        ({"retune": 8.0}, ("fault.retune",)),
+    ],
+)
+def test_fronts_go_and_settings_change_while_members_do(more: dict[str, Any], met: tuple[str, ...]) -> None:
+    """Who joins behind a trimmed front goes by the members that its base names, and all agree on settings at last."""
+    wanted, counts = (*met, "fault.membership"), dict[str, int]()
+    without = {**dict.fromkeys(DAMAGE, 0.0), "applier": False}  # else no front goes
+    for seed in SEEDS:
+        result = run_seed(seed, overrides={**CHANGING, **without, **more})
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts = total((counts, result.coverage))
+        if all(counts.get(name) for name in wanted):
+            break
+    assert [name for name in wanted if not counts.get(name)] == []
+
+
+FRONTS: dict[str, Any] = {
+    "membership": 4.0, "trim": 10.0, "data_file_size": 4096, "body_bytes": 400, "applier": False, "lost_tail": 0.0,
+    "lost_checkpoint": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps", "more"),
+    [
+        (7005, 700, FRONTS),  # the first change is under way, and four voters' entry is on a quorum of the three to be
+        (5041, 2000, {"membership": 4.0, "retune": 8.0}),  # under async, no member is left alone with what it has
+    ],
+)
+def test_what_looked_like_a_broken_promise_and_was_none(seed: int, steps: int, more: dict[str, Any]) -> None:
+    assert run_seed(seed, steps, overrides=more).violation is None
 
 
 def test_worlds_whose_members_stay_have_no_machine_more() -> None:

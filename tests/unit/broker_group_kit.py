@@ -15,7 +15,7 @@ from node.protocol.group_kind import Channel
 from node.store.file_store import FileStore
 from tests.unit.java_rocketmq.broker import LEDGER_INDEX_BYTES, JavaBroker
 from tests.unit.message_kit import record
-from tests.unit.store_fixtures import BOOT, kill
+from tests.unit.store_fixtures import BOOT, kill, sync
 
 FILE_BYTES = 16384
 SIZES = DerivedSizes(queue_file_bytes=320, index_slots=100, index_entries=400)
@@ -68,14 +68,7 @@ class Group:
         """`committed` None: all. `dispatched`: as far as the broker came; None: it never ran."""
         self.committed = self.store.end_index if committed is None else committed
         self.store.note_progress(self.committed, self.committed)
-        ticket = self.store.prepare_sync()
-        if ticket is not None:
-            ticket.run()
-            self.store.finish_sync(ticket)
-        ticket = self.store.prepare_checkpoint()
-        if ticket is not None:
-            ticket.run()
-            self.store.finish_sync(ticket)
+        sync(self.store)
         self.end = self.store.end_index
         if cleanly:
             self.store.close()
@@ -89,6 +82,12 @@ class Group:
             dispatcher.save()
             if cleanly:
                 dispatcher.close()
+
+    def trim(self, through: int) -> None:
+        """Retention removes whole files below that entry."""
+        self.store.note_progress(self.store.end_index, self.store.end_index)
+        sync(self.store)
+        self.store.remove_prefix(through)
 
     def reopened(self) -> FileStore:
         return self._open()

@@ -16,10 +16,12 @@ from app.backup.snapshots import with_snapshot
 from app.backup.source import DirectorySource, SavedState
 from app.backup.taking import BackupRefused
 from node.protocol.group_members import GroupMembers
+from node.store.backup.command import GROUP, MEMBER, carry_out
 from node.store.backup.manifest import BackupDamaged, check_files, read_manifest
+from node.store.backup.restoring import alone_at
 from node.store.errors import StoreError, StoreRefused
 from node.store.files.os_files import pack_sealed_json, read_sealed_json
-from tests.unit.backup_kit import add_members, back_up, make_member
+from tests.unit.backup_kit import TOKEN, add_members, back_up, make_member
 from tests.unit.test_backup_command import make_database, rows_of
 
 ODD: list[Any] = [
@@ -121,6 +123,24 @@ def test_a_set_of_a_time_that_cannot_be_is_named(tmp_path: Path, name: str) -> N
     (tmp_path / "root" / name).mkdir(parents=True)
     with pytest.raises(BackupRefused, match=name):
         add_set(tmp_path / "root", 1, lambda _one: {})
+
+
+def test_two_restores_at_once_are_refused(tmp_path: Path) -> None:
+    """They would remove each other's files."""
+    make_member(tmp_path / "a", 1, 5).close()
+    back_up(tmp_path / "a", tmp_path / "b")
+    order: dict[str, Any] = {"action": MEMBER, "source": str(tmp_path / "b"), "into": str(tmp_path / "new")}
+    order |= {"id": "n1", "group": "g", "token": None, "voters": []}
+    with alone_at(tmp_path / "new", is_group=False), pytest.raises(StoreRefused, match="another restore"):
+        carry_out(order)
+    assert list((tmp_path / "new").iterdir()) == []
+    assert carry_out(order)["restored"][0]["end_index"] >= 4
+    assert sorted(one.name for one in (tmp_path / "new").iterdir()) == ["dledger-n1", "operator-trail.jsonl"]
+    order |= {"action": GROUP, "into": str(tmp_path / "all"), "group": "x", "token": TOKEN, "voters": ["n0"]}
+    with alone_at(tmp_path / "all", is_group=True), pytest.raises(StoreRefused, match="another restore"):
+        carry_out(order)
+    assert carry_out(order)["restored"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a", "all", "b", "new"]
 
 
 @pytest.mark.parametrize("folder", ["a#b", "a?mode=memory", "a%41", "a b"])

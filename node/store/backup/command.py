@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from node.operator_trail import OperatorTrail, login_name
 from node.store.backup.manifest import LogBackup, check_files, read_manifest
-from node.store.backup.restoring import TRAIL, Birth, as_json, restore_group, restore_member
+from node.store.backup.restoring import TRAIL, Birth, alone_at, as_json, restore_group, restore_member
 from node.store.backup.trial import try_restore
 from node.store.errors import StoreError, StoreRefused
 
@@ -53,9 +53,10 @@ def _restored(order: Mapping[str, Any], source: Path, log: LogBackup) -> list[Ma
         )  # fmt: skip
         trail.end(row, 0, {"from_group": log.group, "from_group_id": log.group_id, "group_id": birth.group_id(log)})
 
-    if order["action"] == GROUP:
-        return as_json(restore_group(source, log, target, birth, note))
-    return as_json([restore_member(source, log, target, order["id"], birth, note)])
+    with alone_at(target, is_group=order["action"] == GROUP):
+        if order["action"] == GROUP:
+            return as_json(restore_group(source, log, target, birth, note))
+        return as_json([restore_member(source, log, target, order["id"], birth, note)])
 
 
 def main() -> int:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,7 @@ from node.store.backup.pieces import READ_BYTES, compare_file, slabs_of
 from node.store.errors import StoreRefused, wrap
 from node.store.file_store import FileStore
 from node.store.files.identity import Base
+from node.store.files.lock_file import LockFile
 from node.store.files.os_files import make_directory, sync_directory, write_all
 from node.store.files.platform import OS, Platform
 from node.store.log_store import HardState
@@ -39,6 +41,7 @@ from node.store.reader import StoreReader
 UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024
 SPARE_BYTES: Final = 80 * 1024 * 1024  # what a store allocates ahead, and its small files
 STAGE: Final = ".restoring"
+LOCK: Final = f"{STAGE}.lock"
 TRAIL: Final = "operator-trail.jsonl"
 Note = Callable[[Path], None]  # records in a data directory what it is made from
 
@@ -227,6 +230,30 @@ def read_again(directory: Path, node_id: str, store_id: str, platform: Platform 
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
+@contextmanager
+def alone_at(target: Path, *, is_group: bool, platform: Platform = OS) -> Iterator[None]:
+    """One restore at a time: two would remove each other's files. Raises StoreRefused.
+
+    Beside the directory of a group, which is put in place whole; in that of a member, whose parent may be anybody's.
+    """
+    place, name = (target.parent, f"{STAGE}-{target.name}.lock") if is_group else (target, LOCK)
+    make_directory(place, platform)
+    path = place / name
+
+    def take(fd: int) -> None:
+        try:
+            platform.lock(fd)
+        except OSError as error:
+            raise StoreRefused(f"another restore is writing to {target}: wait until it has ended") from error
+
+    lock = LockFile(path, platform, take)
+    try:
+        yield
+    finally:
+        platform.unlink(path)
+        lock.release()
+
+
 def restore_member(
     source: Path, log: LogBackup, data: Path, node_id: str, birth: Birth, note: Note, platform: Platform = OS
 ) -> Restored:
@@ -280,7 +307,7 @@ def restore_group(
 
 
 def _refuse_filled(directory: Path, platform: Platform) -> None:
-    held = [name for name in platform.names(directory) if name not in (STAGE, TRAIL)]
+    held = [name for name in platform.names(directory) if name not in (STAGE, LOCK, TRAIL)]
     if held:
         raise StoreRefused(
             f"{directory} is not empty, it holds {held[0]}: name a directory that is empty, or not there"

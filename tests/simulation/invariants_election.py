@@ -47,6 +47,7 @@ class Elections(Observer):
         self._mirrors, self._members = mirrors, members
         self.leaders: dict[int, str] = {}  # term -> who led it
         self.hard: dict[str, HardState] = {}  # as persisted last
+        self._foreign: set[str] = set()  # whose record of these is of another group
         self._votes: dict[tuple[str, str, int], str] = {}  # (member, store, term) -> for whom
         self._term_at_boot: dict[str, int] = {}
         self._asked: dict[tuple[str, str, int], VoteRequest] = {}  # (candidate, voter, seq)
@@ -80,6 +81,10 @@ class Elections(Observer):
                 text = f"{member.id} voted for {before.voted_for} in term {stored.term}, starts with {stored.voted_for}"
                 raise Violation("one_vote_per_term", text)
         self.hard[member.id] = stored
+        if getattr(member, "is_foreign", False):
+            self._foreign.add(member.id)
+        else:
+            self._foreign.discard(member.id)
         self._term_at_boot[member.id] = self._term_reported[member.id] = stored.term
         self._awake_since[member.id] = self._now
         self._expected_term.pop(member.id, None)
@@ -119,9 +124,8 @@ class Elections(Observer):
             raise Violation("one_group_id", text)
 
     def _is_foreign(self, member_id: str) -> bool:
-        """Whether an operator started a member of another group there: it stays out (`Memberships`)."""
-        assert self._world is not None
-        return getattr(self._world.members[member_id], "is_foreign", False)
+        """Whether what is on record of it was another group's member: the operator may have emptied its disk since."""
+        return member_id in self._foreign
 
     def _vote(self, member: Member, term: int, candidate: str) -> None:
         assert member.store is not None

@@ -77,6 +77,7 @@ FRONTS: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("seed", "steps", "more"),
     [
+        (7134, 1100, FRONTS),  # the disk of a member of another group was emptied, its record is still that one's
         (7005, 700, FRONTS),  # the first change is under way, and four voters' entry is on a quorum of the three to be
         (5041, 2000, {"membership": 4.0, "retune": 8.0}),  # under async, no member is left alone with what it has
     ],

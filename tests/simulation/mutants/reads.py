@@ -47,6 +47,19 @@ READING = (
         LONELY,
     ),
     Mutant(
+        "log_read_at_once",
+        "C1",
+        "a read through the log is served where its entry is appended, not where it is committed",
+        (
+            Edit(
+                READS + "LeaderReads.add_through_log",
+                "self._behind_it.append(PendingRead(-1, now + member.config.timing.read_timeout_ns, deliver))",
+                "MUTANT.left_out(deliver(ResponseCode.SUCCESS, member.committed_index))",
+            ),
+        ),
+        {**LONELY, "read_ways": True, "reads": 300.0, "appends": 200.0, "sync_ms": 0.3, "delay_ms": 0.2},
+    ),
+    Mutant(
         "follower_read_before_commit",
         "C1",
         "a follower serves a read at the leader's index before it got there itself",

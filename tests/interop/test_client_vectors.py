@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from node.broker.requests.context import Context, Identity
 from node.broker.requests.table import BrokerRequests
-from node.broker.requests.topics import SCHEDULE_TOPIC
 from node.message_store.new_message import NewMessage, PutLimits, without
+from node.message_store.queue_units import SCHEDULE_TOPIC
 from node.message_store.record import Host, decode_record
 from node.rocketmq.bodies import GroupConfig
 from node.rocketmq.codes import Request

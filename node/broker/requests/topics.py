@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from node.message_store.new_message import OWN_TOPIC_PREFIX
+from node.message_store.queue_units import SCHEDULE_TOPIC
 from node.rocketmq.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from node.rocketmq.codes import Answer
 from node.rocketmq.dispatch import Refusal
@@ -19,7 +20,6 @@ from node.rocketmq.dispatch import Refusal
 AUTO_CREATE: Final = "TBW102"
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TOPIC_CHARS_MAX: Final = 127

@@ -262,9 +262,11 @@ class Disks(Observer):
         expected = {index: key for index, key in enumerate(known, begin) if key is not None}
         if self.is_damaged(member):
             # The bytes go into the archive as they are. What can be read there is what was: without entries that are
-            # all zeros in front, up to the first other bad one, and also where only the index file was damaged.
+            # all zeros in front, up to the first other bad one, and also where only the index file was damaged; and
+            # what a fault hit reads as it is.
+            hit = member.damage.entries
             expected = {
-                index: expected.get(index, key)
+                index: key if index in hit else expected.get(index, key)
                 for index, key in found.items()
                 if index in range(begin, begin + len(known))
             }

@@ -299,6 +299,8 @@ class Elections(Observer):
         peer = self._world.members[to]
         if peer.store is None or peer.replica is None or peer.replica.term != request.term:
             return
+        if peer.replica.member.voter_state is not VoterState.VOTER:
+            return  # it lost what it had, and takes nothing over
         end, behind = member.store.end_index, peer.store.end_index < member.store.end_index
         if behind or peer.store.meta(end) != member.store.meta(end):
             text = f"{member.id} hands over to {to}, whose log ends at {peer.store.end_index}; its own at {end}"

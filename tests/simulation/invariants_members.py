@@ -177,8 +177,11 @@ class Memberships(Observer):
         """A log that begins behind others' entries was told who belonged to the group there: as some log said once."""
         store = mirror.member.store
         told = None if store is None else store.files.members_at_base
-        if told is None or told[0] < first or mirror.at(told[0]) is not None:
+        if told is None or told[0] < first:
             return
+        there = mirror.at(told[0])
+        if there is not None and there.about is not None:
+            return  # the entry itself is in the log
         named = members_in(told[1].encode())
         for (index, _), seats in self._known.items():
             if index == told[0] and seats.named == named:

@@ -55,6 +55,8 @@ class Settings(Observer):
             self._may_lack[member.id] = voter and unsynced and store.end_index > store.durable_index
 
     def crashed(self, member: Member, how: str) -> None:
+        if how == "stopped":  # it has synced everything
+            self._may_lack.pop(member.id, None)
         if how == "power_loss" and self._may_lack.pop(member.id, False):
             self._power_lost.add(member.id)
 

@@ -54,7 +54,8 @@ class Trims(Observer):
         last = self._mirrors.of[member.id].at(begin - 1)
         for other in member.world.present():
             held = self._durable_of(other)
-            same = last is None or self._mirrors.of[other.id].holds(begin - 1, last.key)
+            gone = other.store is not None and other.store.begin_index >= begin  # removed there, too
+            same = last is None or gone or self._mirrors.of[other.id].holds(begin - 1, last.key)
             judged = other is not member and member.world.nemesis.remembers(other)  # else it has to say so first
             # Who joined since is to learn what there is; what voters lack stays, by the log of whoever removes.
             judged = judged and (not member.world.spare_ids or other.id in self._members.voters(member.id))

@@ -2,7 +2,8 @@
 
 from node.message_client.consumer import MessageConsumer, Received
 from node.message_client.errors import ClientError, NotSent, SendUnknown, Unavailable
-from node.message_client.producer import MessageProducer, OutgoingMessage, Sent
+from node.message_client.outgoing import OutgoingMessage
+from node.message_client.producer import MessageProducer, Sent
 
 __all__ = [
     "ClientError",

@@ -2,8 +2,9 @@
 
     async with MessageProducer(["127.0.0.1:9876"]) as producer:
         sent = await producer.send(OutgoingMessage("Flights", b"...", keys=("N123",), tags="AA"))
+        future = producer.submit(OutgoingMessage("Flights", b"..."))        # the same, without waiting for its turn
 
-Sends that are awaited together travel together. What a broker refused without storing it because it is busy or no
+What is sent in one turn of the loop travels together. What a broker refused without storing it because it is busy or no
 master (2, 14), or what never reached one, is sent again until the deadline; what may be stored is not (`SendUnknown`).
 
 Invariant: a send ends with `Sent`, `NotSent`, `SendUnknown` or `Unavailable`, at its deadline at the latest.
@@ -12,49 +13,49 @@ Invariant: a send ends with `Sent`, `NotSent`, `SendUnknown` or `Unavailable`, a
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 from zlib import crc32
 
+from node.background import Background
 from node.message_client.errors import ClientError, NotSent, SendUnknown, Unavailable
-from node.message_client.routes import AUTO_CREATE, NEW_TOPIC_QUEUES, Queue, Routes
+from node.message_client.link import Link
+from node.message_client.outgoing import OutgoingMessage, properties_of, send_command
+from node.message_client.routes import Queue, Routes
 from node.message_store.batch import BatchedMessage, encode_batch
 from node.message_store.errors import MessageFormatError
-from node.message_store.java_text import text_of
-from node.message_store.properties import DELAY, KEYS, TAGS, UNIQ_KEY, join_properties
+from node.protocol.value_class import value_class
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
-from node.rocketmq.header_fields import HeaderError, read_header, write_header
-from node.rocketmq.headers import SendAnswer, SendRequestV2
+from node.rocketmq.header_fields import HeaderError, read_header
+from node.rocketmq.headers import SendAnswer
 
 AGAIN_S: Final = 0.05
 STORED: Final = (Answer.SUCCESS, Answer.FLUSH_DISK_TIMEOUT, Answer.FLUSH_SLAVE_TIMEOUT, Answer.SLAVE_NOT_AVAILABLE)
 SENT_AGAIN: Final = (Answer.SYSTEM_BUSY, Answer.SERVICE_NOT_AVAILABLE)
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
-    """`shard`: messages of one shard go to one queue, in order as long as its number of queues stays."""
-
-    topic: str
-    body: bytes
-    keys: tuple[str, ...] = ()
-    tags: str | None = None
-    properties: tuple[tuple[str, str], ...] = ()
-    shard: str | None = None
-    delay_level: int = 0
-
-
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True, frozen=True)
 class Sent:
     """Stored. `message_id` is the broker's, by which it can be viewed."""
 
     message_id: str
     queue_id: int
     queue_offset: int
+
+
+@value_class(slots=True, frozen=True)
+class _Send:
+    """One request that is under way."""
+
+    message: OutgoingMessage
+    code: int
+    properties: bytes
+    body: bytes
+    due_at: float  # by the loop's clock
+    answer: asyncio.Future[Command]
 
 
 class MessageProducer:
@@ -64,18 +65,27 @@ class MessageProducer:
         self._routes = Routes(name_servers)
         self._group, self._deadline_s = group, deadline_s
         self._turn = 0
+        self._background = Background()
 
     async def __aenter__(self) -> MessageProducer:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
+        await self._background.stop()
         await self._routes.close()
 
+    # --- one message ----------------------------------------------------------------------------------------------
     async def send(self, message: OutgoingMessage) -> Sent:
         """Raises NotSent, SendUnknown, Unavailable."""
-        properties = text_of(_properties(message))
-        answer = await self._send(message, Request.SEND_MESSAGE_V2, message.body, properties)
-        return _sent(answer)
+        return await self.submit(message)
+
+    def submit(self, message: OutgoingMessage) -> asyncio.Future[Sent]:
+        """Starts it; the future ends as `send` does. Raises ClientError for what no message can hold."""
+        loop = asyncio.get_running_loop()
+        sent: asyncio.Future[Sent] = loop.create_future()
+        answered = self._start(message, Request.SEND_MESSAGE_V2, message.body, properties_of(message))
+        answered.add_done_callback(partial(_pass_on, sent))
+        return sent
 
     async def send_batch(self, messages: Sequence[OutgoingMessage]) -> list[Sent]:
         """All of one topic, into one queue: stored whole or not at all. Raises as `send`, ClientError for a mix."""
@@ -84,66 +94,141 @@ class MessageProducer:
         if any(one.delay_level for one in messages):
             raise ClientError("messages of a batch cannot wait for their time")
         try:
-            body = encode_batch(BatchedMessage(0, one.body, _properties(one)) for one in messages)
+            body = encode_batch(BatchedMessage(0, one.body, properties_of(one)) for one in messages)
         except MessageFormatError as error:
             raise ClientError(str(error)) from error
-        answer = await self._send(messages[0], Request.SEND_BATCH_MESSAGE, body, "")
-        first = _sent(answer)
+        first = _sent(await self._start(messages[0], Request.SEND_BATCH_MESSAGE, body, b""))
         ids = first.message_id.split(",")
         return [Sent(one, first.queue_id, first.queue_offset + at) for at, one in enumerate(ids)]
 
-    async def _send(self, message: OutgoingMessage, code: int, body: bytes, properties: str) -> Command:
-        until = time.monotonic() + self._deadline_s
-        last: ClientError = Unavailable("no time was left")
-        while (left_s := until - time.monotonic()) > 0:
-            try:
-                queue = await self._queue(message)
-                header = SendRequestV2(
-                    self._group, message.topic, AUTO_CREATE, NEW_TOPIC_QUEUES, queue.queue_id, 0,
-                    time.time_ns() // 1_000_000, 0, properties, 0, False, None, code == Request.SEND_BATCH_MESSAGE,
-                )  # fmt: skip
-                answer = await self._routes.link(queue.address).ask(code, write_header(header), body, left_s)
-            except Unavailable as error:
-                if error.sent:
-                    raise SendUnknown(str(error)) from error
-                last = error
+    # --- a request ------------------------------------------------------------------------------------------------
+    def _start(
+        self, message: OutgoingMessage, code: int, body: bytes, properties: bytes
+    ) -> asyncio.Future[Command]:  # fmt: skip
+        """At once where the way is known and open, else in a task."""
+        loop = asyncio.get_running_loop()
+        send = _Send(message, code, properties, body, loop.time() + self._deadline_s, loop.create_future())
+        queue = self._known_queue(message)
+        link = None if queue is None else self._routes.link(queue.address)
+        if queue is not None and link is not None and link.is_open:
+            self._go(send, queue, link, partial(self._answered, send, queue))
+        else:
+            self._try_again(send, Unavailable("no time was left"), pause_s=0.0)
+        return send.answer
+
+    def _go(self, send: _Send, queue: Queue, link: Link, done: Callable[[Command | Unavailable], None]) -> None:
+        opaque = link.next_number()
+        data = send_command(
+            send.code, opaque, self._group, send.message.topic, queue.queue_id, time.time_ns() // 1_000_000,
+            send.properties, send.body,
+        )  # fmt: skip
+        link.call(opaque, data, send.due_at, done)
+
+    def _answered(self, send: _Send, queue: Queue, outcome: Command | Unavailable) -> None:
+        if send.answer.done():  # nobody waits for it any more
+            return
+        if isinstance(outcome, Command) and outcome.code == Answer.SUCCESS:
+            send.answer.set_result(outcome)
+            return
+        try:
+            send.answer.set_result(_judged(queue.address, outcome))
+        except (NotSent, Unavailable) as error:
+            if isinstance(error, NotSent) and error.code not in SENT_AGAIN:
+                send.answer.set_exception(error)
             else:
-                if answer.code in STORED:
-                    return answer
-                text = f"{queue.address}: {answer.remark}"
-                if answer.code == Answer.SYSTEM_ERROR and "not known" in (answer.remark or ""):
-                    raise SendUnknown(text)
-                if answer.code not in SENT_AGAIN:
-                    raise NotSent(answer.code, text)
-                last = NotSent(answer.code, text)
-            self._routes.forget(message.topic)
-            await asyncio.sleep(min(AGAIN_S, max(0.0, until - time.monotonic())))
+                self._routes.forget(send.message.topic)
+                self._try_again(send, error, pause_s=AGAIN_S)
+        except SendUnknown as error:
+            send.answer.set_exception(error)
+
+    def _try_again(self, send: _Send, last: ClientError, pause_s: float) -> None:
+        self._background.run("a send", self._kept_at(send, last, pause_s))
+
+    async def _kept_at(self, send: _Send, last: ClientError, pause_s: float) -> None:
+        """Whatever ends it, the send has an outcome."""
+        try:
+            found = await self._again_until(send, last, pause_s)
+            if not send.answer.done():
+                send.answer.set_result(found)
+        except ClientError as error:
+            if not send.answer.done():
+                send.answer.set_exception(error)
+        finally:
+            if not send.answer.done():
+                send.answer.set_exception(SendUnknown("the producer was closed"))
+
+    async def _again_until(self, send: _Send, last: ClientError, pause_s: float) -> Command:
+        """Raises ClientError."""
+        loop = asyncio.get_running_loop()
+        if pause_s:
+            await asyncio.sleep(min(pause_s, max(0.0, send.due_at - loop.time())))
+        while loop.time() < send.due_at:
+            try:
+                queue = await self._queue(send.message)
+                link = self._routes.link(queue.address)
+                await link.connect()
+                answer: asyncio.Future[Command | Unavailable] = loop.create_future()
+                self._go(send, queue, link, partial(_end, answer))
+                return _judged(queue.address, await answer)
+            except Unavailable as error:
+                last = error
+            except NotSent as error:
+                if error.code not in SENT_AGAIN:
+                    raise
+                last = error
+            self._routes.forget(send.message.topic)
+            await asyncio.sleep(min(AGAIN_S, max(0.0, send.due_at - loop.time())))
         raise last
 
+    # --- where it goes --------------------------------------------------------------------------------------------
+    def _known_queue(self, message: OutgoingMessage) -> Queue | None:
+        route = self._routes.known(message.topic)
+        return None if route is None or not route.write else self._chosen(message, route.write)
+
     async def _queue(self, message: OutgoingMessage) -> Queue:
-        queues = (await self._routes.of(message.topic, make=True)).write
+        return self._chosen(message, (await self._routes.of(message.topic, make=True)).write)
+
+    def _chosen(self, message: OutgoingMessage, queues: Sequence[Queue]) -> Queue:
         if message.shard is not None:
             return queues[crc32(message.shard.encode("utf-8", "surrogateescape")) % len(queues)]
         self._turn += 1
         return queues[self._turn % len(queues)]
 
 
-def _properties(message: OutgoingMessage) -> bytes:
-    """Raises ClientError for what no property can hold."""
-    pairs = [(UNIQ_KEY, secrets.token_hex(16).upper()), *message.properties]
-    if message.keys:
-        pairs.append((KEYS, " ".join(message.keys)))
-    if message.tags:
-        pairs.append((TAGS, message.tags))
-    if message.delay_level:
-        pairs.append((DELAY, str(message.delay_level)))
+def _end(answer: asyncio.Future[Command | Unavailable], outcome: Command | Unavailable) -> None:
+    if not answer.done():
+        answer.set_result(outcome)
+
+
+def _judged(address: str, outcome: Command | Unavailable) -> Command:
+    """The answer of what is stored. Raises SendUnknown; Unavailable and NotSent where it is not stored."""
+    if isinstance(outcome, Unavailable):
+        if outcome.sent:
+            raise SendUnknown(str(outcome)) from outcome
+        raise outcome
+    if outcome.code in STORED:
+        return outcome
+    text = f"{address}: {outcome.remark}"
+    if outcome.code == Answer.SYSTEM_ERROR and "not known" in (outcome.remark or ""):
+        raise SendUnknown(text)
+    raise NotSent(outcome.code, text)
+
+
+def _pass_on(sent: asyncio.Future[Sent], answered: asyncio.Future[Command]) -> None:
+    error = answered.exception()
+    if sent.done():
+        return
+    if error is not None:
+        sent.set_exception(error)
+        return
     try:
-        return join_properties(pairs)
-    except MessageFormatError as error:
-        raise ClientError(str(error)) from error
+        sent.set_result(_sent(answered.result()))
+    except SendUnknown as unknown:
+        sent.set_exception(unknown)
 
 
 def _sent(answer: Command) -> Sent:
+    """Raises SendUnknown."""
     try:
         said = read_header(SendAnswer, answer.fields)
     except HeaderError as error:

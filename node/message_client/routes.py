@@ -57,11 +57,16 @@ class Routes:
             found = self._links[address] = Link(address, self._on_request)
         return found
 
+    def known(self, topic: str) -> Route | None:
+        """Without asking anybody."""
+        known = self._known.get(topic)
+        return known[0] if known is not None and time.monotonic() - known[1] < KEPT_S else None
+
     async def of(self, topic: str, *, make: bool = False) -> Route:
         """`make`: for a topic that is not there, the one that new topics are made like. Raises Unavailable."""
-        known = self._known.get(topic)
-        if known is not None and time.monotonic() - known[1] < KEPT_S:
-            return known[0]
+        known = self.known(topic)
+        if known is not None:
+            return known
         found = await self._ask(topic)
         if found is None and make:
             pattern = await self._ask(AUTO_CREATE)
